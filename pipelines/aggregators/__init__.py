@@ -1,0 +1,23 @@
+"""Aggregators, one file each; topologies and event flows use the same ones."""
+
+from pipelines.aggregators.average import Average
+from pipelines.aggregators.base import Aggregator, ColumnAggregator, CombinerAggregator, ReducerAggregator
+from pipelines.aggregators.count import Count
+from pipelines.aggregators.extremes import Max, Min
+from pipelines.aggregators.sum import Sum
+
+BUILT_IN: dict[str, type[ColumnAggregator]] = {kind.__name__: kind for kind in (Count, Sum, Min, Max, Average)}
+"""The aggregators that a state table can name in its metadata."""
+
+__all__ = [
+    "BUILT_IN",
+    "Aggregator",
+    "Average",
+    "ColumnAggregator",
+    "CombinerAggregator",
+    "Count",
+    "Max",
+    "Min",
+    "ReducerAggregator",
+    "Sum",
+]

@@ -1,0 +1,46 @@
+"""Average of a numeric field, exact over batches: the stored value is the pair of sum and count."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pipelines.aggregators.base import ColumnAggregator
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+
+class Average(ColumnAggregator):
+    """Mean of the non-null values of one field, as double; null if there are none.
+
+    A mean of means is wrong, so the partial value is `struct<sum, count bigint>`: sums of integers stay exact, and the
+    division happens once, when the state is read.
+    """
+
+    def init(self, *values: Any) -> dict[str, Any]:
+        return {"sum": values[0] or 0, "count": 0 if values[0] is None else 1}
+
+    def combine(self, a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+        return {"sum": a["sum"] + b["sum"], "count": a["count"] + b["count"]}
+
+    def zero(self) -> dict[str, Any]:
+        return {"sum": 0, "count": 0}
+
+    def finish(self, value: dict[str, Any]) -> float | None:
+        return None if not value["count"] else float(value["sum"]) / value["count"]
+
+    def partial(self, *inputs: Column) -> Column:
+        from pyspark.sql import functions as F
+
+        return F.struct(F.coalesce(F.sum(inputs[0]), F.lit(0)).alias("sum"), F.count(inputs[0]).alias("count"))
+
+    def fold(self, value: Column) -> Column:
+        from pyspark.sql import functions as F
+
+        return F.struct(F.sum(value["sum"]).alias("sum"), F.sum(value["count"]).alias("count"))
+
+    def result(self, value: Column) -> Column:
+        from pyspark.sql import functions as F
+
+        count = value["count"]
+        return F.when(count > 0, value["sum"].cast("double") / count)

@@ -1,0 +1,47 @@
+"""Min and Max of a field."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pipelines.aggregators.base import ColumnAggregator
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+
+class Min(ColumnAggregator):
+    """Least value of one field, of its type; nulls are left out, the least of none is null."""
+
+    def init(self, *values: Any) -> Any:
+        return values[0]
+
+    def combine(self, a: Any, b: Any) -> Any:
+        if a is None or b is None:
+            return b if a is None else a
+        return min(a, b)
+
+    def zero(self) -> None:
+        return None
+
+    def partial(self, *inputs: Column) -> Column:
+        return self.fold(inputs[0])
+
+    def fold(self, value: Column) -> Column:
+        from pyspark.sql import functions as F
+
+        return F.min(value)
+
+
+class Max(Min):
+    """Greatest value of one field, of its type; nulls are left out, the greatest of none is null."""
+
+    def combine(self, a: Any, b: Any) -> Any:
+        if a is None or b is None:
+            return b if a is None else a
+        return max(a, b)
+
+    def fold(self, value: Column) -> Column:
+        from pyspark.sql import functions as F
+
+        return F.max(value)

@@ -1,0 +1,230 @@
+"""Every error that a user of Tridelta can meet.
+
+Each class carries its facts as fields; the text is the fact, what was seen, and the next step. Tests and callers look at
+the class and the fields, never at the text alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`' (did you mean "x"?)'` for the closest known name, or an empty string."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f' (did you mean "{found[0]}"?)' if found else ""
+
+
+class TrideltaError(Exception):
+    """Base of all errors of Tridelta. `hint` is the reader's next step."""
+
+    hint: str = ""
+
+    def __init__(self, text: str, *, hint: str = "") -> None:
+        self.hint = hint
+        super().__init__(f"{text}\n  Next: {hint}" if hint else text)
+
+
+class DefinitionError(TrideltaError):
+    """A topology is wrong at the line that defines it."""
+
+
+class FieldError(DefinitionError):
+    """An operation names a field that its stream does not have."""
+
+    def __init__(self, operation: str, field: str, available: Sequence[str]) -> None:
+        self.operation, self.field, self.available = operation, field, tuple(available)
+        shown = ", ".join(available) or "no fields"
+        super().__init__(f'{operation}("{field}"): no such field; this stream has: {shown}{nearest(field, available)}')
+
+
+class DuplicateFieldError(DefinitionError):
+    """An operation adds a field that the stream already has, or names one twice."""
+
+    def __init__(self, operation: str, field: str, available: Sequence[str]) -> None:
+        self.operation, self.field, self.available = operation, field, tuple(available)
+        super().__init__(
+            f'{operation}: field "{field}" is there already; this stream has: {", ".join(available)}',
+            hint="give the new field another name, or project the old one away first",
+        )
+
+
+class BadNameError(DefinitionError):
+    """A flow, state or stream has a name that is not `[a-z][a-z0-9_]*`, or one that is taken."""
+
+    def __init__(self, kind: str, name: object, reason: str = "does not match [a-z][a-z0-9_]*") -> None:
+        self.kind, self.name, self.reason = kind, name, reason
+        super().__init__(f"{kind} name {name!r} {reason}")
+
+
+class FunctionError(DefinitionError):
+    """A function, filter or aggregator cannot be used where it was given."""
+
+    def __init__(self, operation: str, reason: str, *, hint: str = "") -> None:
+        self.operation, self.reason = operation, reason
+        super().__init__(f"{operation}: {reason}", hint=hint)
+
+
+class UnknownFlowError(TrideltaError):
+    """The catalog has no flow of this name."""
+
+    def __init__(self, flow: str, known: Sequence[str]) -> None:
+        self.flow, self.known = flow, tuple(known)
+        super().__init__(
+            f'no flow "{flow}" in the catalog; it has: {", ".join(known) or "none"}{nearest(flow, known)}',
+            hint="add the flow's module to pipelines/catalog, or use one of the names above",
+        )
+
+
+class UnknownStateError(TrideltaError):
+    """The lake has no state of this name."""
+
+    def __init__(self, state: str, known: Sequence[str], root: str) -> None:
+        self.state, self.known, self.root = state, tuple(known), root
+        super().__init__(
+            f'no state "{state}" in the lake {root}; it has: {", ".join(known) or "none"}{nearest(state, known)}',
+            hint="run the flow that writes it first (tridelta run FLOW)",
+        )
+
+
+class UnknownQueryError(TrideltaError):
+    """The topology has no query stream of this name."""
+
+    def __init__(self, flow: str, query: str, known: Sequence[str]) -> None:
+        self.flow, self.query, self.known = flow, query, tuple(known)
+        super().__init__(f'flow "{flow}" has no query "{query}"; it has: {", ".join(known) or "none"}{nearest(query, known)}')
+
+
+class SourceError(TrideltaError):
+    """A source cannot be read at all: refused before the start."""
+
+
+class MissingPathError(SourceError):
+    """The folder or table that a source reads is not there."""
+
+    def __init__(self, source: str, path: str) -> None:
+        self.source, self.path = source, path
+        super().__init__(f'source "{source}": there is nothing at {path}', hint="create the folder or correct the path")
+
+
+class SourceSchemaError(SourceError):
+    """What lies at the source's path does not fit the declared schema."""
+
+    def __init__(self, source: str, path: str, problem: str, declared: Sequence[str], seen: Sequence[str]) -> None:
+        self.source, self.path, self.problem = source, path, problem
+        self.declared, self.seen = tuple(declared), tuple(seen)
+        super().__init__(
+            f'source "{source}": {path} does not fit the declared schema: {problem}; '
+            f"declared: {', '.join(declared)}; seen: {', '.join(seen) or 'nothing'}",
+            hint="correct the schema in the flow, or the file",
+        )
+
+
+class StateSchemaError(TrideltaError):
+    """A flow's schema for a state does not fit the table that is there: refused before the start."""
+
+    def __init__(self, state: str, problem: str) -> None:
+        self.state, self.problem = state, problem
+        super().__init__(
+            f'state "{state}": the flow does not fit the table: {problem}',
+            hint="give the new form a new state name, or remove the old table and run the flow again",
+        )
+
+
+class FreshCheckpointError(TrideltaError):
+    """A fresh checkpoint meets a table that an earlier epoch wrote (its batches would be dropped as known)."""
+
+    def __init__(self, flow: str, state: str, last_txid: int, epoch: int) -> None:
+        self.flow, self.state, self.last_txid, self.epoch = flow, state, last_txid, epoch
+        super().__init__(
+            f'flow "{flow}" starts with a fresh checkpoint, but state "{state}" holds batches up to txid {last_txid} '
+            f"of epoch {epoch}",
+            hint='restore the checkpoint; or pass on_fresh_checkpoint="continue" to go on after that txid with what the '
+            'source now holds, or on_fresh_checkpoint="reset" to empty the flow\'s states and start over',
+        )
+
+
+class ReadPointError(TrideltaError):
+    """A read names a txid, version or time that the table does not hold (not yet, or no longer)."""
+
+    def __init__(self, state: str, asked: str, reason: str, *, hint: str = "") -> None:
+        self.state, self.asked, self.reason = state, asked, reason
+        super().__init__(f'state "{state}" cannot be read as of {asked}: {reason}', hint=hint)
+
+
+class BatchError(TrideltaError):
+    """A batch failed."""
+
+
+class AccountingError(BatchError):
+    """A stage received other than what the stage before it emitted, or a replay differs from the first delivery."""
+
+    def __init__(self, stage: str, txid: int, attempt: int, expected: int, received: int) -> None:
+        self.stage, self.txid, self.attempt = stage, txid, attempt
+        self.expected, self.received = expected, received
+        super().__init__(f"stage {stage} of batch {txid}:{attempt}: expected {expected} rows but received {received}")
+
+
+class GateError(BatchError):
+    """A gate whose action is `fail` refused a batch or slice; nothing of it was committed behind the gate."""
+
+    def __init__(self, gate: str, failed: Sequence[str], batch: str) -> None:
+        self.gate, self.failed, self.batch = gate, tuple(failed), batch
+        super().__init__(f'gate "{gate}" refused {batch}: {"; ".join(failed)}')
+
+
+class PoisonBatchError(BatchError):
+    """A batch failed at every attempt; its rows are in quarantine and the flow has stopped."""
+
+    def __init__(self, flow: str, txid: int, attempts: int, reason: str, quarantine: str) -> None:
+        self.flow, self.txid, self.attempts, self.reason, self.quarantine = flow, txid, attempts, reason, quarantine
+        super().__init__(
+            f'flow "{flow}" stopped: batch {txid} failed {attempts} time(s), last with: {reason}; '
+            f"its rows are kept in {quarantine}",
+            hint=f"correct the flow or the data and run it again, or leave the batch out with: tridelta skip {flow} {txid}",
+        )
+
+
+class DiskFullError(TrideltaError):
+    """The disk under the lake is full. Nothing is lost: the batch is not committed and runs again."""
+
+    def __init__(self, path: str, doing: str) -> None:
+        self.path, self.doing = path, doing
+        super().__init__(
+            f"no space left on the disk of {path} while {doing}; the batch was not committed",
+            hint="make room and run the flow again: it continues with this batch",
+        )
+
+
+class LockedError(TrideltaError):
+    """Another process holds the flow's checkpoint."""
+
+    def __init__(self, flow: str, path: str, seconds: float) -> None:
+        self.flow, self.path, self.seconds = flow, path, seconds
+        super().__init__(
+            f'flow "{flow}" is in use by another process ({path} is locked; waited {seconds:g} s)',
+            hint="wait for that run to end, or stop it",
+        )
+
+
+class JavaError(TrideltaError):
+    """There is no Java that Spark can run on."""
+
+    def __init__(self, seen: str) -> None:
+        self.seen = seen
+        super().__init__(
+            f"Spark needs Java 17 or 21, and {seen}",
+            hint="install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or set JAVA_HOME",
+        )
+
+
+class JarsError(TrideltaError):
+    """Delta's jars are not in the project's cache."""
+
+    def __init__(self, cache: str, missing: Sequence[str]) -> None:
+        self.cache, self.missing = cache, tuple(missing)
+        super().__init__(
+            f"Delta's jars are not in {cache}: {', '.join(missing)}",
+            hint="run `make setup` once with access to Maven Central (or your mirror of it)",
+        )

@@ -1,0 +1,1 @@
+"""The model of topologies and flows: pure Python, no Spark."""

@@ -1,0 +1,98 @@
+"""Field names and schemas of streams: parsing and validation, without Spark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+from pipelines.errors import BadNameError, DefinitionError, DuplicateFieldError, FieldError
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+FieldNames = str | Sequence[str]
+"""Field arguments take one name or a list of names."""
+
+
+def checked_name(kind: str, name: object) -> str:
+    """Return `name` if it is a legal name of a flow, state, stream or gate.
+
+    Such names become folders and identifiers, so nothing but `[a-z][a-z0-9_]*` is let through (design, section 14).
+
+    Raises:
+        BadNameError: for anything else.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise BadNameError(kind, name)
+    return name
+
+
+def as_names(names: FieldNames | None) -> tuple[str, ...]:
+    """One name, a list of names or None as a tuple of names."""
+    if names is None:
+        return ()
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def require(operation: str, names: FieldNames | None, available: Sequence[str]) -> tuple[str, ...]:
+    """The names as a tuple, all of them fields of the stream.
+
+    Raises:
+        FieldError: at the first name that the stream does not have (Trident rules, section 2, field projection).
+    """
+    wanted = as_names(names)
+    for name in wanted:
+        if name not in available:
+            raise FieldError(operation, str(name), available)
+    return wanted
+
+
+def added(operation: str, names: FieldNames, available: Sequence[str]) -> tuple[str, ...]:
+    """The names as a tuple, none of them a field of the stream, none twice, each usable as a column.
+
+    Raises:
+        DuplicateFieldError: if a name is taken (compared without case, as Spark and Delta do).
+        BadNameError: if a name is empty, starts with an underscore (reserved for the engine) or holds a backtick.
+    """
+    new = as_names(names)
+    taken = {field.lower() for field in available}
+    for name in new:
+        if not isinstance(name, str) or not name or name.startswith("_") or "`" in name:
+            raise BadNameError("field", name, "is empty, starts with _ or holds a backtick")
+        if name.lower() in taken:
+            raise DuplicateFieldError(operation, name, available)
+        taken.add(name.lower())
+    return new
+
+
+@lru_cache(maxsize=1024)
+def parse_ddl(ddl: str) -> tuple[tuple[str, str], ...]:
+    """Names and Spark SQL types of a schema in DDL form: `"word string, n bigint"` -> `(("word", "string"), ...)`.
+
+    The parser is sqlglot's, so that a topology can be defined and checked before there is a Spark session.
+
+    Raises:
+        DefinitionError: if the text is not a list of columns.
+        DuplicateFieldError: if a column is named twice.
+    """
+    import sqlglot
+    from sqlglot import exp
+
+    try:
+        tree = sqlglot.parse_one(f"CREATE TABLE t ({ddl})", read="spark")
+    except sqlglot.errors.SqlglotError as error:
+        raise DefinitionError(f"not a schema: {ddl!r} ({str(error).splitlines()[0]})") from None
+    columns = [
+        (column.name, column.args["kind"].sql("spark").lower() if column.args.get("kind") else "")
+        for column in tree.find_all(exp.ColumnDef)
+        if isinstance(column.parent, exp.Schema)
+    ]
+    if not columns or any(not kind for _, kind in columns):
+        raise DefinitionError(f'not a schema: {ddl!r}; write it as "name type, name type"')
+    added("schema", [name for name, _ in columns], ())
+    return tuple(columns)
+
+
+def distinct(names: Iterable[str]) -> tuple[str, ...]:
+    """The names in order, each once."""
+    return tuple(dict.fromkeys(names))
