@@ -1,0 +1,196 @@
+"""The one Spark session of a process: classic, local by default, with Delta, quiet, and started from a class-data archive."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+import pyspark
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from pipelines.errors import TrideltaError
+from pipelines.jars import cache_folder, jar_paths
+from pipelines.java import Java, find_java
+
+SPARK_HOME = Path(pyspark.__file__).parent
+LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
+GIGABYTE = 1024**3
+
+_lock = threading.Lock()
+
+
+def spark_session(
+    app: str = "tridelta", *, master: str | None = None, conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """The Spark session of this process; the first call starts it, later calls return the same one.
+
+    Args:
+        app: The application's name in Spark.
+        master: Where Spark runs; by default TRIDELTA_SPARK_MASTER, else `local[*]`.
+        conf: Spark settings that replace or add to Tridelta's own. `spark.driver.extraJavaOptions` is added to ours.
+
+    Raises:
+        JavaError: there is no Java 17 or 21.
+        JarsError: Delta's jars are not in the project's cache.
+        TrideltaError: a session runs already, with another master or other values of the settings asked for.
+    """
+    with _lock:
+        running = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+        if running is not None and running._jsc.sc() is not None and not running._jsc.sc().isStopped():
+            _refuse_other(running, master, conf or {})
+            return running
+        return _start(app, master or os.environ.get("TRIDELTA_SPARK_MASTER") or "local[*]", dict(conf or {}))
+
+
+def settings(master: str, *, java: Java, cache: Path) -> dict[str, str]:
+    """Tridelta's Spark settings, each with its reason.
+
+    Raises:
+        JarsError: Delta's jars are not in the cache.
+    """
+    jars = [str(path) for path in jar_paths(cache)]
+    chosen = {
+        "spark.master": master,
+        # Delta's client for Spark Connect is a preview, and foreachBatch under Connect mixes up sessions.
+        "spark.api.mode": "classic",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # On the class path and not in spark.jars: only classes of the application's own loader go into the archive.
+        "spark.driver.extraClassPath": os.pathsep.join(jars),
+        # A slice is a date; it must not depend on where the machine stands.
+        "spark.sql.session.timeZone": "UTC",
+        # Repartitioning a checkpoint works on RocksDB alone, and ruins one that has Spark's default store.
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+        # One task a core: a micro-batch is small, and Spark's 200 tasks would be nothing but their own overhead.
+        "spark.sql.shuffle.partitions": str(cores(master)),
+        # Delta's 50 is for logs of millions of files; each task costs some 5 ms on every read of a table's state.
+        "spark.databricks.delta.snapshotPartitions": "2",
+        # It would run every stage of a micro-batch as a job of its own, to choose among plans of a few thousand rows.
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # Dagster shows what there is to see; a server on a port per session would only collide with the next one.
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # Never the working directory. Only a table saved without a path would go there, and Tridelta's all have one.
+        "spark.sql.warehouse.dir": (cache / "warehouse").as_uri(),
+        "spark.driver.memory": f"{driver_memory() // 1024**2}m",
+        "spark.driver.extraJavaOptions": java_options(java, cache),
+    }
+    if is_local(master):
+        # All of a local Spark is in this process: nothing needs to be reached from outside, or with the network down.
+        return chosen | {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    return chosen | {"spark.jars": ",".join(jars)}
+
+
+def java_options(java: Java, cache: Path) -> str:
+    """The JVM's options: a collector without threads of its own, the class-data archive if there is one, and silence."""
+    options = [
+        # Heaps here are small and cores few; the parallel collectors' threads compete with the batch itself. Also what
+        # the archive was made with.
+        "-XX:+UseSerialGC",
+        f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
+        # An archive that does not fit (another class path, a patched Java) is left out; the JVM need not print that.
+        "-Xlog:disable",
+        "-Xlog:all=error:stderr",
+    ]
+    archive = archive_path(java, cache)
+    if archive.is_file():
+        options += [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto"]
+    return " ".join(options)
+
+
+def archive_path(java: Java, cache: Path) -> Path:
+    """Where the class-data archive of this Java, this Spark and these jars lies, or would lie."""
+    parts = [java.version, str(java.home.resolve()), pyspark.__version__, str(SPARK_HOME)]
+    parts += [f"{path}:{path.stat().st_size}" for path in jar_paths(cache)]
+    return cache / f"spark-{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:12]}.jsa"
+
+
+def is_local(master: str) -> bool:
+    """Whether driver and executor are one process."""
+    return master == "local" or master.startswith("local[")
+
+
+def cores(master: str) -> int:
+    """How many tasks run at once: the number in `local[n]`, else this machine's cores."""
+    inside = master.removeprefix("local[").split("]")[0].split(",")[0] if is_local(master) else "*"
+    if inside.isdigit():
+        return int(inside)
+    return 1 if inside == "local" else len(os.sched_getaffinity(0))
+
+
+def driver_memory() -> int:
+    """Bytes of heap: a quarter of the memory that this process may use, at least 1 GB and at most 8 GB.
+
+    A quarter, for a deployed worker and a catch-up run may be up at once, beside Python workers, RocksDB's native memory
+    and Dagster's processes (0.7 GB). Below 1 GB Delta's MERGE fails on ordinary batches; above 8 GB a full collection by
+    one thread takes seconds.
+    """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    if limit.is_file() and (text := limit.read_text().strip()).isdigit():
+        memory = min(memory, int(text))
+    return max(GIGABYTE, min(memory // 4, 8 * GIGABYTE))
+
+
+def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
+    """Checks what Spark needs, prepares the environment and starts."""
+    java, cache = find_java(), cache_folder()
+    chosen = settings(master, java=java, cache=cache)
+    extra = conf.pop("spark.driver.extraJavaOptions", "")
+    chosen["spark.driver.extraJavaOptions"] = f"{chosen['spark.driver.extraJavaOptions']} {extra}".strip()
+    chosen |= {"spark.app.name": app, **conf}
+    _prepare_environment(java, local=is_local(master))
+    spark_conf = SparkConf(loadDefaults=False).setAll(list(chosen.items()))
+    if SparkContext._gateway is None:
+        gateway = launch_gateway(spark_conf, {"stderr": subprocess.PIPE})
+        threading.Thread(target=_pass_on, args=(gateway.proc.stderr,), name="spark-stderr", daemon=True).start()
+        SparkContext._ensure_initialized(gateway=gateway)
+    return SparkSession.builder.config(conf=spark_conf).getOrCreate()
+
+
+def _prepare_environment(java: Java, *, local: bool) -> None:
+    """Sets what Spark reads from the environment before the JVM starts."""
+    os.environ["JAVA_HOME"] = str(java.home)
+    if local:
+        # Another Spark on this machine, or another Python for the workers, fails late and in words nobody understands.
+        os.environ |= {"SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable}
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # These would turn the session into a Connect session.
+    for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
+        os.environ.pop(name, None)
+
+
+def _pass_on(stream: IO[bytes]) -> None:
+    """Passes the JVM's error output on, but for the line about the vector module that every start of Spark prints."""
+    for line in stream:
+        if b"Using incubator modules: jdk.incubator.vector" not in line:
+            sys.stderr.write(line.decode(errors="replace"))
+            sys.stderr.flush()
+
+
+def _refuse_other(running: SparkSession, master: str | None, conf: Mapping[str, str]) -> None:
+    """Raises if the session that runs is not the one asked for."""
+    wanted = {"spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension", **conf}
+    wanted.pop("spark.driver.extraJavaOptions", None)
+    if master:
+        wanted["spark.master"] = master
+    for name, value in wanted.items():
+        present = running.conf.get(name, None)
+        if present != value:
+            raise TrideltaError(
+                f"this process has a Spark session already, with {name}={present}; asked for: {value}",
+                hint="ask for it in the first call of spark_session, or in a process of its own",
+            )

@@ -1,0 +1,43 @@
+"""What every test can ask for: the one Spark session of the run, and a lake of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Derandomised: a failure in CI is the same failure on a desk. No deadline: a shared machine stalls now and then.
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks every test that needs the session, so that `-m "not spark"` runs without a JVM."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The session that all tests share: there is never a second one in this process."""
+    from pipelines.session import spark_session
+
+    # The first compiler only: tests start fast and run each query a few times, so the optimising one never pays.
+    session = spark_session(
+        "tests", master="local[2]", conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def lake_root(tmp_path: Path) -> str:
+    """The root of a lake that only this test sees."""
+    return str(tmp_path / "lake")
