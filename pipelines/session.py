@@ -1,4 +1,4 @@
-"""The one Spark session of a process: classic, local by default, with Delta, quiet, and started from a class-data archive."""
+"""The one Spark session of a process: classic, local by default, with Delta, quiet, started from a class-data archive."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def settings(master: str, *, java: Java, cache: Path) -> dict[str, str]:
         ),
         # One task a core: a micro-batch is small, and Spark's 200 tasks would be nothing but their own overhead.
         "spark.sql.shuffle.partitions": str(cores(master)),
-        # Delta's 50 is for logs of millions of files; each task costs some 5 ms on every read of a table's state.
+        # Delta's default of 50 is for logs of millions of files; here the tasks would cost more than their work.
         "spark.databricks.delta.snapshotPartitions": "2",
         # It would run every stage of a micro-batch as a job of its own, to choose among plans of a few thousand rows.
         "spark.sql.adaptive.enabled": "false",
@@ -93,7 +93,7 @@ def settings(master: str, *, java: Java, cache: Path) -> dict[str, str]:
 
 
 def java_options(java: Java, cache: Path) -> str:
-    """The JVM's options: a collector without threads of its own, the class-data archive if there is one, and silence."""
+    """The JVM's options: a collector without threads of its own, the class-data archive if it is there, and silence."""
     options = [
         # Heaps here are small and cores few; the parallel collectors' threads compete with the batch itself. Also what
         # the archive was made with.
@@ -132,9 +132,9 @@ def cores(master: str) -> int:
 def driver_memory() -> int:
     """Bytes of heap: a quarter of the memory that this process may use, at least 1 GB and at most 8 GB.
 
-    A quarter, for a deployed worker and a catch-up run may be up at once, beside Python workers, RocksDB's native memory
-    and Dagster's processes (0.7 GB). Below 1 GB Delta's MERGE fails on ordinary batches; above 8 GB a full collection by
-    one thread takes seconds.
+    A quarter, for a deployed worker and a catch-up run may be up at once, beside Python workers, RocksDB's memory (not
+    part of the heap) and Dagster's processes (0.7 GB). 1 GB is Spark's own default; above 8 GB the serial collector's
+    full collections would stall a batch for seconds. `conf={"spark.driver.memory": ...}` overrides it.
     """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = Path("/sys/fs/cgroup/memory.max")
