@@ -44,3 +44,7 @@ class Average(ColumnAggregator):
 
         count = value["count"]
         return F.when(count > 0, value["sum"].cast("double") / count)
+
+    def result_sql(self, column: str) -> str:
+        total, count = f"sum({column}['sum'])", f"sum({column}['count'])"
+        return f"CASE WHEN {count} > 0 THEN CAST({total} AS DOUBLE) / {count} END"

@@ -116,6 +116,10 @@ class ColumnAggregator(CombinerAggregator):
         """The scalar expression from a folded value to what a reader sees."""
         return value
 
+    def result_sql(self, column: str) -> str:
+        """SQL (DataFusion's) that folds the stored partial values of a column and gives what a reader sees."""
+        raise NotImplementedError
+
     def __repr__(self) -> str:
         inside = ", ".join(repr(x) for x in (self.field, self.output) if x is not None)
         return f"{type(self).__name__}({inside})"

@@ -39,3 +39,6 @@ class Count(ColumnAggregator):
         from pyspark.sql import functions as F
 
         return F.sum(value)
+
+    def result_sql(self, column: str) -> str:
+        return f"sum({column})"

@@ -32,6 +32,9 @@ class Min(ColumnAggregator):
 
         return F.min(value)
 
+    def result_sql(self, column: str) -> str:
+        return f"min({column})"
+
 
 class Max(Min):
     """Greatest value of one field, of its type; nulls are left out, the greatest of none is null."""
@@ -45,3 +48,6 @@ class Max(Min):
         from pyspark.sql import functions as F
 
         return F.max(value)
+
+    def result_sql(self, column: str) -> str:
+        return f"max({column})"

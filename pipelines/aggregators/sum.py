@@ -31,3 +31,6 @@ class Sum(ColumnAggregator):
         from pyspark.sql import functions as F
 
         return F.sum(value)
+
+    def result_sql(self, column: str) -> str:
+        return f"sum({column})"

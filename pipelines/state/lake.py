@@ -1,0 +1,72 @@
+"""The lake: the root under which all tables, checkpoints and quarantines live."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipelines.errors import UnknownStateError
+from pipelines.graph.fields import checked_name
+from pipelines.state.table import StateTable
+
+
+class Lake:
+    """The folder of all that a deployment keeps.
+
+    ```
+    <root>/states/<state>            Delta tables of states
+    <root>/quarantine/<flow>         Delta table of the rows that a flow refused
+    <root>/checkpoints/<flow>/<group>  Spark's checkpoint, the epoch, stored attempts, locks
+    ```
+
+    Args:
+        root: a local folder; created on first use.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root).absolute()
+        self._tables: dict[Path, StateTable] = {}
+
+    def states(self) -> list[str]:
+        """Names of the states that the lake holds."""
+        folder = self.root / "states"
+        return sorted(p.name for p in folder.iterdir() if (p / "_delta_log").is_dir()) if folder.is_dir() else []
+
+    def state(self, name: str) -> StateTable:
+        """The state of this name.
+
+        Raises:
+            UnknownStateError: if the lake does not hold it.
+        """
+        table = self.table(self.root / "states" / checked_name("state", name), name)
+        if not table.exists():
+            raise UnknownStateError(name, self.states(), str(self.root))
+        return table
+
+    def quarantine(self, flow: str) -> StateTable:
+        """The rows that a flow refused: stage, rule, reason, row (JSON text), file.
+
+        Raises:
+            UnknownStateError: if the flow has none.
+        """
+        table = self.table(self.quarantine_path(flow), f"quarantine of {flow}")
+        if not table.exists():
+            raise UnknownStateError(table.name, [], str(self.root))
+        return table
+
+    def table(self, path: Path, name: str) -> StateTable:
+        """The handle of a table, kept, whether it exists or not."""
+        if path not in self._tables:
+            self._tables[path] = StateTable(name, path)
+        return self._tables[path]
+
+    def state_path(self, name: str) -> Path:
+        return self.root / "states" / checked_name("state", name)
+
+    def quarantine_path(self, flow: str) -> Path:
+        return self.root / "quarantine" / checked_name("flow", flow)
+
+    def checkpoint_path(self, flow: str, group: str) -> Path:
+        return self.root / "checkpoints" / checked_name("flow", flow) / checked_name("batch group", group)
+
+    def __repr__(self) -> str:
+        return f"Lake({str(self.root)!r})"

@@ -1,0 +1,76 @@
+"""Values from outside as SQL literals: typed first, then written, so that nothing unchecked becomes SQL."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from pipelines.errors import FieldError, TrideltaError
+
+
+class KeyValueError(TrideltaError):
+    """A key of a read does not have the type of its column."""
+
+    def __init__(self, column: str, value: object, kind: str) -> None:
+        self.column, self.value, self.kind = column, value, kind
+        super().__init__(f'key "{column}" is {kind}; got {value!r}')
+
+
+def quoted(name: str) -> str:
+    """A column name for DataFusion."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(column: str, value: Any, kind: pa.DataType) -> str:
+    """A value as a literal of the column's Arrow type.
+
+    Raises:
+        KeyValueError: if the value does not have that type.
+    """
+    try:
+        typed = pa.scalar(value, type=kind).as_py()
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError):
+        raise KeyValueError(column, value, str(kind)) from None
+    if isinstance(typed, bool):
+        return str(typed).lower()
+    if isinstance(typed, int | float | decimal.Decimal):
+        return f"CAST({str(typed)!r} AS DOUBLE)" if isinstance(typed, float) else str(typed)
+    if isinstance(typed, datetime.datetime):
+        return f"CAST('{typed.isoformat()}' AS TIMESTAMP)"
+    if isinstance(typed, datetime.date):
+        return f"DATE '{typed.isoformat()}'"
+    if isinstance(typed, bytes):
+        return f"X'{typed.hex()}'"
+    return "'" + str(typed).replace("'", "''") + "'"
+
+
+def keys_condition(keys: Sequence[Mapping[str, Any]], names: Sequence[str], types: Mapping[str, pa.DataType]) -> str:
+    """`a = 1 AND b = 2 OR ...` over the asked keys; `IN` where there is one key column.
+
+    Raises:
+        FieldError: if a key names a column that the state does not have as a key, or leaves one out.
+    """
+    for key in keys:
+        for name in (*key, *names):
+            if name not in names or name not in key:
+                raise FieldError("get", name, tuple(names) if name not in names else tuple(key))
+    if len(names) == 1:
+        name = names[0]
+        values = [key[name] for key in keys]
+        some = ", ".join(literal(name, value, types[name]) for value in values if value is not None)
+        parts = [f"{quoted(name)} IN ({some})"] if some else []
+        parts += [f"{quoted(name)} IS NULL"] if None in values else []
+        return "(" + " OR ".join(parts or ["false"]) + ")"
+    return "(" + " OR ".join(f"({_one(key, names, types)})" for key in keys) + ")" if keys else "false"
+
+
+def _one(key: Mapping[str, Any], names: Sequence[str], types: Mapping[str, pa.DataType]) -> str:
+    parts = [
+        f"{quoted(name)} IS NULL" if key[name] is None else f"{quoted(name)} = {literal(name, key[name], types[name])}"
+        for name in names
+    ]
+    return " AND ".join(parts) or "true"

@@ -1,0 +1,113 @@
+"""The batch record: what each commit says of itself in Delta's `userMetadata` (design, section 6)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+BATCH, SLICE, COMPACTION, RESET = "batch", "slice", "compaction", "reset"
+
+GENERATION = 64
+"""Txids a generation: compaction works on closed generations while the stream appends to the open one."""
+
+
+def generation(txid: int) -> int:
+    """The generation of a txid; -1 for what was written before the first batch."""
+    return txid // GENERATION
+
+
+class BatchRecord(BaseModel):
+    """One commit of one state.
+
+    Attributes:
+        kind: `batch` (of a stream), `slice` (a backfill), `compaction` or `reset`.
+        flow: the topology that wrote it.
+        epoch: which life of the checkpoint; 0 for what no stream wrote.
+        txid: the batch; for a slice the last txid of the stream that its replacement covers (-1: none).
+        attempt: the try, from 0.
+        slice: the slice that was replaced, for `slice`.
+        received: rows that came from the source.
+        rows: rows written to the table.
+        offsets: the source's position after the batch, as its own JSON.
+        claims: for `slice`: the source files whose rows of this slice the commit counts, whether the stream has met
+            them or not; the stream leaves those rows out when it does. For `compaction`: all claims still alive, by slice.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: str
+    flow: str
+    epoch: int = 0
+    txid: int = -1
+    attempt: int = 0
+    slice: str | None = None
+    received: int = 0
+    rows: int = 0
+    offsets: Any = None
+    claims: tuple[str, ...] | dict[str, tuple[str, ...]] | None = None
+
+    def dump(self) -> str:
+        return self.model_dump_json(exclude_none=True)
+
+
+@dataclass(frozen=True)
+class CommitRecord:
+    """A row of `history()`: a table version, its time, and its batch record (None for a commit not of the engine)."""
+
+    version: int
+    time: datetime
+    operation: str
+    record: BatchRecord | None
+    metrics: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def kind(self) -> str:
+        return self.record.kind if self.record else self.operation.lower()
+
+    @property
+    def flow(self) -> str | None:
+        return self.record.flow if self.record else None
+
+    @property
+    def txid(self) -> int | None:
+        return self.record.txid if self.record else None
+
+    @property
+    def attempt(self) -> int | None:
+        return self.record.attempt if self.record else None
+
+    @property
+    def epoch(self) -> int | None:
+        return self.record.epoch if self.record else None
+
+    @property
+    def slice(self) -> str | None:
+        return self.record.slice if self.record else None
+
+    @property
+    def rows(self) -> int:
+        return self.record.rows if self.record else 0
+
+
+def parse_commit(version: int, info: Mapping[str, Any]) -> CommitRecord:
+    """A Delta `commitInfo` as a CommitRecord. A `userMetadata` that is not ours is left alone."""
+    record = None
+    text = info.get("userMetadata")
+    if text and text.startswith("{"):
+        try:
+            fields = json.loads(text)
+            record = BatchRecord.model_validate(fields) if "kind" in fields and "flow" in fields else None
+        except ValueError:
+            record = None
+    return CommitRecord(
+        version=version,
+        time=datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC),
+        operation=info.get("operation", ""),
+        record=record,
+        metrics=info.get("operationMetrics") or {},
+    )
