@@ -1,4 +1,4 @@
-"""The one Spark session of a process: classic, local by default, with Delta, quiet, started from a class-data archive."""
+"""The one Spark session of a process: classic, local by default, with Delta, quiet, and started from an archive."""
 
 from __future__ import annotations
 
