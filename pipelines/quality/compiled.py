@@ -1,0 +1,219 @@
+"""A gate compiled for one schema: one pass over the rows decides all that Spark columns can decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import Any
+
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pipelines.errors import FunctionError
+from pipelines.quality.aggregates import AggregateRule, check_schema, compile_aggregate
+from pipelines.quality.gate import Check, Gate
+from pipelines.quality.literals import Frame
+from pipelines.quality.results import CheckResult, GateResult, merge_results
+from pipelines.quality.rules import RowRule, compile_row_rule
+
+FAILED = "_failed"
+
+
+@dataclass(frozen=True)
+class CompiledGate:
+    """A gate, ready to run on frames of one schema.
+
+    The engine's order of calls: `annotate`, then `metrics` over the annotated frame (observed during the write, or in
+    an aggregation of its own when `needs_cut`), `run_batch_checks` if there are `batch_checks`, `verdict`; `kept` goes
+    on, `dropped` goes to quarantine.
+
+    Attributes:
+        gate: the gate as defined.
+        row_rules: checks about rows.
+        aggregate_rules: checks that are one aggregate each.
+        schema_results: checks that the schema has decided.
+        batch_checks: checks that only great-expectations can run.
+    """
+
+    gate: Gate
+    row_rules: tuple[RowRule, ...]
+    aggregate_rules: tuple[AggregateRule, ...]
+    schema_results: tuple[CheckResult, ...]
+    batch_checks: tuple[Check, ...]
+
+    @property
+    def observable(self) -> bool:
+        """Whether `metrics()` may be used in `observe`, which takes no distinct aggregates."""
+        return not any(rule.distinct for rule in self.aggregate_rules)
+
+    @property
+    def needs_cut(self) -> bool:
+        """Whether rows must wait for the verdict: a check may refuse the batch, or needs a pass of its own."""
+        refusing = any(check.action == "fail" for check in self.gate.checks)
+        return refusing or bool(self.batch_checks) or not self.observable
+
+    @cached_property
+    def drop_names(self) -> tuple[str, ...]:
+        """The names of the checks that drop rows."""
+        return tuple(rule.check.name for rule in self.row_rules if rule.check.action == "drop")
+
+    def _metric(self, index: int, kind: str) -> str:
+        # The gate's name keeps two gates of one plan apart; the index keeps odd check names out of Spark.
+        return f"_{self.gate.name}_{index}_{kind}"
+
+    def annotate(self, df: DataFrame, within: Sequence[str] = ()) -> DataFrame:
+        """`df` with `_failed`, the names of the row rules that each row violates (an empty array for good rows).
+
+        Args:
+            df: a frame with the columns that the gate was compiled for.
+            within: columns each combination of which is a batch of its own, for rules that compare rows.
+        """
+        if not self.row_rules:
+            return df.withColumn(FAILED, _no_names())
+        # Windows become columns first: below the array they would be planned inside a conditional.
+        flags, windows = [], {}
+        for index, rule in enumerate(self.row_rules):
+            if rule.key:
+                name = self._metric(index, "repeated")
+                windows[name] = rule.violated(within)
+                flags.append(F.col(name))
+            else:
+                flags.append(rule.violated())
+        names = [rule.check.name for rule in self.row_rules]
+        marked = df.withColumns(windows) if windows else df
+        return marked.withColumn(FAILED, _names_of(flags, names)).drop(*windows)
+
+    def metrics(self) -> list[Column]:
+        """Named aggregate Columns over an annotated frame; their values are what `verdict` takes."""
+        columns = [F.count(F.lit(1)).alias(self._metric(0, "rows"))]
+        for index, rule in enumerate(self.row_rules):
+            violated = F.array_contains(F.col(FAILED), rule.check.name)
+            columns.append(F.count(F.when(violated, 1)).alias(self._metric(index, "unexpected")))
+            # Only `mostly` needs to know how many rows there were to judge.
+            if rule.considered is not None and _mostly(rule.check) < 1:
+                columns.append(F.count(F.when(rule.considered, 1)).alias(self._metric(index, "considered")))
+        for index, aggregate in enumerate(self.aggregate_rules):
+            columns += [column.alias(self._metric(index, key)) for key, column in aggregate.columns.items()]
+        return columns
+
+    def verdict(self, metrics: Mapping[str, Any], batch_results: Iterable[CheckResult] = ()) -> GateResult:
+        """The gate's result from the values of `metrics()`.
+
+        Args:
+            metrics: value by name: a Row's `asDict()`, or `Observation.get`.
+            batch_results: what `run_batch_checks` returned.
+        """
+        rows = int(metrics[self._metric(0, "rows")])
+        results = [*self.schema_results, *batch_results]
+        for index, rule in enumerate(self.row_rules):
+            unexpected = int(metrics[self._metric(index, "unexpected")])
+            considered = int(metrics.get(self._metric(index, "considered"), rows))
+            results.append(_row_result(rule, rows, unexpected, considered))
+        for index, aggregate in enumerate(self.aggregate_rules):
+            values = {key: metrics[self._metric(index, key)] for key in aggregate.columns}
+            success, observed = aggregate.evaluate(values)
+            check = aggregate.check
+            results.append(CheckResult(check.name, check.expectation, check.action, success, rows, observed=observed))
+        return merge_results(self.gate.name, [check.name for check in self.gate.checks], results)
+
+    def run_batch_checks(self, df: DataFrame) -> tuple[CheckResult, ...]:
+        """The checks that only great-expectations can run, on one batch (or slice). Costs a second or more.
+
+        Args:
+            df: the batch, best persisted; a `_failed` column is ignored.
+        """
+        from pipelines.quality.expectations import run_expectations
+
+        return run_expectations(df.drop(FAILED), self.batch_checks) if self.batch_checks else ()
+
+    def dropped(self, annotated: DataFrame) -> DataFrame:
+        """The rows that violate a `drop` check, with `_failed`."""
+        return annotated.where(self._to_drop())
+
+    def kept(self, annotated: DataFrame) -> DataFrame:
+        """The rows that pass, without `_failed`."""
+        passing = annotated.where(~self._to_drop()) if self.drop_names else annotated
+        return passing.drop(FAILED)
+
+    def _to_drop(self) -> Column:
+        if not self.drop_names:
+            return F.lit(False)
+        if len(self.drop_names) == len(self.row_rules):
+            return F.size(FAILED) > 0
+        return reduce(lambda a, b: a | b, [F.array_contains(F.col(FAILED), name) for name in self.drop_names])
+
+
+def _no_names() -> Column:
+    return F.array().cast(T.ArrayType(T.StringType()))
+
+
+def _names_of(flags: Sequence[Column], names: Sequence[str]) -> Column:
+    """The names whose flag is true, as an array.
+
+    A good row, which is the common one, evaluates each flag once and takes a constant; only bad rows build an array.
+    `array_remove` keeps whole-stage code generation, which a lambda (`filter`, `array_compact`) would end.
+    """
+    found = F.array(*[F.when(flag, F.lit(name)).otherwise(F.lit("")) for flag, name in zip(flags, names, strict=True)])
+    any_flag = reduce(lambda left, right: left | right, flags)
+    return F.when(any_flag, F.array_remove(found, "")).otherwise(_no_names())
+
+
+def _mostly(check: Check) -> float:
+    return float(check.kwargs.get("mostly", 1))
+
+
+def _row_result(rule: RowRule, rows: int, unexpected: int, considered: int) -> CheckResult:
+    check, mostly, detail = rule.check, _mostly(rule.check), dict[str, Any]()
+    success = unexpected == 0
+    if mostly < 1:
+        share = (considered - unexpected) / considered if considered else 1.0
+        success, detail = share >= mostly, {"mostly": mostly, "considered": considered, "share": share}
+    return CheckResult(check.name, check.expectation, check.action, success, rows, unexpected, detail=detail)
+
+
+def compile_gate(gate: Gate, schema: T.StructType) -> CompiledGate:
+    """Compile a gate for frames of `schema`. Needs a running Spark session.
+
+    Raises:
+        FieldError: a check names a column that the schema lacks.
+        FunctionError: a check's arguments do not suit the column's type.
+    """
+    gate.validate(schema.fieldNames())
+    frame = Frame(schema, gate.name)
+    rows, aggregates, decided, batch = list[RowRule](), list[AggregateRule](), list[CheckResult](), list[Check]()
+    for check in gate.checks:
+        if check.is_row_rule:
+            rows.append(compile_row_rule(check, frame))
+        elif check.custom is None and (result := check_schema(check, schema)) is not None:
+            decided.append(result)
+        elif check.custom is None and (aggregate := compile_aggregate(check, frame)) is not None:
+            aggregates.append(aggregate)
+        else:
+            batch.append(check)
+    _analyse(rows, aggregates, schema)
+    return CompiledGate(gate, tuple(rows), tuple(aggregates), tuple(decided), tuple(batch))
+
+
+def _analyse(rows: Sequence[RowRule], aggregates: Sequence[AggregateRule], schema: T.StructType) -> None:
+    """Let Spark analyse the compiled columns now, so that a wrong type is an error of the definition."""
+    empty = SparkSession.active().createDataFrame([], schema)
+    try:
+        empty.select([rule.violated().alias(f"c{index}") for index, rule in enumerate(rows)]).schema  # noqa: B018
+        empty.agg(F.count(F.lit(1)), *[c for rule in aggregates for c in rule.columns.values()]).schema  # noqa: B018
+        return
+    except AnalysisException:
+        pass
+    for check, columns in [(rule.check, [rule.violated()]) for rule in rows]:
+        _analyse_one(check, lambda columns=columns: empty.select(columns).schema)
+    for rule in aggregates:
+        _analyse_one(rule.check, lambda rule=rule: empty.agg(*rule.columns.values()).schema)
+
+
+def _analyse_one(check: Check, analyse: Any) -> None:
+    try:
+        analyse()
+    except PySparkException as error:
+        raise FunctionError(f"{check.action}({check.expectation})", str(error).splitlines()[0]) from error

@@ -1,0 +1,167 @@
+"""`row_condition` in every form that great-expectations takes, read without importing it.
+
+The forms: `col("x") == "a"` text, a Condition object or its dict, and Spark SQL text (`condition_parser="spark"`).
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from pipelines.errors import FunctionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+_SIMPLE = re.compile(r"""^\s*col\(\s*["'](?P<column>[^"']+)["']\s*\)\s*(?P<rest>.*?)\s*$""", re.DOTALL)
+_COMPARISON = re.compile(
+    r"""^(?P<op>==|!=|<=|>=|<|>)\s*(?:(?P<number>[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)"""
+    r"""|"(?P<double>[^"]*)"|'(?P<single>[^']*)'|date\(\s*["'](?P<date>[^"']*)["']\s*\))$"""
+)
+_NOT_NULL = re.compile(r"^\.notnull\(\)$", re.IGNORECASE)
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+# Functions that run Java code, or reach the network, files or secrets (design, section 8).
+_FORBIDDEN = frozenset(
+    {"reflect", "java_method", "try_reflect", "input_file_name", "read_files", "http_request", "ai_query", "secret"}
+)
+
+
+def parse_condition(condition: Any) -> dict[str, Any] | None:
+    """`condition` as great-expectations' own dict form (`{"type": "comparison", ...}`); SQL text as `pass_through`.
+
+    Raises:
+        FunctionError: it is none of the known forms.
+    """
+    if condition is None:
+        return None
+    if isinstance(condition, Mapping):
+        return dict(condition)
+    if hasattr(condition, "dict"):  # great-expectations' Condition objects are pydantic models
+        return dict(condition.dict())
+    if not isinstance(condition, str):
+        raise FunctionError("row_condition", f"{condition!r} is neither text nor a great-expectations Condition")
+    simple = _SIMPLE.match(condition)
+    return _parse_simple(simple) if simple else {"type": "pass_through", "pass_through_filter": condition}
+
+
+def _parse_simple(match: re.Match[str]) -> dict[str, Any]:
+    """The text form `col("x") == 1`, as great-expectations' grammar defines it."""
+    column = {"name": match["column"]}
+    if _NOT_NULL.match(match["rest"]):
+        return {"type": "nullity", "column": column, "is_null": False}
+    parsed = _COMPARISON.match(match["rest"])
+    if parsed is None:
+        raise FunctionError(
+            "row_condition",
+            f"cannot read {match.string!r}",
+            hint='write col("x") == "a", col("x") > 1, col("x").notnull(), or Spark SQL with condition_parser="spark"',
+        )
+    parameter: Any = next((parsed[key] for key in ("double", "single", "date") if parsed[key] is not None), None)
+    if parsed["number"] is not None:
+        number = parsed["number"]
+        parameter = int(number) if re.fullmatch(r"[+-]?\d+", number) else float(number)
+    return {"type": "comparison", "column": column, "operator": parsed["op"], "parameter": parameter}
+
+
+def condition_fields(condition: Any) -> tuple[str, ...]:
+    """The columns that a condition names.
+
+    Raises:
+        FunctionError: the condition cannot be read.
+    """
+
+    def walk(node: Mapping[str, Any]) -> list[str]:
+        if "conditions" in node:
+            return [name for child in node["conditions"] for name in walk(parse_condition(child) or {})]
+        if node.get("type") == "pass_through":
+            return list(sql_fields(str(node["pass_through_filter"])))
+        column = node.get("column")
+        if column is None:
+            return []
+        return [column["name"] if isinstance(column, Mapping) else column.name]
+
+    return tuple(walk(parse_condition(condition) or {}))
+
+
+def condition_column(condition: Any, resolve: Callable[[str], Column]) -> Column | None:
+    """A condition as a Spark Column, or None when there is none.
+
+    Args:
+        condition: any form of `row_condition`.
+        resolve: gives the Column of a field name.
+
+    Raises:
+        FunctionError: a form or an operator is not known, or the SQL text is refused.
+
+    Source: great_expectations/execution_engine/sparkdf_execution_engine.py, `_apply_row_condition_filter`.
+    """
+    parsed = parse_condition(condition)
+    return None if parsed is None else _column(parsed, resolve)
+
+
+def _column(node: Mapping[str, Any], resolve: Callable[[str], Column]) -> Column:
+    from pyspark.sql import functions as F
+
+    kind = node.get("type")
+    if kind == "pass_through":
+        text = str(node["pass_through_filter"])
+        sql_fields(text)
+        return F.expr(text)
+    if kind in ("and", "or"):
+        children = [_column(parse_condition(child) or {}, resolve) for child in node["conditions"]]
+        combined = children[0]
+        for child in children[1:]:
+            combined = combined & child if kind == "and" else combined | child
+        return combined
+    if kind not in ("comparison", "nullity"):
+        raise FunctionError("row_condition", f"cannot read {dict(node)!r}")
+    name = node["column"]["name"] if isinstance(node["column"], Mapping) else node["column"].name
+    column = resolve(name)
+    if kind == "nullity":
+        return column.isNull() if node["is_null"] else column.isNotNull()
+    return _compare(column, str(getattr(node["operator"], "value", node["operator"])), node["parameter"])
+
+
+def _compare(column: Column, symbol: str, parameter: Any) -> Column:
+    from pyspark.sql import functions as F
+
+    if symbol in ("IN", "NOT_IN"):
+        within = column.isin(list(parameter))
+        return within if symbol == "IN" else ~within
+    if symbol not in _OPERATORS:
+        raise FunctionError("row_condition", f"unknown operator {symbol!r}")
+    compared: Column = _OPERATORS[symbol](column, F.lit(parameter))
+    return compared
+
+
+@lru_cache(maxsize=256)
+def sql_fields(text: str) -> tuple[str, ...]:
+    """The columns that a condition in Spark SQL reads.
+
+    Raises:
+        FunctionError: it is not one expression, holds a query or an aggregate, or calls a forbidden function.
+    """
+    import sqlglot
+    from sqlglot import exp
+
+    try:
+        tree = sqlglot.parse_one(text, read="spark")
+    except sqlglot.errors.SqlglotError as error:
+        raise FunctionError("row_condition", f"{text!r} is not SQL: {str(error).splitlines()[0]}") from None
+    if not isinstance(tree, exp.Expression) or tree.find(exp.Query, exp.DDL, exp.Command, exp.AggFunc, exp.Window):
+        raise FunctionError("row_condition", f"{text!r} is not a condition on one row")
+    for call in tree.find_all(exp.Func):
+        name = (call.name if isinstance(call, exp.Anonymous) else call.sql_name()).lower()
+        if name in _FORBIDDEN:
+            raise FunctionError("row_condition", f"the function {name} is not allowed in {text!r}")
+    return tuple(dict.fromkeys(column.parts[0].name for column in tree.find_all(exp.Column)))

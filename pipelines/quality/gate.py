@@ -1,0 +1,242 @@
+"""Gates as data: which expectations stand between two stages, and what happens to what violates them.
+
+Pure Python: a gate is defined, checked and drawn without Spark and without great-expectations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, cast, get_args
+
+from pipelines.errors import BadNameError, FieldError, FunctionError, nearest
+from pipelines.quality.conditions import condition_fields
+from pipelines.quality.vocabulary import DESCRIPTIVE, EXPECTATIONS, UNSUPPORTED, ExpectationType, full_name
+
+Action = Literal["warn", "drop", "fail"]
+ACTIONS: tuple[str, ...] = get_args(Action)
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One expectation and what to do when it does not hold.
+
+    Attributes:
+        expectation: the great-expectations type name; the `expect_` prefix may be left out.
+        kwargs: its arguments, as great-expectations names them.
+        action: `warn` keeps the rows and reports, `drop` sends the violating rows to quarantine, `fail` refuses the
+            batch.
+        name: unique in its gate; made from the expectation and its columns when left empty.
+        custom: the user's own great-expectations object, for types that great-expectations does not ship.
+
+    Raises:
+        FunctionError: the type, the action or an argument is not known, or the action does not suit the type.
+    """
+
+    expectation: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    action: Action = "warn"
+    name: str = ""
+    custom: Any = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "expectation", full_name(self.expectation))
+        object.__setattr__(self, "kwargs", dict(self.kwargs))
+        _check_action(self)
+        if self.custom is None:
+            _check_arguments(self)
+        if not self.name:
+            object.__setattr__(self, "name", _default_name(self))
+
+    @property
+    def type(self) -> ExpectationType | None:
+        """What is known of the expectation's type, or None for a user's own."""
+        return None if self.custom is not None else EXPECTATIONS[self.expectation]
+
+    @property
+    def is_row_rule(self) -> bool:
+        """Whether single rows can be said to violate it."""
+        return self.type is not None and self.type.row
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The columns of the stream that it needs, in order of mention."""
+        found: list[str] = []
+        if self.type is None or self.type.shape != "table":
+            found += [self.kwargs[key] for key in ("column", "column_A", "column_B") if key in self.kwargs]
+            found += self.kwargs.get("column_list", ())
+        found += condition_fields(self.kwargs.get("row_condition"))
+        return tuple(dict.fromkeys(found))
+
+
+def _check_action(check: Check) -> None:
+    if check.action not in ACTIONS:
+        raise FunctionError("gate", f"unknown action {check.action!r}{nearest(str(check.action), ACTIONS)}")
+    if check.action != "drop":
+        return
+    if check.custom is not None or (check.expectation in EXPECTATIONS and not EXPECTATIONS[check.expectation].row):
+        raise FunctionError(
+            f"drop({check.expectation})",
+            "it says something about the batch, not about a row, so there are no rows to drop",
+            hint="use warn(...) or fail(...)",
+        )
+    if check.kwargs.get("mostly", 1) != 1:
+        raise FunctionError(
+            f"drop({check.expectation})",
+            "`mostly` tolerates bad rows and `drop` removes them",
+            hint="leave `mostly` out, or use warn(...) or fail(...) with it",
+        )
+
+
+def _check_arguments(check: Check) -> None:
+    operation = f"{check.action}({check.expectation})"
+    if check.expectation in UNSUPPORTED:
+        raise FunctionError(operation, f"not possible at a gate: {UNSUPPORTED[check.expectation]}")
+    known = EXPECTATIONS.get(check.expectation)
+    if known is None:
+        raise FunctionError(operation, f"no such expectation{nearest(check.expectation, EXPECTATIONS)}")
+    for parameter in check.kwargs:
+        if parameter not in known.parameters and parameter not in DESCRIPTIVE:
+            shown = ", ".join(known.parameters)
+            raise FunctionError(
+                operation, f"no argument {parameter!r}; it has: {shown}{nearest(parameter, known.parameters)}"
+            )
+    missing = [parameter for parameter in known.required if parameter not in check.kwargs]
+    if missing:
+        raise FunctionError(operation, f"needs {', '.join(missing)}")
+    mostly = check.kwargs.get("mostly", 1)
+    if isinstance(mostly, bool) or not isinstance(mostly, (int, float)) or not 0 <= mostly <= 1:
+        raise FunctionError(operation, f"mostly must be a number from 0 to 1, not {mostly!r}")
+    if check.kwargs.get("condition_parser") == "pandas":
+        raise FunctionError(
+            operation, 'condition_parser="pandas" does not work on Spark', hint='use "spark" (SQL text)'
+        )
+
+
+def _default_name(check: Check) -> str:
+    """`expect_column_values_to_not_be_null(column="x")` -> `values_to_not_be_null(x)`."""
+    short = check.expectation.removeprefix("expect_").removeprefix("column_")
+    columns = [check.kwargs[key] for key in ("column", "column_A", "column_B") if key in check.kwargs]
+    columns += list(check.kwargs.get("column_list") or ())
+    return f"{short}({','.join(columns)})" if columns else short
+
+
+def _check(action: Action, expectation: Any, name: str, kwargs: Mapping[str, Any]) -> Check:
+    if isinstance(expectation, str):
+        return Check(expectation, kwargs, action, name)
+    # A great-expectations object: told by its `configuration`, so that this module need not import the package.
+    configuration = getattr(expectation, "configuration", None)
+    type_name, arguments = getattr(configuration, "type", None), getattr(configuration, "kwargs", None)
+    if not isinstance(type_name, str) or not isinstance(arguments, Mapping):
+        raise FunctionError(action, f"{expectation!r} is neither an expectation's name nor a great-expectations object")
+    if kwargs:
+        raise FunctionError(action, f"{type_name} is given as an object; put {', '.join(kwargs)} into the object")
+    shipped = type_name in EXPECTATIONS or type_name in UNSUPPORTED
+    return Check(type_name, dict(arguments), action, name, custom=None if shipped else expectation)
+
+
+def warn(expectation: Any, *, name: str = "", **kwargs: Any) -> Check:
+    """A check that only reports: all rows pass.
+
+    Args:
+        expectation: a great-expectations type name (with or without `expect_`) or an Expectation object.
+        name: the check's name in its gate; made from the expectation and its columns when left empty.
+        **kwargs: the expectation's arguments.
+
+    Raises:
+        FunctionError: unknown type or argument.
+    """
+    return _check("warn", expectation, name, kwargs)
+
+
+def drop(expectation: Any, *, name: str = "", **kwargs: Any) -> Check:
+    """A check whose violating rows leave the stream for quarantine. Arguments and errors as in `warn`."""
+    return _check("drop", expectation, name, kwargs)
+
+
+def fail(expectation: Any, *, name: str = "", **kwargs: Any) -> Check:
+    """A check that refuses the batch when it does not hold. Arguments and errors as in `warn`."""
+    return _check("fail", expectation, name, kwargs)
+
+
+def _unique_names(gate: str, checks: Sequence[Check]) -> tuple[Check, ...]:
+    """Number the made-up names that occur twice; refuse the given ones that do."""
+    total, seen, named = Counter(check.name for check in checks), Counter[str](), []
+    for check in checks:
+        seen[check.name] += 1
+        if total[check.name] > 1:
+            if check.name != _default_name(check):
+                raise FunctionError(f"gate {gate}", f"two checks are named {check.name!r}")
+            check = replace(check, name=f"{check.name}#{seen[check.name]}")
+        named.append(check)
+    return tuple(named)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A named list of checks between two stages.
+
+    Raises:
+        BadNameError: the name does not match `[a-z][a-z0-9_]*`.
+        FunctionError: no checks, or two of the same name.
+    """
+
+    name: str
+    checks: tuple[Check, ...]
+
+    def __init__(self, name: str, checks: Iterable[Check]) -> None:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise BadNameError("gate", name)
+        given = tuple(checks)
+        for check in given:
+            if not isinstance(check, Check):
+                raise FunctionError(
+                    f"gate {name}", f"{check!r} is not a check", hint="use warn(...), drop(...) or fail(...)"
+                )
+        if not given:
+            raise FunctionError(f"gate {name}", "has no checks")
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "checks", _unique_names(name, given))
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The columns that its checks name, in order of mention."""
+        return tuple(dict.fromkeys(name for check in self.checks for name in check.fields))
+
+    @property
+    def drops(self) -> bool:
+        """Whether rows may leave the stream here."""
+        return any(check.action == "drop" for check in self.checks)
+
+    def validate(self, fields: Sequence[str]) -> None:
+        """Refuse a gate that names a column which its stream does not have.
+
+        Args:
+            fields: the stream's columns. `a.b` in a check means the column `a.b`, or the field `b` of the column `a`.
+
+        Raises:
+            FieldError: the first column that is missing.
+        """
+        for name in self.fields:
+            if name not in fields and name.split(".")[0].strip("`") not in fields:
+                raise FieldError(f"gate {self.name}", name, fields)
+
+
+def as_checks(items: Iterable[Any]) -> tuple[Check, ...]:
+    """`items` as checks: great-expectations objects among them become `warn` checks."""
+    return tuple(item if isinstance(item, Check) else warn(item) for item in items)
+
+
+def as_action(text: str) -> Action:
+    """`text` as an action, for YAML and the command line.
+
+    Raises:
+        FunctionError: it is none.
+    """
+    if text not in ACTIONS:
+        raise FunctionError("gate", f"unknown action {text!r}{nearest(text, ACTIONS)}")
+    return cast(Action, text)

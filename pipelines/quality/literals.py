@@ -1,0 +1,153 @@
+"""Columns, literals and bounds as great-expectations would hand them to Spark.
+
+Under ANSI mode a comparison between, say, a string column and a number fails in the middle of a batch. Everything here
+finds that out from the schema, before the first batch.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pipelines.errors import FieldError, FunctionError
+
+INTEGRAL = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+
+
+def family(data_type: T.DataType) -> str:
+    """The group of types that compare with each other: number, string, boolean, time or the type's own name."""
+    if isinstance(data_type, T.NumericType):
+        return "number"
+    if isinstance(data_type, (T.StringType, T.CharType, T.VarcharType)):
+        return "string"
+    if isinstance(data_type, (T.DateType, T.TimestampType, T.TimestampNTZType)):
+        return "time"
+    return data_type.typeName()
+
+
+def value_family(value: Any) -> str:
+    """The family of a Python value."""
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, (int, float, decimal.Decimal)):
+        return "number"
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, (datetime.date, datetime.datetime)):
+        return "time"
+    return type(value).__name__
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The schema that a gate is compiled for, with the lookups that rules need."""
+
+    schema: T.StructType
+    gate: str
+
+    def column(self, name: str) -> Column:
+        """The Column of a field name: a column of that very name, or the path into a struct."""
+        if name in self.schema.fieldNames():
+            return F.col("`" + name.replace("`", "``") + "`")
+        return F.col(name)
+
+    def type_of(self, name: str) -> T.DataType:
+        """The type of a field name.
+
+        Raises:
+            FieldError: there is no such field.
+        """
+        if name in self.schema.fieldNames():
+            return self.schema[name].dataType
+        found: T.DataType = self.schema
+        for part in name.split("."):
+            if not isinstance(found, T.StructType) or part.strip("`") not in found.fieldNames():
+                raise FieldError(f"gate {self.gate}", name, self.schema.fieldNames())
+            found = found[part.strip("`")].dataType
+        return found
+
+
+def as_bound(value: Any, operation: str) -> Any:
+    """A bound as great-expectations reads it: numbers as float, ISO text as date or datetime.
+
+    Raises:
+        FunctionError: the value is none of these.
+
+    Source: great_expectations/core/types.py, `Comparable` (a pydantic union tried in the order float, date, datetime).
+    """
+    if value is None or isinstance(value, (datetime.date, datetime.datetime)):
+        return value
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        pass
+    if isinstance(value, str):
+        for read in (datetime.date.fromisoformat, datetime.datetime.fromisoformat):
+            try:
+                return read(value)
+            except ValueError:
+                continue
+    raise FunctionError(operation, f"{value!r} is neither a number nor a date")
+
+
+def as_whole(value: Any, operation: str) -> int | None:
+    """A bound that must be a whole number.
+
+    Raises:
+        FunctionError: it is not.
+    """
+    if value is None:
+        return None
+    try:
+        if float(value).is_integer():
+            return int(value)
+    except (TypeError, ValueError):
+        pass
+    raise FunctionError(operation, f"{value!r} is not a whole number")
+
+
+def literals(values: Iterable[Any], data_type: T.DataType, field: str, operation: str) -> list[Any]:
+    """The members of a set, fit for a comparison with a column of `data_type`.
+
+    Raises:
+        FunctionError: a member's type does not compare with the column's.
+    """
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise FunctionError(operation, f"{values!r} is not a list of values")
+    return [literal(value, data_type, field, operation) for value in values]
+
+
+def literal(value: Any, data_type: T.DataType, field: str, operation: str) -> Any:
+    """One value, fit for a comparison with a column of `data_type`; text becomes a date where the column is one.
+
+    Raises:
+        FunctionError: the value's type does not compare with the column's.
+    """
+    wanted = family(data_type)
+    if value is None or value_family(value) == wanted:
+        return value
+    if wanted == "time" and isinstance(value, str):
+        return as_bound(value, operation)
+    if wanted not in ("number", "string", "boolean", "time"):
+        return value  # left to Spark's analysis
+    raise FunctionError(operation, f"{value!r} does not compare with {field}, which is {data_type.simpleString()}")
+
+
+def between(column: Column, low: Any, high: Any, strict_low: bool, strict_high: bool) -> Column:
+    """`low <= column <= high`, each side optional and strict on demand."""
+    conditions = []
+    if low is not None:
+        conditions.append(column > F.lit(low) if strict_low else column >= F.lit(low))
+    if high is not None:
+        conditions.append(column < F.lit(high) if strict_high else column <= F.lit(high))
+    combined = conditions[0]
+    for condition in conditions[1:]:
+        combined = combined & condition
+    return combined
