@@ -32,7 +32,7 @@ class CombinerAggregator:
         returns: str = "bigint",
         output: str | None = None,
     ) -> None:
-        self.init, self.combine, self.zero = init, combine, zero  # type: ignore[method-assign]
+        self.init, self.combine, self.zero = init, combine, zero
         self.returns, self.field, self.output = returns, None, output
 
     field: str | None
@@ -60,7 +60,7 @@ class ReducerAggregator:
 
 
 class Aggregator:
-    """The general contract: `init()`, `aggregate(state, *inputs)` and `complete(state)`, which yields any number of rows."""
+    """General: `init()`, `aggregate(state, *inputs)`, and `complete(state)`, which yields any number of rows."""
 
     def __init__(
         self,
@@ -95,13 +95,13 @@ class ColumnAggregator(CombinerAggregator):
     def __init__(self, field: str | None = None, output: str | None = None) -> None:
         self.field, self.output = field, output
 
-    def init(self, *values: Any) -> Any:  # type: ignore[override]
+    def init(self, *values: Any) -> Any:
         raise NotImplementedError
 
-    def combine(self, a: Any, b: Any) -> Any:  # type: ignore[override]
+    def combine(self, a: Any, b: Any) -> Any:
         raise NotImplementedError
 
-    def zero(self) -> Any:  # type: ignore[override]
+    def zero(self) -> Any:
         raise NotImplementedError
 
     def partial(self, *inputs: Column) -> Column:

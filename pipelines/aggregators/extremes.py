@@ -10,6 +10,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 
+def is_nan(value: Any) -> bool:
+    """Whether a value is not a number. Python's `min` and `max` answer by chance then; Spark holds NaN the greatest."""
+    return isinstance(value, float) and value != value
+
+
 class Min(ColumnAggregator):
     """Least value of one field, of its type; nulls are left out, the least of none is null."""
 
@@ -19,6 +24,8 @@ class Min(ColumnAggregator):
     def combine(self, a: Any, b: Any) -> Any:
         if a is None or b is None:
             return b if a is None else a
+        if is_nan(a) or is_nan(b):
+            return b if is_nan(a) else a
         return min(a, b)
 
     def zero(self) -> None:
@@ -42,6 +49,8 @@ class Max(Min):
     def combine(self, a: Any, b: Any) -> Any:
         if a is None or b is None:
             return b if a is None else a
+        if is_nan(a) or is_nan(b):
+            return a if is_nan(a) else b
         return max(a, b)
 
     def fold(self, value: Column) -> Column:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import TypeVar
 
 from pipelines.errors import BadNameError, DefinitionError, DuplicateFieldError, FieldError
+
+T = TypeVar("T")
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -65,6 +68,17 @@ def added(operation: str, names: FieldNames, available: Sequence[str]) -> tuple[
     return new
 
 
+def storable(names: Sequence[str]) -> None:
+    """Check that the names can be columns of a Delta table.
+
+    Raises:
+        BadNameError: at the first one that cannot.
+    """
+    for name in names:
+        if set(name) & set(" ,;{}()\n\t="):
+            raise BadNameError("field", name, "cannot be a column of a Delta table: it holds a space or one of ,;{}()=")
+
+
 @lru_cache(maxsize=1024)
 def parse_ddl(ddl: str) -> tuple[tuple[str, str], ...]:
     """Names and Spark SQL types of a schema in DDL form: `"word string, n bigint"` -> `(("word", "string"), ...)`.
@@ -93,6 +107,6 @@ def parse_ddl(ddl: str) -> tuple[tuple[str, str], ...]:
     return tuple(columns)
 
 
-def distinct(names: Iterable[str]) -> tuple[str, ...]:
-    """The names in order, each once."""
-    return tuple(dict.fromkeys(names))
+def distinct(items: Iterable[T]) -> tuple[T, ...]:
+    """The items in order, each once."""
+    return tuple(dict.fromkeys(items))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-_PACKAGE = str(Path(__file__).resolve().parent.parent)
+_PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,10 @@ class CodeLocation:
     def of_caller(cls) -> CodeLocation:
         """The nearest frame outside the engine."""
         frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE) and not (
-            "/catalog/" in frame.f_code.co_filename
+        while (
+            frame.f_back is not None
+            and frame.f_code.co_filename.startswith(_PACKAGE)
+            and "/catalog/" not in frame.f_code.co_filename
         ):
             frame = frame.f_back
         return cls(frame.f_code.co_filename, frame.f_lineno)
@@ -180,13 +183,14 @@ class PersistNode(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class StateQueryNode(Node):
-    """Appends `outputs` = function(state, inputs)."""
+    """Appends `outputs` = function(state, inputs). `group`: the fields of a grouped stream's partitions."""
 
     state: str
     state_node: int | None
     inputs: tuple[str, ...]
     function: Any
     outputs: tuple[str, ...]
+    group: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:

@@ -26,9 +26,7 @@ def parse_aggregations(operation: str, args: tuple[Any, ...], available: Sequenc
         return (_one(operation, args[0], None, _output(operation, args[1]), available),)
     if len(args) == 1 and isinstance(args[0], list | tuple) and args[0]:
         return tuple(_one(operation, each, None, None, available) for each in args[0])
-    raise FunctionError(
-        operation, "takes (aggregator, output), (fields, aggregator, output) or ([aggregators])"
-    )
+    raise FunctionError(operation, "takes (aggregator, output), (fields, aggregator, output) or ([aggregators])")
 
 
 def _output(operation: str, output: Any) -> str:
@@ -48,7 +46,9 @@ def _one(
     inputs = require(operation, inputs, available)
     if not isinstance(aggregator, ColumnAggregator):
         raise FunctionError(
-            operation, f"{aggregator} is written in Python", hint="use a built-in aggregator: Count, Sum, Min, Max, Average"
+            operation,
+            f"{aggregator} is written in Python",
+            hint="use a built-in aggregator: Count, Sum, Min, Max, Average",
         )
     if aggregator.arity == 0:
         inputs = ()
@@ -56,5 +56,7 @@ def _one(
         raise FunctionError(operation, f"{aggregator} takes {aggregator.arity} field(s); got {list(inputs)}")
     name = output or aggregator.output
     if not name:
-        raise FunctionError(operation, f"{aggregator} does not name its output", hint=f'write {aggregator}(..., "name")')
+        raise FunctionError(
+            operation, f"{aggregator} does not name its output", hint=f'write {aggregator}(..., "name")'
+        )
     return Aggregation(aggregator, inputs, name)

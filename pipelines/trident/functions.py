@@ -24,7 +24,7 @@ class ColumnFunction:
 
     def __init__(self, call: Callable[..., Any] | None = None, name: str | None = None) -> None:
         self._call = call
-        self._name = name or getattr(call, "__name__", type(self).__name__)
+        self._name = name or str(getattr(call, "__name__", type(self).__name__))
 
     def __call__(self, *columns: Any) -> Any:
         if self._call is None:
@@ -110,14 +110,16 @@ def as_function(operation: str, given: Any, outputs: str | Sequence[str] | None)
     if isinstance(given, ColumnFunction):
         return given, names
     if not callable(given):
-        raise FunctionError(operation, f"{given!r} is not a function", hint="give a callable of Columns, or a Python generator")
+        raise FunctionError(
+            operation, f"{given!r} is not a function", hint="give a callable of Columns, or a Python generator"
+        )
     if inspect.isgeneratorfunction(given):
         types = types or _annotated(given)
         if not types or (names and len(types) != len(names)):
             raise FunctionError(
                 operation,
                 f"the Python generator {given.__name__} does not say the types of {', '.join(names) or 'its rows'}",
-                hint=f'write the outputs as a schema, e.g. "{(names or ("x",))[0]} bigint", or use @row_function("bigint")',
+                hint=f'write the outputs as a schema ("{(names or ("x",))[0]} bigint") or use @row_function("bigint")',
             )
         return RowFunction(given, types), names
     return ColumnFunction(given), names
@@ -129,7 +131,9 @@ def as_predicate(operation: str, given: Any) -> ColumnFunction | RowFunction | s
         return given
     if callable(given):
         return ColumnFunction(given)
-    raise FunctionError(operation, f"{given!r} is not a filter", hint="give SQL text, a callable of Columns or a RowFunction")
+    raise FunctionError(
+        operation, f"{given!r} is not a filter", hint="give SQL text, a callable of Columns or a RowFunction"
+    )
 
 
 def _outputs(outputs: str | Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -17,7 +17,7 @@ class Split(ColumnFunction):
         words = F.split(columns[0], " ")
         return F.explode(F.filter(words, lambda word: word != ""))
 
-    def rows(self, sentence: str | None) -> Iterator[str]:  # type: ignore[override]
+    def rows(self, sentence: str | None) -> Iterator[str]:
         """The same over a plain string."""
         yield from (word for word in (sentence or "").split(" ") if word)
 

@@ -15,20 +15,27 @@ FORBIDDEN = frozenset(
     {"reflect", "java_method", "try_reflect", "input_file_name", "read_files", "http_request", "ai_query", "secret"}
 )
 
+_NOT_A_VALUE = (exp.Query, exp.DDL, exp.Command, exp.Placeholder, exp.Parameter, exp.Star)
+_NOT_OF_ONE_TUPLE = (exp.AggFunc, exp.Window, exp.UDTF)
+
 
 @lru_cache(maxsize=1024)
 def fields_of_sql(operation: str, text: str) -> tuple[str, ...]:
     """The columns that a Spark SQL expression reads, in order of appearance.
 
     Raises:
-        FunctionError: if the text is not one expression, holds a subquery, or calls a forbidden function.
+        FunctionError: if the text is not one expression over the fields of one tuple (an aggregate, a window, a
+            subquery, a parameter or a star is not), or calls a forbidden function.
     """
     try:
-        tree = sqlglot.parse_one(text, read="spark")
+        trees = sqlglot.parse(text, read="spark")
     except sqlglot.errors.SqlglotError as error:
         raise FunctionError(operation, f"not a SQL expression: {text!r} ({str(error).splitlines()[0]})") from None
-    if not isinstance(tree, exp.Expression) or tree.find(exp.Query, exp.DDL, exp.Command):
+    tree = trees[0] if len(trees) == 1 else None
+    if not isinstance(tree, exp.Expression) or isinstance(tree, exp.Alias) or tree.find(*_NOT_A_VALUE):
         raise FunctionError(operation, f"not a single SQL expression: {text!r}")
+    if found := tree.find(*_NOT_OF_ONE_TUPLE):
+        raise FunctionError(operation, f"{found.sql('spark')} does not look at one tuple alone")
     for call in tree.find_all(exp.Func):
         name = (call.name if isinstance(call, exp.Anonymous) else call.sql_name()).lower()
         if name in FORBIDDEN:

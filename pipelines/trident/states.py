@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -48,7 +47,7 @@ class DeltaState:
 class TridentState:
     """The handle of a state that a topology writes; `state_query` takes it.
 
-    `keys` are the key fields (none for a stream-wide aggregate), `values` the value fields, `node` the node that writes.
+    `keys` are the key fields (none for a stream-wide aggregate), `values` the value fields, `node` the one that writes.
     """
 
     spec: DeltaState
@@ -70,5 +69,3 @@ class TridentState:
 def state_name(state: TridentState | DeltaState | str) -> str:
     """The name of a state given by handle, by spec or by name."""
     return checked_name("state", state) if isinstance(state, str) else state.name
-
-

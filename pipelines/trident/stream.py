@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipelines.errors import DuplicateFieldError, FunctionError
+from pipelines.errors import FunctionError
 from pipelines.graph import nodes
-from pipelines.graph.fields import FieldNames, added, as_names, checked_name, require
+from pipelines.graph.fields import FieldNames, added, checked_name, require, storable
 from pipelines.trident.aggregation import parse_aggregations
-from pipelines.trident.functions import as_function, as_predicate
+from pipelines.trident.functions import ColumnFunction, as_function, as_predicate
 from pipelines.trident.predicates import fields_of_sql
+from pipelines.trident.queries import check_query
 from pipelines.trident.states import LOG, ROWS, DeltaState, TridentState, state_name
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ class Stream:
         """Append fields, or keep tuples.
 
         `each(inputs, function, outputs)` or `each(function, outputs)` appends the function's outputs: a tuple for which
-        it gives no row is dropped, n rows repeat it n times. `each(inputs, filter)` keeps the tuples for which the filter
-        is true.
+        it gives no row is dropped, n rows repeat it n times. `each(inputs, filter)` keeps the tuples for which the
+        filter is true.
 
         Raises:
             FieldError, DuplicateFieldError, FunctionError: at this line.
@@ -64,12 +65,10 @@ class Stream:
         if not names:
             raise FunctionError("each", f"{function} has no output field")
         new = added("each", names, self.output_fields)
-        return self._add(
-            nodes.EachNode, fields=self.output_fields + new, inputs=wanted, function=function, outputs=new
-        )
+        return self._add(nodes.EachNode, fields=self.output_fields + new, inputs=wanted, function=function, outputs=new)
 
     def filter(self, *args: Any) -> Stream:
-        """Keep the tuples for which a predicate is true: `filter(predicate)` over all fields, or `filter(inputs, predicate)`.
+        """Keep the tuples for which it is true: `filter(predicate)` over all fields, or `filter(inputs, predicate)`.
 
         The predicate is SQL text, a callable of Columns, or a RowFunction over plain values; null counts as false.
         """
@@ -92,6 +91,8 @@ class Stream:
     def _map(self, operation: str, given: Any, outputs: FieldNames | None, *, flat: bool) -> Stream:
         function, names = as_function(operation, given, outputs)
         new = added(operation, names or self.output_fields, ())
+        if not isinstance(function, ColumnFunction) and len(function.types) != len(new):
+            raise FunctionError(operation, f"{function} gives {len(function.types)} field(s), not {', '.join(new)}")
         return self._add(nodes.MapNode, fields=new, function=function, flat=flat)
 
     def peek(self, consumer: Any) -> Stream:
@@ -106,7 +107,12 @@ class Stream:
 
     def group_by(self, fields: FieldNames) -> GroupedStream:
         """Group the tuples of each batch by `fields`."""
-        return GroupedStream(self, require("group_by", fields, self.output_fields))
+        group = added("group_by", require("group_by", fields, self.output_fields), ())
+        if not group:
+            raise FunctionError(
+                "group_by", "takes at least one field", hint="aggregate the stream itself for one group"
+            )
+        return GroupedStream(self, group)
 
     def aggregate(self, *args: Any) -> Stream:
         """Aggregate each batch to one tuple: `aggregate([fields,] aggregator, output)` or `aggregate([aggregators])`.
@@ -121,7 +127,7 @@ class Stream:
         return self._add(nodes.AggregateNode, fields=fields, group=group, aggregations=found)
 
     def persistent_aggregate(self, state: DeltaState, *args: Any) -> TridentState:
-        """Keep an aggregate of the whole stream in a state: `persistent_aggregate(state, [fields,] aggregator, output)`."""
+        """Keep an aggregate of the whole stream: `persistent_aggregate(state, [fields,] aggregator, output)`."""
         return self._persistent_aggregate(state, (), args)
 
     def _persistent_aggregate(self, state: DeltaState, group: tuple[str, ...], args: tuple[Any, ...]) -> TridentState:
@@ -129,10 +135,14 @@ class Stream:
         values = added("persistent_aggregate", [one.output for one in found], group)
         return self._persist(state, LOG, group, values, group=group, aggregations=found)
 
-    def partition_persist(self, state: DeltaState, fields: FieldNames | None = None, updater: Any = None) -> TridentState:
+    def partition_persist(
+        self, state: DeltaState, fields: FieldNames | None = None, updater: Any = None
+    ) -> TridentState:
         """Keep the tuples themselves in a state: all fields, or `fields`. One append a batch."""
         if updater is not None:
-            raise FunctionError("partition_persist", "a user's own updater is not supported", hint="leave `updater` out")
+            raise FunctionError(
+                "partition_persist", "a user's own updater is not supported", hint="leave `updater` out"
+            )
         inputs = require("partition_persist", fields, self.output_fields) or self.output_fields
         return self._persist(state, ROWS, (), added("partition_persist", inputs, ()), inputs=inputs)
 
@@ -143,39 +153,47 @@ class Stream:
         if not isinstance(state, DeltaState):
             raise FunctionError(operation, f"{state!r} is not a state", hint='write DeltaState("name")')
         if state.layout not in (None, layout):
-            raise FunctionError(operation, f'state "{state.name}" has layout {state.layout}; this operation writes {layout}')
-        self._topology.claim_state(state.name)
+            raise FunctionError(
+                operation, f'state "{state.name}" has layout {state.layout}; this operation writes {layout}'
+            )
         fields = keys + values
+        storable(fields)
+        self._topology.claim_state(state.name)
         stream = self._add(nodes.PersistNode, fields=fields, state=state, **more)
         return TridentState(state, keys, values, stream.node, stream)
 
     def state_query(
-        self, state: TridentState | DeltaState | str, fields: FieldNames, function: Any, outputs: FieldNames
+        self, state: TridentState | DeltaState | str, fields: FieldNames | None, function: Any, outputs: FieldNames
     ) -> Stream:
         """Append what a state holds for each tuple: `state_query(state, fields, MapGet(), outputs)`.
 
         Inside a stream the state is read as of the batch's own txid; in a query stream at the latest committed batch.
         """
+        return self._state_query((), state, fields, function, outputs)
+
+    def _state_query(
+        self,
+        group: tuple[str, ...],
+        state: TridentState | DeltaState | str,
+        fields: FieldNames | None,
+        function: Any,
+        outputs: FieldNames,
+    ) -> Stream:
         name = state_name(state)
-        if isinstance(state, TridentState) and len(as_names(fields)) != len(state.keys):
-            raise FunctionError(
-                "state_query", f'state "{name}" has the keys {list(state.keys)}; got the fields {list(as_names(fields))}'
-            )
         inputs = require("state_query", fields, self.output_fields)
         new = added("state_query", outputs, self.output_fields)
-        if isinstance(state, TridentState):
-            for output in new:
-                if len(new) > 1 or len(state.values) > 1:
-                    require(f"state_query {name}", output, state.values)
-        node = state.node if isinstance(state, TridentState) else None
+        # By name and not by the handle's node: the handle may be another topology's.
+        writer = next((node for node in self._topology.persists if node.state.name == name), None)
+        check_query(name, writer, inputs, function, new)
         return self._add(
             nodes.StateQueryNode,
             fields=self.output_fields + new,
             state=name,
-            state_node=node,
+            state_node=writer.id if writer else None,
             inputs=inputs,
             function=function,
             outputs=new,
+            group=group,
         )
 
     def gate(self, *checks: Any, name: str | None = None) -> Stream:
@@ -238,12 +256,12 @@ class GroupedStream:
     def persistent_aggregate(self, state: DeltaState, *args: Any) -> TridentState:
         """Keep an aggregate a key over all batches: `persistent_aggregate(state, [fields,] aggregator, output)`.
 
-        `persistent_aggregate(state, [Count("n"), Sum("x", "sum_x")])` keeps several values of the same keys in one state.
+        `persistent_aggregate(state, [Count("n"), Sum("x", "sum_x")])` keeps several values a key in one state.
         """
         return self._stream._persistent_aggregate(state, self._group, args)
 
     def state_query(
-        self, state: TridentState | DeltaState | str, fields: FieldNames, function: Any, outputs: FieldNames
+        self, state: TridentState | DeltaState | str, fields: FieldNames | None, function: Any, outputs: FieldNames
     ) -> Stream:
         """As `Stream.state_query`, with the tuples brought to the partition of their key first."""
-        return self._stream.state_query(state, fields, function, outputs)
+        return self._stream._state_query(self._group, state, fields, function, outputs)

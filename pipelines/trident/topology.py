@@ -34,7 +34,7 @@ class TridentTopology:
         """A stream of the batches of a source.
 
         Args:
-            name: the stream's name, unique in the topology (Storm did not check that; two spouts of one name shared an id).
+            name: the stream's name, unique in the topology (Storm let two spouts share one).
             source: one of `pipelines.sources`, or anything with `fields` and the methods of `Source`.
             slice_by: SQL over the source's fields that gives each row's slice (usually a date); it makes the states
                 of this stream backfillable slice by slice.
@@ -58,7 +58,9 @@ class TridentTopology:
         fields = tuple(column for column, _ in parse_ddl(schema))
         return self._spout(nodes.QuerySpoutNode, name, fields, schema=schema)
 
-    def _spout(self, kind: type[nodes.Node], name: str, fields: tuple[str, ...], **more: Any) -> Stream:
+    def _spout(
+        self, kind: type[nodes.SpoutNode] | type[nodes.QuerySpoutNode], name: str, fields: tuple[str, ...], **more: Any
+    ) -> Stream:
         checked_name("stream", name)
         if name in self._streams:
             raise BadNameError("stream", name, "is taken by another stream of this topology")
@@ -87,7 +89,11 @@ class TridentTopology:
         self._gates.add(name)
 
     def next_gate_name(self) -> str:
-        return f"gate{len(self._gates) + 1}"
+        """`gate<n>` with the next number that is free."""
+        number = len(self._gates) + 1
+        while f"gate{number}" in self._gates:
+            number += 1
+        return f"gate{number}"
 
     @property
     def spouts(self) -> tuple[nodes.SpoutNode, ...]:
