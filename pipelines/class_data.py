@@ -74,11 +74,11 @@ def train(archive: Path) -> None:
         "training", master="local[2]", conf={"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={archive}"}
     )
     _work(spark, archive.parent)
-    gateway = SparkContext._gateway
+    process = SparkContext._gateway.proc  # type: ignore[union-attr]
     spark.stop()
     # The JVM ends, and writes, when its input closes; killing it would leave no archive.
-    gateway.proc.stdin.close()
-    gateway.proc.wait(timeout=TRAINING_SECONDS)
+    process.stdin.close()
+    process.wait(timeout=TRAINING_SECONDS)
 
 
 def _work(spark: SparkSession, folder: Path) -> None:
