@@ -1,0 +1,158 @@
+"""What the catalog says of a flow: everything that a deployment needs beside the topology itself. Plain data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+from pipelines.errors import DefinitionError
+from pipelines.graph.fields import checked_name
+from pipelines.quality import Check
+from pipelines.trident import TridentTopology
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+
+
+@dataclass(frozen=True)
+class FlowSettings:
+    """Where a deployment keeps its things: `lake/`, `data/` and `dagster/` under one home."""
+
+    home: Path
+
+    @classmethod
+    def from_environment(cls) -> FlowSettings:
+        """The home that TRIDELTA_HOME names, else `.tridelta` in the project."""
+        chosen = os.environ.get("TRIDELTA_HOME")
+        return cls(Path(chosen).expanduser().absolute() if chosen else PROJECT / ".tridelta")
+
+    @property
+    def lake(self) -> Path:
+        """Root of the lake."""
+        return self.home / "lake"
+
+    @property
+    def data(self) -> Path:
+        """The folder in which files arrive."""
+        return self.home / "data"
+
+    @property
+    def dagster(self) -> Path:
+        """DAGSTER_HOME."""
+        return self.home / "dagster"
+
+
+@dataclass(frozen=True)
+class DailySlices:
+    """The days that a flow's states are sliced by: from `start` up to and with `end`; None means that days keep coming."""
+
+    start: date
+    end: date | None = None
+
+    def between(self, first: str, last: str) -> list[str]:
+        """The days from `first` up to and with `last`.
+
+        Raises:
+            DefinitionError: if one is not a day of the flow, or they are in the wrong order.
+        """
+        begin, stop = self._day(first), self._day(last)
+        if begin > stop:
+            raise DefinitionError(f"no days between {first} and {last}: the first is after the last")
+        return [(begin + timedelta(days=n)).isoformat() for n in range((stop - begin).days + 1)]
+
+    def _day(self, text: str) -> date:
+        try:
+            day = date.fromisoformat(text)
+        except ValueError:
+            raise DefinitionError(f"not a day: {text!r}; write it as {self.start.isoformat()}") from None
+        if day < self.start or (self.end is not None and day > self.end):
+            until = self.end.isoformat() if self.end else "today"
+            raise DefinitionError(f"{text} is not a slice of this flow; they go from {self.start} to {until}")
+        return day
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The order and the number of rows in which a table of results is shown."""
+
+    by: str
+    rows: int = 20
+    ascending: bool = False
+
+
+@dataclass(frozen=True)
+class QueryAsset:
+    """A question to the states of a flow whose answer is kept as an asset.
+
+    Either `query` names a query stream of the topology, asked with each of `args`; or `state` names a state, read whole.
+
+    Args:
+        name: the asset's name, `[a-z][a-z0-9_]*`.
+        description: what it answers, one sentence.
+        reads: the states that it reads.
+        query: a query stream, or None.
+        args: argument tuples for the query stream.
+        ranking: how the answer is ordered and cut.
+    """
+
+    name: str
+    description: str
+    reads: tuple[str, ...]
+    query: str | None = None
+    args: tuple[tuple[Any, ...], ...] = ()
+    ranking: Ranking | None = None
+
+    def __post_init__(self) -> None:
+        checked_name("query asset", self.name)
+        if self.query is None and len(self.reads) != 1:
+            raise DefinitionError(f'query asset "{self.name}" reads {list(self.reads)}: without a query it reads one state')
+
+
+@dataclass(frozen=True)
+class FlowSpec:
+    """A flow of the catalog.
+
+    Args:
+        name: the flow's name, which is its topology's too.
+        description: what it does, for the people who find it in the UI.
+        build: makes the topology. Called when definitions load: it starts nothing and reads nothing.
+        slices: the days of its states, or None for a flow that is not sliced.
+        queries: answers that are kept as assets.
+        suites: checks on whole tables, by state.
+        owners: e-mail addresses or `team:name`.
+        tags: labels for the UI.
+    """
+
+    name: str
+    description: str
+    build: Callable[[FlowSettings], TridentTopology]
+    slices: DailySlices | None = None
+    queries: tuple[QueryAsset, ...] = ()
+    suites: Mapping[str, tuple[Check, ...]] = field(default_factory=dict)
+    owners: tuple[str, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        checked_name("flow", self.name)
+
+    def topology(self, settings: FlowSettings | None = None) -> TridentTopology:
+        """The flow's topology, with the settings of the environment unless others are given.
+
+        Raises:
+            DefinitionError: if the topology does not fit what the catalog says of it.
+        """
+        made = self.build(settings or FlowSettings.from_environment())
+        states = {node.state.name for node in made.persists}
+        if made.name != self.name:
+            raise DefinitionError(f'flow "{self.name}" builds a topology named "{made.name}"; give both one name')
+        asked = [(f'query asset "{one.name}"', name) for one in self.queries for name in one.reads]
+        asked += [("the suite", name) for name in self.suites]
+        for what, state in asked:
+            if state not in states:
+                raise DefinitionError(
+                    f'flow "{self.name}": {what} is about state "{state}"; the topology has: {", ".join(sorted(states))}'
+                )
+        return made
