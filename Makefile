@@ -1,0 +1,42 @@
+# `make` alone lists what there is. Every target sets up what it needs; after the first time that takes no time and no network.
+SHELL := /bin/bash
+BIN := .venv/bin
+.DEFAULT_GOAL := help
+.PHONY: help setup demo ui test test-fast lint bench lock clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: ## Create .venv, check for Java (install it where that may be), fetch Delta's jars, prepare Spark's start
+	@.ci/setup
+
+demo: setup ## Run a year of flights through the pipeline and show what it found
+	@$(BIN)/python -m ops.demo
+
+ui: setup ## Open Dagster with the flights pipeline on 127.0.0.1
+	@$(BIN)/python -m ops.ui
+
+test: setup ## Run every test, as CI does
+	@$(BIN)/python -m pytest
+
+test-fast: setup ## Run the tests that take no more than a few seconds each
+	@$(BIN)/python -m pytest -m "not slow"
+
+lint: setup ## Check style, types and the directions of imports
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: setup ## Measure against hand-written Spark (minutes)
+	@$(BIN)/python -m benchmarks
+
+lock: ## Write requirements.lock anew from pyproject.toml (needs the network; run all tests after it)
+	@rm -rf .cache/lock && mkdir -p .cache && $$(.ci/find-python) -m venv .cache/lock
+	@.cache/lock/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@{ head -1 requirements.lock; .cache/lock/bin/pip freeze --all --exclude-editable --exclude pip; } > .cache/lock.txt
+	@mv .cache/lock.txt requirements.lock && rm -rf .cache/lock
+
+clean: ## Remove what setup and the tools made; data (the lake, .tridelta) stays
+	@rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
