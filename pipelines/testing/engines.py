@@ -1,0 +1,146 @@
+"""One call that runs given batches through a topology on any of the three engines."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from pipelines.errors import DefinitionError, nearest
+from pipelines.graph import nodes
+from pipelines.sources import FixedBatches
+from pipelines.state.schema import TXID
+from pipelines.testing.reference import Batch, ReferenceEngine, States
+from pipelines.testing.spark_step import session
+from pipelines.testing.table import in_order, plain
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipelines.execution import Runtime
+    from pipelines.state import Lake
+    from pipelines.trident import TridentTopology
+
+Engine = Literal["reference", "bounded", "stream"]
+
+
+def run_topology(
+    topology: TridentTopology,
+    batches: Mapping[str, Sequence[Batch]],
+    engine: Engine = "reference",
+    spark: SparkSession | None = None,
+) -> States:
+    """Every state of a topology after the given batches.
+
+    The batches stand in for the topology's sources, which are not read; the topology itself is not changed.
+
+    - `reference`: plain Python, one batch after the other;
+    - `stream`: a real stream, a micro-batch a batch, into a lake of its own that is removed afterwards;
+    - `bounded`: a real bounded run, in which all batches are one input and one commit. What an operation does per batch
+      (an aggregate that is not persisted, a rule of a gate that compares rows, a query of a state) it does once over
+      everything, so that results of such topologies differ from the other engines' by definition.
+
+    Args:
+        topology: what to run.
+        batches: by the name of a stream its batches, each a list of tuples (in the order of the source's fields) or of
+            dicts. A stream that is not named gets none.
+        engine: which engine.
+        spark: the session; None: the active one. The reference engine asks for it only if an expression needs Spark.
+
+    Returns:
+        By the state's name its rows as dicts, the same for every engine: keyed states by key, None first; a state
+        without keys as its one row; states of rows in commit order, and within a commit by value. Timestamps are
+        without time zone, in UTC.
+
+    Raises:
+        DefinitionError: for an engine or a stream that there is not.
+    """
+    _check(topology, batches, engine)
+    if engine == "reference":
+        reference = ReferenceEngine(topology, spark)
+        reference.run(batches)
+        return reference.states
+    with tempfile.TemporaryDirectory(prefix="tridelta-test-") as root:
+        _, lake, given = _run(topology, batches, engine, spark, root)
+        return {node.state.name: _rows(lake, node) for node in given.persists}
+
+
+def query_topology(
+    topology: TridentTopology,
+    batches: Mapping[str, Sequence[Batch]],
+    query: str,
+    arguments: Batch,
+    engine: Engine = "reference",
+    spark: SparkSession | None = None,
+) -> list[dict[str, Any]]:
+    """The rows that answer a query after the given batches; the arguments and errors are those of `run_topology`.
+
+    Args:
+        query: the name of the query stream.
+        arguments: the query's tuples, of its schema.
+
+    Raises:
+        UnknownQueryError: if the topology has no such query stream.
+    """
+    _check(topology, batches, engine)
+    if engine == "reference":
+        reference = ReferenceEngine(topology, spark)
+        reference.run(batches)
+        return reference.query(query, arguments)
+    with tempfile.TemporaryDirectory(prefix="tridelta-test-") as root:
+        runtime, _, given = _run(topology, batches, engine, spark, root)
+        return [{k: plain(v) for k, v in row.items()} for row in runtime.query(given, query, list(arguments))]
+
+
+def with_batches(topology: TridentTopology, batches: Mapping[str, Sequence[Batch]]) -> TridentTopology:
+    """A copy of a topology whose sources give fixed batches."""
+    twin = copy.copy(topology)
+    twin.graph = nodes.Graph()
+    for node in topology.graph:
+        if isinstance(node, nodes.SpoutNode):
+            node = replace(node, source=FixedBatches(node.source.schema, batches.get(node.stream, ())))
+        twin.graph.add(node)
+    return twin
+
+
+def _check(topology: TridentTopology, batches: Mapping[str, Sequence[Batch]], engine: str) -> None:
+    if engine not in get_args(Engine):
+        raise DefinitionError(f'no engine "{engine}"; there are: {", ".join(get_args(Engine))}')
+    known = [node.stream for node in topology.spouts]
+    for name in batches:
+        if name not in known:
+            raise DefinitionError(
+                f'topology "{topology.name}" has no stream "{name}"; it has: {", ".join(known) or "none"}'
+                f"{nearest(name, known)}"
+            )
+
+
+def _run(
+    topology: TridentTopology,
+    batches: Mapping[str, Sequence[Batch]],
+    engine: Engine,
+    spark: SparkSession | None,
+    root: str,
+) -> tuple[Runtime, Lake, TridentTopology]:
+    from pipelines.execution import Runtime
+    from pipelines.state import Lake
+
+    given, lake = with_batches(topology, batches), Lake(root)
+    runtime = Runtime(session(spark, f'engine "{engine}"'), lake)
+    if engine == "stream":
+        runtime.catch_up(given)
+    else:
+        runtime.run_bounded(given)
+    return runtime, lake, given
+
+
+def _rows(lake: Lake, node: nodes.PersistNode) -> list[dict[str, Any]]:
+    """A state's rows in the order that `run_topology` states."""
+    table = lake.state(node.state.name)
+    if node.aggregations:
+        return in_order(table.scan().to_pylist(), node.group)
+    commits = sorted({commit.txid for commit in table.history() if commit.txid is not None})
+    found = [table.scan(where=f"{TXID} = {txid}") for txid in commits] or [table.scan()]
+    return [row for part in found for row in in_order(part.to_pylist(), node.fields)]

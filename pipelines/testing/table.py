@@ -1,0 +1,111 @@
+"""Rows between two steps of the reference engine, and the one order in which results are shown."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Tuples of named fields. `types` holds each field's Spark SQL type, or None where only Spark would know it."""
+
+    fields: tuple[str, ...]
+    types: tuple[str | None, ...]
+    rows: tuple[Row, ...]
+
+    def column(self, field: str) -> list[Any]:
+        """The values of one field."""
+        at = self.fields.index(field)
+        return [row[at] for row in self.rows]
+
+    def type_of(self, field: str) -> str | None:
+        return self.types[self.fields.index(field)]
+
+    def select(self, fields: Sequence[str]) -> Table:
+        """These fields, in this order."""
+        at = [self.fields.index(field) for field in fields]
+        rows = tuple(tuple(row[i] for i in at) for row in self.rows)
+        return Table(tuple(fields), tuple(self.types[i] for i in at), rows)
+
+    def with_rows(self, rows: Iterable[Row]) -> Table:
+        return Table(self.fields, self.types, tuple(rows))
+
+    def dicts(self) -> list[dict[str, Any]]:
+        """The rows as dicts."""
+        return [dict(zip(self.fields, row, strict=True)) for row in self.rows]
+
+
+def freeze(value: Any) -> Any:
+    """A hashable stand-in for a value, equal for values that Spark groups together (two NaN, two equal arrays)."""
+    if isinstance(value, float) and math.isnan(value):
+        return "NaN", float
+    if isinstance(value, Mapping):
+        return tuple((key, freeze(item)) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(freeze(item) for item in value)
+    return value
+
+
+def plain(value: Any) -> Any:
+    """A value as every engine shows it: timestamps without time zone, in UTC; no Arrow or numpy types."""
+    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
+        return value.astimezone(datetime.UTC).replace(tzinfo=None)
+    if isinstance(value, datetime.datetime):  # pandas' Timestamp is one
+        return datetime.datetime(*value.timetuple()[:6], value.microsecond)
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def order(value: Any) -> tuple[Any, ...]:
+    """A sort key that takes every value of one column: None first, then by value, NaN last."""
+    if value is None:
+        return (0,)
+    if isinstance(value, float) and math.isnan(value):
+        return (2,)
+    if isinstance(value, Mapping):
+        return (1, tuple(order(item) for item in value.values()))
+    if isinstance(value, list | tuple):
+        return (1, tuple(order(item) for item in value))
+    return (1, value)
+
+
+def in_order(rows: Iterable[Mapping[str, Any]], fields: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows with plain values, sorted by the given fields, None first."""
+    shown = [{name: plain(value) for name, value in row.items()} for row in rows]
+    return sorted(shown, key=lambda row: tuple(order(row[field]) for field in fields))
+
+
+def sql_type_of(values: Iterable[Any]) -> str:
+    """The Spark SQL type of Python values whose type nobody declared; `void` if all are None."""
+    for value in values:
+        for python, sql in _SQL_TYPES:
+            if isinstance(value, python):
+                return sql
+        if isinstance(value, list):
+            return f"array<{sql_type_of(value)}>"
+        if isinstance(value, Mapping):
+            return f"struct<{', '.join(f'`{k}`: {sql_type_of([v])}' for k, v in value.items())}>"
+    return "void"
+
+
+# In this order: True is an int, and a datetime is a date.
+_SQL_TYPES: tuple[tuple[type, str], ...] = (
+    (bool, "boolean"),
+    (int, "bigint"),
+    (float, "double"),
+    (str, "string"),
+    (bytes, "binary"),
+    (Decimal, "decimal(38,18)"),
+    (datetime.datetime, "timestamp"),
+    (datetime.date, "date"),
+)
