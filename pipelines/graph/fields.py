@@ -96,15 +96,18 @@ def parse_ddl(ddl: str) -> tuple[tuple[str, str], ...]:
         tree = sqlglot.parse_one(f"CREATE TABLE t ({ddl})", read="spark")
     except sqlglot.errors.SqlglotError as error:
         raise DefinitionError(f"not a schema: {ddl!r} ({str(error).splitlines()[0]})") from None
-    columns = [
-        (column.name, column.args["kind"].sql("spark").lower() if column.args.get("kind") else "")
-        for column in tree.find_all(exp.ColumnDef)
-        if isinstance(column.parent, exp.Schema)
-    ]
-    if not columns or any(not kind for _, kind in columns):
+    schema = tree.this if isinstance(tree, exp.Create) else None
+    found = schema.expressions if isinstance(schema, exp.Schema) else []
+    if not found or not all(isinstance(column, exp.ColumnDef) and column.args.get("kind") for column in found):
         raise DefinitionError(f'not a schema: {ddl!r}; write it as "name type, name type"')
+    columns = [(column.name, _lower(column.args["kind"].sql("spark"))) for column in found]
     added("schema", [name for name, _ in columns], ())
     return tuple(columns)
+
+
+def _lower(sql_type: str) -> str:
+    """A type in small letters, but for the names of the fields in a struct."""
+    return re.sub(r"(`[^`]*`|\w+\s*:)|\w+", lambda found: found[1] or found[0].lower(), sql_type)
 
 
 def distinct(items: Iterable[T]) -> tuple[T, ...]:

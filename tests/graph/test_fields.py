@@ -1,0 +1,86 @@
+"""Names and schemas."""
+
+import pytest
+
+from pipelines.errors import BadNameError, DefinitionError, DuplicateFieldError, FieldError
+from pipelines.graph.fields import added, as_names, checked_name, distinct, parse_ddl, require, storable
+
+
+@pytest.mark.parametrize("name", ["a", "word_counts", "s3_events", "x1"])
+def test_a_legal_name_is_returned(name: str) -> None:
+    assert checked_name("state", name) == name
+
+
+@pytest.mark.parametrize("name", ["", "A", "1a", "_a", "a-b", "a b", "a.b", "../a", "ä", "a\n", None, 7])
+def test_any_other_name_is_refused(name: object) -> None:
+    with pytest.raises(BadNameError) as caught:
+        checked_name("state", name)
+    assert (caught.value.kind, caught.value.name) == ("state", name)
+
+
+def test_field_arguments_take_a_name_or_a_list() -> None:
+    assert (as_names("ab"), as_names(["a", "b"]), as_names(None)) == (("ab",), ("a", "b"), ())
+
+
+def test_require_names_the_first_field_that_is_not_there() -> None:
+    with pytest.raises(FieldError) as caught:
+        require("group_by", ["word", "wrod"], ["sentence", "word"])
+    assert (caught.value.operation, caught.value.field) == ("group_by", "wrod")
+    assert caught.value.available == ("sentence", "word")
+    assert str(caught.value) == (
+        'group_by("wrod"): no such field; this stream has: sentence, word (did you mean "word"?)'
+    )
+
+
+def test_no_name_is_near_enough_no_guess() -> None:
+    with pytest.raises(FieldError) as caught:
+        require("each", "zzz", ["sentence"])
+    assert str(caught.value) == 'each("zzz"): no such field; this stream has: sentence'
+
+
+@pytest.mark.parametrize("names", ["a", ["b", "b"], ["c", "C"], "A"])
+def test_a_field_is_added_once_whatever_its_case(names: str | list[str]) -> None:
+    with pytest.raises(DuplicateFieldError):
+        added("each", names, ["a"])
+
+
+@pytest.mark.parametrize("name", ["", "_hidden", "a`b"])
+def test_a_field_that_the_engine_could_not_name_is_refused(name: str) -> None:
+    with pytest.raises(BadNameError):
+        added("each", name, [])
+
+
+@pytest.mark.parametrize("name", ["dep delay", "a,b", "a;b", "f(x)", "a\tb", "a=b", "{a}"])
+def test_a_field_that_delta_cannot_store_is_refused(name: str) -> None:
+    with pytest.raises(BadNameError):
+        storable(["good", name])
+
+
+@pytest.mark.parametrize(
+    ("ddl", "columns"),
+    [
+        ("word string", (("word", "string"),)),
+        ("word STRING, n BIGINT", (("word", "string"), ("n", "bigint"))),
+        ("`dep delay` double", (("dep delay", "double"),)),
+        ("price decimal(10,2), at timestamp", (("price", "decimal(10, 2)"), ("at", "timestamp"))),
+        ("xs array<string>", (("xs", "array<string>"),)),
+        ("s struct<A: INT, `b C`: string>, n int", (("s", "struct<A: int, `b C`: string>"), ("n", "int"))),
+    ],
+)
+def test_ddl(ddl: str, columns: tuple[tuple[str, str], ...]) -> None:
+    assert parse_ddl(ddl) == columns
+
+
+@pytest.mark.parametrize("ddl", ["", "word", "word string, n", "string word)", "word string; drop table x", ","])
+def test_what_is_no_schema_is_refused(ddl: str) -> None:
+    with pytest.raises(DefinitionError, match="not a schema"):
+        parse_ddl(ddl)
+
+
+def test_a_schema_names_a_column_once() -> None:
+    with pytest.raises(DuplicateFieldError):
+        parse_ddl("a string, A bigint")
+
+
+def test_distinct_keeps_the_order() -> None:
+    assert distinct(["b", "a", "b"]) == ("b", "a")
