@@ -1,0 +1,382 @@
+"""The coordinator of one batch group: which attempt of which txid is live, and who may commit (rules R1-R7).
+
+The rule numbers are those of the Trident rules that tests/conformance follows. Throttling and `isReady` of R2 are
+Spark's: its trigger and its sources decide when a batch comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import Any, NoReturn, Protocol
+
+from pipelines.errors import BatchError
+
+
+class BatchState(StrEnum):
+    """Where a txid stands."""
+
+    NEW = "new"  # never opened
+    PROCESSING = "processing"  # an attempt is live
+    PROCESSED = "processed"  # all stages before the commit have finished; it waits for its turn
+    COMMITTING = "committing"  # the commit signal is given
+    COMMITTED = "committed"
+    FAILED = "failed"  # no attempt is live; it is to be opened again
+    POISON = "poison"  # failed `max_attempts` times; `skip` or `retry` is the operator's choice
+    SKIPPED = "skipped"  # left out by the operator; the runner drains it and goes on
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One attempt at one txid of one batch group. A value: it may go stale, then its reports are ignored."""
+
+    group: str
+    txid: int
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.txid}:{self.attempt}"
+
+
+@dataclass(frozen=True)
+class Count:
+    """A number of rows and the XOR of their hashes; `xor` is None where nobody computed it."""
+
+    rows: int = 0
+    xor: int | None = 0
+
+    def __add__(self, other: Count) -> Count:
+        unknown = self.xor is None or other.xor is None
+        return Count(self.rows + other.rows, None if unknown else (self.xor or 0) ^ (other.xor or 0))
+
+    def agrees_with(self, other: Count) -> bool:
+        """Equal rows, and equal hashes where both sides have them."""
+        return self.rows == other.rows and (self.xor is None or other.xor is None or self.xor == other.xor)
+
+
+@dataclass(frozen=True)
+class AttemptRecord:
+    """What a store keeps about a txid.
+
+    Attributes:
+        attempt: The number of the latest attempt. It only grows, through restarts and replays too.
+        tries: Attempts that count towards `max_attempts`: not those withdrawn because an earlier txid failed.
+        state: PROCESSING, FAILED, COMMITTED, POISON or SKIPPED. PROCESSING after a restart: the attempt never ended.
+        sources: What each transactional source delivered, to compare a replay with.
+        reason: Why the latest attempt failed.
+    """
+
+    attempt: int
+    tries: int = 0
+    state: BatchState = BatchState.PROCESSING
+    sources: Mapping[str, Count] = field(default_factory=dict)
+    reason: str = ""
+
+    @property
+    def done(self) -> bool:
+        """Nothing remains to do for this txid."""
+        return self.state in (BatchState.COMMITTED, BatchState.SKIPPED)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for a store that keeps JSON."""
+        return asdict(replace(self, sources=dict(self.sources))) | {"state": str(self.state)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> AttemptRecord:
+        """The inverse of `to_json`."""
+        sources = {name: Count(**count) for name, count in values["sources"].items()}
+        return cls(**{**values, "sources": sources, "state": BatchState(values["state"])})
+
+
+class AttemptStore(Protocol):
+    """Where attempts survive a restart. `put` must be durable when it returns; one tracker writes to a group."""
+
+    def get(self, group: str) -> Mapping[int, AttemptRecord]:
+        """Every record of the group, by txid."""
+
+    def put(self, group: str, txid: int, record: AttemptRecord) -> None:
+        """Write or replace one record."""
+
+    def forget(self, group: str, before: int) -> None:
+        """Remove the records of all txids lower than `before`."""
+
+
+class MemoryAttemptStore:
+    """An `AttemptStore` that lives as long as its object: for tests and notebooks."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, dict[int, AttemptRecord]] = {}
+
+    def get(self, group: str) -> Mapping[int, AttemptRecord]:
+        return dict(self.records.get(group, {}))
+
+    def put(self, group: str, txid: int, record: AttemptRecord) -> None:
+        self.records.setdefault(group, {})[txid] = record
+
+    def forget(self, group: str, before: int) -> None:
+        for txid in [t for t in self.records.get(group, {}) if t < before]:
+            del self.records[group][txid]
+
+
+@dataclass(frozen=True)
+class Retry:
+    """The attempt failed; open the txid again (after a back-off that grows with `tries`), then those withdrawn."""
+
+    batch: Batch
+    tries: int
+    reason: str
+    withdrawn: tuple[Batch, ...] = ()
+
+
+@dataclass(frozen=True)
+class Poison:
+    """The attempt failed and was the last one allowed; the flow stops here."""
+
+    batch: Batch
+    tries: int
+    reason: str
+    withdrawn: tuple[Batch, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """The failure was reported for an attempt that is not live; nothing changed (R6)."""
+
+    batch: Batch
+
+
+Outcome = Retry | Poison | Ignored
+
+
+class ProtocolError(BatchError):
+    """The runner broke the batch protocol: a fault in the engine, not in the data."""
+
+
+class OrderError(ProtocolError):
+    """A batch was opened, committed or closed before its turn."""
+
+
+class RefusedError(ProtocolError):
+    """`open` of a txid that is POISON or SKIPPED; `record` says why."""
+
+    def __init__(self, group: str, txid: int, record: AttemptRecord) -> None:
+        self.group, self.txid, self.record, self.state = group, txid, record, record.state
+        super().__init__(f"batch {txid} of {group} is {record.state}: {record.reason}")
+
+
+class Coordinator:
+    """R1-R7 for one batch group.
+
+    Args:
+        group: The batch group's name; a new epoch of a checkpoint needs a new name.
+        attempts: Where attempts and the position survive a restart. Read once, here (R7).
+        max_active: How many txids may be active at once. Spark has one micro-batch in flight.
+        max_attempts: After that many failed attempts a txid is POISON.
+        first_txid: Where a fresh group starts: 0 as in Spark; the original has 1.
+    """
+
+    def __init__(
+        self, group: str, attempts: AttemptStore, *, max_active: int = 1, max_attempts: int = 3, first_txid: int = 0
+    ) -> None:
+        if max_active < 1 or max_attempts < 1:
+            raise ValueError("max_active and max_attempts must be at least 1")
+        self.group, self.accepting = group, True
+        self._store, self._max_active, self._max_attempts = attempts, max_active, max_attempts
+        self._first = first_txid
+        self._records = dict(attempts.get(group))
+        self._active: dict[int, tuple[Batch, BatchState]] = {}
+        self._outcomes: dict[int, Retry | Poison] = {}
+
+    @property
+    def position(self) -> int:
+        """`currTransaction` (R4, R7): the lowest txid that is not done."""
+        waiting = self._waiting()
+        if waiting or self._active:
+            return min([*waiting, *self._active])
+        return max(self._records, default=self._first - 1) + 1
+
+    @property
+    def active(self) -> tuple[Batch, ...]:
+        """The live attempts, in txid order."""
+        return tuple(batch for batch, _ in self._active.values())
+
+    def state(self, txid: int) -> BatchState:
+        """Where a txid stands; one that an earlier life of the process left unfinished is FAILED."""
+        if txid in self._active:
+            return self._active[txid][1]
+        record = self._records.get(txid)
+        if record is None:
+            return BatchState.NEW if txid >= self.position else BatchState.COMMITTED
+        return BatchState.FAILED if record.state is BatchState.PROCESSING else record.state
+
+    def record(self, txid: int) -> AttemptRecord | None:
+        """The stored record of a txid, None if it has none (any more)."""
+        return self._records.get(txid)
+
+    def is_live(self, batch: Batch) -> bool:
+        """Whether this very attempt is active."""
+        return batch.txid in self._active and self._active[batch.txid][0] == batch
+
+    def due(self) -> list[int]:
+        """R2: the txids to open now, failed ones first; none while deactivated or behind a poison batch."""
+        waiting = self._waiting()
+        if not self.accepting or any(self._records[t].state is BatchState.POISON for t in waiting):
+            return []
+        following = max([self._first - 1, *self._records]) + 1
+        fresh = range(following, following + self._max_active)
+        return [*waiting, *fresh][: self._max_active - len(self._active)]
+
+    def open(self, txid: int) -> Batch:
+        """R3: starts an attempt, stored + 1 or else 0, and stores it before returning.
+
+        Opening a live txid again fails that attempt first (R5). The latest committed txid may be opened again too:
+        Spark replays it if the process died before Spark's own commit.
+
+        Raises:
+            RefusedError: The txid is POISON or SKIPPED, or the last allowed attempt never ended.
+            OrderError: It is not this txid's turn, `max_active` are open, or the group is deactivated.
+        """
+        self._check_turn(txid)
+        live = self._active.get(txid)
+        if live:
+            self.fail(live[0], "replaced by a new attempt")
+        earlier = self._records.get(txid)
+        if earlier is None:
+            record = AttemptRecord(attempt=0, tries=1)
+        else:
+            self._check_budget(txid, earlier)
+            record = replace(
+                earlier, attempt=earlier.attempt + 1, tries=earlier.tries + 1, state=BatchState.PROCESSING, reason=""
+            )
+        self._put(txid, record)
+        batch = Batch(self.group, txid, record.attempt)
+        self._active[txid] = (batch, BatchState.PROCESSING)
+        self._outcomes.pop(txid, None)
+        return batch
+
+    def processed(self, batch: Batch) -> None:
+        """The batch tree is acked; a stale ack is ignored (R6)."""
+        if self.is_live(batch) and self.state(batch.txid) is BatchState.PROCESSING:
+            self._active[batch.txid] = (batch, BatchState.PROCESSED)
+
+    def next_commit(self) -> Batch | None:
+        """R1: the one batch that may commit now: the lowest active txid, if it is processed."""
+        for batch, state in self._active.values():
+            return batch if state is BatchState.PROCESSED else None
+        return None
+
+    def commit(self, batch: Batch) -> bool:
+        """R1: gives the commit signal; False for a stale attempt.
+
+        Raises:
+            OrderError: An earlier txid is not committed, or the batch is not processed.
+        """
+        if not self.is_live(batch):
+            return False
+        if self.state(batch.txid) is not BatchState.COMMITTING and self.next_commit() != batch:
+            lowest = self.active[0]
+            why = "has unfinished stages" if lowest == batch else f"must wait for batch {lowest}"
+            raise OrderError(f"batch {batch} of {self.group} cannot commit: it {why}")
+        self._active[batch.txid] = (batch, BatchState.COMMITTING)
+        return True
+
+    def close(self, batch: Batch) -> bool:
+        """R4: the commit is acked, the position moves on; False for a stale attempt.
+
+        The record stays until a later txid is closed, so that a replay of this one gets a higher attempt.
+        """
+        if not self.is_live(batch):
+            return False
+        if self.state(batch.txid) is not BatchState.COMMITTING:
+            raise OrderError(f"batch {batch} of {self.group} cannot close: it has no commit signal")
+        record = replace(self._records[batch.txid], state=BatchState.COMMITTED, tries=0)
+        self._put(batch.txid, record)
+        del self._active[batch.txid]
+        self._store.forget(self.group, batch.txid)
+        self._records = {txid: kept for txid, kept in self._records.items() if txid >= batch.txid}
+        return True
+
+    def fail(self, batch: Batch, reason: str) -> Outcome:
+        """R5: ends the attempt and withdraws all later active txids, which are opened again at no cost to them.
+
+        A stale failure changes nothing (LATENT a); a second failure of the same attempt gets the first one's outcome.
+        """
+        if not self.is_live(batch):
+            known = self._outcomes.get(batch.txid)
+            return known if known and known.batch == batch else Ignored(batch)
+        record = self._records[batch.txid]
+        last = record.tries >= self._max_attempts
+        self._put(batch.txid, replace(record, state=BatchState.POISON if last else BatchState.FAILED, reason=reason))
+        del self._active[batch.txid]
+        later = tuple(b for b in self.active if b.txid > batch.txid)
+        for other in later:
+            self._withdraw(other, f"withdrawn: batch {batch} failed")
+        outcome = (Poison if last else Retry)(batch, record.tries, reason, later)
+        self._outcomes[batch.txid] = outcome
+        return outcome
+
+    def delivered(self, batch: Batch, source: str, count: Count) -> Count | None:
+        """Keeps what a transactional source delivered; what an earlier attempt got, if that differs, else None."""
+        record = self._records[batch.txid]
+        earlier = record.sources.get(source)
+        if earlier is None:
+            self._put(batch.txid, replace(record, sources={**record.sources, source: count}))
+            return None
+        return None if earlier.agrees_with(count) else earlier
+
+    def skip(self, txid: int) -> None:
+        """Leaves a poison txid out: the position moves past it."""
+        self._put(txid, replace(self._poison(txid, "skip"), state=BatchState.SKIPPED))
+
+    def retry(self, txid: int, *, accept_source: bool = False) -> None:
+        """Allows a poison txid `max_attempts` more tries; `accept_source` forgets what its sources delivered before."""
+        record = self._poison(txid, "retry")
+        sources = {} if accept_source else record.sources
+        self._put(txid, replace(record, state=BatchState.FAILED, tries=0, sources=sources))
+
+    def _waiting(self) -> list[int]:
+        return sorted(t for t, r in self._records.items() if not r.done and t not in self._active)
+
+    def _put(self, txid: int, record: AttemptRecord) -> None:
+        self._store.put(self.group, txid, record)
+        self._records[txid] = record
+
+    def _withdraw(self, batch: Batch, reason: str) -> None:
+        record = self._records[batch.txid]
+        self._put(batch.txid, replace(record, state=BatchState.FAILED, tries=record.tries - 1, reason=reason))
+        del self._active[batch.txid]
+
+    def _poison(self, txid: int, verb: str) -> AttemptRecord:
+        if self.state(txid) is not BatchState.POISON:
+            raise ProtocolError(f"cannot {verb} batch {txid} of {self.group}: it is {self.state(txid)}, not poison")
+        return self._records[txid]
+
+    def _check_budget(self, txid: int, record: AttemptRecord) -> None:
+        exhausted = record.tries >= self._max_attempts and not record.done
+        if exhausted and record.state is not BatchState.POISON:
+            reason = record.reason or f"attempt {record.attempt} never ended: its process stopped"
+            record = replace(record, state=BatchState.POISON, reason=reason)
+            self._put(txid, record)
+        if record.state in (BatchState.POISON, BatchState.SKIPPED):
+            raise RefusedError(self.group, txid, record)
+
+    def _check_turn(self, txid: int) -> None:
+        def refuse(why: str) -> NoReturn:
+            raise OrderError(f"cannot open batch {txid} of {self.group}: {why}")
+
+        highest = max([self._first - 1, *self._records])
+        known = self._records.get(txid)
+        earlier = [t for t in self._waiting() if t < txid]
+        if not self.accepting:
+            refuse("the group is deactivated")
+        if known and known.state in (BatchState.POISON, BatchState.SKIPPED):
+            raise RefusedError(self.group, txid, known)
+        if earlier:
+            refuse(f"batch {earlier[0]} is {self.state(earlier[0])} and comes first")
+        if txid < highest and (known is None or known.done):
+            refuse(f"it is committed, and so are or will be later ones up to {highest}")
+        if txid < self._first:
+            refuse(f"the first txid is {self._first}")
+        if txid not in self._active and len(self._active) >= self._max_active:
+            refuse(f"{self._max_active} active already")
