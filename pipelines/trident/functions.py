@@ -129,7 +129,7 @@ def as_predicate(operation: str, given: Any) -> ColumnFunction | RowFunction | s
     """A filter's predicate: SQL text, a callable of Columns, or a `RowFunction` over plain values."""
     if isinstance(given, str | ColumnFunction | RowFunction):
         return given
-    if callable(given):
+    if callable(given) and not inspect.isgeneratorfunction(given):
         return ColumnFunction(given)
     raise FunctionError(
         operation, f"{given!r} is not a filter", hint="give SQL text, a callable of Columns or a RowFunction"

@@ -32,7 +32,7 @@ def fields_of_sql(operation: str, text: str) -> tuple[str, ...]:
     except sqlglot.errors.SqlglotError as error:
         raise FunctionError(operation, f"not a SQL expression: {text!r} ({str(error).splitlines()[0]})") from None
     tree = trees[0] if len(trees) == 1 else None
-    if not isinstance(tree, exp.Expression) or isinstance(tree, exp.Alias) or tree.find(*_NOT_A_VALUE):
+    if not isinstance(tree, exp.Condition) or tree.find(*_NOT_A_VALUE):
         raise FunctionError(operation, f"not a single SQL expression: {text!r}")
     if found := tree.find(*_NOT_OF_ONE_TUPLE):
         raise FunctionError(operation, f"{found.sql('spark')} does not look at one tuple alone")
