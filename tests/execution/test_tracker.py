@@ -51,13 +51,13 @@ def poison(tracker: BatchTracker, txid: int) -> None:
     assert tracker.state(txid) is BatchState.POISON
 
 
-def test_a_batch_goes_from_open_to_close():
+def test_a_batch_goes_from_open_to_close() -> None:
     tracker = make()
     assert [str(run(tracker, t)) for t in (0, 1, 5)] == ["0:0", "1:0", "5:0"], "a repartition leaves a gap"
     assert tracker.group().position == 6
 
 
-def test_a_batch_is_poison_after_max_attempts():
+def test_a_batch_is_poison_after_max_attempts() -> None:
     tracker = make()
     outcomes = [tracker.fail(tracker.open(0), f"reason {i}") for i in range(3)]
     assert [type(o) for o in outcomes] == [Retry, Retry, Poison]
@@ -71,7 +71,7 @@ def test_a_batch_is_poison_after_max_attempts():
     assert tracker.group().due() == []
 
 
-def test_attempts_that_never_ended_make_a_batch_poison_too():
+def test_attempts_that_never_ended_make_a_batch_poison_too() -> None:
     store = MemoryAttemptStore()
     for attempt in range(3):
         assert make(store=store).open(0).attempt == attempt
@@ -81,7 +81,7 @@ def test_attempts_that_never_ended_make_a_batch_poison_too():
     assert make(store=store).state(0) is BatchState.POISON
 
 
-def test_opening_a_live_batch_again_costs_a_try():
+def test_opening_a_live_batch_again_costs_a_try() -> None:
     tracker = make(max_attempts=2)
     assert [tracker.open(0).attempt, tracker.open(0).attempt] == [0, 1]
     with pytest.raises(RefusedError, match="replaced by a new attempt"):
@@ -89,7 +89,7 @@ def test_opening_a_live_batch_again_costs_a_try():
     assert tracker.group().active == ()
 
 
-def test_skip_is_the_way_past_a_poison_batch():
+def test_skip_is_the_way_past_a_poison_batch() -> None:
     store = MemoryAttemptStore()
     tracker = make(store=store)
     poison(tracker, 0)
@@ -104,7 +104,7 @@ def test_skip_is_the_way_past_a_poison_batch():
 
 
 @pytest.mark.parametrize("verb", ["skip", "retry"])
-def test_only_a_poison_batch_is_skipped_or_retried(verb: str):
+def test_only_a_poison_batch_is_skipped_or_retried(verb: str) -> None:
     tracker = make()
     tracker.fail(tracker.open(0), "x")
     for txid in (0, 1):
@@ -112,7 +112,7 @@ def test_only_a_poison_batch_is_skipped_or_retried(verb: str):
             getattr(tracker, verb)(txid)
 
 
-def test_retry_gives_a_poison_batch_new_tries_and_higher_attempts():
+def test_retry_gives_a_poison_batch_new_tries_and_higher_attempts() -> None:
     tracker = make()
     poison(tracker, 0)
     tracker.retry(0)
@@ -121,7 +121,7 @@ def test_retry_gives_a_poison_batch_new_tries_and_higher_attempts():
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_replay_must_deliver_the_same_rows(restarted: bool):
+def test_a_replay_must_deliver_the_same_rows(restarted: bool) -> None:
     store = MemoryAttemptStore()
     tracker = make(store=store)
     tracker.emitted(tracker.open(0), "flights", 842)
@@ -132,7 +132,7 @@ def test_a_replay_must_deliver_the_same_rows(restarted: bool):
     assert (error.stage, error.attempt, error.expected, error.received) == ("flights", 1, 842, 841)
 
 
-def test_a_committed_batch_that_spark_replays_must_deliver_the_same_rows():
+def test_a_committed_batch_that_spark_replays_must_deliver_the_same_rows() -> None:
     store = MemoryAttemptStore()
     run(make(store=store), 0)
     assert run(make(store=store), 0).attempt == 1
@@ -140,13 +140,21 @@ def test_a_committed_batch_that_spark_replays_must_deliver_the_same_rows():
         run(make(store=store), 0, rows=841)
 
 
-def test_an_opaque_source_may_deliver_other_rows():
+def test_replays_of_a_committed_batch_do_not_use_up_its_tries() -> None:
+    store = MemoryAttemptStore()
+    assert [run(make(store=store), 0).attempt for _ in range(5)] == [0, 1, 2, 3, 4]
+    tracker = make(store=store)
+    batch = tracker.open(0)
+    assert tracker.fail(batch, "x") == Retry(batch, tries=1, reason="x")
+
+
+def test_an_opaque_source_may_deliver_other_rows() -> None:
     tracker = make(Stage("flights", transactional=False), FLIGHTS[1])
     tracker.emitted(tracker.open(0), "flights", 842)
     run(tracker, 0, rows=7)
 
 
-def test_the_operator_may_accept_what_a_source_delivers_now():
+def test_the_operator_may_accept_what_a_source_delivers_now() -> None:
     tracker = make()
     tracker.emitted(tracker.open(0), "flights", 842)
     for _ in range(2):
@@ -161,7 +169,7 @@ def test_the_operator_may_accept_what_a_source_delivers_now():
     run(tracker, 0, rows=7)
 
 
-def test_a_table_must_commit_what_its_stage_emitted():
+def test_a_table_must_commit_what_its_stage_emitted() -> None:
     tracker = make()
     batch = tracker.open(0)
     tracker.emitted(batch, "flights", 842)
@@ -172,7 +180,7 @@ def test_a_table_must_commit_what_its_stage_emitted():
     assert (caught.value.expected, caught.value.received) == (10, 9)
 
 
-def test_hashes_are_compared_where_both_sides_have_them():
+def test_hashes_are_compared_where_both_sides_have_them() -> None:
     stages = (Stage("flights", tasks=2), Stage("delays", upstream=("flights",)))
     tracker = make(*stages)
     batch = tracker.open(0)
@@ -187,7 +195,7 @@ def test_hashes_are_compared_where_both_sides_have_them():
     assert other.received(batch, "delays", 2, xor=0b0100)
 
 
-def test_lazy_stages_report_after_the_commit_signal():
+def test_lazy_stages_report_after_the_commit_signal() -> None:
     tracker = make(Stage("flights", lazy=True), Stage("b-0", upstream=("flights",)), Stage("b-1", ("b-0",), True))
     batch = tracker.open(0)
     assert tracker.commit_signal(batch)
@@ -210,12 +218,12 @@ def test_lazy_stages_report_after_the_commit_signal():
         ([Stage("a", tasks=0)], "at least one task"),
     ],
 )
-def test_stages_that_make_no_plan(stages: list[Stage], text: str):
+def test_stages_that_make_no_plan(stages: list[Stage], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         BatchTracker(stages, attempts=MemoryAttemptStore())
 
 
-def test_what_a_runner_must_not_do():
+def test_what_a_runner_must_not_do() -> None:
     tracker = make()
     batch = tracker.open(0)
     with pytest.raises(ProtocolError, match='no stage "x" in group main; it has: flights, delays'):
@@ -233,7 +241,7 @@ def test_what_a_runner_must_not_do():
     assert tracker.group().is_live(batch)
 
 
-def test_a_record_survives_json():
+def test_a_record_survives_json() -> None:
     record = AttemptRecord(2, 1, BatchState.FAILED, {"a": Count(3, None), "b": Count(1, 7)}, "x")
     assert AttemptRecord.from_json(json.loads(json.dumps(record.to_json()))) == record
 
