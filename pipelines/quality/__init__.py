@@ -8,9 +8,8 @@ from pipelines.quality.gate import Action, Check, Gate, as_checks, drop, fail, w
 from pipelines.quality.results import CheckResult, GateResult
 
 if TYPE_CHECKING:
-    from pipelines.quality.suites import run_with_great_expectations, validate_frame
-
     from pipelines.quality.compiled import CompiledGate, compile_gate
+    from pipelines.quality.suites import run_with_great_expectations, validate_frame
 
 __all__ = [
     "Action",

@@ -83,7 +83,7 @@ def _validator(df: DataFrame) -> Validate:
     from great_expectations.data_context.types.base import ProgressBarsConfig
 
     context = gx.get_context(mode="ephemeral")
-    context.variables.progress_bars = ProgressBarsConfig(globally=False)  # type: ignore[assignment]
+    context.variables.progress_bars = ProgressBarsConfig(globally=False)
     # persist=False: the default caches the frame and never frees it.
     source = context.data_sources.add_spark("batch", persist=False)
     definition = source.add_dataframe_asset("rows").add_batch_definition_whole_dataframe("all")
@@ -96,10 +96,15 @@ def _validator(df: DataFrame) -> Validate:
         marked = [_marked(expectation, position) for position, expectation in enumerate(expectations)]
         suite = gx.ExpectationSuite(name="checks", expectations=marked)
         results = batch.validate(suite, result_format=result_format).results
-        by_position = {result.expectation_config.meta["position"]: result for result in results}
+        by_position = {_meta(result)["position"]: result for result in results}
         return [by_position[position] for position in range(len(expectations))]
 
     return validate
+
+
+def _meta(result: Any) -> Mapping[str, Any]:
+    meta: Mapping[str, Any] = result.expectation_config.meta
+    return meta
 
 
 def _marked(expectation: Any, position: int) -> Any:

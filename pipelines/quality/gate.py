@@ -112,9 +112,8 @@ def _check_arguments(check: Check) -> None:
     if isinstance(mostly, bool) or not isinstance(mostly, (int, float)) or not 0 <= mostly <= 1:
         raise FunctionError(operation, f"mostly must be a number from 0 to 1, not {mostly!r}")
     if check.kwargs.get("condition_parser") == "pandas":
-        raise FunctionError(
-            operation, 'condition_parser="pandas" does not work on Spark', hint='use "spark" (SQL text)'
-        )
+        raise FunctionError(operation, 'condition_parser="pandas" does not work here', hint='use "spark" (SQL text)')
+    condition_fields(check.kwargs.get("row_condition"))  # raises where it cannot be read
 
 
 def _default_name(check: Check) -> str:

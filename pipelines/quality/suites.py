@@ -44,17 +44,14 @@ def _with_samples(compiled: CompiledGate, annotated: DataFrame, result: GateResu
     if not wanted:
         return result
     # One query for all: a limit a rule, united.
-    parts = [
-        annotated.where(F.array_contains(F.col(FAILED), name)).limit(sample).withColumn(FAILED, F.array(F.lit(name)))
-        for name in wanted
-    ]
+    parts = [compiled.violating(annotated, name).limit(sample).withColumn(FAILED, F.lit(name)) for name in wanted]
     united = parts[0]
     for part in parts[1:]:
         united = united.unionAll(part)
     rows: dict[str, list[Any]] = {name: [] for name in wanted}
     for row in united.collect():
         found = row.asDict(recursive=True)
-        rows[found.pop(FAILED)[0]].append(to_json_value(found))
+        rows[found.pop(FAILED)].append(to_json_value(found))
     checks = (
         replace(check, detail={**check.detail, "sample": rows[check.name]}) if check.name in rows else check
         for check in result.checks

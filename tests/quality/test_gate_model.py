@@ -1,0 +1,185 @@
+"""The model of gates, without Spark."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from pipelines.errors import BadNameError, FieldError, FunctionError, GateError
+from pipelines.quality import CheckResult, Gate, GateResult, drop, fail, warn
+from pipelines.quality.conditions import condition_fields, parse_condition, sql_fields
+
+
+def test_the_prefix_may_be_left_out_and_the_name_is_made_up() -> None:
+    check = drop("column_values_to_not_be_null", column="delay")
+    assert check.expectation == "expect_column_values_to_not_be_null"
+    assert check == drop("expect_column_values_to_not_be_null", column="delay")
+    assert (check.action, check.name, check.fields) == ("drop", "values_to_not_be_null(delay)", ("delay",))
+
+
+def test_an_unknown_type_names_the_nearest() -> None:
+    with pytest.raises(FunctionError, match='did you mean "expect_column_values_to_be_between"'):
+        warn("column_values_to_be_betwen", column="x")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"column": "x", "min": 1}, "no argument 'min'"),
+        ({"min_value": 1}, "needs column"),
+        ({"column": "x", "mostly": 1.5}, "mostly must be"),
+        ({"column": "x", "condition_parser": "pandas", "row_condition": "a"}, "does not work here"),
+        ({"column": "x", "row_condition": 'col("k") ~ 1'}, "cannot read"),
+        ({"column": "x", "row_condition": "java_method('java.lang.System', 'exit', 1) = 1"}, "not allowed"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_definition(arguments: dict[str, object], text: str) -> None:
+    with pytest.raises(FunctionError, match=text):
+        warn("column_values_to_be_between", **arguments)
+
+
+def test_drop_is_for_rows_only() -> None:
+    with pytest.raises(FunctionError, match="no rows to drop"):
+        drop("table_row_count_to_equal", value=3)
+    with pytest.raises(FunctionError, match="mostly"):
+        drop("column_values_to_not_be_null", column="x", mostly=0.9)
+    with pytest.raises(FunctionError, match="not possible at a gate"):
+        warn("unexpected_rows_expectation", unexpected_rows_query="select 1")
+
+
+def test_an_expectation_object_is_taken_by_its_shape() -> None:
+    configuration = SimpleNamespace(type="expect_column_values_to_be_in_set", kwargs={"column": "k", "value_set": [1]})
+    check = fail(SimpleNamespace(configuration=configuration))
+    assert (check.expectation, check.kwargs["value_set"], check.custom) == (configuration.type, [1], None)
+
+    own = SimpleNamespace(configuration=SimpleNamespace(type="expect_something_of_ours", kwargs={"column": "k"}))
+    assert warn(own).custom is own
+    with pytest.raises(FunctionError, match="no rows to drop"):
+        drop(own)
+    with pytest.raises(FunctionError, match="neither an expectation"):
+        warn(3)
+
+
+def test_a_gate_knows_its_fields_and_refuses_a_missing_one() -> None:
+    gate = Gate(
+        "clean",
+        [
+            drop("column_values_to_not_be_null", column="a"),
+            warn("column_pair_values_to_be_equal", column_A="a", column_B="st.b"),
+            warn("compound_columns_to_be_unique", column_list=["c", "d"]),
+            warn("table_row_count_to_equal", value=1, row_condition='col("e") == "x"'),
+            warn("column_values_to_be_null", column="a", row_condition="f > 1 and g is null", condition_parser="spark"),
+            warn("table_columns_to_match_set", column_set=["z"]),
+            warn("column_to_exist", column="y"),
+        ],
+    )
+    assert gate.fields == ("a", "st.b", "c", "d", "e", "f", "g")
+    gate.validate(["a", "st", "c", "d", "e", "f", "g"])
+    with pytest.raises(FieldError) as caught:
+        gate.validate(["a", "st", "c", "d", "e", "g"])
+    assert caught.value.field == "f"
+
+
+def test_names_are_unique_in_a_gate() -> None:
+    twice = [
+        warn("column_values_to_be_between", column="x", min_value=0),
+        warn("column_values_to_be_between", column="x"),
+    ]
+    assert [check.name for check in Gate("g", twice).checks] == [
+        "values_to_be_between(x)#1",
+        "values_to_be_between(x)#2",
+    ]
+    with pytest.raises(FunctionError, match="two checks"):
+        Gate("g", [warn("column_values_to_be_null", column=c, name="same") for c in "ab"])
+
+
+def test_a_gate_needs_a_name_and_checks() -> None:
+    with pytest.raises(BadNameError):
+        Gate("Bad-name", [warn("column_values_to_be_null", column="a")])
+    with pytest.raises(FunctionError, match="no checks"):
+        Gate("empty", [])
+    with pytest.raises(FunctionError, match="is not a check"):
+        Gate("odd", ["column_values_to_be_null"])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "operator", "parameter"),
+    [
+        ('col("k") == "a b"', "k", "==", "a b"),
+        ("col('k')!='x'", "k", "!=", "x"),
+        ('col("n") >= -1.5e3', "n", ">=", -1500.0),
+        ('col("n")<3', "n", "<", 3),
+        ('col("d") > date("2024-01-01")', "d", ">", "2024-01-01"),
+    ],
+)
+def test_simple_conditions(text: str, column: str, operator: str, parameter: object) -> None:
+    expected = {"type": "comparison", "column": {"name": column}, "operator": operator, "parameter": parameter}
+    assert parse_condition(text) == expected
+
+
+def test_condition_fields_of_every_form() -> None:
+    both = {"type": "and", "conditions": [parse_condition('col("a") > 1'), parse_condition('col("b").notnull()')]}
+    assert condition_fields(both) == ("a", "b")
+    assert condition_fields("x > 1 and upper(y) = 'Z'") == ("x", "y")
+    assert condition_fields(None) == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "`reflect`('a', 'b')",
+        "REFLECT /* */ ('a')",
+        "x in (select 1)",
+        "count(x) > 1",
+        "x >",
+        "try_reflect('a') = `'` or 'b'",
+    ],
+)
+def test_dangerous_or_wrong_sql_is_refused(text: str) -> None:
+    with pytest.raises(FunctionError):
+        sql_fields(text)
+
+
+def test_a_result_sums_up_and_refuses() -> None:
+    good = CheckResult("a", "expect_a", "fail", True, rows=3, unexpected=0)
+    bad_rows = CheckResult("b", "expect_b", "drop", False, rows=3, unexpected=1)
+    result = GateResult("g", (good, bad_rows))
+    assert (result.success, result.failed, result.refused) == (False, (bad_rows,), ())
+    result.raise_if_refused("batch 1")
+    broken = CheckResult("c", "expect_c", "fail", False, error="no column")
+    with pytest.raises(GateError) as caught:
+        GateResult("g", (good, broken)).raise_if_refused("batch 1")
+    assert caught.value.failed == ("c: could not be checked: no column",)
+
+
+def test_results_are_json_even_with_numpy_values() -> None:
+    import datetime
+    import decimal
+
+    import numpy as np
+
+    odd = {
+        "a": np.int64(1),
+        "b": np.array([1.5]),
+        "c": float("nan"),
+        "d": datetime.date(2024, 1, 1),
+        "e": decimal.Decimal(2),
+    }
+    result = GateResult("g", (CheckResult("a", "e", "warn", True, observed=np.float64(2), detail=odd),))
+    found = json.loads(json.dumps(result.to_json()))["checks"][0]
+    assert found["observed"] == 2
+    assert found["detail"] == {"a": 1, "b": [1.5], "c": None, "d": "2024-01-01", "e": 2}
+
+
+def test_defining_a_gate_imports_neither_spark_nor_great_expectations() -> None:
+    code = (
+        "import sys; from pipelines.quality import Gate, warn, drop\n"
+        "check = drop('column_values_to_not_be_null', column='x', row_condition='col(\"a\") > 1')\n"
+        "Gate('g', [check]).validate(['x', 'a'])\n"
+        "assert not {'pyspark', 'great_expectations'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
