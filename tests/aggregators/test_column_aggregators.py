@@ -1,0 +1,50 @@
+"""The built-in aggregators mean the same over Spark columns as over plain values."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pipelines.aggregators import BUILT_IN, ColumnAggregator
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CASES: dict[str, tuple[str, list[list[Any]]]] = {
+    "integers": ("bigint", [[3, None, -1], [None], [], [7, 7]]),
+    "nothing but nulls": ("bigint", [[None, None], [None]]),
+    "doubles": ("double", [[0.5, None], [-2.25, 4.0]]),
+    "not a number": ("double", [[math.nan, 1.0], [2.0]]),
+    "decimals": ("decimal(10,2)", [[Decimal("0.10"), Decimal("0.20")], [None], [Decimal("-5.00")]]),
+}
+
+
+def plain_value(aggregator: ColumnAggregator, parts: list[list[Any]]) -> Any:
+    values = [aggregator.init(value) for part in parts for value in part]
+    return aggregator.finish(reduce(aggregator.combine, values, aggregator.zero()))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_partial_fold_and_result(spark: SparkSession, case: str) -> None:
+    kind, parts = CASES[case]
+    rows = [(number, value) for number, part in enumerate(parts) for value in part]
+    frame = spark.createDataFrame(rows, f"part int, x {kind}")
+    made = {name: aggregator() for name, aggregator in BUILT_IN.items()}
+    partials = frame.groupBy("part").agg(*(a.partial(*([frame.x] * a.arity)).alias(n) for n, a in made.items()))
+    folded = partials.agg(*(a.fold(partials[n]).alias(n) for n, a in made.items()))
+    found = folded.select(*(a.result(folded[n]).alias(n) for n, a in made.items())).collect()[0].asDict()
+    expected = {name: plain_value(aggregator, parts) for name, aggregator in made.items()}
+    assert {n: str(v) if v != v else v for n, v in found.items()} == {
+        n: str(v) if v != v else v for n, v in expected.items()
+    }
+
+
+def test_an_empty_frame_gives_the_zeros(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([], "x bigint")
+    made = {name: aggregator() for name, aggregator in BUILT_IN.items()}
+    found = frame.agg(*(a.result(a.partial(*([frame.x] * a.arity))).alias(n) for n, a in made.items())).collect()[0]
+    assert found.asDict() == {name: a.finish(a.zero()) for name, a in made.items()}
