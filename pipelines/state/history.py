@@ -74,7 +74,9 @@ class History:
             elif commit.kind == SLICE and record.slice is not None:
                 found[record.slice] = frozenset(record.claims)
             elif commit.kind == COMPACTION and isinstance(record.claims, dict):
-                found.update({slice_: frozenset(files) for slice_, files in record.claims.items() if slice_ not in found})
+                found.update(
+                    {slice_: frozenset(files) for slice_, files in record.claims.items() if slice_ not in found}
+                )
         return found
 
     def version_of(self, txid: int) -> int:

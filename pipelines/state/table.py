@@ -30,7 +30,7 @@ class Snapshot:
         self.version = table.version()
         self.table = table
         self._query: QueryBuilder | None = None
-        rolled = table.partitions([(SLICE_COLUMN, "=", ROLL_UP)])
+        rolled = table.partitions(file_pruning_predicate=[(SLICE_COLUMN, "=", ROLL_UP)])
         self.roll_up = max((int(part[GEN]) for part in rolled), default=None)
 
     @property
@@ -183,6 +183,11 @@ class StateTable:
             return found.slice(0, 0)
         return self._with_types(found, snapshot)
 
+    def count(self, where: str = "true") -> int:
+        """Stored rows (partial values in a log state) that meet a condition over the stored columns."""
+        found = self._at(None, None, None).query(f"SELECT count(*) AS n FROM state WHERE {where}")
+        return int(found["n"][0].as_py())
+
     def _with_types(self, found: pa.Table, snapshot: Snapshot) -> pa.Table:
         """DataFusion widens sums of decimals; give back the declared types."""
         stored = {f.name: f.type for f in _arrow_schema(snapshot.table)}
@@ -214,15 +219,15 @@ class StateTable:
         if not declared.keys:
             folded = folded.where(" OR ".join(f"`{name}` IS NOT NULL" for name, _ in made))
         types = {f.name: f.dataType for f in stored.schema}
-        results = [
-            (aggregator.result(F.col(f"`{name}`").cast(types[name]))).alias(name) for name, aggregator in made
-        ]
+        results = [(aggregator.result(F.col(f"`{name}`").cast(types[name]))).alias(name) for name, aggregator in made]
         return folded.select(*(_column(name) for name in declared.keys), *results)
 
     # --- read points ------------------------------------------------------------------------------------------------
 
     def _at(self, txid: int | None, version: int | None, timestamp: datetime | None) -> Snapshot:
-        asked = [name for name, one in (("txid", txid), ("version", version), ("timestamp", timestamp)) if one is not None]
+        asked = [
+            name for name, one in (("txid", txid), ("version", version), ("timestamp", timestamp)) if one is not None
+        ]
         if len(asked) > 1:
             raise ReadPointError(self.name, " and ".join(asked), "name one read point only")
         if txid is not None:
@@ -240,7 +245,9 @@ class StateTable:
         records = self._history.records()
         earlier = [record.version for record in records if record.time <= timestamp]
         if not earlier:
-            raise ReadPointError(self.name, shown, f"the oldest commit that is kept is of {records[0].time.isoformat()}")
+            raise ReadPointError(
+                self.name, shown, f"the oldest commit that is kept is of {records[0].time.isoformat()}"
+            )
         return earlier[-1]
 
     def _pinned(self, version: int) -> Snapshot:

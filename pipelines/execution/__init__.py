@@ -1,0 +1,1 @@
+"""Running plans: the batch tracker, the streaming runner, the bounded runner."""

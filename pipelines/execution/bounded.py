@@ -1,0 +1,278 @@
+"""The bounded runner: replaces slices of a flow's states by what the source holds of them now.
+
+Each source row counts once, in whatever order streams and backfills meet it. A backfill lists the source's files (C), works
+out the wanted slices from all of them, then takes the checkpoint's commit lock, which a stream holds for each of its batches,
+and replaces each slice in one commit a state. What the stream has committed of the slice is in C, so it goes with the old
+rows; what C holds beyond the stream's position is claimed in the commit's record, and the stream leaves those rows out when
+it comes to them (`StreamBatch`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.errors import DefinitionError, SourceError, TrideltaError
+from pipelines.execution.checkpoint import Checkpoint
+from pipelines.execution.group import BatchGroup, Sink
+from pipelines.execution.listeners import Listener
+from pipelines.execution.plan_run import PlanRun
+from pipelines.execution.quarantine import NAME, table_columns
+from pipelines.execution.report import BackfillReport, SliceReport, StateCommit
+from pipelines.execution.streaming import disk_full
+from pipelines.graph import nodes
+from pipelines.sources.base import file_key
+from pipelines.state.record import SLICE, BatchRecord
+from pipelines.state.schema import NO_SLICE, ROLL_UP, SLICE_COLUMN, UNSLICED
+from pipelines.state.writer import StateWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from pipelines.state.table import StateTable
+
+# Slices worked out in one pass: over a year of days in one, while the results of one pass, which travel through the
+# driver, stay within what it holds.
+SLICES_A_PASS = 400
+# New files may arrive while the slices are worked out, and the stream may take them first: then once more, with them.
+_PASSES = 5
+
+
+class SourceGoneError(SourceError):
+    """Files that the stream has counted are no longer in the source: replacing a slice would lose their rows."""
+
+    def __init__(self, source: str, files: Sequence[str]) -> None:
+        self.source, self.files = source, tuple(files)
+        super().__init__(
+            f'source "{source}": {len(files)} file(s) that the stream has counted are gone, e.g. {files[0]}; '
+            "a backfill would lose their rows",
+            hint="put the files back, then backfill again",
+        )
+
+
+@dataclass
+class _Pass:
+    """What one pass over the source worked out."""
+
+    slices: tuple[str, ...]
+    positions: frozenset[str]
+    results: dict[str, dict[str, pa.Table]]
+    refused: dict[str, pa.Table]
+    counts: dict[str, tuple[int, frozenset[str]]]
+    run: PlanRun
+
+
+class BoundedRunner:
+    """Backfills one batch group of a flow.
+
+    Args:
+        group: the batch group.
+        checkpoint: the group's checkpoint (of its stream, if it ever had one).
+        listeners: told of each commit.
+        lock_wait_seconds: how long to wait for a stream's batch, or for another backfill or compaction.
+        on_slice: called with each slice's report.
+    """
+
+    def __init__(
+        self,
+        group: BatchGroup,
+        checkpoint: Checkpoint,
+        *,
+        listeners: tuple[Listener, ...] = (),
+        lock_wait_seconds: float = 600.0,
+        on_slice: Callable[[SliceReport], None] | None = None,
+    ) -> None:
+        self._group, self._checkpoint, self._listeners = group, checkpoint, listeners
+        self._wait, self._on_slice = lock_wait_seconds, on_slice
+
+    def run(self, slices: Sequence[str]) -> BackfillReport:
+        """Replace exactly these slices in every state of the group.
+
+        A slice that a gate refuses is reported with its error, and stays as it was in the states behind the gate; the
+        others are not touched by that.
+
+        Raises:
+            DefinitionError: a slice has a reserved name.
+            SourceGoneError: the stream has counted files that are gone.
+            LockedError: another backfill or compaction holds the flow for too long.
+        """
+        started = time.monotonic()
+        wanted = tuple(dict.fromkeys(slices))
+        for one in wanted:
+            if one in (NO_SLICE, ROLL_UP, ""):
+                raise DefinitionError(f'"{one}" cannot be a slice: the name is reserved')
+        # A plan that queries states reads what the slices before have committed: one at a time.
+        size = 1 if self._group.queries_states else SLICES_A_PASS
+        reports: list[SliceReport] = []
+        with self._checkpoint.rewriting(self._wait):
+            for start in range(0, len(wanted), size):
+                reports += self._replace(wanted[start : start + size])
+        return BackfillReport(self._group.topology.name, tuple(reports), time.monotonic() - started)
+
+    def _replace(self, slices: tuple[str, ...]) -> list[SliceReport]:
+        for _ in range(_PASSES):
+            work = self._work_out(slices)
+            try:
+                with self._checkpoint.committing(self._wait):
+                    unseen = self._counted_beyond(work.positions)
+                    if not unseen:
+                        return list(self._commit(work))
+            except Exception as error:
+                raise disk_full(error, str(self._group.lake.root), "slices were replaced") or error from None
+            finally:
+                work.run.close()
+        raise SourceGoneError(self._group.name, sorted(unseen))
+
+    # --- working out ------------------------------------------------------------------------------------------------
+
+    def _work_out(self, slices: tuple[str, ...]) -> _Pass:
+        source, positions = self._group.source.bounded(self._group.spark)
+        label = f"slices {slices[0]} to {slices[-1]}" if len(slices) > 1 else f"slice {slices[0]}"
+        run = PlanRun(self._group, source, label, lambda name: (self._group.lake.state(name), None), slices)
+        try:
+            counts = run.slice_counts()
+            frames = run.frames([sink.node.id for sink in self._group.sinks], {})
+            results = {sink.name: _by_slice(frames[sink.node.id].toArrow()) for sink in self._group.sinks}
+            refused = run.quarantine({})
+            return _Pass(slices, positions, results, _by_slice(refused.toArrow()) if refused else {}, counts, run)
+        except Exception as error:
+            run.close()
+            raise disk_full(error, str(self._group.lake.root), "slices were worked out") or error from None
+
+    # --- committing -------------------------------------------------------------------------------------------------
+
+    def _counted_beyond(self, positions: frozenset[str]) -> frozenset[str]:
+        """Files that the stream has counted and that this pass did not read: new ones, or ones that are gone."""
+        read = {file_key(file) for file in positions}
+        return frozenset().union(*(self._streamed(sink.table) for sink in self._group.sinks)) - read
+
+    def _streamed(self, table: StateTable) -> frozenset[str]:
+        """The files (as `file_key`) whose batches of the present epoch this table has committed."""
+        epoch = self._checkpoint.epoch
+        if epoch is None:
+            return frozenset()
+        last = max(
+            (c.txid for c in table.commits.batches() if c.epoch == epoch.number and c.txid is not None), default=-1
+        )
+        return self._group.source.positions(self._checkpoint.spark, 0, last - epoch.first_txid)
+
+    def _commit(self, work: _Pass) -> Iterator[SliceReport]:
+        streamed = {sink.name: self._streamed(sink.table) for sink in self._group.sinks}
+        quarantined = self._commit_refused(work)
+        for slice_ in work.slices:
+            started = time.monotonic()
+            blocked = work.run.refused_slices.get(slice_, {})
+            received, files = work.counts.get(slice_, (0, frozenset()))
+            commits = [
+                self._commit_slice(work, sink, slice_, received, files, streamed[sink.name])
+                for sink in self._group.sinks
+                if not self._is_behind(sink, blocked)
+            ]
+            report = SliceReport(
+                flow=self._group.topology.name,
+                slice=slice_,
+                received=received,
+                quarantined=quarantined.get(slice_, 0),
+                commits=tuple(commits),
+                seconds=time.monotonic() - started,
+                gates=work.run.gate_results(slice_),
+                error="; ".join(blocked.values()) or None,
+            )
+            if self._on_slice:
+                self._on_slice(report)
+            yield report
+
+    def _is_behind(self, sink: Sink, blocked: dict[int, str]) -> bool:
+        ancestors = self._group.topology.graph.ancestors(sink.node.id)
+        return any(isinstance(node, nodes.GateNode) and node.id in blocked for node in ancestors)
+
+    def _commit_slice(
+        self, work: _Pass, sink: Sink, slice_: str, received: int, files: frozenset[str], streamed: frozenset[str]
+    ) -> StateCommit:
+        started = time.monotonic()
+        rows = work.results[sink.name].get(slice_)
+        rows = sink.writer.empty() if rows is None else rows
+        version = self._write(sink.writer, sink.name, rows, slice_, received, files, streamed)
+        return StateCommit(sink.name, version, rows.num_rows, time.monotonic() - started)
+
+    def _write(
+        self,
+        writer: StateWriter,
+        name: str,
+        rows: pa.Table,
+        slice_: str,
+        received: int,
+        files: frozenset[str],
+        streamed: frozenset[str],
+    ) -> int:
+        txid = writer.table.last_txid()
+        epoch = self._checkpoint.epoch
+        record = BatchRecord(
+            kind=SLICE,
+            flow=self._group.topology.name,
+            epoch=epoch.number if epoch else 0,
+            txid=-1 if txid is None else txid,
+            slice=slice_,
+            received=received,
+            rows=rows.num_rows,
+            claims=tuple(sorted(file for file in files if file_key(file) not in streamed)),
+        )
+        self._tell("committing", name, record.txid)
+        version = writer.replace_slice(rows, record)
+        self._tell("committed", name, record.txid)
+        return version
+
+    def _commit_refused(self, work: _Pass) -> dict[str, int]:
+        """The refused rows of the slices in place of those that quarantine holds of them. Malformed ones have no slice."""
+        writer = self._group.quarantine
+        done = {}
+        for slice_ in (NO_SLICE, *work.slices):
+            rows = work.refused.get(slice_)
+            if rows is None and not self._holds_refused(writer.table, slice_):
+                continue
+            writer.prepare(table_columns())
+            rows = writer.empty() if rows is None else rows
+            received, files = work.counts.get(slice_, (0, frozenset()))
+            # The stream's own quarantine position is not kept by file: claim all of them; a file met twice is left out.
+            self._write(writer, NAME, rows, slice_, received, files, self._streamed(writer.table))
+            done[slice_] = rows.num_rows
+        return done
+
+    def _holds_refused(self, table: StateTable, slice_: str) -> bool:
+        return table.exists() and table.count(f"{SLICE_COLUMN} = '{slice_.replace(chr(39), chr(39) * 2)}'") > 0
+
+    def _tell(self, moment: str, state: str, txid: int) -> None:
+        for listener in self._listeners:
+            listener(moment, state, txid)
+
+
+def _by_slice(rows: pa.Table) -> dict[str, pa.Table]:
+    """An Arrow table cut by its slices."""
+    if SLICE_COLUMN not in rows.column_names:
+        return {UNSLICED: rows} if rows.num_rows else {}
+    ordered = rows.sort_by(SLICE_COLUMN)
+    runs = pc.run_end_encode(ordered[SLICE_COLUMN].combine_chunks()) if ordered.num_rows else None
+    found, start = {}, 0
+    if runs is not None:
+        for value, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+            found[value] = ordered.slice(start, end - start)
+            start = end
+    return found
+
+
+def check_sliced(group: BatchGroup) -> None:
+    """Refuse a backfill of a flow that names no slice column.
+
+    Raises:
+        TrideltaError
+    """
+    if group.spout.slice_by is None:
+        raise TrideltaError(
+            f'flow "{group.topology.name}": stream "{group.name}" names no slice column, so no part of it can be replaced',
+            hint='give new_stream(..., slice_by="...") the column of the event date',
+        )

@@ -1,0 +1,122 @@
+"""What the engine keeps beside Spark's own checkpoint: the epoch, stored attempts, locks."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from pipelines.errors import LockedError
+from pipelines.execution.coordinator import AttemptRecord
+
+# Between two batches a stream holds no lock for some tens of milliseconds (Spark's commit and planning): poll faster.
+_POLL_SECONDS = 0.01
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One life of a checkpoint: its number, and the txid of Spark's batch 0 in it."""
+
+    number: int
+    first_txid: int
+
+    def txid(self, batch_id: int) -> int:
+        return self.first_txid + batch_id
+
+
+class Checkpoint:
+    """The folder of one batch group of a flow: Spark's checkpoint in `spark/`, the engine's files beside it."""
+
+    def __init__(self, flow: str, folder: Path) -> None:
+        self.flow, self.folder = flow, folder
+        self.spark = folder / "spark"
+
+    @property
+    def epoch(self) -> Epoch | None:
+        """The epoch of this checkpoint, or None if it is fresh (Spark's part gone counts as fresh)."""
+        file = self.folder / "epoch.json"
+        if not file.exists() or not (self.spark / "metadata").exists():
+            return None
+        return Epoch(**json.loads(file.read_text(encoding="utf-8")))
+
+    def begin(self, epoch: Epoch) -> Epoch:
+        """Start a fresh epoch."""
+        write_json(self.folder / "epoch.json", asdict(epoch))
+        (self.folder / "attempts.json").unlink(missing_ok=True)
+        return epoch
+
+    def attempts(self) -> StoredAttempts:
+        return StoredAttempts(self.folder / "attempts.json")
+
+    def last_batch(self) -> int:
+        """The highest batch id that Spark has planned (its offset log), -1 for none."""
+        offsets = self.spark / "offsets"
+        return max((int(p.name) for p in offsets.iterdir() if p.name.isdigit()), default=-1) if offsets.is_dir() else -1
+
+    @contextmanager
+    def running(self, wait_seconds: float) -> Iterator[None]:
+        """One query a checkpoint, in any process."""
+        with self._locked("run.lock", wait_seconds):
+            yield
+
+    @contextmanager
+    def committing(self, wait_seconds: float) -> Iterator[None]:
+        """Held by a stream for each of its batches, and by a backfill while it replaces slices."""
+        with self._locked("commit.lock", wait_seconds):
+            yield
+
+    @contextmanager
+    def rewriting(self, wait_seconds: float) -> Iterator[None]:
+        """Held by a backfill or a compaction: what rewrites committed rows does so alone."""
+        with self._locked("rewrite.lock", wait_seconds):
+            yield
+
+    @contextmanager
+    def _locked(self, name: str, wait_seconds: float) -> Iterator[None]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.folder / name, timeout=wait_seconds, poll_interval=_POLL_SECONDS)  # type: ignore[abstract]
+        try:
+            lock.acquire()
+        except Timeout:
+            raise LockedError(self.flow, str(self.folder / name), wait_seconds) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+class StoredAttempts:
+    """The `AttemptStore` of a checkpoint: one small JSON file, replaced and synced before any work of the attempt."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._records: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+    def get(self, group: str) -> Mapping[int, AttemptRecord]:
+        return {int(txid): AttemptRecord.from_json(one) for txid, one in self._records.get(group, {}).items()}
+
+    def put(self, group: str, txid: int, record: AttemptRecord) -> None:
+        self._records.setdefault(group, {})[str(txid)] = record.to_json()
+        write_json(self._file, self._records)
+
+    def forget(self, group: str, before: int) -> None:
+        # Not written by itself: the next put does, and a record too many does no harm.
+        kept = {txid: one for txid, one in self._records.get(group, {}).items() if int(txid) >= before}
+        self._records[group] = kept
+
+
+def write_json(file: Path, value: Any) -> None:
+    """Write a small file so that a crash leaves the old or the new one, whole."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as out:
+        json.dump(value, out)
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.replace(file)

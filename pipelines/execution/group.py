@@ -1,0 +1,166 @@
+"""A batch group: a spout and all that its batches lead to. One query, one txid sequence, one checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException
+
+from pipelines.errors import DefinitionError, FunctionError
+from pipelines.execution.quarantine import quarantine_writer
+from pipelines.graph import nodes
+from pipelines.planner.compile import Compiler
+from pipelines.quality.compiled import CompiledGate, compile_gate
+from pipelines.state.lake import Lake
+from pipelines.state.schema import SLICE_COLUMN, StateSchema, ValueColumn
+from pipelines.state.writer import StateWriter
+from pipelines.trident.states import LOG, ROWS
+from pipelines.trident.topology import TridentTopology
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from pipelines.state.table import StateTable
+
+
+@dataclass(frozen=True)
+class Sink:
+    """A state that the group commits: its persist node and its writer."""
+
+    node: nodes.PersistNode
+    writer: StateWriter
+
+    @property
+    def name(self) -> str:
+        return self.node.state.name
+
+    @property
+    def table(self) -> StateTable:
+        return self.writer.table
+
+
+class BatchGroup:
+    """One spout of a topology, ready to run.
+
+    Args:
+        spark: the session.
+        lake: where the states are.
+        topology: the flow.
+        spout: the source of the group.
+
+    Raises:
+        DefinitionError: if the plan does not compile; the text names the user's line.
+        SourceError: if the source cannot be read.
+        StateSchemaError: if a state that is there does not fit.
+    """
+
+    def __init__(self, spark: SparkSession, lake: Lake, topology: TridentTopology, spout: nodes.SpoutNode) -> None:
+        self.spark, self.lake, self.topology, self.spout = spark, lake, topology, spout
+        self.name = spout.stream
+        self.source = spout.source
+        self._gates: dict[int, tuple[str, CompiledGate]] = {}
+        self.source.prepare(self.name, lake.root / "spool" / topology.name / self.name)
+        self.source.check(self.name, spark)
+        self.reach = {node.id for node in topology.graph.descendants(spout.id)}
+        self.sinks = tuple(self._prepared())
+        if not self.sinks:
+            raise DefinitionError(
+                f'stream "{self.name}" of flow "{topology.name}" ends in no state, so running it would do nothing',
+                hint="end it with persistent_aggregate or partition_persist",
+            )
+        self.quarantine = quarantine_writer(lake, topology.name)
+        self.drops = any(
+            isinstance(node, nodes.GateNode) and any(check.action == "drop" for check in node.gate.checks)
+            for node in topology.graph
+            if node.id in self.reach
+        )
+        self.queries_states = any(
+            isinstance(node, nodes.StateQueryNode) for node in topology.graph if node.id in self.reach
+        )
+
+    def _prepared(self) -> list[Sink]:
+        """Compile each persist on an empty frame: that gives the table's schema and finds every fault before the start."""
+        from pyspark.sql.types import StringType, StructType
+
+        schema = StructType.fromDDL(self.source.schema)
+        if self.spout.slice_by is not None:
+            self._check_slice(schema)
+            schema = schema.add(SLICE_COLUMN, StringType())
+        empty = self.spark.createDataFrame([], schema)
+        sinks = []
+        for node in self.topology.persists:
+            if node.id in self.reach:
+                columns = self._columns(node, self._dry(node, empty))
+                sink = Sink(
+                    node,
+                    StateWriter(
+                        self.lake.table(self.lake.state_path(node.state.name), node.state.name),
+                        self._declared(node, columns),
+                    ),
+                )
+                sink.writer.prepare(columns)
+                sinks.append(sink)
+        return sinks
+
+    def _check_slice(self, schema: StructType) -> None:
+        try:
+            self.spark.createDataFrame([], schema).selectExpr(self.spout.slice_by or "")
+        except AnalysisException as error:
+            raise FunctionError("new_stream slice_by", f"at {self.spout.at}: {str(error).splitlines()[0]}") from None
+
+    def _dry(self, node: nodes.PersistNode, empty: DataFrame) -> DataFrame:
+        try:
+            return Compiler(self.topology.graph, (node.id,), _Dry(self), {self.spout.id: empty}).frames()[node.id]
+        except AnalysisException as error:
+            text = str(error).splitlines()[0]
+            raise FunctionError(f"the way to state {node.state.name}", f"at {node.at}: {text}") from None
+
+    def _columns(self, node: nodes.PersistNode, frame: DataFrame) -> StructType:
+        from pyspark.sql.types import StructType
+
+        by_name = {f.name: f for f in frame.schema.fields}
+        return StructType([by_name[name] for name in node.fields])
+
+    def _declared(self, node: nodes.PersistNode, columns: StructType) -> StateSchema:
+        values = tuple(ValueColumn(name=a.output, aggregator=type(a.aggregator).__name__) for a in node.aggregations)
+        return StateSchema(
+            layout=LOG if node.aggregations else ROWS,
+            flow=self.topology.name,
+            keys=node.group,
+            values=values,
+            columns=tuple((f.name, f.dataType.simpleString()) for f in columns.fields),
+            sliced=self.spout.slice_by is not None,
+        )
+
+    def compiled_gate(
+        self, node: nodes.GateNode, frame: DataFrame, build: Callable[[Any, StructType], CompiledGate]
+    ) -> CompiledGate:
+        """A gate compiled once for its schema: building it costs more than a small batch."""
+        schema = frame.schema
+        key = json.dumps(schema.jsonValue())
+        if node.id not in self._gates or self._gates[node.id][0] != key:
+            self._gates[node.id] = (key, build(node.gate, schema))
+        return self._gates[node.id][1]
+
+
+class _Dry:
+    """The context of a plan that is only analysed."""
+
+    slices = None
+
+    def __init__(self, group: BatchGroup) -> None:
+        self._group = group
+
+    def gate(self, node: nodes.GateNode, frame: DataFrame) -> DataFrame:
+        compiled = self._group.compiled_gate(node, frame, compile_gate)
+        return compiled.kept(compiled.annotate(frame))
+
+    def shared(self, node: nodes.Node, frame: DataFrame) -> DataFrame:
+        return frame
+
+    def state(self, name: str) -> tuple[StateTable, int | None]:
+        return self._group.lake.state(name), None

@@ -1,0 +1,250 @@
+"""One evaluation of a batch group's plan over one frame: a stream's batch, or the slices of a bounded run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
+
+from pipelines.errors import BatchError
+from pipelines.execution.quarantine import refused_by_gate, refused_by_source
+from pipelines.graph import nodes
+from pipelines.planner.compile import Compiler
+from pipelines.quality.compiled import CompiledGate, compile_gate
+from pipelines.quality.results import GateResult
+from pipelines.sources.base import CORRUPT, FILE
+from pipelines.state.schema import NO_SLICE, SLICE_COLUMN
+
+if TYPE_CHECKING:
+    from pipelines.execution.group import BatchGroup
+    from pipelines.state.table import StateTable
+
+RECEIVED, REFUSED, HASH = "received", "refused", "hash"
+
+# Spark delivers an observation on its listener bus, normally within milliseconds of the action's end.
+_OBSERVATION_SECONDS = 30.0
+
+
+def observed(observation: Observation) -> Mapping[str, Any]:
+    """The values of an observation whose action has ended.
+
+    Raises:
+        BatchError: if Spark never delivers them (it would be waited for without end).
+    """
+    future = observation._jo.future()  # type: ignore[union-attr]
+    end = time.monotonic() + _OBSERVATION_SECONDS
+    while not future.isCompleted():
+        if time.monotonic() > end:
+            raise BatchError(f"Spark did not report the row counts of the batch within {_OBSERVATION_SECONDS:g} s")
+        time.sleep(0.001)
+    return observation.get
+
+
+@dataclass
+class _PassedGate:
+    """A gate that a frame has passed in this run."""
+
+    compiled: CompiledGate
+    annotated: DataFrame
+    observation: Observation | None = None
+    results: dict[str, GateResult] = field(default_factory=dict)
+
+
+class PlanRun:
+    """Builds the frames that a group commits, and accounts for what came in and what was refused.
+
+    Args:
+        group: the batch group.
+        source: the source's frame: fields, `_corrupt`, `_file`.
+        label: of the batch, for messages.
+        state: gives the table and version that a state query reads.
+        slices: the slices wanted (a bounded run: each is a batch of its own), or None for a stream's batch.
+    """
+
+    def __init__(
+        self,
+        group: BatchGroup,
+        source: DataFrame,
+        label: str,
+        state: Any,
+        slices: tuple[str, ...] | None = None,
+    ) -> None:
+        self.group, self.label, self.slices = group, label, slices
+        self._state = state
+        self._cached: list[DataFrame] = []
+        self._observation: Observation | None = None
+        self._counts: Mapping[str, Any] | None = None
+        self.gates: dict[int, _PassedGate] = {}
+        self.refused_slices: dict[str, dict[int, str]] = {}
+        self._marked = self._enter(source)
+
+    # --- the way in -------------------------------------------------------------------------------------------------
+
+    def _enter(self, source: DataFrame) -> DataFrame:
+        """The source's rows with `_slice`, which is `?` for rows that the plan cannot take; counted as they pass."""
+        spout = self.group.spout
+        if spout.slice_by is not None:
+            slice_ = F.when(F.col(CORRUPT).isNull(), F.expr(spout.slice_by).cast("string"))
+            source = source.withColumn(SLICE_COLUMN, F.coalesce(slice_, F.lit(NO_SLICE)))
+        if self.slices is not None:
+            if spout.slice_by is not None:
+                source = source.where(F.col(SLICE_COLUMN).isin(*self.slices, NO_SLICE))
+            return self._cache(source)
+        self._observation = Observation()
+        return source.observe(
+            self._observation,
+            F.count(F.lit(1)).alias(RECEIVED),
+            F.count(F.when(self._refused(), 1)).alias(REFUSED),
+        )
+
+    def _refused(self) -> Any:
+        if self.group.spout.slice_by is None:
+            return F.col(CORRUPT).isNotNull()
+        return F.col(CORRUPT).isNotNull() | (F.col(SLICE_COLUMN) == NO_SLICE)
+
+    def frames(self, sinks: Iterable[int], left_out: Mapping[str, frozenset[str]]) -> dict[int, DataFrame]:
+        """The frames of the given persist nodes, by node id.
+
+        Args:
+            left_out: rows to leave out, because a backfill has counted them: source files by slice.
+        """
+        fields = [F.col(f"`{name}`") for name in self.group.spout.fields]
+        sliced = [F.col(SLICE_COLUMN)] if SLICE_COLUMN in self._marked.columns else []
+        good = without(self._marked, left_out).where(~self._refused()).select(*fields, *sliced)
+        wanted = tuple(sinks)
+        compiler = Compiler(self.group.topology.graph, wanted, self, {self.group.spout.id: good})
+        return compiler.frames()
+
+    # --- the plan's context -----------------------------------------------------------------------------------------
+
+    def shared(self, node: nodes.Node, frame: DataFrame) -> DataFrame:
+        """Two consumers read it: compute it once. A bounded run's source is kept already, and gates are cheap on it."""
+        if isinstance(node, nodes.SpoutNode | nodes.GateNode) and (self.slices is not None or self._cut(node)):
+            return frame
+        return self._cache(frame)
+
+    def _cut(self, node: nodes.Node) -> bool:
+        passed = self.gates.get(node.id)
+        return passed is not None and passed.observation is None
+
+    def state(self, name: str) -> tuple[StateTable, int | None]:
+        return self._state(name)
+
+    def gate(self, node: nodes.GateNode, frame: DataFrame) -> DataFrame:
+        """Let a frame pass: count what the checks find, refuse the batch (or slices) where one says so, keep the rest."""
+        compiled = self.group.compiled_gate(node, frame, compile_gate)
+        bounded = self.slices is not None and SLICE_COLUMN in frame.columns
+        annotated = compiled.annotate(frame, within=(SLICE_COLUMN,) if bounded else ())
+        passed = self.gates[node.id] = _PassedGate(compiled, annotated)
+        if bounded:
+            return compiled.kept(self._judge_slices(node, passed))
+        if compiled.needs_cut:
+            passed.annotated = self._cache(annotated)
+            metrics = passed.annotated.agg(*compiled.metrics()).first().asDict()  # type: ignore[union-attr]
+            result = compiled.verdict(metrics, compiled.run_batch_checks(passed.annotated))
+            passed.results[self.label] = result
+            result.raise_if_refused(self.label)
+            return compiled.kept(passed.annotated)
+        passed.observation = Observation()
+        return compiled.kept(annotated.observe(passed.observation, *compiled.metrics()))
+
+    def _judge_slices(self, node: nodes.GateNode, passed: _PassedGate) -> DataFrame:
+        compiled = passed.compiled
+        if compiled.needs_cut:
+            passed.annotated = self._cache(passed.annotated)
+        found = passed.annotated.groupBy(SLICE_COLUMN).agg(*compiled.metrics()).collect()
+        for row in found:
+            slice_ = row[SLICE_COLUMN]
+            own = passed.annotated.where(F.col(SLICE_COLUMN) == slice_)
+            result = compiled.verdict(row.asDict(), compiled.run_batch_checks(own) if compiled.batch_checks else ())
+            passed.results[slice_] = result
+            if result.refused:
+                reasons = "; ".join(str(check) for check in result.refused)
+                self.refused_slices.setdefault(slice_, {})[node.id] = f'gate "{node.gate.name}": {reasons}'
+        refused = [slice_ for slice_, by in self.refused_slices.items() if node.id in by]
+        return passed.annotated.where(~F.col(SLICE_COLUMN).isin(*refused)) if refused else passed.annotated
+
+    def _cache(self, frame: DataFrame) -> DataFrame:
+        kept = frame.persist()
+        self._cached.append(kept)
+        return kept
+
+    def close(self) -> None:
+        """Give the kept frames back."""
+        for frame in self._cached:
+            frame.unpersist()
+
+    # --- accounts ---------------------------------------------------------------------------------------------------
+
+    @property
+    def counts(self) -> Mapping[str, Any]:
+        """`received` and `refused` rows of a stream's batch; after a job of the run has ended, else by a job of its own."""
+        if self._counts is None:
+            assert self._observation is not None
+            self._counts = observed(self._observation)
+        return self._counts
+
+    def count_now(self) -> Mapping[str, Any]:
+        """The counts by a pass over the source, for a batch all of whose commits are there already."""
+        self._marked.write.format("noop").mode("overwrite").save()
+        return self.counts
+
+    def slice_counts(self) -> dict[str, tuple[int, frozenset[str]]]:
+        """Of a bounded run: by slice the rows that came in, and the source files that they came from."""
+        key = F.col(SLICE_COLUMN) if SLICE_COLUMN in self._marked.columns else F.lit(self.slices[0])  # type: ignore[index]
+        key = F.when(F.col(CORRUPT).isNotNull(), F.lit(NO_SLICE)).otherwise(key).alias("slice")
+        found = self._marked.groupBy(key).agg(F.count(F.lit(1)).alias("rows"), F.collect_set(FILE).alias("files"))
+        return {row["slice"]: (row["rows"], frozenset(row["files"])) for row in found.collect()}
+
+    def gate_results(self, slice_: str | None = None) -> tuple[dict[str, Any], ...]:
+        """The results of the gates as JSON, of the batch or of one slice."""
+        return tuple(
+            result.to_json()
+            for passed in self.gates.values()
+            if (result := self._result(passed, slice_ or self.label)) is not None
+        )
+
+    def _result(self, passed: _PassedGate, key: str) -> GateResult | None:
+        if passed.observation is not None and not passed.results:
+            passed.results[self.label] = passed.compiled.verdict(observed(passed.observation))
+        return passed.results.get(key)
+
+    def quarantine(self, left_out: Mapping[str, frozenset[str]]) -> DataFrame | None:
+        """The rows that the source's format or a gate refused, or None if there are none. Two passes only if needed."""
+        parts: list[DataFrame] = []
+        if self.slices is not None or self.counts[REFUSED]:
+            marked = without(self._marked, left_out).where(self._refused())
+            parts.append(refused_by_source(marked, self.group.spout.fields))
+        for node_id, passed in self.gates.items():
+            name = passed.compiled.gate.name
+            if passed.compiled.drop_names and self._dropped(passed):
+                parts.append(refused_by_gate(passed.compiled.dropped(passed.annotated), name, self._fields(node_id)))
+        return reduce(DataFrame.unionByName, parts) if parts else None
+
+    def _dropped(self, passed: _PassedGate) -> int:
+        self._result(passed, self.label)
+        return sum(
+            check.unexpected or 0
+            for result in passed.results.values()
+            for check in result.checks
+            if check.action == "drop"
+        )
+
+    def _fields(self, node_id: int) -> tuple[str, ...]:
+        return self.group.topology.graph[node_id].fields
+
+
+def without(frame: DataFrame, left_out: Mapping[str, frozenset[str]]) -> DataFrame:
+    """The frame without the rows of the given files in the given slices."""
+    if not left_out:
+        return frame
+    by_files: dict[frozenset[str], list[str]] = {}
+    for slice_, files in left_out.items():
+        by_files.setdefault(files, []).append(slice_)
+    hit = [F.col(SLICE_COLUMN).isin(*slices) & F.col(FILE).isin(*files) for files, slices in by_files.items() if files]
+    return frame.where(~reduce(lambda a, b: a | b, hit)) if hit else frame

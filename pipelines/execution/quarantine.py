@@ -1,0 +1,77 @@
+"""Quarantine: the table of the rows that a flow refused, each with stage, rule and reason. No row is ever just lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from pipelines.quality.compiled import FAILED
+from pipelines.sources.base import CORRUPT, FILE
+from pipelines.state.lake import Lake
+from pipelines.state.schema import NO_SLICE, SLICE_COLUMN, UNSLICED, StateSchema
+from pipelines.state.writer import StateWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+COLUMNS = (("stage", "string"), ("rule", "string"), ("reason", "string"), ("row", "string"), ("file", "string"))
+"""stage: `source`, a gate's name, or `batch`; rule: what refused it; row: the row as JSON, or the raw text; file: its origin."""
+SOURCE, BATCH = "source", "batch"
+MALFORMED, WITHOUT_SLICE, POISON = "malformed", "no_slice", "poison"
+NAME = "quarantine"
+
+
+def quarantine_writer(lake: Lake, flow: str) -> StateWriter:
+    """The writer of a flow's quarantine table, which is created on first use."""
+    table = lake.table(lake.quarantine_path(flow), f"quarantine of {flow}")
+    return StateWriter(table, StateSchema(layout="rows", flow=flow, columns=COLUMNS, sliced=True))
+
+
+def table_columns() -> StructType:
+    return StructType.fromDDL(", ".join(f"{name} {kind}" for name, kind in COLUMNS))
+
+
+def refused_by_source(marked: DataFrame, fields: Sequence[str]) -> DataFrame:
+    """Malformed records with their text, and rows whose slice is null."""
+    malformed = F.col(CORRUPT).isNotNull()
+    row = F.to_json(F.struct(*(F.col(f"`{name}`") for name in fields)), {"ignoreNullFields": "false"})
+    return marked.select(
+        F.lit(SOURCE).alias("stage"),
+        F.when(malformed, MALFORMED).otherwise(WITHOUT_SLICE).alias("rule"),
+        F.when(malformed, "the record does not parse as the declared schema")
+        .otherwise("the row has no slice: its slice column is null")
+        .alias("reason"),
+        F.coalesce(F.col(CORRUPT), row).alias("row"),
+        F.col(FILE).alias("file"),
+        F.lit(NO_SLICE).alias(SLICE_COLUMN),
+    )
+
+
+def refused_by_gate(dropped: DataFrame, gate: str, fields: Sequence[str]) -> DataFrame:
+    """Rows that a gate's drop checks refused; `rule` names the checks."""
+    slice_ = F.col(SLICE_COLUMN) if SLICE_COLUMN in dropped.columns else F.lit(UNSLICED)
+    rules = F.array_join(F.col(FAILED), ", ")
+    return dropped.select(
+        F.lit(gate).alias("stage"),
+        rules.alias("rule"),
+        F.concat(F.lit(f'gate "{gate}": does not hold: '), rules).alias("reason"),
+        F.to_json(F.struct(*(F.col(f"`{name}`") for name in fields)), {"ignoreNullFields": "false"}).alias("row"),
+        F.lit(None).cast("string").alias("file"),
+        slice_.alias(SLICE_COLUMN),
+    )
+
+
+def refused_batch(source: DataFrame, fields: Sequence[str], reason: str) -> DataFrame:
+    """All rows of a poison batch."""
+    row = F.to_json(F.struct(*(F.col(f"`{name}`") for name in fields)), {"ignoreNullFields": "false"})
+    return source.select(
+        F.lit(BATCH).alias("stage"),
+        F.lit(POISON).alias("rule"),
+        F.lit(reason[:2000]).alias("reason"),
+        F.coalesce(F.col(CORRUPT), row).alias("row"),
+        F.col(FILE).alias("file"),
+        F.lit(NO_SLICE).alias(SLICE_COLUMN),
+    )

@@ -1,0 +1,309 @@
+"""Runtime: runs topologies. The one door of the engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipelines.errors import DefinitionError, ReadPointError, UnknownQueryError
+from pipelines.execution.bounded import BoundedRunner, check_sliced
+from pipelines.execution.checkpoint import Checkpoint
+from pipelines.execution.group import BatchGroup
+from pipelines.execution.listeners import Listener
+from pipelines.execution.report import BackfillReport, BatchReport, RunReport, SliceReport
+from pipelines.execution.streaming import REFUSE, StreamRunner
+from pipelines.graph import nodes
+from pipelines.graph.fields import parse_ddl
+from pipelines.planner.compile import Compiler
+from pipelines.state.lake import Lake
+from pipelines.state.schema import UNSLICED
+from pipelines.trident.topology import TridentTopology
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from pipelines.state.table import StateTable
+
+
+class Runtime:
+    """Runs topologies on a Spark session, into a lake.
+
+    Args:
+        spark: a classic session (`pipelines.spark_session()`).
+        lake: where tables and checkpoints are.
+        listeners: called around each commit (see `Listener`).
+        max_attempts: tries a batch before it is poison and the flow stops.
+        lock_wait_seconds: how long to wait for another process that runs the same flow.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        *,
+        listeners: Sequence[Listener] = (),
+        max_attempts: int = 3,
+        lock_wait_seconds: float = 30.0,
+    ) -> None:
+        self.spark, self.lake = spark, lake
+        self._listeners, self._max_attempts, self._wait = tuple(listeners), max_attempts, lock_wait_seconds
+
+    # --- streams ----------------------------------------------------------------------------------------------------
+
+    def catch_up(
+        self,
+        topology: TridentTopology,
+        *,
+        on_fresh_checkpoint: str = REFUSE,
+        max_batches: int | None = None,
+        progress: Callable[[BatchReport], None] | None = None,
+    ) -> RunReport:
+        """Run all that the sources hold now, in batches, then stop. What an earlier run has done is not done again.
+
+        Args:
+            topology: the flow.
+            on_fresh_checkpoint: what to do if the checkpoint is fresh and the tables are not: `refuse`, `continue`, `reset`.
+            max_batches: stop after so many batches a batch group.
+            progress: called with each batch's report.
+
+        Raises:
+            TrideltaError: one of its subclasses says what stopped the run.
+        """
+        started = time.monotonic()
+        batches: list[BatchReport] = []
+        for group in self._groups(topology):
+            checkpoint = self._checkpoint(group)
+            with checkpoint.running(self._wait):
+                runner = self._runner(group, checkpoint, progress)
+                query = runner.start(on_fresh=on_fresh_checkpoint, trigger_seconds=None, max_batches=max_batches)
+                runner.finish(query)
+            batches += runner.reports
+        return RunReport(topology.name, tuple(batches), time.monotonic() - started)
+
+    def stream(
+        self,
+        topology: TridentTopology,
+        *,
+        trigger_seconds: float = 1.0,
+        on_fresh_checkpoint: str = REFUSE,
+        progress: Callable[[BatchReport], None] | None = None,
+    ) -> RunningFlow:
+        """Start the flow's streams and return; `stop()` of the handle drains them."""
+        parts = []
+        for group in self._groups(topology):
+            checkpoint = self._checkpoint(group)
+            lock = checkpoint.running(self._wait)
+            lock.__enter__()
+            try:
+                runner = self._runner(group, checkpoint, progress)
+                query = runner.start(on_fresh=on_fresh_checkpoint, trigger_seconds=trigger_seconds)
+            except BaseException:
+                lock.__exit__(None, None, None)
+                raise
+            parts.append(_Part(runner, query, lock))
+        return RunningFlow(topology.name, parts)
+
+    def skip(self, topology: TridentTopology, txid: int, *, stream: str | None = None) -> None:
+        """Leave a poison batch out: its rows stay in quarantine, the flow goes on behind it.
+
+        Args:
+            stream: the batch group, where the topology has several.
+
+        Raises:
+            ReadPointError: if that txid is not a poison batch.
+        """
+        for spout in topology.spouts:
+            checkpoint = Checkpoint(topology.name, self.lake.checkpoint_path(topology.name, spout.stream))
+            if stream in (None, spout.stream) and self._skipped(checkpoint, spout.stream, txid):
+                return
+        raise ReadPointError(topology.name, f"txid {txid}", "it is not a poison batch", hint="nothing was skipped")
+
+    def _skipped(self, checkpoint: Checkpoint, stream: str, txid: int) -> bool:
+        from pipelines.execution.coordinator import BatchState, Coordinator
+
+        epoch = checkpoint.epoch
+        if epoch is None:
+            return False
+        with checkpoint.running(self._wait):
+            coordinator = Coordinator(f"{stream}/{epoch.number}", checkpoint.attempts(), first_txid=epoch.first_txid)
+            if coordinator.state(txid) is not BatchState.POISON:
+                return False
+            coordinator.skip(txid)
+            return True
+
+    # --- bounded input ----------------------------------------------------------------------------------------------
+
+    def backfill(
+        self,
+        topology: TridentTopology,
+        slices: Sequence[str],
+        *,
+        progress: Callable[[SliceReport], None] | None = None,
+    ) -> BackfillReport:
+        """Replace exactly these slices, each in a commit of its own a state; safe beside a running stream.
+
+        Args:
+            topology: a flow whose streams name `slice_by`.
+            slices: values of that column, as text (dates as `2013-01-31`).
+            progress: called with each slice's report.
+
+        Raises:
+            TrideltaError: the flow is not sliced, or its source cannot be read. A slice that a gate refuses does not
+                raise: its report carries the error.
+        """
+        groups = self._groups(topology)
+        for group in groups:
+            check_sliced(group)
+        reports = [self._bounded(group, slices, progress) for group in groups]
+        return _merged(topology.name, slices, reports)
+
+    def run_bounded(self, topology: TridentTopology) -> BackfillReport:
+        """Replace the whole of each state of an unsliced flow by what its sources hold now, as one bounded batch."""
+        reports = [self._bounded(group, [UNSLICED], None) for group in self._groups(topology)]
+        return _merged(topology.name, [UNSLICED], reports)
+
+    def _bounded(
+        self, group: BatchGroup, slices: Sequence[str], progress: Callable[[SliceReport], None] | None
+    ) -> BackfillReport:
+        runner = BoundedRunner(group, self._checkpoint(group), listeners=self._listeners, on_slice=progress)
+        return runner.run(slices)
+
+    # --- queries ----------------------------------------------------------------------------------------------------
+
+    def query(
+        self, topology: TridentTopology, name: str, args: Sequence[Sequence[Any]], *, txid: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Run a query stream over some argument tuples, as one batch of its own (the DRPC use).
+
+        Args:
+            topology: the flow that defines the query.
+            name: the query stream's name.
+            args: one tuple a row, in the order of the query's schema.
+            txid: read the states as of this txid instead of now.
+
+        Returns:
+            The rows of the stream's last operation, as dicts.
+
+        Raises:
+            UnknownQueryError, UnknownStateError, ReadPointError
+        """
+        if name not in topology.queries:
+            raise UnknownQueryError(topology.name, name, tuple(topology.queries))
+        spout = topology.queries[name]
+        last = topology.graph.descendants(spout.id)[-1]
+        frame = self.spark.createDataFrame([tuple(row) for row in args], spout.schema)
+        context = _QueryContext(self.lake, txid)
+        result = Compiler(topology.graph, (last.id,), context, {spout.id: frame}).frames()[last.id]
+        fields = [name for name, _ in parse_ddl(spout.schema)] if last is spout else last.fields
+        return [row.asDict(recursive=True) for row in result.select(*(f"`{field}`" for field in fields)).collect()]
+
+    # --- parts ------------------------------------------------------------------------------------------------------
+
+    def _groups(self, topology: TridentTopology) -> list[BatchGroup]:
+        if not topology.spouts:
+            raise DefinitionError(f'flow "{topology.name}" has no stream with a source')
+        return [BatchGroup(self.spark, self.lake, topology, spout) for spout in topology.spouts]
+
+    def _checkpoint(self, group: BatchGroup) -> Checkpoint:
+        return Checkpoint(group.topology.name, self.lake.checkpoint_path(group.topology.name, group.name))
+
+    def _runner(
+        self, group: BatchGroup, checkpoint: Checkpoint, progress: Callable[[BatchReport], None] | None
+    ) -> StreamRunner:
+        return StreamRunner(
+            group,
+            checkpoint,
+            listeners=self._listeners,
+            max_attempts=self._max_attempts,
+            lock_wait_seconds=max(self._wait, 600.0),
+            on_batch=progress,
+        )
+
+
+@dataclass
+class _Part:
+    runner: StreamRunner
+    query: StreamingQuery
+    lock: Any
+
+
+class RunningFlow:
+    """A flow whose streams run in this process."""
+
+    def __init__(self, flow: str, parts: list[_Part]) -> None:
+        self.flow, self._parts = flow, parts
+
+    @property
+    def batches(self) -> list[BatchReport]:
+        """The batches so far."""
+        return [report for part in self._parts for report in part.runner.reports]
+
+    @property
+    def running(self) -> bool:
+        return all(part.query.isActive for part in self._parts)
+
+    def stop(self) -> list[BatchReport]:
+        """Drain: finish the running batches, Spark's commits included, then end.
+
+        Raises:
+            TrideltaError: what stopped a stream before.
+        """
+        try:
+            for part in self._parts:
+                part.runner.drain(part.query)
+                part.runner.finish(part.query)
+        finally:
+            for part in self._parts:
+                part.lock.__exit__(None, None, None)
+        return self.batches
+
+
+class _QueryContext:
+    slices = None
+
+    def __init__(self, lake: Lake, txid: int | None) -> None:
+        self._lake, self._txid = lake, txid
+
+    def gate(self, node: nodes.GateNode, frame: DataFrame) -> DataFrame:
+        from pipelines.quality.compiled import compile_gate
+
+        compiled = compile_gate(node.gate, frame.schema)
+        annotated = compiled.annotate(frame)
+        if compiled.needs_cut:
+            metrics = annotated.agg(*compiled.metrics()).first()
+            assert metrics is not None
+            compiled.verdict(metrics.asDict(), compiled.run_batch_checks(annotated)).raise_if_refused("the query")
+        return compiled.kept(annotated)
+
+    def shared(self, node: nodes.Node, frame: DataFrame) -> DataFrame:
+        return frame
+
+    def state(self, name: str) -> tuple[StateTable, int | None]:
+        table = self._lake.state(name)
+        return table, None if self._txid is None else table.commits.version_of(self._txid)
+
+
+def _merged(flow: str, slices: Sequence[str], reports: Sequence[BackfillReport]) -> BackfillReport:
+    """One report a slice over all batch groups."""
+    seconds = sum(report.seconds for report in reports)
+    if len(reports) == 1:
+        return reports[0]
+    merged = []
+    for slice_ in dict.fromkeys(slices):
+        parts = [one for report in reports for one in report.slices if one.slice == slice_]
+        merged.append(
+            SliceReport(
+                flow=flow,
+                slice=slice_,
+                received=sum(one.received for one in parts),
+                quarantined=sum(one.quarantined for one in parts),
+                commits=tuple(commit for one in parts for commit in one.commits),
+                seconds=sum(one.seconds for one in parts),
+                gates=tuple(gate for one in parts for gate in one.gates),
+                error="; ".join(one.error for one in parts if one.error) or None,
+            )
+        )
+    return BackfillReport(flow, tuple(merged), seconds)

@@ -1,0 +1,287 @@
+"""One batch of a stream: attempts, the plan, the commits, the accounts (design, sections 3 and 7)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.util import inheritable_thread_target
+
+from pipelines.execution.coordinator import Batch
+from pipelines.execution.group import BatchGroup, Sink
+from pipelines.execution.plan_run import RECEIVED, REFUSED, PlanRun
+from pipelines.execution.quarantine import NAME, table_columns
+from pipelines.execution.report import BatchReport, StateCommit
+from pipelines.execution.tracker import BatchTracker
+from pipelines.sources.base import file_key
+from pipelines.state.record import BATCH, BatchRecord
+from pipelines.state.writer import StateWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from pipelines.execution.checkpoint import Epoch
+    from pipelines.execution.listeners import Listener
+    from pipelines.state.table import StateTable
+
+# Up to so many rows a commit travels through the driver as Arrow (some tens of MB), beyond Spark writes it where it lies.
+# At 500,000 rows of a key and a count both ways take about as long on two cores; fewer rows favour the driver.
+DRIVER_ROWS = 500_000
+# A first batch has no earlier one to judge by: above so many bytes of input assume that the result is large.
+DRIVER_BYTES = 128 * 1024 * 1024
+
+
+Claims = Mapping[str, frozenset[str]]
+"""Rows to leave out of a commit: source files by slice."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a batch stands in its source: Spark's batch id and the files (as `file_key`) that it takes."""
+
+    batch_id: int
+    files: frozenset[str]
+    bytes: int | None
+
+
+class StreamBatch:
+    """Runs one attempt at one txid.
+
+    Args:
+        group: the batch group.
+        epoch: the life of the checkpoint.
+        tracker: the batch protocol.
+        listeners: told of each commit.
+        sizes: rows of each state's last commit, kept from batch to batch.
+    """
+
+    def __init__(
+        self,
+        group: BatchGroup,
+        epoch: Epoch,
+        tracker: BatchTracker,
+        listeners: tuple[Listener, ...],
+        sizes: dict[str, int],
+    ) -> None:
+        self._group, self._epoch, self._tracker, self._listeners, self._sizes = group, epoch, tracker, listeners, sizes
+
+    def run(self, batch: Batch, frame: DataFrame, position: Position) -> BatchReport:
+        """Compute, commit and account for a batch.
+
+        Raises:
+            GateError: a gate refused it; nothing behind the gate is committed.
+            AccountingError: a stage received other than what was emitted.
+        """
+        started = time.monotonic()
+        self._tracker.commit_signal(batch)
+        known = {sink.name: self._known(sink, batch.txid) for sink in self._group.sinks}
+        commits = [self._replayed(sink, record) for sink in self._group.sinks if (record := known[sink.name])]
+        runs: list[tuple[Claims, PlanRun]] = []
+        try:
+            for claimed, sinks in self._by_claims(position, known):
+                run = self._plan_run(batch, frame)
+                runs.append((claimed, run))
+                commits += self._commit(batch, run, claimed, sinks, position)
+            if not runs:
+                runs.append(({}, self._plan_run(batch, frame)))
+                runs[0][1].count_now()
+            counts = runs[0][1].counts
+            complete = not any(known.values()) and len(runs) == 1
+            quarantined = self._quarantine(batch, frame, runs if complete else [], counts, position)
+            self._account(batch, counts, commits)
+            gates = runs[0][1].gate_results()
+        finally:
+            for _, run in runs:
+                run.close()
+        self._tracker.close(batch)
+        order = {sink.name: index for index, sink in enumerate(self._group.sinks)}
+        return BatchReport(
+            flow=self._group.topology.name,
+            group=self._group.name,
+            txid=batch.txid,
+            attempt=batch.attempt,
+            received=counts[RECEIVED],
+            quarantined=quarantined,
+            commits=tuple(sorted(commits, key=lambda commit: order[commit.state])),
+            seconds=time.monotonic() - started,
+            gates=gates,
+        )
+
+    def _plan_run(self, batch: Batch, frame: DataFrame) -> PlanRun:
+        return PlanRun(self._group, frame, f"batch {batch.txid}", lambda name: self._state_before(name, batch.txid))
+
+    def _state_before(self, name: str, txid: int) -> tuple[StateTable, int | None]:
+        """The table of a state query, pinned before this txid: a replay reads what the first attempt read."""
+        table = self._group.lake.state(name)
+        version = None
+        if any(sink.name == name for sink in self._group.sinks):
+            own = [commit.version for commit in table.commits.batches() if commit.txid == txid]
+            version = own[0] - 1 if own else None
+        return table, version
+
+    # --- commits ----------------------------------------------------------------------------------------------------
+
+    def _app_id(self, name: str) -> str:
+        return f"{self._group.topology.name}/{name}/{self._epoch.number}"
+
+    def _known(self, sink: Sink, txid: int) -> BatchRecord | None:
+        """The record of this txid, if the table holds it already (a replay after a crash before Spark's commit)."""
+        last = sink.writer.committed(self._app_id(sink.name))
+        if last is None or last < txid:
+            return None
+        found = [c.record for c in sink.table.commits.batches() if c.txid == txid and c.epoch == self._epoch.number]
+        return found[0] if found else BatchRecord(kind=BATCH, flow=self._group.topology.name, txid=txid)
+
+    def _replayed(self, sink: Sink, record: BatchRecord) -> StateCommit:
+        return StateCommit(sink.name, sink.table.version(), self._rows_of(sink, record), 0.0, replayed=True)
+
+    def _rows_of(self, sink: Sink, record: BatchRecord) -> int:
+        found = [c for c in sink.table.commits.batches() if c.txid == record.txid]
+        return _committed_rows(found[0].metrics, record.rows) if found else record.rows
+
+    def _by_claims(
+        self, position: Position, known: Mapping[str, BatchRecord | None]
+    ) -> list[tuple[Claims, list[Sink]]]:
+        """The sinks that lack this txid, together where the same rows are left out (nearly always: none, one group)."""
+        groups: dict[frozenset[tuple[str, frozenset[str]]], list[Sink]] = {}
+        for sink in self._group.sinks:
+            if known[sink.name] is None:
+                claimed = claimed_rows(sink.table, position)
+                groups.setdefault(frozenset(claimed.items()), []).append(sink)
+        return [(dict(claimed), sinks) for claimed, sinks in groups.items()]
+
+    def _commit(
+        self, batch: Batch, run: PlanRun, claimed: Claims, sinks: list[Sink], position: Position
+    ) -> list[StateCommit]:
+        frames = run.frames([sink.node.id for sink in sinks], claimed)
+        small = [sink for sink in sinks if self._is_small(sink, position)]
+        # Independent results are computed side by side; the commits themselves follow one another in topological order.
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            jobs = {
+                sink.name: pool.submit(inheritable_thread_target(self._group.spark)(_timed_arrow), frames[sink.node.id])
+                for sink in small
+            }
+            done = []
+            for sink in sinks:
+                if sink.name in jobs:
+                    rows, seconds = jobs[sink.name].result()
+                    done.append(self._commit_arrow(batch, run, sink, rows, seconds))
+                else:
+                    done.append(self._commit_spark(batch, run, sink, frames[sink.node.id]))
+        return done
+
+    def _is_small(self, sink: Sink, position: Position) -> bool:
+        if sink.name in self._sizes:
+            return self._sizes[sink.name] <= DRIVER_ROWS
+        return position.bytes is not None and position.bytes <= DRIVER_BYTES
+
+    def _record(self, batch: Batch, received: int, rows: int) -> BatchRecord:
+        return BatchRecord(
+            kind=BATCH,
+            flow=self._group.topology.name,
+            epoch=self._epoch.number,
+            txid=batch.txid,
+            attempt=batch.attempt,
+            received=received,
+            rows=rows,
+            offsets={"batch": batch.txid - self._epoch.first_txid},
+        )
+
+    def _commit_arrow(self, batch: Batch, run: PlanRun, sink: Sink, rows: pa.Table, seconds: float) -> StateCommit:
+        started = time.monotonic()
+        record = self._record(batch, run.counts[RECEIVED], rows.num_rows)
+        self._tell("committing", sink.name, batch)
+        version = sink.writer.append_arrow(rows, record, self._app_id(sink.name))
+        self._tell("committed", sink.name, batch)
+        self._sizes[sink.name] = rows.num_rows
+        return StateCommit(sink.name, version, rows.num_rows, seconds + time.monotonic() - started)
+
+    def _commit_spark(self, batch: Batch, run: PlanRun, sink: Sink, frame: DataFrame) -> StateCommit:
+        started = time.monotonic()
+        self._tell("committing", sink.name, batch)
+        version = sink.writer.append_spark(frame, self._record(batch, 0, 0), self._app_id(sink.name))
+        self._tell("committed", sink.name, batch)
+        rows = _committed_rows(sink.table.history()[-1].metrics, 0)
+        self._sizes[sink.name] = rows
+        return StateCommit(sink.name, version, rows, time.monotonic() - started)
+
+    def _quarantine(
+        self,
+        batch: Batch,
+        frame: DataFrame,
+        runs: list[tuple[Claims, PlanRun]],
+        counts: Mapping[str, Any],
+        position: Position,
+    ) -> int:
+        """Commit the refused rows of the batch, unless a first life of the batch did. Returns how many there are."""
+        if not self._group.drops and not counts[REFUSED]:
+            return 0
+        writer, app_id = self._group.quarantine, self._app_id(f"{NAME}/{self._group.name}")
+        claimed: Claims = {}
+        if writer.table.exists():
+            last = writer.committed(app_id)
+            if last is not None and last >= batch.txid:
+                return sum(c.rows for c in writer.table.commits.batches() if c.txid == batch.txid)
+            claimed = claimed_rows(writer.table, position)
+        run = next((run for known, run in runs if known == claimed), None)
+        if run is not None:
+            return self._commit_quarantine(batch, run, claimed, counts, app_id)
+        run = self._plan_run(batch, frame)
+        try:
+            for each in run.frames([sink.node.id for sink in self._group.sinks], claimed).values():
+                each.write.format("noop").mode("overwrite").save()
+            return self._commit_quarantine(batch, run, claimed, counts, app_id)
+        finally:
+            run.close()
+
+    def _commit_quarantine(
+        self, batch: Batch, run: PlanRun, claimed: Claims, counts: Mapping[str, Any], app_id: str
+    ) -> int:
+        refused = run.quarantine(claimed)
+        rows = refused.toArrow() if refused is not None else None
+        if rows is None or not rows.num_rows:
+            return 0
+        self._group.quarantine.prepare(table_columns())
+        record = self._record(batch, counts[RECEIVED], rows.num_rows)
+        self._tell("committing", NAME, batch)
+        self._group.quarantine.append_arrow(rows, record, app_id)
+        self._tell("committed", NAME, batch)
+        return rows.num_rows
+
+    def _account(self, batch: Batch, counts: Mapping[str, Any], commits: list[StateCommit]) -> None:
+        """Feed the tracker: each state received what the source emitted, and its table holds what its stage emitted."""
+        self._tracker.emitted(batch, self._group.name, counts[RECEIVED])
+        for commit in commits:
+            self._tracker.received(batch, commit.state, counts[RECEIVED])
+            self._tracker.committed(batch, commit.state, emitted=commit.rows, committed=commit.rows)
+
+    def _tell(self, moment: str, state: str, batch: Batch) -> None:
+        for listener in self._listeners:
+            listener(moment, state, batch.txid)
+
+
+def claimed_rows(table: StateTable, position: Position) -> dict[str, frozenset[str]]:
+    """The rows of this batch that backfills of the table count already: addresses of files, by slice."""
+    found = {}
+    for slice_, files in table.commits.claims().items():
+        mine = frozenset(file for file in files if file_key(file) in position.files)
+        if mine:
+            found[slice_] = mine
+    return found
+
+
+def _timed_arrow(frame: DataFrame) -> tuple[pa.Table, float]:
+    started = time.monotonic()
+    return frame.toArrow(), time.monotonic() - started
+
+
+def _committed_rows(metrics: Mapping[str, Any], otherwise: int) -> int:
+    """Rows that a commit wrote by Delta's own metrics: Spark's `numOutputRows`, delta-rs' `num_added_rows`."""
+    for name in ("numOutputRows", "num_added_rows"):
+        if name in metrics:
+            return int(metrics[name])
+    return otherwise

@@ -1,0 +1,304 @@
+"""The streaming runner: a Spark query a batch group, whose foreachBatch is the batch protocol."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from urllib.request import url2pathname
+
+import structlog
+import tenacity
+from pyspark.errors import StreamingQueryException
+
+from pipelines.errors import (
+    AccountingError,
+    DiskFullError,
+    FreshCheckpointError,
+    GateError,
+    PoisonBatchError,
+    TrideltaError,
+)
+from pipelines.execution.checkpoint import Checkpoint, Epoch
+from pipelines.execution.coordinator import Batch, BatchState, Poison
+from pipelines.execution.group import BatchGroup
+from pipelines.execution.listeners import Listener
+from pipelines.execution.quarantine import NAME, refused_batch, table_columns
+from pipelines.execution.report import BatchReport
+from pipelines.execution.stream_batch import Position, StreamBatch
+from pipelines.execution.tracker import BatchTracker, Stage
+from pipelines.state.record import BatchRecord
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import StreamingQuery
+
+logger = structlog.get_logger(__name__)
+
+REFUSE, CONTINUE, RESET = "refuse", "continue", "reset"
+
+# Attempts wait 0.5, 1, 2 ... seconds, at most 30: long enough for a passing fault, short beside a batch's trigger.
+_BACK_OFF = tenacity.wait_exponential(multiplier=0.5, max=30)
+
+
+class _Drained(Exception):  # noqa: N818 - not an error: the query is asked to end between two batches
+    pass
+
+
+class StreamRunner:
+    """Runs one batch group of a flow as a stream.
+
+    Args:
+        group: the batch group.
+        checkpoint: its checkpoint.
+        listeners: told of each commit.
+        max_attempts: tries a batch before it is poison.
+        lock_wait_seconds: how long to wait for another process that holds the checkpoint.
+        on_batch: called with each batch's report.
+    """
+
+    def __init__(
+        self,
+        group: BatchGroup,
+        checkpoint: Checkpoint,
+        *,
+        listeners: tuple[Listener, ...] = (),
+        max_attempts: int = 3,
+        lock_wait_seconds: float = 30.0,
+        on_batch: Callable[[BatchReport], None] | None = None,
+    ) -> None:
+        self._group, self._checkpoint, self._listeners = group, checkpoint, listeners
+        self._max_attempts, self._wait, self._on_batch = max_attempts, lock_wait_seconds, on_batch
+        self._sizes: dict[str, int] = {}
+        self._stop_after: int | None = None
+        self.draining = threading.Event()
+        self.reports: list[BatchReport] = []
+        self.error: BaseException | None = None
+
+    # --- the life of the query --------------------------------------------------------------------------------------
+
+    def start(self, *, on_fresh: str, trigger_seconds: float | None, max_batches: int | None = None) -> StreamingQuery:
+        """Start the query: until the source is read to its end (no trigger), or on and on.
+
+        Raises:
+            FreshCheckpointError: a fresh checkpoint meets tables that an earlier epoch wrote, and `on_fresh` is `refuse`.
+        """
+        self._epoch = self._open_epoch(on_fresh)
+        self._tracker = self._new_tracker()
+        self._stop_after = max_batches
+        writer = (
+            self._group.source.stream(self._group.spark)
+            .writeStream.foreachBatch(self._on_spark_batch)
+            .option("checkpointLocation", str(self._checkpoint.spark))
+        )
+        if trigger_seconds is None:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{trigger_seconds} seconds").start()
+
+    def finish(self, query: StreamingQuery) -> None:
+        """Wait for the query's end.
+
+        Raises:
+            TrideltaError: what stopped it.
+        """
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            if isinstance(self.error, _Drained):
+                return
+            if self.error is not None:
+                raise self.error from None
+            raise self._named(error) from error
+
+    def drain(self, query: StreamingQuery) -> None:
+        """End the query between two batches: the running one finishes, Spark's commit included."""
+        self.draining.set()
+        while query.isActive and query.status["isTriggerActive"]:
+            time.sleep(0.02)
+        query.stop()
+
+    def _named(self, error: Exception) -> TrideltaError:
+        """An error of Spark's outside our batch, with what a reader needs of it."""
+        full = disk_full(error, str(self._checkpoint.folder), "Spark wrote its checkpoint")
+        if full:
+            return full
+        text = str(error).split("JVM stacktrace")[0].strip().splitlines()
+        return TrideltaError(
+            f'flow "{self._group.topology.name}": Spark stopped the stream "{self._group.name}": {text[0] if text else error!r}',
+            hint="the cause is above in full; after mending it run the flow again: it continues with the same batch",
+        )
+
+    # --- epochs -----------------------------------------------------------------------------------------------------
+
+    def _open_epoch(self, on_fresh: str) -> Epoch:
+        epoch = self._checkpoint.epoch
+        if epoch is not None:
+            return epoch
+        commits = [(sink, commit) for sink in self._group.sinks for commit in sink.table.commits.batches()]
+        number = max((c.epoch or 0 for sink in self._group.sinks for c in sink.table.history()), default=0) + 1
+        if not commits:
+            return self._checkpoint.begin(Epoch(number, 0))
+        sink, last = max(commits, key=lambda pair: pair[1].txid or 0)
+        if on_fresh == CONTINUE:
+            return self._checkpoint.begin(Epoch(number, (last.txid or 0) + 1))
+        if on_fresh == RESET:
+            for one in self._group.sinks:
+                one.writer.reset(BatchRecord(kind=RESET, flow=self._group.topology.name, epoch=number))
+            return self._checkpoint.begin(Epoch(number, 0))
+        raise FreshCheckpointError(self._group.topology.name, sink.name, last.txid or 0, last.epoch or 0)
+
+    def _new_tracker(self) -> BatchTracker:
+        source = Stage(self._group.name, lazy=True, group=self._scope)
+        states = [
+            Stage(sink.name, upstream=(source.name,), commits=True, lazy=True, group=self._scope)
+            for sink in self._group.sinks
+        ]
+        tracker = BatchTracker(
+            [source, *states],
+            attempts=self._checkpoint.attempts(),
+            max_attempts=self._max_attempts,
+            first_txid=self._epoch.first_txid,
+        )
+        # Whoever starts the flow again has mended something, or wants to see it fail again: the poison batch may retry.
+        waiting = self._checkpoint.last_batch()
+        for batch_id in (waiting - 1, waiting):
+            txid = self._epoch.txid(batch_id)
+            if batch_id >= 0 and tracker.state(txid) is BatchState.POISON:
+                tracker.retry(txid, accept_source=True)
+        return tracker
+
+    @property
+    def _scope(self) -> str:
+        """The tracker's name of this group; a new epoch is a new one."""
+        return f"{self._group.name}/{self._epoch.number}"
+
+    # --- a batch ----------------------------------------------------------------------------------------------------
+
+    def _on_spark_batch(self, frame: DataFrame, batch_id: int) -> None:
+        """What Spark calls; an error that leaves here ends the query and is raised again by `finish`."""
+        try:
+            if self.draining.is_set() or (self._stop_after is not None and len(self.reports) >= self._stop_after):
+                raise _Drained
+            with self._checkpoint.committing(self._wait):
+                report = self._run(frame, batch_id)
+            self.reports.append(report)
+            if self._on_batch:
+                self._on_batch(report)
+        except BaseException as error:
+            self.error = error
+            raise
+
+    def _run(self, frame: DataFrame, batch_id: int) -> BatchReport:
+        txid = self._epoch.txid(batch_id)
+        if self._tracker.state(txid) is BatchState.SKIPPED:
+            return BatchReport(self._group.topology.name, self._group.name, txid, 0, 0, 0, (), 0.0, skipped=True)
+        position = self._position(batch_id)
+        stream_batch = StreamBatch(self._group, self._epoch, self._tracker, self._listeners, self._sizes)
+        tries = 0
+        while True:
+            batch = self._tracker.open(txid)
+            self._tell("opened", txid)
+            try:
+                report = stream_batch.run(batch, frame, position)
+                if batch.attempt:
+                    self._forget_poison(txid)
+                self._tell("closed", txid)
+                return report
+            except Exception as error:
+                tries += 1
+                self._after_failure(batch, error, frame, tries)
+                time.sleep(_BACK_OFF(_retry_state(tries)))
+
+    def _after_failure(self, batch: Batch, error: Exception, frame: DataFrame, tries: int) -> None:
+        """Let a further attempt come, or stop the flow.
+
+        Raises:
+            DiskFullError: the disk is full: nothing is wrong with the batch.
+            PoisonBatchError: no attempt is left, or the same rows can only fail again.
+        """
+        full = disk_full(error, str(self._group.lake.root), f"batch {batch.txid} was written")
+        outcome = self._tracker.fail(batch, error)
+        if full is not None:
+            self._tracker.retry(batch.txid) if isinstance(outcome, Poison) else None
+            raise full from error
+        reason = reason_of(error)
+        logger.warning(
+            "attempt failed", flow=self._group.topology.name, txid=batch.txid, attempt=batch.attempt, reason=reason
+        )
+        if not isinstance(outcome, Poison) and not isinstance(error, GateError | AccountingError):
+            return
+        while self._tracker.state(batch.txid) is not BatchState.POISON:
+            # A gate's verdict or a wrong count is the same at every attempt: use the remaining ones up.
+            self._tracker.fail(self._tracker.open(batch.txid), reason)
+        kept = self._keep_poison(batch, frame, reason)
+        raise PoisonBatchError(self._group.topology.name, batch.txid, tries, reason, kept) from error
+
+    def _keep_poison(self, batch: Batch, frame: DataFrame, reason: str) -> str:
+        """All rows of the batch into quarantine, once; where even that fails they are still in the source."""
+        writer = self._group.quarantine
+        try:
+            rows = refused_batch(frame, self._group.spout.fields, reason).toArrow()
+            writer.prepare(table_columns())
+            self._forget_poison(batch.txid)
+            record = BatchRecord(
+                kind="poison",
+                flow=self._group.topology.name,
+                epoch=self._epoch.number,
+                txid=batch.txid,
+                attempt=batch.attempt,
+                received=rows.num_rows,
+            )
+            writer.append_arrow(rows, record, f"{self._group.topology.name}/{NAME}/poison/{batch.txid}/{batch.attempt}")
+        except Exception as error:
+            logger.warning("poison batch not kept", txid=batch.txid, reason=reason_of(error))
+            return f"the source {self._group.source!r} (they could not be read)"
+        return str(writer.table.path)
+
+    def _forget_poison(self, txid: int) -> None:
+        """A batch that was poison once and has come through: its rows are in the states now."""
+        writer = self._group.quarantine
+        if writer.table.exists():
+            writer.forget_rows(txid, stage="batch")
+
+    def _position(self, batch_id: int) -> Position:
+        files = self._group.source.positions(self._checkpoint.spark, batch_id, batch_id)
+        return Position(batch_id, files, _bytes_of(files))
+
+    def _tell(self, moment: str, txid: int) -> None:
+        for listener in self._listeners:
+            listener(moment, "", txid)
+
+
+def _bytes_of(files: frozenset[str]) -> int | None:
+    """Size of a batch's files, or None where they are not local."""
+    try:
+        return sum(os.path.getsize(url2pathname(file)) if "%" in file else os.path.getsize(file) for file in files)
+    except OSError:
+        return None
+
+
+def _retry_state(tries: int) -> tenacity.RetryCallState:
+    state = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
+    state.attempt_number = tries
+    return state
+
+
+def reason_of(error: BaseException) -> str:
+    """One line of an error: for Python errors in a worker the user's own, for Spark's the first line."""
+    text = str(error) or repr(error)
+    for line in text.splitlines():
+        if line.startswith("RuntimeError: "):
+            return line.removeprefix("RuntimeError: ").strip()
+    return text.strip().splitlines()[0].strip()
+
+
+def disk_full(error: BaseException, path: str, doing: str) -> DiskFullError | None:
+    """A DiskFullError if that is what the error comes from."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if getattr(seen, "errno", None) == 28 or "No space left on device" in str(seen) or "os error 28" in str(seen):
+            return DiskFullError(path, doing)
+        seen = seen.__cause__ or seen.__context__
+    return None

@@ -1,0 +1,144 @@
+"""What the engine asks of a source, and what every source of files shares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from pipelines.errors import MissingPathError
+from pipelines.graph.fields import parse_ddl
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CORRUPT = "_corrupt"
+"""string: the text of a malformed record, null for a good one. Every source frame has it."""
+FILE = "_file"
+"""string: the position unit that a row came from (a file's address). Every source frame has it."""
+
+
+class Source(Protocol):
+    """Where tuples enter.
+
+    Attributes:
+        fields: the fields of the tuples, in order.
+        schema: the same as DDL with types.
+    """
+
+    schema: str
+
+    @property
+    def fields(self) -> tuple[str, ...]: ...
+
+    def prepare(self, name: str, spool: Path) -> None:
+        """Make ready to be read; `spool` is a folder of the source's own in the lake."""
+
+    def check(self, name: str, spark: SparkSession) -> None:
+        """Refuse before the start what can't be read at all (SourceError)."""
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        """A streaming frame: the fields, then `_corrupt string` and `_file string`."""
+
+    def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
+        """A frame of all that is there now (same columns), and its positions: the `_file` values that it can hold."""
+
+    def positions(self, checkpoint: Path, first: int, last: int) -> frozenset[str]:
+        """The positions (as `file_key`) that the stream's batches `first..last` (Spark's ids) took, from its checkpoint."""
+
+
+def file_key(address: str) -> str:
+    """One form for a file's address, to compare: Spark writes `file:/a%20b`, `file:///a%20b` and `/a b` for one file."""
+    parts = urlsplit(address)
+    return unquote(parts.path) if parts.scheme in ("", "file") else unquote(address)
+
+
+def file_address(address: str) -> str:
+    """A file's address as Spark's `_metadata.file_path` has it: `file:/a%20b` (listings have `file:///a%20b`)."""
+    return "file:/" + address[5:].lstrip("/") if address.startswith("file:") else address
+
+
+class FileSource:
+    """A folder of immutable files; a batch is the next files by modification time.
+
+    Args:
+        path: the folder. Files whose names start with `_` or `.` are left out, as Spark does.
+        schema: DDL, e.g. `"sentence string, n bigint"`.
+        max_files_per_batch: at most so many files a batch; None: no limit.
+        max_bytes_per_batch: at most so many bytes a batch (at least one file).
+        options: further options of Spark's reader.
+    """
+
+    format: str = ""
+    text: bool = True
+    """Whether records are parsed from text, so that they can be malformed."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        schema: str,
+        *,
+        max_files_per_batch: int | None = None,
+        max_bytes_per_batch: int | None = None,
+        **options: Any,
+    ) -> None:
+        self.path, self.schema = str(path), schema
+        self.max_files_per_batch, self.max_bytes_per_batch = max_files_per_batch, max_bytes_per_batch
+        self.options = options
+        self._columns = parse_ddl(schema)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self._columns)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.path!r})"
+
+    def prepare(self, name: str, spool: Path) -> None:
+        """Nothing to make ready: the files are the user's."""
+
+    def check(self, name: str, spark: SparkSession) -> None:
+        """The folder is there, and its first file fits the schema.
+
+        Raises:
+            MissingPathError, SourceSchemaError
+        """
+        if not Path(self.path).is_dir():
+            raise MissingPathError(name, self.path)
+        files = sorted(p for p in Path(self.path).rglob("*") if p.is_file() and p.name[0] not in "._")
+        if files:
+            self.check_file(name, files[0])
+
+    def check_file(self, name: str, file: Path) -> None:
+        """Compare one file with the schema; the formats override it."""
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        reader = spark.readStream.schema(self._read_schema()).format(self.format).options(**self._options())
+        if self.max_bytes_per_batch:
+            reader = reader.option("maxBytesPerTrigger", self.max_bytes_per_batch)
+        if self.max_files_per_batch:
+            reader = reader.option("maxFilesPerTrigger", self.max_files_per_batch)
+        return self._with_position(reader.load(self.path))
+
+    def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
+        frame = spark.read.schema(self._read_schema()).format(self.format).options(**self._options()).load(self.path)
+        return self._with_position(frame), frozenset(file_address(file) for file in frame.inputFiles())
+
+    def positions(self, checkpoint: Path, first: int, last: int) -> frozenset[str]:
+        from pipelines.sources.file_log import files_of_batches
+
+        return frozenset(file_key(file) for file in files_of_batches(checkpoint / "sources" / "0", first, last))
+
+    def _read_schema(self) -> str:
+        return f"{self.schema}, {CORRUPT} string" if self.text else self.schema
+
+    def _options(self) -> dict[str, Any]:
+        if not self.text:
+            return self.options
+        return {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, **self.options}
+
+    def _with_position(self, frame: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        corrupt = F.col(CORRUPT) if self.text else F.lit(None).cast("string").alias(CORRUPT)
+        return frame.select(*(f"`{f}`" for f in self.fields), corrupt, F.col("_metadata.file_path").alias(FILE))

@@ -1,0 +1,148 @@
+"""A Delta table as a source: its appends, in order."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from deltalake import DeltaTable
+
+from pipelines.errors import MissingPathError, SourceSchemaError
+from pipelines.graph.fields import parse_ddl
+from pipelines.sources.base import CORRUPT, FILE, file_address, file_key
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class DeltaTableSource:
+    """An append-only Delta table; a batch is the next of its data files.
+
+    Positions are the table's data files. A table whose files were rewritten (OPTIMIZE) after a stream read them can still
+    be streamed, but not backfilled: the backfill is refused.
+
+    Args:
+        path: the table's folder.
+        schema: DDL of the columns to read, a subset of the table's.
+        max_files_per_batch: at most so many data files a batch.
+        max_bytes_per_batch: about so many bytes a batch.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        schema: str,
+        *,
+        max_files_per_batch: int | None = None,
+        max_bytes_per_batch: int | None = None,
+    ) -> None:
+        self.path, self.schema = str(path), schema
+        self.max_files_per_batch, self.max_bytes_per_batch = max_files_per_batch, max_bytes_per_batch
+        self._columns = parse_ddl(schema)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self._columns)
+
+    text = False
+
+    def __repr__(self) -> str:
+        return f"DeltaTableSource({self.path!r})"
+
+    def prepare(self, name: str, spool: Path) -> None:
+        """Nothing to make ready."""
+
+    def check(self, name: str, spark: SparkSession) -> None:
+        """The table is there and has the declared columns with their types.
+
+        Raises:
+            MissingPathError, SourceSchemaError
+        """
+        from pyspark.sql.types import StructType
+
+        if not DeltaTable.is_deltatable(self.path):
+            raise MissingPathError(name, self.path)
+        there = StructType.fromJson(json.loads(DeltaTable(self.path).schema().to_json()))
+        seen = {f.name: f.dataType.simpleString() for f in there.fields}
+        shown = tuple(f"{column} {kind}" for column, kind in seen.items())
+        for field in StructType.fromDDL(self.schema).fields:
+            kind = field.dataType.simpleString()
+            if seen.get(field.name) != kind:
+                problem = f'column "{field.name}" is {seen.get(field.name, "missing")}, declared {kind}'
+                raise SourceSchemaError(name, self.path, problem, (self.schema,), shown)
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        reader = spark.readStream.format("delta")
+        if self.max_files_per_batch:
+            reader = reader.option("maxFilesPerTrigger", self.max_files_per_batch)
+        if self.max_bytes_per_batch:
+            reader = reader.option("maxBytesPerTrigger", self.max_bytes_per_batch)
+        return self._with_position(reader.load(self.path))
+
+    def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
+        table = DeltaTable(self.path)
+        frame = spark.read.format("delta").option("versionAsOf", table.version()).load(self.path)
+        return self._with_position(frame), frozenset(file_address(file) for file in frame.inputFiles())
+
+    def positions(self, checkpoint: Path, first: int, last: int) -> frozenset[str]:
+        return self._up_to(checkpoint, last) - self._up_to(checkpoint, first - 1)
+
+    def _up_to(self, checkpoint: Path, batch: int) -> frozenset[str]:
+        """The data files that the batches up to `batch` read: the starting snapshot's, then each later commit's."""
+        if batch < 0:
+            return frozenset()
+        start, end = self._start(checkpoint), _offset(checkpoint / "offsets" / str(batch))
+        files: list[str] = []
+        if start["isStartingVersion"]:
+            at_start = _in_order_of_snapshot(self.path, start["reservoirVersion"])
+            if end["isStartingVersion"]:
+                return self._keys(at_start[: end["index"] + 1])
+            files += at_start
+        first = start["reservoirVersion"] + (1 if start["isStartingVersion"] else 0)
+        for version in range(first, end["reservoirVersion"] + 1):
+            adds = _adds(self.path, version)
+            files += adds[: end["index"] + 1] if version == end["reservoirVersion"] else adds
+        return self._keys(files)
+
+    def _start(self, checkpoint: Path) -> dict[str, Any]:
+        """The offset of batch 0, kept aside: Spark clears old offsets away (after 100 batches)."""
+        kept, first = checkpoint / "tridelta_start", checkpoint / "offsets" / "0"
+        if not kept.exists():
+            shutil.copyfile(first, kept.with_suffix(".tmp"))
+            kept.with_suffix(".tmp").rename(kept)
+        return _offset(kept)
+
+    def _keys(self, files: list[str]) -> frozenset[str]:
+        return frozenset(file_key(f"{Path(self.path).absolute()}/{unquote(file)}") for file in files)
+
+    def _with_position(self, frame: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        corrupt = F.lit(None).cast("string").alias(CORRUPT)
+        return frame.select(*(f"`{f}`" for f in self.fields), corrupt, F.col("_metadata.file_path").alias(FILE))
+
+
+def _offset(file: Path) -> dict[str, Any]:
+    """A Delta source offset from Spark's offset log: `v1`, metadata, then one line a source."""
+    return dict(json.loads(file.read_text(encoding="utf-8").splitlines()[2]))
+
+
+def _in_order_of_snapshot(path: str, version: int) -> list[str]:
+    """The files of a snapshot in the order in which a Delta stream reads them: modification time, then path."""
+    import pyarrow as pa
+
+    actions = pa.table(DeltaTable(path, version=version).get_add_actions(flatten=True))
+    rows = zip(actions["modification_time"].to_pylist(), actions["path"].to_pylist(), strict=True)
+    return [file for _, file in sorted(rows)]
+
+
+def _adds(path: str, version: int) -> list[str]:
+    """Paths of the files that a commit added as new data, in the commit's order."""
+    file = Path(path) / "_delta_log" / f"{version:020d}.json"
+    if not file.exists():
+        return []
+    lines = (json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line)
+    return [line["add"]["path"] for line in lines if "add" in line and line["add"].get("dataChange")]

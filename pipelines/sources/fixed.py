@@ -1,0 +1,90 @@
+"""Fixed batches: rows given in the program; each list is one batch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.errors import SourceSchemaError
+from pipelines.sources.base import FileSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class FixedBatches(FileSource):
+    """Batches of rows, for tests and examples: batch i has txid i (Storm's FixedBatchSpout).
+
+    The batches are laid out as one Parquet file each in the lake, so that a replay after a crash delivers the same rows.
+    More batches given later are appended; batches that are there already must not change.
+
+    Args:
+        schema: DDL, e.g. `"sentence string"`.
+        batches: a list of batches, each a list of tuples (in field order) or dicts. An empty batch is a batch.
+
+    Raises:
+        SourceSchemaError: if a row does not have the schema's number of fields, or names others.
+    """
+
+    format = "parquet"
+    text = False
+
+    def __init__(self, schema: str, batches: Sequence[Sequence[Sequence[Any] | Mapping[str, Any]]]) -> None:
+        super().__init__("", schema, max_files_per_batch=1)
+        self.batches = [[self._row(row) for row in batch] for batch in batches]
+
+    def _row(self, row: Sequence[Any] | Mapping[str, Any]) -> tuple[Any, ...]:
+        if isinstance(row, Mapping):
+            if set(row) - set(self.fields):
+                raise SourceSchemaError("fixed batches", "a row", "it names other fields", self.fields, tuple(row))
+            return tuple(row.get(name) for name in self.fields)
+        if isinstance(row, str) or len(row) != len(self.fields):
+            seen = (row,) if isinstance(row, str) else tuple(str(value) for value in row)
+            raise SourceSchemaError("fixed batches", "a row", "it has another number of values", self.fields, seen)
+        return tuple(row)
+
+    def prepare(self, name: str, spool: Path) -> None:
+        self.path = str(spool)
+
+    def check(self, name: str, spark: SparkSession) -> None:
+        """Lay the batches out; ascending modification times keep their order.
+
+        Raises:
+            SourceSchemaError: if a value does not fit its type, or a batch that is laid out already has changed.
+        """
+        folder = Path(self.path)
+        folder.mkdir(parents=True, exist_ok=True)
+        marks = folder / "_batches.json"
+        known = json.loads(marks.read_text()) if marks.exists() else []
+        digests = [hashlib.sha256(repr((self.schema, batch)).encode()).hexdigest() for batch in self.batches]
+        if known[: len(digests)] != digests[: len(known)]:
+            raise SourceSchemaError(
+                name, self.path, "its fixed batches have changed since an earlier run", self.fields, ()
+            )
+        for number in range(len(known), len(digests)):
+            self._lay_out(name, spark, folder / f"{number:08d}.parquet", number)
+        marks.write_text(json.dumps(digests if len(digests) > len(known) else known))
+
+    def _lay_out(self, name: str, spark: SparkSession, file: Path, number: int) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+        from pyspark.sql.pandas.types import to_arrow_schema
+        from pyspark.sql.types import StructType
+
+        schema = to_arrow_schema(StructType.fromDDL(self.schema), timezone="UTC")
+        rows = [dict(zip(self.fields, row, strict=True)) for row in self.batches[number]]
+        try:
+            table = pa.Table.from_pylist(rows, schema=schema)
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise SourceSchemaError(name, f"batch {number}", str(error), (self.schema,), ()) from None
+        temporary = file.with_name(f".{file.name}.tmp")
+        pq.write_table(table, temporary)
+        os.utime(temporary, (1_000_000_000 + number, 1_000_000_000 + number))
+        temporary.rename(file)
+
+    def __repr__(self) -> str:
+        return f"FixedBatches({self.schema!r}, {len(self.batches)} batches)"

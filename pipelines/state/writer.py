@@ -1,0 +1,161 @@
+"""Commits into a state table: a batch's append, the replacement of a slice.
+
+Two writers make the same commit. Small results travel to the driver as Arrow and are committed by delta-rs, in some 10 ms;
+large ones are written by Spark's Delta writer where they lie, which costs about a second of jobs a commit (measured on
+two cores, docs/adr/0002).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, write_deltalake
+from deltalake import Schema as DeltaSchema
+
+from pipelines.errors import StateSchemaError
+from pipelines.state.literals import literal
+from pipelines.state.record import RESET, BatchRecord, generation
+from pipelines.state.schema import (
+    ENGINE_COLUMNS,
+    GEN,
+    PROPERTY,
+    ROLL_UP,
+    SLICE_COLUMN,
+    TXID,
+    UNSLICED,
+    StateSchema,
+    table_schema,
+)
+from pipelines.state.table import StateTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+# Checkpoints of the Delta log: a reader opens at most so many small files on top of one. Our history needs the small
+# files, so the log is only cleaned by the compaction job, never as a side effect of a commit.
+_CONFIGURATION = {"delta.checkpointInterval": "50", "delta.enableExpiredLogCleanup": "false"}
+_HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+
+
+class StateWriter:
+    """Writes one state table.
+
+    Args:
+        table: the state.
+        declared: the schema that the flow declares for it.
+    """
+
+    def __init__(self, table: StateTable, declared: StateSchema) -> None:
+        self.table, self.declared = table, declared
+
+    def prepare(self, columns: StructType) -> None:
+        """Create the table, or see that the one that is there fits.
+
+        Args:
+            columns: the user's columns as Spark types.
+
+        Raises:
+            StateSchemaError: if the table that is there does not fit the flow's schema.
+        """
+        if self.table.exists():
+            problem = self.table.declared.difference(self.declared)
+            if problem:
+                raise StateSchemaError(self.table.name, problem)
+            return
+        self.table.path.parent.mkdir(parents=True, exist_ok=True)
+        DeltaTable.create(
+            str(self.table.path),
+            DeltaSchema.from_json(table_schema(columns).json()),
+            mode="ignore",
+            partition_by=[SLICE_COLUMN, GEN],
+            configuration={PROPERTY: self.declared.dump(), **_CONFIGURATION},
+            raise_if_key_not_exists=False,
+        )
+
+    def empty(self) -> pa.Table:
+        """No rows, with the table's columns."""
+        return pa.schema(DeltaTable(str(self.table.path)).schema().to_arrow()).empty_table()
+
+    def committed(self, app_id: str) -> int | None:
+        """The last txid that was committed under a transaction application id, or None."""
+        return DeltaTable(str(self.table.path)).transaction_version(app_id)
+
+    # --- a batch ----------------------------------------------------------------------------------------------------
+
+    def append_arrow(self, rows: pa.Table, record: BatchRecord, app_id: str) -> int:
+        """Commit a batch's rows (user columns and perhaps `_slice`). Returns the table version."""
+        return self._write(self._complete(rows, record.txid), record, app_id)
+
+    def append_spark(self, frame: DataFrame, record: BatchRecord, app_id: str) -> int:
+        """Commit a batch's frame where it lies. Returns the table version; `record.rows` is not known before."""
+        from pyspark.sql import functions as F
+
+        if SLICE_COLUMN not in frame.columns:
+            frame = frame.withColumn(SLICE_COLUMN, F.lit(UNSLICED))
+        frame = frame.withColumn(TXID, F.lit(record.txid).cast("long"))
+        frame = frame.withColumn(GEN, F.lit(generation(record.txid)).cast("long"))
+        names = [*self.declared.names, *ENGINE_COLUMNS]
+        (
+            frame.select(*(f"`{name}`" for name in names))
+            .write.format("delta")
+            .mode("append")
+            .option("txnAppId", app_id)
+            .option("txnVersion", record.txid)
+            .option("userMetadata", record.dump())
+            .save(str(self.table.path))
+        )
+        return self.table.version()
+
+    # --- slices -----------------------------------------------------------------------------------------------------
+
+    def replace_slice(self, rows: pa.Table, record: BatchRecord) -> int:
+        """Put `rows` in the place of all that the table holds of `record.slice`, in one commit.
+
+        A roll-up of all slices stops being true, so it goes in the same commit.
+        """
+        assert record.slice is not None
+        string = pa.string()
+        where = f"{SLICE_COLUMN} IN ({literal(SLICE_COLUMN, record.slice, string)}, {literal(SLICE_COLUMN, ROLL_UP, string)})"
+        return self._write(self._complete(rows, record.txid), record, None, where)
+
+    def reset(self, record: BatchRecord) -> int:
+        """Empty the table; its history so far no longer counts."""
+        table = DeltaTable(str(self.table.path))
+        table.delete(commit_properties=_properties(record.model_copy(update={"kind": RESET}), None))
+        return self.table.version()
+
+    def forget_rows(self, txid: int, *, stage: str) -> None:
+        """Quarantine only: remove the rows of one stage of a txid, if there are any."""
+        string, long = pa.string(), pa.int64()
+        where = f"{TXID} = {literal(TXID, txid, long)} AND stage = {literal('stage', stage, string)}"
+        if self.table.count(where):
+            record = BatchRecord(kind=RESET + "_batch", flow=self.declared.flow, txid=txid)
+            DeltaTable(str(self.table.path)).delete(where, commit_properties=_properties(record, None))
+
+    def _complete(self, rows: pa.Table, txid: int) -> pa.Table:
+        schema = pa.schema(DeltaTable(str(self.table.path)).schema().to_arrow())
+        count = rows.num_rows
+        columns = {name: rows[name] for name in rows.column_names}
+        columns.setdefault(SLICE_COLUMN, pa.repeat(pa.scalar(UNSLICED), count))
+        columns[TXID] = pa.repeat(pa.scalar(txid, pa.int64()), count)
+        columns[GEN] = pa.repeat(pa.scalar(generation(txid), pa.int64()), count)
+        return pa.table({f.name: columns[f.name] for f in schema}).cast(schema)
+
+    def _write(self, rows: pa.Table, record: BatchRecord, app_id: str | None, where: str | None = None) -> int:
+        table = DeltaTable(str(self.table.path))
+        write_deltalake(
+            table,
+            rows,
+            mode="overwrite" if where else "append",
+            predicate=where,
+            commit_properties=_properties(record.model_copy(update={"rows": rows.num_rows}), app_id),
+            post_commithook_properties=_HOOKS,
+        )
+        return table.version()
+
+
+def _properties(record: BatchRecord, app_id: str | None) -> CommitProperties:
+    transactions = [Transaction(app_id, record.txid)] if app_id else None
+    return CommitProperties(custom_metadata={"userMetadata": record.dump()}, app_transactions=transactions)
