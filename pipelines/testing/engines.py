@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from pipelines.errors import DefinitionError, nearest
+from pipelines.errors import BatchError, DefinitionError, UnknownQueryError, nearest
 from pipelines.graph import nodes
 from pipelines.sources import FixedBatches
 from pipelines.state.schema import TXID
@@ -19,8 +19,8 @@ from pipelines.testing.table import in_order, plain
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipelines.execution import Runtime
-    from pipelines.state import Lake
+    from pipelines.execution.runtime import Runtime
+    from pipelines.state.lake import Lake
     from pipelines.trident import TridentTopology
 
 Engine = Literal["reference", "bounded", "stream"]
@@ -56,6 +56,7 @@ def run_topology(
 
     Raises:
         DefinitionError: for an engine or a stream that there is not.
+        BatchError: if a batch fails; the reference engine raises what a function or gate raised itself.
     """
     _check(topology, batches, engine)
     if engine == "reference":
@@ -91,7 +92,10 @@ def query_topology(
         return reference.query(query, arguments)
     with tempfile.TemporaryDirectory(prefix="tridelta-test-") as root:
         runtime, _, given = _run(topology, batches, engine, spark, root)
-        return [{k: plain(v) for k, v in row.items()} for row in runtime.query(given, query, list(arguments))]
+        if query not in given.queries:
+            raise UnknownQueryError(given.name, query, tuple(given.queries))
+        rows = FixedBatches(given.queries[query].schema, [arguments]).batches[0]
+        return [{name: plain(value) for name, value in row.items()} for row in runtime.query(given, query, rows)]
 
 
 def with_batches(topology: TridentTopology, batches: Mapping[str, Sequence[Batch]]) -> TridentTopology:
@@ -124,15 +128,16 @@ def _run(
     spark: SparkSession | None,
     root: str,
 ) -> tuple[Runtime, Lake, TridentTopology]:
-    from pipelines.execution import Runtime
-    from pipelines.state import Lake
+    from pipelines.execution.runtime import Runtime
+    from pipelines.state.lake import Lake
 
     given, lake = with_batches(topology, batches), Lake(root)
     runtime = Runtime(session(spark, f'engine "{engine}"'), lake)
     if engine == "stream":
         runtime.catch_up(given)
     else:
-        runtime.run_bounded(given)
+        for failed in runtime.run_bounded(given).failed:
+            raise BatchError(f"the bounded run failed: {failed.error}")
     return runtime, lake, given
 
 

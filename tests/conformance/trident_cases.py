@@ -1,0 +1,336 @@
+"""The cases of `test_trident_operations.py`: a topology, its batches, and what every engine must make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipelines.aggregators import ColumnAggregator
+from pipelines.quality import drop, warn
+from pipelines.sources import FixedBatches
+from pipelines.trident import (
+    Average,
+    Count,
+    DeltaState,
+    MapGet,
+    Max,
+    Min,
+    RowFunction,
+    SnapshotGet,
+    Split,
+    Stream,
+    Sum,
+    TridentTopology,
+    arrow_function,
+    row_function,
+)
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One conformance case.
+
+    Attributes:
+        rule: where it comes from.
+        schema: of the one source, `s`.
+        build: puts operations and states on the stream.
+        batches: of the source.
+        states: what each state holds afterwards; rows states in commit order, within a commit by value.
+        bounded: where the bounded engine differs by definition (it is one batch), what it gives instead.
+        spark: whether the reference engine needs Spark for an expression.
+    """
+
+    rule: str
+    schema: str
+    build: Callable[[Stream], object]
+    batches: list[list[tuple[Any, ...]]]
+    states: dict[str, Rows]
+    bounded: dict[str, Rows] = field(default_factory=dict)
+    spark: bool = False
+
+    def topology(self) -> TridentTopology:
+        topology = TridentTopology("conformance")
+        self.build(topology.new_stream("s", FixedBatches(self.schema, [])))
+        return topology
+
+
+def rows(names: str, *values: tuple[Any, ...]) -> Rows:
+    """`rows("a b", (1, 2))` -> `[{"a": 1, "b": 2}]`."""
+    return [dict(zip(names.split(), value, strict=True)) for value in values]
+
+
+def keep(stream: Stream, name: str = "out") -> object:
+    return stream.partition_persist(DeltaState(name))
+
+
+def all_of(field: str) -> list[ColumnAggregator]:
+    """Every built-in aggregator."""
+    return [Count("c"), Sum(field, "s"), Min(field, "low"), Max(field, "high"), Average(field, "mean")]
+
+
+def count_up(b: int) -> Iterator[int]:
+    yield from range(b)
+
+
+def pairs(n: int) -> Iterator[tuple[int, str]]:
+    for i in range(n):
+        yield i, "x" * i
+
+
+@arrow_function("bigint")
+def doubled(values: Any) -> Any:
+    import pyarrow.compute as pc
+
+    return pc.multiply(values, 2)
+
+
+@row_function("string")
+def words(sentence: str) -> Iterator[str]:
+    yield from sentence.split()
+
+
+ABC = "a bigint, b bigint, c bigint"
+NUMBERS = [(1, 2, 3), (4, 1, 6), (3, 0, 8)]
+
+PER_TUPLE = {
+    "each": Case(
+        "9, each",
+        ABC,
+        lambda s: keep(s.each("b", count_up, "d bigint")),
+        [NUMBERS],
+        {"out": rows("a b c d", (1, 2, 3, 0), (1, 2, 3, 1), (4, 1, 6, 0))},
+    ),
+    "each, over columns": Case(
+        "9, each",
+        ABC,
+        lambda s: keep(s.each("b", explode_sequence, "d").each("d", lambda d: d + 1, "e").project(["a", "d", "e"])),
+        [NUMBERS],
+        {"out": rows("a d e", (1, 0, 1), (1, 1, 2), (4, 0, 1))},
+        spark=True,
+    ),
+    "each, a built-in with a plain form": Case(
+        "1.3, Split",
+        "sentence string",
+        lambda s: keep(s.each("sentence", Split(), "word")),
+        [[("to be",), ("",), (None,)], [("  be ",)]],
+        {"out": rows("sentence word", ("to be", "be"), ("to be", "to"), ("  be ", "be"))},
+    ),
+    "each, several outputs": Case(
+        "1.2, each",
+        "n bigint",
+        lambda s: keep(s.each("n", pairs, "i int, x string")),
+        [[(2,), (0,), (1,)]],
+        {"out": rows("n i x", (1, 0, ""), (2, 0, ""), (2, 1, "x"))},
+    ),
+    "each, several outputs over columns": Case(
+        "1.2, each",
+        "n bigint",
+        lambda s: keep(s.each("n", lambda n: (n + 1, n * 2), ["more", "twice"])),
+        [[(2,), (None,)]],
+        {"out": rows("n more twice", (None, None, None), (2, 3, 4))},
+        spark=True,
+    ),
+    "each, without inputs": Case(
+        "1.2, each",
+        "n bigint",
+        lambda s: keep(s.each(RowFunction(lambda: iter_of("a", "b"), ("string",)), "x")),
+        [[(1,)], [(2,)]],
+        {"out": rows("n x", (1, "a"), (1, "b"), (2, "a"), (2, "b"))},
+    ),
+    "each, over Arrow arrays": Case(
+        "design 4, functions",
+        "n bigint",
+        lambda s: keep(s.each("n", doubled, "twice")),
+        [[(2,), (None,)], [(5,)]],
+        {"out": rows("n twice", (None, None), (2, 4), (5, 10))},
+    ),
+    "filter, three forms": Case(
+        "9, filter",
+        ABC,
+        lambda s: (
+            keep(s.filter("a = 1 and b = 2"), "sql"),
+            keep(s.filter(["a", "b"], lambda a, b: (a == 1) & (b == 2)), "columns"),
+            keep(s.each(["a", "b"], RowFunction(lambda a, b: a == 1 and b == 2)), "plain"),
+        ),
+        [[(1, 2, 3), (2, 1, 1), (2, 3, 4)]],
+        {name: rows("a b c", (1, 2, 3)) for name in ("sql", "columns", "plain")},
+        spark=True,
+    ),
+    "filter, null is false": Case(
+        "1.2, filter",
+        "n bigint",
+        lambda s: (keep(s.filter("n > 1"), "sql"), keep(s.filter(RowFunction(lambda n: None)), "plain")),
+        [[(None,), (1,), (2,)]],
+        {"sql": rows("n", (2,)), "plain": []},
+        spark=True,
+    ),
+    "map": Case(
+        "1.2, map",
+        "a string, n bigint",
+        lambda s: (
+            keep(s.map(RowFunction(lambda a, n: (a.upper(), n + 1), ("string", "bigint"))), "plain"),
+            keep(s.map(lambda a, n: n * 10, "tens"), "columns"),
+        ),
+        [[("x", 1)], [("y", 2)]],
+        {"plain": rows("a n", ("X", 2), ("Y", 3)), "columns": rows("tens", (10,), (20,))},
+        spark=True,
+    ),
+    "flat_map": Case(
+        "1.2, flatMap",
+        "sentence string",
+        lambda s: (keep(s.flat_map(words, "word"), "plain"), keep(s.flat_map(Split()), "columns")),
+        [[("to be",), ("",)], [("or",)]],
+        {"plain": rows("word", ("be",), ("to",), ("or",)), "columns": rows("sentence", ("be",), ("to",), ("or",))},
+    ),
+    "project, peek": Case(
+        "1.2, project, peek",
+        ABC,
+        lambda s: keep(s.peek(lambda row: row["a"]).project(["c", "a"])),
+        [NUMBERS],
+        {"out": rows("c a", (3, 1), (6, 4), (8, 3))},
+    ),
+    "two branches": Case(
+        "1.2",
+        "n bigint",
+        lambda s: (keep(s.each("n", doubled, "m"), "left"), keep(s.filter(RowFunction(lambda n: n > 1)), "right")),
+        [[(1,), (2,)], [(3,)]],
+        {"left": rows("n m", (1, 2), (2, 4), (3, 6)), "right": rows("n", (2,), (3,))},
+    ),
+    "gate": Case(
+        "design 12",
+        "n bigint, word string",
+        lambda s: keep(
+            s.gate(
+                drop("column_values_to_not_be_null", column="word"),
+                warn("column_values_to_be_between", column="n", min_value=2),
+            )
+        ),
+        [[(1, "a"), (2, None)], [(3, "b")]],
+        {"out": rows("n word", (1, "a"), (3, "b"))},
+        spark=True,
+    ),
+}
+
+AGGREGATES = {
+    "aggregate a batch": Case(
+        "1.3, an empty batch gives the zero",
+        "n bigint",
+        lambda s: keep(s.aggregate(all_of("n"))),
+        [[(1,), (2,), (None,)], [], [(5,)]],
+        {"out": rows("c s low high mean", (3, 3, 1, 2, 1.5), (0, 0, None, None, None), (1, 5, 5, 5, 5.0))},
+        bounded={"out": rows("c s low high mean", (4, 8, 1, 5, 8 / 3))},
+    ),
+    "aggregate a batch by group": Case(
+        "1.3, an empty batch gives nothing",
+        "word string, n bigint",
+        lambda s: keep(s.group_by("word").aggregate("n", Sum(), "s")),
+        [[("a", 1), ("b", 2), ("a", 3)], [], [("a", 10), (None, 7), (None, 1)]],
+        {"out": rows("word s", ("a", 4), ("b", 2), (None, 8), ("a", 10))},
+        bounded={"out": rows("word s", (None, 8), ("a", 14), ("b", 2))},
+    ),
+    "persistent aggregate by key": Case(
+        "1.2, persistentAggregate",
+        "word string, n bigint",
+        lambda s: s.group_by("word").persistent_aggregate(DeltaState("out"), all_of("n")),
+        [[("a", 1), ("b", 2), ("a", 3)], [], [("a", None), (None, 7)]],
+        {
+            "out": rows(
+                "word c s low high mean", (None, 1, 7, 7, 7, 7.0), ("a", 3, 4, 1, 3, 2.0), ("b", 1, 2, 2, 2, 2.0)
+            )
+        },
+    ),
+    "persistent aggregate by two keys": Case(
+        "1.2, persistentAggregate",
+        "word string, day date, n bigint",
+        lambda s: s.group_by(["day", "word"]).persistent_aggregate(DeltaState("out"), "n", Max(), "high"),
+        [[("a", None, 1), ("b", None, 2)], [("a", None, 3)]],
+        {"out": rows("day word high", (None, "a", 3), (None, "b", 2))},
+    ),
+    "persistent aggregate of the whole stream": Case(
+        "1.2, persistentAggregate",
+        "n bigint",
+        lambda s: s.persistent_aggregate(DeltaState("out"), [Count("c"), Average("n", "mean")]),
+        [[(1,), (2,)], [], [(6,)]],
+        {"out": rows("c mean", (3, 3.0))},
+    ),
+    "persistent aggregate behind an aggregate": Case(
+        "1.2",
+        "word string",
+        lambda s: (
+            s.group_by("word").aggregate(Count(), "n").persistent_aggregate(DeltaState("out"), "n", Max(), "most")
+        ),
+        [[("a",), ("a",), ("b",)], [("b",), ("b",), ("b",)]],
+        {"out": rows("most", (3,))},
+        bounded={"out": rows("most", (4,))},
+    ),
+    "rows": Case(
+        "1.2, partitionPersist",
+        "n bigint, word string",
+        lambda s: s.partition_persist(DeltaState("out"), ["word", "n"]),
+        [[(3, "c"), (1, "a"), (1, "a")], [], [(2, None)]],
+        {"out": rows("word n", ("a", 1), ("a", 1), ("c", 3), (None, 2))},
+    ),
+    "state query behind the persist": Case(
+        "design 6: a state query sees the batch's own updates",
+        "word string",
+        lambda s: keep(
+            s.state_query(
+                s.group_by("word").persistent_aggregate(DeltaState("counts"), Count(), "n"), "word", MapGet(), "seen"
+            )
+        ),
+        [[("a",), ("b",)], [("a",), (None,)]],
+        {
+            "counts": rows("word n", (None, 1), ("a", 2), ("b", 1)),
+            "out": rows("word seen", ("a", 1), ("b", 1), (None, 1), ("a", 2)),
+        },
+        bounded={"out": rows("word seen", (None, 1), ("a", 2), ("a", 2), ("b", 1))},
+    ),
+    "state query of several values": Case(
+        "1.2, stateQuery",
+        "word string, n bigint",
+        lambda s: keep(
+            s.group_by("word")
+            .state_query(
+                s.filter(RowFunction(lambda word, n: n > 1))
+                .group_by("word")
+                .persistent_aggregate(DeltaState("state"), [Sum("n", "total"), Count("times")]),
+                "word",
+                MapGet(),
+                ["times", "total"],
+            )
+            .project(["word", "times", "total"])
+        ),
+        [[("a", 2), ("b", 1)]],
+        {
+            "state": rows("word total times", ("a", 2, 1)),
+            "out": rows("word times total", ("a", 1, 2), ("b", None, None)),
+        },
+    ),
+    "state query of a state without keys": Case(
+        "1.3, SnapshotGet",
+        "n bigint",
+        lambda s: keep(
+            s.state_query(s.persistent_aggregate(DeltaState("total"), "n", Sum(), "s"), None, SnapshotGet(), "sum")
+        ),
+        [[(1,)], [(2,), (3,)]],
+        {"total": rows("s", (6,)), "out": rows("n sum", (1, 1), (2, 6), (3, 6))},
+        bounded={"out": rows("n sum", (1, 6), (2, 6), (3, 6))},
+    ),
+}
+
+CASES = {**PER_TUPLE, **AGGREGATES}
+
+
+def explode_sequence(b: Any) -> Any:
+    """0 .. b-1 over columns."""
+    from pyspark.sql import functions as F
+
+    return F.explode(F.when(b > 0, F.sequence(F.lit(0), b - 1)).otherwise(F.array()))
+
+
+def iter_of(*values: str) -> Iterator[str]:
+    """A generator of the values."""
+    yield from values
