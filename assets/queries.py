@@ -1,0 +1,87 @@
+"""Answers that a flow keeps: questions to its states, each a small table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from assets.failures import told_plainly
+from assets.view import FlowView, state_key
+from pipelines.catalog import QueryAsset, Ranking
+from resources import LakeResource, SparkResource, markdown, table_metadata
+
+if TYPE_CHECKING:
+    from pipelines import Lake
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The rows of an answer, and the Delta version of each state that it was read from."""
+
+    rows: list[dict[str, Any]]
+    versions: dict[str, int]
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.rows[0]) if self.rows else []
+
+
+def ranked(rows: Sequence[dict[str, Any]], ranking: Ranking | None) -> list[dict[str, Any]]:
+    """Rows in the ranking's order, cut to its number; rows without the value come last."""
+    if ranking is None:
+        return list(rows)
+    known = [row for row in rows if row.get(ranking.by) is not None]
+    known.sort(key=lambda row: row[ranking.by], reverse=not ranking.ascending)
+    return (known + [row for row in rows if row.get(ranking.by) is None])[: ranking.rows]
+
+
+def ask(view: FlowView, question: QueryAsset, lake: LakeResource, spark: SparkResource) -> Answer:
+    """Put the question. One to a state alone is read by delta-rs; one to a query stream runs on Spark.
+
+    Raises:
+        UnknownStateError: the flow has not run yet.
+    """
+    opened: Lake = lake.lake()
+    versions = {state: opened.state(state).version() for state in question.reads}
+    if question.query is None:
+        rows = opened.state(question.reads[0]).scan().to_pylist()
+    else:
+        rows = lake.runtime(spark).query(view.topology, question.query, list(question.args))
+    return Answer(ranked(rows, question.ranking), versions)
+
+
+def answer_metadata(view: FlowView, question: QueryAsset, answer: Answer) -> dict[str, Any]:
+    """As Dagster shows it."""
+    lineage = (
+        view.plan.query_lineage[question.query]
+        if question.query
+        else {column: ((question.reads[0], column),) for column in answer.columns}
+    )
+    return {
+        "answer": dg.MetadataValue.md(markdown.table(answer.columns, answer.rows)),
+        "dagster/row_count": len(answer.rows),
+        "dagster/column_lineage": table_metadata.column_lineage(lineage, view.keys),
+        "lineage": dg.MetadataValue.md(table_metadata.lineage_table(lineage)),
+        **{f"delta_version_{state}": version for state, version in answer.versions.items()},
+    }
+
+
+def query_asset(view: FlowView, question: QueryAsset) -> dg.AssetsDefinition:
+    """A question as an asset; its answer is the metadata of the materialization."""
+
+    @dg.asset(
+        name=question.name,
+        deps=[state_key(state) for state in question.reads],
+        description=question.description,
+        group_name=view.name,
+        owners=list(view.spec.owners),
+        tags=dict(view.spec.tags),
+        kinds={"spark", "delta"} if question.query else {"delta"},
+    )
+    def answer(context: dg.AssetExecutionContext, spark: SparkResource, lake: LakeResource) -> dg.MaterializeResult:
+        with told_plainly():
+            found = ask(view, question, lake, spark)
+        return dg.MaterializeResult(metadata=answer_metadata(view, question, found))
+
+    return answer

@@ -1,0 +1,231 @@
+"""From what the engine reports to Dagster's events: one materialization a state and slice, one verdict a check."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from assets.view import FlowView, GateCheck, state_key
+from pipelines.errors import GateError
+from pipelines.execution.report import BatchReport, SliceReport, StateCommit
+from resources import markdown, progress, table_metadata
+
+if TYPE_CHECKING:
+    from pipelines import Lake
+
+# Days that a check's verdict lists: more would not be read, and each event is a row of Dagster's database.
+LISTED = 31
+
+
+def written_slices(table: Path, version: int) -> dict[str | None, int]:
+    """The slices that a commit wrote, with their rows: read off the one log file of that version."""
+    found: dict[str | None, int] = {}
+    log = table / "_delta_log" / f"{version:020d}.json"
+    for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else ():
+        added = json.loads(line).get("add")
+        if added is not None:
+            stats = json.loads(added.get("stats") or "{}")
+            slice_ = added["partitionValues"].get("_slice")
+            found[slice_] = found.get(slice_, 0) + int(stats.get("numRecords", 0))
+    return found
+
+
+@dataclass
+class Verdict:
+    """What one check of a gate said over all batches or slices of a run."""
+
+    check: GateCheck
+    rows: int = 0
+    unexpected: int = 0
+    failed: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, where: str, result: Mapping[str, Any]) -> None:
+        """Take in the result of one batch or slice."""
+        self.rows += result.get("rows") or 0
+        self.unexpected += result.get("unexpected") or 0
+        if not result["success"]:
+            said = result.get("error") or result.get("unexpected")
+            self.failed.append({"where": where, "rows": result.get("rows"), "unexpected": said})
+
+    @property
+    def severity(self) -> dg.AssetCheckSeverity:
+        return dg.AssetCheckSeverity.ERROR if self.check.check.action == "fail" else dg.AssetCheckSeverity.WARN
+
+    def metadata(self) -> dict[str, Any]:
+        """As Dagster shows it."""
+        shown: dict[str, Any] = {
+            "action": self.check.check.action,
+            "expectation": self.check.check.expectation,
+            "rows": self.rows,
+            "unexpected": self.unexpected,
+        }
+        if self.failed:
+            more = len(self.failed) - LISTED
+            text = markdown.table(["where", "rows", "unexpected"], self.failed[:LISTED])
+            shown["where"] = dg.MetadataValue.md(text + (f"\n\nand {more} more" if more > 0 else ""))
+        return shown
+
+    def result(self) -> dg.AssetCheckResult:
+        """For the step that has the check among its own."""
+        return dg.AssetCheckResult(
+            asset_key=self.check.key.asset_key,
+            check_name=self.check.name,
+            passed=not self.failed,
+            severity=self.severity,
+            metadata=self.metadata(),
+        )
+
+    def evaluation(self) -> dg.AssetCheckEvaluation:
+        """For a job that reports on assets which it does not own."""
+        return dg.AssetCheckEvaluation(
+            asset_key=self.check.key.asset_key,
+            check_name=self.check.name,
+            passed=not self.failed,
+            severity=self.severity,
+            metadata=self.metadata(),
+        )
+
+
+class Reporter:
+    """Tells Dagster of each batch or slice when it is committed.
+
+    An event costs Dagster's SQLite some 30 ms, mostly waiting for the disk, and a batch of nine days makes 36 of them: a
+    thread writes them while Spark runs the next batch. What was reported stays if the run is killed later.
+
+    Args:
+        context: the running op or asset.
+        view: the flow.
+        lake: where its states are.
+    """
+
+    def __init__(self, context: dg.OpExecutionContext | dg.AssetExecutionContext, view: FlowView, lake: Lake) -> None:
+        self._context, self._view, self._lake = context, view, lake
+        self._verdicts = {(one.gate, one.check.name): Verdict(one) for one in view.gate_checks}
+        self._fixed: dict[str, dict[str, Any]] = {}
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dagster-events")
+        self._pending: list[Future[None]] = []
+        self.reported = 0
+
+    def __enter__(self) -> Reporter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._writer.shutdown(wait=True)
+        if error is None:
+            for one in self._pending:
+                one.result()
+
+    # --- what the engine calls --------------------------------------------------------------------------------------
+
+    def batch(self, report: BatchReport) -> None:
+        """A batch is committed."""
+        self._take(f"batch {report.txid}", report.gates)
+        txids = {"txid_first": report.txid, "txid_last": report.txid, "attempt": report.attempt}
+        self._context.log.info(
+            f"batch {report.txid}: {report.received:,} rows, {report.quarantined:,} to quarantine, {report.seconds:.1f} s"
+        )
+        for commit in report.commits:
+            self._submit(commit, txids)
+        progress.tell(report)
+
+    def slice(self, report: SliceReport) -> None:
+        """A slice is replaced in every state, or failed; a slice that failed is not materialized."""
+        self._take(report.slice, report.gates)
+        if report.error is None:
+            self._context.log.info(
+                f"{report.slice}: {report.received:,} rows, {report.quarantined:,} to quarantine, {report.seconds:.1f} s"
+            )
+            for commit in report.commits:
+                self._submit(commit, {}, report.slice)
+        else:
+            self._context.log.error(f"{report.slice}: {report.error}")
+        progress.tell(report)
+
+    # --- what Dagster gets ------------------------------------------------------------------------------------------
+
+    def _submit(self, commit: StateCommit, txids: Mapping[str, int], slice_: str | None = None) -> None:
+        self.reported += 1
+        self._pending.append(self._writer.submit(self._write, commit, txids, slice_))
+
+    def _write(self, commit: StateCommit, txids: Mapping[str, int], slice_: str | None) -> None:
+        table = self._lake.state(commit.state)
+        written = written_slices(table.path, commit.version)
+        if slice_ is not None:
+            written = {slice_: written.get(slice_, commit.rows)}
+            txids = self._covered(commit)
+        known = self._partition_keys()
+        for name, rows in sorted(written.items(), key=lambda one: str(one[0])):
+            metadata = {
+                "dagster/row_count": rows,
+                **self._table(commit.state),
+                "delta_version": commit.version,
+                **txids,
+                "seconds": round(commit.seconds, 3),
+            }
+            self._context.log_event(
+                dg.AssetMaterialization(
+                    state_key(commit.state),
+                    partition=name if known is None or name in known else None,
+                    metadata=metadata if name is None else {"slice": name, **metadata},
+                    tags={"dagster/data_version": f"delta-{commit.version}"},
+                )
+            )
+
+    def _covered(self, commit: StateCommit) -> dict[str, int]:
+        """The txids of the stream that a slice's replacement covers."""
+        found = [one for one in self._lake.state(commit.state).history() if one.version == commit.version]
+        last = found[0].txid if found else None
+        return {} if last is None or last < 0 else {"txid_first": 0, "txid_last": last}
+
+    def _partition_keys(self) -> frozenset[str] | None:
+        partitions = self._view.partitions
+        return None if partitions is None else frozenset(partitions.get_partition_keys())
+
+    def _table(self, state: str) -> dict[str, Any]:
+        """What all materializations of a state in this run have in common."""
+        if state not in self._fixed:
+            lineage = self._view.plan.lineage[state]
+            self._fixed[state] = {
+                "dagster/column_schema": table_metadata.column_schema(self._lake.state(state).schema),
+                "dagster/column_lineage": table_metadata.column_lineage(lineage, self._view.keys),
+                **self._view.table_metadata(state),
+            }
+        return self._fixed[state]
+
+    # --- checks -----------------------------------------------------------------------------------------------------
+
+    def _take(self, where: str, gates: tuple[Mapping[str, Any], ...]) -> None:
+        for gate in gates:
+            for result in gate["checks"]:
+                verdict = self._verdicts.get((gate["gate"], result["name"]))
+                if verdict is not None:
+                    verdict.add(where, result)
+
+    def refused(self, error: BaseException) -> None:
+        """Take in a gate's refusal that ended the run, wherever in the chain of causes it is."""
+        seen: BaseException | None = error
+        while seen is not None and not isinstance(seen, GateError):
+            seen = seen.__cause__ or seen.__context__
+        if not isinstance(seen, GateError):
+            return
+        for (gate, name), verdict in self._verdicts.items():
+            for text in seen.failed:
+                if gate == seen.gate and text.startswith(f"{name}:") and not verdict.failed:
+                    verdict.failed.append({"where": "the batch that stopped the run", "unexpected": text})
+
+    def check_results(self) -> Iterator[dg.AssetCheckResult]:
+        """One result a check, for the step that owns the checks."""
+        yield from (verdict.result() for verdict in self._verdicts.values())
+
+    def log_checks(self) -> None:
+        """One evaluation a check, for a step that does not own them, or that fails."""
+        for verdict in self._verdicts.values():
+            if verdict.rows or verdict.failed:
+                self._context.log_event(verdict.evaluation())

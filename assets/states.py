@@ -1,0 +1,85 @@
+"""The state tables of a flow: one multi-asset, made slice by slice."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION
+
+from assets.failures import told_plainly
+from assets.reporting import Reporter
+from assets.view import FlowView, state_key
+from pipelines.execution.report import SliceReport
+from resources import LakeResource, SparkResource
+
+# Dagster gives one materialization to every partition of a run, all alike, when an asset's output is there. Ours are
+# reported when each slice is committed, with facts of their own, and the slice that failed must have none. An output
+# that carries this key makes no event and lets what comes after it run. It is not a public name of Dagster's, which is
+# held below 1.14 for that; tests/assets/test_backfill.py counts the events.
+ALREADY_REPORTED = {SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION: True}
+
+
+def state_assets(view: FlowView) -> dg.AssetsDefinition:
+    """The states that a flow writes. A batch or slice is committed to all of them, so they are made together."""
+
+    @dg.multi_asset(
+        name=f"{view.name}_states",
+        specs=[_spec(view, state) for state in view.states],
+        check_specs=[
+            dg.AssetCheckSpec(
+                one.name,
+                asset=one.key.asset_key,
+                description=f"Gate {one.gate}, {one.check.action}: {one.check.expectation}",
+                blocking=one.check.action == "fail",
+            )
+            for one in view.gate_checks
+        ],
+        backfill_policy=dg.BackfillPolicy.single_run() if view.partitions else None,
+        op_tags={"flow": view.name},
+        pool=view.pool,
+    )
+    def states(context: dg.AssetExecutionContext, spark: SparkResource, lake: LakeResource) -> Iterator[Any]:
+        with Reporter(context, view, lake.lake()) as reporter, told_plainly(reporter):
+            runtime = lake.runtime(spark)
+            failed: tuple[SliceReport, ...] = ()
+            if view.partitions is None:
+                runtime.catch_up(view.topology, progress=reporter.batch)
+            else:
+                failed = runtime.backfill(view.topology, context.partition_keys, progress=reporter.slice).failed
+        if failed:
+            reporter.log_checks()
+            raise failure(view, failed, len(context.partition_keys))
+        yield from reporter.check_results()
+        for state in view.states:
+            yield dg.MaterializeResult(asset_key=state_key(state), metadata=ALREADY_REPORTED)
+
+    return states
+
+
+def failure(view: FlowView, failed: tuple[SliceReport, ...], asked: int) -> dg.Failure:
+    """What a run says at its end when slices failed: which ones, why, and how to get them."""
+    shown = "\n".join(f"  {one.slice}: {(one.error or '').splitlines()[0]}" for one in failed)
+    days = ", ".join(one.slice for one in failed)
+    first, last = min(one.slice for one in failed), max(one.slice for one in failed)
+    return dg.Failure(
+        description=f'flow "{view.name}": {len(failed)} of {asked} slices failed; the others are committed\n{shown}\n'
+        f"  Next: correct the data or the flow, then materialize these partitions again, or: "
+        f"tridelta backfill {view.name} --from {first} --to {last}",
+        metadata={"failed_slices": days, "committed_slices": asked - len(failed)},
+    )
+
+
+def _spec(view: FlowView, state: str) -> dg.AssetSpec:
+    writer = next(node for node in view.topology.persists if node.state.name == state)
+    keyed = f"one row a {', '.join(writer.group)}" if writer.group else "the rows themselves"
+    return dg.AssetSpec(
+        state_key(state),
+        deps=view.sources_of(state),
+        description=f"State of the flow {view.name}: {keyed}. Fields: {', '.join(writer.fields)}.",
+        metadata=view.table_metadata(state),
+        group_name=view.name,
+        owners=view.spec.owners,
+        tags=dict(view.spec.tags),
+        kinds={"spark", "delta"},
+        partitions_def=view.partitions,
+    )

@@ -1,0 +1,144 @@
+"""A flow as Dagster sees it: which asset stands for which stream and state, and which check belongs where."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import dagster as dg
+
+from pipelines.catalog import FlowSettings, FlowSpec
+from pipelines.graph import nodes
+from pipelines.planner import TopologyPlan
+from pipelines.quality import Check, Gate
+from pipelines.trident import TridentTopology
+from resources import table_metadata
+
+
+def identifier(text: str) -> str:
+    """A text as Dagster takes it for names: letters, digits and underscores."""
+    return re.sub(r"\W+", "_", text).strip("_")
+
+
+@dataclass(frozen=True)
+class GateCheck:
+    """A check of a gate, and the state behind the gate whose asset shows it."""
+
+    gate: str
+    check: Check
+    state: str
+
+    @property
+    def name(self) -> str:
+        """Its name in Dagster."""
+        return f"{self.gate}__{identifier(self.check.name)}"
+
+    @property
+    def key(self) -> dg.AssetCheckKey:
+        return dg.AssetCheckKey(state_key(self.state), self.name)
+
+
+def state_key(state: str) -> dg.AssetKey:
+    """The asset of a state."""
+    return dg.AssetKey([state])
+
+
+def source_key(stream: str) -> dg.AssetKey:
+    """The asset of what arrives for a stream."""
+    return dg.AssetKey(["sources", stream])
+
+
+@dataclass(frozen=True)
+class FlowView:
+    """A flow of the catalog with its topology built: made once, when definitions load."""
+
+    spec: FlowSpec
+    settings: FlowSettings
+    topology: TridentTopology
+    plan: TopologyPlan
+
+    @classmethod
+    def of(cls, spec: FlowSpec, settings: FlowSettings) -> FlowView:
+        """Build the flow's topology and look at it.
+
+        Raises:
+            DefinitionError: the topology is wrong, or does not fit what the catalog says of it.
+        """
+        topology = spec.topology(settings)
+        return cls(spec, settings, topology, topology.build())
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def pool(self) -> str:
+        """The pool that all runs share which hold the flow's checkpoint."""
+        return f"checkpoint_{self.name}"
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The states that the flow writes, in order."""
+        return tuple(node.state.name for node in self.topology.persists)
+
+    @property
+    def spouts(self) -> tuple[nodes.SpoutNode, ...]:
+        return self.topology.spouts
+
+    @cached_property
+    def keys(self) -> Mapping[str, dg.AssetKey]:
+        """The assets of the flow's streams and states, by name; a state's own where both have one name."""
+        streams = {spout.stream: source_key(spout.stream) for spout in self.spouts}
+        return {**{state: state_key(state) for state in self.states}, **streams}
+
+    def sources_of(self, state: str) -> list[dg.AssetKey]:
+        """The assets that a state is made from: streams, and the states that it queries."""
+        writer = next(node for node in self.topology.persists if node.state.name == state)
+        found: list[dg.AssetKey] = []
+        for node in self.topology.graph.ancestors(writer.id):
+            if isinstance(node, nodes.SpoutNode):
+                found.append(source_key(node.stream))
+            elif isinstance(node, nodes.StateQueryNode):
+                found.append(state_key(node.state))
+        return list(dict.fromkeys(found))
+
+    @cached_property
+    def partitions(self) -> dg.DailyPartitionsDefinition | None:
+        """One partition a day, or None for a flow that is not sliced."""
+        slices = self.spec.slices
+        if slices is None:
+            return None
+        # Dagster's end is the first day that is no longer a partition.
+        end = None if slices.end is None else slices.end.toordinal() + 1
+        return dg.DailyPartitionsDefinition(
+            start_date=slices.start.isoformat(),
+            end_date=None if end is None else type(slices.start).fromordinal(end).isoformat(),
+        )
+
+    @cached_property
+    def gate_checks(self) -> tuple[GateCheck, ...]:
+        """The checks of all gates. A check is shown at one state: the rows behind the gate, else the first state there."""
+        found: list[GateCheck] = []
+        for node in self.topology.graph:
+            if not isinstance(node, nodes.GateNode):
+                continue
+            behind = [n for n in self.topology.graph.descendants(node.id) if isinstance(n, nodes.PersistNode)]
+            behind.sort(key=lambda n: bool(n.aggregations))
+            if behind:
+                found += [GateCheck(node.gate.name, check, behind[0].state.name) for check in node.gate.checks]
+        return tuple(found)
+
+    @cached_property
+    def suites(self) -> Mapping[str, Gate]:
+        """The suites on whole tables, by state; as gates, so that every check has a name of its own."""
+        return {state: Gate("suite", checks) for state, checks in self.spec.suites.items() if checks}
+
+    def table_metadata(self, state: str) -> dict[str, Any]:
+        """What is known of a state's table before anything ran."""
+        from pipelines.state.lake import Lake
+
+        path = Lake(self.settings.lake).state_path(state)
+        return table_metadata.definition_metadata(state, path, self.plan.lineage[state], self.plan.to_mermaid())

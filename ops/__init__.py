@@ -1,0 +1,1 @@
+"""Dagster jobs and schedules, the command line, the demo."""

@@ -1,0 +1,264 @@
+"""`tridelta`: the verbs of the engine on the flows of the catalog."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+
+import typer
+from rich.console import Console
+
+from ops import rendering
+from pipelines.catalog import FlowSettings, FlowSpec, flow, flows
+from pipelines.errors import DefinitionError, TrideltaError
+
+if TYPE_CHECKING:
+    from pipelines import Lake, Runtime
+
+app = typer.Typer(
+    name="tridelta",
+    help="Trident topologies on Spark, committed to Delta. Flows and states are those of the catalog and the lake.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+errors = Console(stderr=True, highlight=False)
+
+FlowName = Annotated[str, typer.Argument(metavar="FLOW", help="A flow of the catalog.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on standard output.")]
+Parameters = ParamSpec("Parameters")
+
+
+def plainly(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
+    """An error of the engine is printed as its text, with exit code 1."""
+
+    @wraps(command)
+    def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except TrideltaError as error:
+            errors.print(f"[bold red]{type(error).__name__}[/]", end=": ")
+            errors.print(str(error), markup=False)
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            errors.print("Interrupted. What was committed stays; the next run goes on after it.")
+            raise typer.Exit(130) from None
+
+    return run
+
+
+def _lake() -> Lake:
+    from pipelines import Lake
+
+    return Lake(FlowSettings.from_environment().lake)
+
+
+@contextmanager
+def _runtime(quiet: bool) -> Iterator[Runtime]:
+    """The engine, with Spark's start shown: it is the longest silence of a short command."""
+    from pipelines import Runtime, spark_session
+
+    with rendering.waiting("Spark starts", quiet):
+        session = spark_session("tridelta")
+    try:
+        yield Runtime(session, _lake())
+    finally:
+        session.stop()
+
+
+def _emit(plain: Any) -> None:
+    print(json.dumps(plain, indent=2, default=str))
+
+
+@app.command("list")
+@plainly
+def list_flows(as_json: AsJson = False) -> None:
+    """List the flows of the catalog and the states of the lake."""
+    lake = _lake()
+    listed = []
+    for spec in flows():
+        topology = spec.topology()
+        there = lake.states()
+        states = {
+            node.state.name: (lake.state(node.state.name).last_txid() if node.state.name in there else None)
+            for node in topology.persists
+        }
+        listed.append(
+            {"flow": spec.name, "description": spec.description, "states": states, "queries": list(topology.queries)}
+        )
+    if as_json:
+        _emit(listed)
+    else:
+        rendering.flows(listed)
+
+
+@app.command()
+@plainly
+def run(
+    name: FlowName,
+    max_batches: Annotated[int | None, typer.Option(min=1, help="Stop after so many batches.")] = None,
+    on_fresh_checkpoint: Annotated[
+        str, typer.Option(help="If the checkpoint is gone but the states are there: refuse, continue or reset.")
+    ] = "refuse",
+    as_json: AsJson = False,
+) -> None:
+    """Run what the sources hold now, then stop."""
+    spec = flow(name)
+    topology = spec.topology()
+    with _runtime(as_json) as runtime, rendering.bar(f"{name}: batches", None, as_json) as advance:
+        report = runtime.catch_up(
+            topology,
+            on_fresh_checkpoint=on_fresh_checkpoint,
+            max_batches=max_batches,
+            progress=lambda batch: advance(f"batch {batch.txid}, {batch.received:,} rows in {batch.seconds:.1f} s"),
+        )
+    if as_json:
+        _emit(report.to_json())
+    else:
+        rendering.run(report)
+
+
+@app.command()
+@plainly
+def backfill(
+    name: FlowName,
+    first: Annotated[str, typer.Option("--from", help="The first slice (day).")],
+    last: Annotated[str, typer.Option("--to", help="The last slice (day), itself included.")],
+    as_json: AsJson = False,
+) -> None:
+    """Make slices again: each is replaced in a commit of its own."""
+    spec = flow(name)
+    slices = _slices(spec, first, last)
+    topology = spec.topology()
+    with _runtime(as_json) as runtime, rendering.bar(f"{name}: slices", len(slices), as_json) as advance:
+        report = runtime.backfill(
+            topology, slices, progress=lambda one: advance(f"{one.slice}, {one.received:,} rows in {one.seconds:.1f} s")
+        )
+    if as_json:
+        _emit(report.to_json())
+    else:
+        rendering.backfill(report)
+    if report.failed:
+        days = ", ".join(one.slice for one in report.failed)
+        raise TrideltaError(
+            f'flow "{name}": {len(report.failed)} of {len(slices)} slices failed: {days}; the others are committed',
+            hint="correct the data or the flow and run the command again for these days",
+        )
+
+
+def _slices(spec: FlowSpec, first: str, last: str) -> list[str]:
+    if spec.slices is None:
+        raise DefinitionError(
+            f'flow "{spec.name}" is not sliced, so no part of it can be replaced', hint=f"use: tridelta run {spec.name}"
+        )
+    return spec.slices.between(first, last)
+
+
+@app.command()
+@plainly
+def query(
+    name: FlowName,
+    question: Annotated[str, typer.Argument(metavar="QUERY", help="A query stream of the flow.")],
+    args: Annotated[list[str] | None, typer.Argument(help="Its arguments, in order.")] = None,
+    txid: Annotated[int | None, typer.Option(help="Ask the states as of this batch.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask a query stream of a flow."""
+    topology = flow(name).topology()
+    with _runtime(as_json) as runtime:
+        rows = runtime.query(topology, question, [tuple(args or ())], txid=txid)
+    if as_json:
+        _emit(rows)
+    else:
+        rendering.rows(f"{name}.{question}({', '.join(args or ())})", rows)
+
+
+@app.command()
+@plainly
+def state(
+    name: Annotated[str, typer.Argument(metavar="STATE", help="A state of the lake.")],
+    key: Annotated[list[str] | None, typer.Option(help="name=value; give it once a key field.")] = None,
+    txid: Annotated[int | None, typer.Option(help="Read it as of this batch.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many rows.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Show a state: one key, or all of it. Needs no Spark."""
+    table = _lake().state(name)
+    found = table.get([_key(key)], txid=txid) if key else table.scan(txid=txid).slice(0, limit).to_pylist()
+    if as_json:
+        _emit(found)
+    else:
+        rendering.rows(f"{name}, version {table.version()}" + (f", as of txid {txid}" if txid is not None else ""), found)
+
+
+def _key(pairs: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        field, equals, value = pair.partition("=")
+        if not equals:
+            raise DefinitionError(f"not a key: {pair!r}", hint="write it as name=value, e.g. --key carrier=AA")
+        found[field] = value
+    return found
+
+
+@app.command()
+@plainly
+def history(
+    name: Annotated[str, typer.Argument(metavar="STATE", help="A state of the lake.")],
+    limit: Annotated[int, typer.Option(min=1, help="The last so many commits.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show a state's commits. Needs no Spark."""
+    names = ("version", "kind", "txid", "attempt", "epoch", "slice", "rows", "time", "flow")
+    commits = _lake().state(name).history()[-limit:]
+    listed = [{field: getattr(commit, field) for field in names} for commit in commits]
+    if as_json:
+        _emit(listed)
+    else:
+        rendering.rows(f"{name}: the last {len(listed)} commits", listed)
+
+
+@app.command()
+@plainly
+def skip(name: FlowName, txid: Annotated[int, typer.Argument(help="The poison batch.")], as_json: AsJson = False) -> None:
+    """Leave out a batch that stopped the flow; its rows stay in quarantine."""
+    topology = flow(name).topology()
+    with _runtime(as_json) as runtime:
+        runtime.skip(topology, txid)
+    if as_json:
+        _emit({"flow": name, "skipped": txid})
+    else:
+        rendering.say(f"Batch {txid} of {name} is left out. Go on with: tridelta run {name}")
+
+
+@app.command()
+@plainly
+def compact(
+    name: FlowName,
+    retention_hours: Annotated[float, typer.Option(min=0, help="How far back states stay readable.")] = 168.0,
+    as_json: AsJson = False,
+) -> None:
+    """Fold closed generations, join small files, vacuum."""
+    topology = flow(name).topology()
+    with _runtime(as_json) as runtime:
+        from pipelines.maintenance import compact as compact_tables
+
+        report = compact_tables(runtime.spark, runtime.lake, topology, retention_hours=retention_hours)
+    rows = rendering.flat_tables(report)
+    if as_json:
+        _emit(rows)
+    else:
+        rendering.rows(f"{name}: before and after", rows)
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

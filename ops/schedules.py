@@ -1,0 +1,81 @@
+"""What runs by itself. All schedules are on from the start."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+from assets.sources import look_at
+from assets.view import FlowView, source_key
+
+# A run that starts its own Spark costs half a minute: not more often than that pays, and less often is felt.
+CATCH_UP_EVERY = "*/10 * * * *"
+SLICES_AT = "0 1 * * *"
+# After the slices of yesterday, before people come.
+COMPACTION_AT = "0 3 * * *"
+
+
+def news(instance: dg.DagsterInstance, view: FlowView) -> str | None:
+    """What has arrived for a flow that no catch-up has seen, in words; None if nothing has."""
+    for spout in view.spouts:
+        seen = look_at(spout)
+        if seen is None:
+            return f"{spout.stream} is not a folder; only a run can tell"
+        if not seen.files:
+            continue
+        event = instance.get_latest_data_version_record(source_key(spout.stream))
+        tags = event.event_log_entry.tags if event else {}
+        if (tags or {}).get("dagster/data_version") != seen.fingerprint:
+            return f"{spout.stream}: {seen.files} files, the newest {seen.newest}"
+    return None
+
+
+def catch_up_schedule(views: Sequence[FlowView], job: dg.JobDefinition) -> dg.ScheduleDefinition:
+    """Catches up when files have arrived since a run looked last."""
+
+    @dg.schedule(
+        name="catch_up_schedule",
+        job=job,
+        cron_schedule=CATCH_UP_EVERY,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Every ten minutes, if something has arrived.",
+    )
+    def schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        found = {view.name: what for view in views if (what := news(context.instance, view))}
+        if not found:
+            return dg.SkipReason("nothing has arrived since the last catch-up")
+        return dg.RunRequest(tags={f"news/{name}": what[:63] for name, what in found.items()})
+
+    return schedule
+
+
+def slices_schedule(view: FlowView, job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefinition:
+    """Makes yesterday's slice again, when all its files are there."""
+
+    @dg.schedule(
+        name=f"{view.name}_slices_schedule",
+        job=job,
+        cron_schedule=SLICES_AT,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Every night: the slice of the day before.",
+    )
+    def schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        day = (context.scheduled_execution_time - timedelta(days=1)).date().isoformat()
+        if view.partitions is None or not view.partitions.has_partition_key(day):
+            last = view.partitions.get_last_partition_key() if view.partitions else None
+            return dg.SkipReason(f"{day} is not a slice of {view.name}; the last one is {last}")
+        return dg.RunRequest(partition_key=day, run_key=day)
+
+    return schedule
+
+
+def compaction_schedule(job: dg.JobDefinition) -> dg.ScheduleDefinition:
+    """Compacts every night."""
+    return dg.ScheduleDefinition(
+        name="checkpoint_compaction_schedule",
+        job=job,
+        cron_schedule=COMPACTION_AT,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Every night: fold, optimize, vacuum.",
+    )

@@ -1,0 +1,100 @@
+"""`make ui`: Dagster's web interface on this machine, with the project's own home.
+
+`python -m ops.ui [--port N]`; the port may also come from TRIDELTA_UI_PORT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from pipelines.catalog import FlowSettings
+from pipelines.catalog.flow import PROJECT
+from pipelines.errors import TrideltaError
+
+HOST = "127.0.0.1"
+DEFAULT_PORT = 3000
+
+
+class PortTakenError(TrideltaError):
+    """Something listens already where the UI would."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        super().__init__(
+            f"port {port} of {HOST} is taken by another program, perhaps by a UI that runs already: http://{HOST}:{port}",
+            hint=f"open that address, or take another port: make ui PORT={port + 1}",
+        )
+
+
+def prepare_home(settings: FlowSettings) -> Path:
+    """DAGSTER_HOME with the project's dagster.yaml in it; returns the folder."""
+    home = settings.dagster
+    home.mkdir(parents=True, exist_ok=True)
+    ours, there = PROJECT / "dagster.yaml", home / "dagster.yaml"
+    if not there.exists() or there.read_bytes() != ours.read_bytes():
+        shutil.copyfile(ours, there)
+    return home
+
+
+def check_port(port: int) -> None:
+    """Refuse a port that is taken: Dagster would take another one, and nobody would know which.
+
+    Raises:
+        PortTakenError
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As the server does it: a port that a stopped server has just left may be used at once.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            raise PortTakenError(port) from None
+
+
+def command(port: int) -> list[str]:
+    """The command that starts the web server, the daemon and the code location."""
+    dg = Path(sys.executable).with_name("dg")
+    return [str(dg), "dev", "-w", str(PROJECT / "workspace.yaml"), "--host", HOST, "--port", str(port)]
+
+
+def environment(settings: FlowSettings) -> dict[str, str]:
+    """The environment of the UI and of all runs that it starts."""
+    return os.environ | {
+        "DAGSTER_HOME": str(prepare_home(settings)),
+        "TRIDELTA_HOME": str(settings.home),
+        # Runs find their tools where this Python finds its own.
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+        "PYTHONWARNINGS": "ignore::FutureWarning",
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Checks the port and becomes `dg dev`."""
+    parser = argparse.ArgumentParser(prog="make ui", description=__doc__)
+    parser.add_argument("--port", type=int, default=int(os.environ.get("TRIDELTA_UI_PORT") or DEFAULT_PORT))
+    port = parser.parse_args(arguments).port
+    settings = FlowSettings.from_environment()
+    try:
+        check_port(port)
+    except TrideltaError as error:
+        print(error, file=sys.stderr)
+        return 1
+    chosen = environment(settings)
+    print(f"Dagster: http://{HOST}:{port}/asset-groups (stop with Ctrl-C)", flush=True)
+    # A shell without job control starts background commands with SIGINT ignored; Dagster would pass that on to
+    # SIGTERM, and nothing could stop it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # Beside our dagster.yaml Dagster would warn that it reads another one.
+    os.chdir(settings.dagster)
+    os.execve(command(port)[0], command(port), chosen)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

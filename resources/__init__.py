@@ -1,0 +1,7 @@
+"""Dagster resources: Spark, the lake, the quality checks. Nothing here starts anything before it is used."""
+
+from resources.lake import LakeResource
+from resources.quality import QualityResource
+from resources.spark import SparkResource
+
+__all__ = ["LakeResource", "QualityResource", "SparkResource"]
