@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
 from pyspark.sql import Column, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -103,20 +105,34 @@ def _match_on(kwargs: Mapping[str, Any], operation: str) -> str:
     return match_on
 
 
+def _regexes(value: Any, name: str, operation: str) -> list[str]:
+    """Regular expressions that Java can read: it would find out in the middle of the first batch."""
+    patterns = _patterns(value, name, operation)
+    context = SparkContext._active_spark_context
+    if context is not None and context._jvm is not None:
+        for pattern in patterns:
+            try:
+                context._jvm.java.util.regex.Pattern.compile(pattern)
+            except Py4JJavaError as error:
+                reason = str(error.java_exception.getMessage()).splitlines()[0]
+                raise FunctionError(operation, f"{pattern!r} is not a regular expression: {reason}") from None
+    return patterns
+
+
 def _regex(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:
     # The default is great-expectations' own: anything at all.
-    return _text(frame, kwargs, operation).rlike(_patterns(kwargs.get("regex", "(?s).*"), "regex", operation)[0])
+    return _text(frame, kwargs, operation).rlike(_regexes(kwargs.get("regex", "(?s).*"), "regex", operation)[0])
 
 
 def _regex_list(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:
-    column, patterns = _text(frame, kwargs, operation), _patterns(kwargs["regex_list"], "regex_list", operation)
+    column, patterns = _text(frame, kwargs, operation), _regexes(kwargs["regex_list"], "regex_list", operation)
     if _match_on(kwargs, operation) == "any":
         return column.rlike("|".join(patterns))
     return reduce(lambda left, right: left & right, [column.rlike(pattern) for pattern in patterns])
 
 
 def _no_regex_of_list(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:
-    column, patterns = _text(frame, kwargs, operation), _patterns(kwargs["regex_list"], "regex_list", operation)
+    column, patterns = _text(frame, kwargs, operation), _regexes(kwargs["regex_list"], "regex_list", operation)
     return reduce(lambda left, right: left & right, [~column.rlike(pattern) for pattern in patterns])
 
 

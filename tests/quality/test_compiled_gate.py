@@ -1,0 +1,180 @@
+"""Gates compiled for a schema, and what great-expectations runs when they cannot be."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import Observation
+
+from pipelines.errors import FieldError, FunctionError
+from pipelines.quality import Check, Gate, compile_gate, drop, fail, validate_frame, warn
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS = [(1, "a", 10, "u"), (2, None, 20, "u"), (3, "c", None, "v"), (3, "zz", 300, "v")]
+
+
+@pytest.fixture(scope="module")
+def df(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame(ROWS, "id long, s string, n int, _slice string").coalesce(1).cache()
+
+
+GATE = Gate(
+    "clean",
+    [
+        drop("column_values_to_not_be_null", column="s", name="has_s"),
+        drop("column_values_to_be_between", column="n", max_value=100, name="small"),
+        warn("column_values_to_match_regex", column="s", regex="^[a-c]$", name="letter"),
+    ],
+)
+
+
+def test_rows_are_kept_or_dropped_with_their_reasons(df: DataFrame) -> None:
+    compiled = compile_gate(GATE, df.schema)
+    annotated = compiled.annotate(df)
+    assert [row["id"] for row in compiled.kept(annotated).collect()] == [1, 3]
+    assert compiled.kept(annotated).columns == df.columns
+    dropped = {row["n"]: row["_failed"] for row in compiled.dropped(annotated).collect()}
+    assert dropped == {20: ["has_s"], 300: ["small", "letter"]}
+
+
+def test_metrics_are_observed_during_the_one_pass(df: DataFrame) -> None:
+    compiled = compile_gate(GATE, df.schema)
+    assert compiled.observable
+    assert not compiled.needs_cut
+    seen = Observation("gate")
+    kept = compiled.kept(compiled.annotate(df).observe(seen, *compiled.metrics()))
+    assert kept.count() == 2
+    result = compiled.verdict(seen.get)
+    assert [(check.name, check.rows, check.unexpected) for check in result.checks] == [
+        ("has_s", 4, 1),
+        ("small", 4, 1),
+        ("letter", 4, 1),
+    ]
+
+
+def test_the_filter_does_not_end_code_generation(df: DataFrame) -> None:
+    compiled = compile_gate(GATE, df.schema)
+    plan = compiled.kept(compiled.annotate(df))._jdf.queryExecution().executedPlan().toString()
+    assert all(
+        line.lstrip(" +-:").startswith("*") for line in plan.splitlines() if "Project" in line or "Filter" in line
+    )
+
+
+def test_each_slice_has_its_own_verdict(df: DataFrame) -> None:
+    gate = Gate("g", [warn("column_values_to_be_unique", column="id"), fail("table_row_count_to_equal", value=2)])
+    compiled = compile_gate(gate, df.schema)
+    same = df.unionAll(df.withColumn("_slice", df["s"]).where("id = 1"))
+    metrics = compiled.annotate(same, within=("_slice",)).groupBy("_slice").agg(*compiled.metrics()).collect()
+    results = {row["_slice"]: compiled.verdict(row.asDict()) for row in metrics}
+    # id 1 occurs in u and in a, which is no repetition; id 3 occurs twice in v.
+    assert {key: value.checks[0].unexpected for key, value in results.items()} == {"u": 0, "v": 2, "a": 0}
+    assert {key: bool(value.refused) for key, value in results.items()} == {"u": False, "v": False, "a": True}
+    whole = compiled.annotate(same).agg(*compiled.metrics()).collect()[0].asDict()
+    assert compiled.verdict(whole).checks[0].unexpected == 4
+
+
+@pytest.mark.parametrize(
+    ("check", "cut", "observable"),
+    [
+        (warn("column_max_to_be_between", column="n", max_value=1), False, True),
+        (fail("column_values_to_not_be_null", column="n"), True, True),
+        (warn("column_unique_value_count_to_be_between", column="n", max_value=1), True, False),
+        (warn("column_median_to_be_between", column="n", max_value=1), True, True),
+        (warn("column_values_to_be_of_type", column="n", type_="IntegerType"), False, True),
+    ],
+)
+def test_what_needs_a_cut(df: DataFrame, check: Check, cut: bool, observable: bool) -> None:
+    compiled = compile_gate(Gate("g", [check]), df.schema)
+    assert (compiled.needs_cut, compiled.observable) == (cut, observable)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        warn("column_values_to_be_between", column="s", min_value=1),
+        warn("column_values_to_be_between", column="n", min_value=datetime.date(2024, 1, 1)),
+        warn("column_values_to_be_between", column="n", min_value=3, max_value=1),
+        warn("column_values_to_be_between", column="n"),
+        warn("column_values_to_be_in_set", column="n", value_set=["a"]),
+        warn("column_values_to_match_regex", column="s", regex="(["),
+        warn("column_pair_values_to_be_equal", column_A="n", column_B="s"),
+        warn("column_pair_values_to_be_equal", column_A="n", column_B="id", ignore_row_if="sometimes"),
+        warn("multicolumn_sum_to_equal", column_list=["n", "s"], sum_total=1),
+        warn("column_mean_to_be_between", column="s", min_value=1),
+        warn("column_values_to_be_of_type", column="s", type_="text"),
+        warn("column_value_lengths_to_be_between", column="s", min_value=1.5),
+    ],
+)
+def test_what_would_break_a_batch_is_refused_before_the_first(df: DataFrame, check: Check) -> None:
+    with pytest.raises(FunctionError):
+        compile_gate(Gate("g", [check]), df.schema)
+
+
+def test_a_missing_column_is_refused(df: DataFrame) -> None:
+    with pytest.raises(FieldError):
+        compile_gate(Gate("g", [warn("column_values_to_be_null", column="nn")]), df.schema)
+
+
+def test_nested_and_dotted_columns(spark: SparkSession) -> None:
+    frame = spark.sql(
+        "select named_struct('speed', 5) as st, 1 as `a.b` union all select named_struct('speed', null), 2"
+    )
+    checks: list[Any] = [
+        warn("column_values_to_not_be_null", column="st.speed"),
+        warn("column_values_to_be_in_set", column="a.b", value_set=[1]),
+    ]
+    assert [check.unexpected for check in validate_frame(frame, checks).checks] == [1, 1]
+    with pytest.raises(FieldError):
+        compile_gate(Gate("g", [warn("column_values_to_be_between", column="st.sped", min_value=1)]), frame.schema)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "bad"),
+    [
+        ({"expectation": "column_values_to_match_like_pattern", "like_pattern": "_"}, 1),
+        ({"expectation": "column_values_to_not_match_like_pattern", "like_pattern": "z%"}, 1),
+        ({"expectation": "column_values_to_match_like_pattern_list", "like_pattern_list": ["a", "z_"]}, 1),
+        ({"expectation": "column_values_to_not_match_like_pattern_list", "like_pattern_list": ["a", "z_"]}, 2),
+        ({"expectation": "column_values_to_match_like_pattern", "like_pattern": "!_", "escape": "!"}, 3),
+    ],
+)
+def test_like_patterns(df: DataFrame, arguments: dict[str, Any], bad: int) -> None:
+    assert validate_frame(df, [warn(column="s", **arguments)]).checks[0].unexpected == bad
+
+
+def test_an_empty_frame_holds_all_but_row_counts_and_aggregates(df: DataFrame) -> None:
+    checks = [*GATE.checks, warn("table_row_count_to_equal", value=1), warn("column_max_to_be_between", column="n")]
+    assert [check.success for check in validate_frame(df.limit(0), checks).checks] == [True, True, True, False, False]
+
+
+def test_failed_rows_are_sampled(df: DataFrame) -> None:
+    result = validate_frame(df, GATE.checks, sample=1)
+    assert result.checks[1].detail["sample"] == [{"id": 3, "s": "zz", "n": 300, "_slice": "v"}]
+
+
+@pytest.mark.slow
+def test_great_expectations_runs_the_rest_and_errors_are_not_failures(df: DataFrame) -> None:
+    gate = Gate(
+        "g",
+        [
+            warn("column_median_to_be_between", column="n", min_value=0, max_value=15),
+            warn("column_median_to_be_between", column="n", min_value=0, max_value=15, name="twin"),
+            warn("column_values_to_be_increasing", column="id", strictly=True),
+            fail("column_values_to_match_strftime_format", column="n", strftime_format="%Y"),
+            warn("column_values_to_be_json_parseable", column="s", mostly=0.1),
+        ],
+    )
+    compiled = compile_gate(gate, df.schema)
+    assert len(compiled.batch_checks) == 5
+    results = compiled.run_batch_checks(compiled.annotate(df))
+    assert [check.success for check in results] == [False, False, False, False, False]
+    median, twin, rising, broken, parsed = results
+    assert median.observed == twin.observed == 20
+    assert (rising.rows, rising.unexpected, rising.error) == (4, 1, None)
+    assert broken.error is not None
+    assert broken.unexpected is None
+    assert (parsed.unexpected, parsed.error) == (3, None)
