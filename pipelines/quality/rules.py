@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
-from pyspark import SparkContext
 from pyspark.sql import Column, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pipelines.errors import FunctionError
+from pipelines.quality import patterns
 from pipelines.quality.conditions import condition_column
 from pipelines.quality.gate import Check
 from pipelines.quality.literals import INTEGRAL, Frame, as_bound, as_whole, between, family, literal, literals
@@ -79,90 +78,11 @@ def _in_set(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:
     return frame.column(field).isin(literals(kwargs["value_set"], frame.type_of(field), field, operation))
 
 
-def _text(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:
-    """The column of a text rule.
-
-    Raises:
-        FunctionError: its type has no text form that Spark would match.
-    """
-    field = kwargs["column"]
-    if family(frame.type_of(field)) not in ("string", "number", "time", "boolean"):
-        raise FunctionError(operation, f"{field} is {frame.type_of(field).simpleString()}, which is not text")
-    return frame.column(field)
-
-
-def _patterns(value: Any, name: str, operation: str) -> list[str]:
-    patterns = [value] if isinstance(value, str) else list(value)
-    if not patterns or not all(isinstance(pattern, str) for pattern in patterns):
-        raise FunctionError(operation, f"{name} must hold at least one text, not {value!r}")
-    return patterns
-
-
-def _match_on(kwargs: Mapping[str, Any], operation: str) -> str:
-    match_on = str(kwargs.get("match_on") or "any")
-    if match_on not in ("any", "all"):
-        raise FunctionError(operation, f'match_on must be "any" or "all", not {match_on!r}')
-    return match_on
-
-
-def _regexes(value: Any, name: str, operation: str) -> list[str]:
-    """Regular expressions that Java can read: it would find out in the middle of the first batch."""
-    patterns = _patterns(value, name, operation)
-    context = SparkContext._active_spark_context
-    if context is not None and context._jvm is not None:
-        for pattern in patterns:
-            try:
-                context._jvm.java.util.regex.Pattern.compile(pattern)
-            except Py4JJavaError as error:
-                reason = str(error.java_exception.getMessage()).splitlines()[0]
-                raise FunctionError(operation, f"{pattern!r} is not a regular expression: {reason}") from None
-    return patterns
-
-
-def _regex(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:
-    # The default is great-expectations' own: anything at all.
-    return _text(frame, kwargs, operation).rlike(_regexes(kwargs.get("regex", "(?s).*"), "regex", operation)[0])
-
-
-def _regex_list(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:
-    column, patterns = _text(frame, kwargs, operation), _regexes(kwargs["regex_list"], "regex_list", operation)
-    if _match_on(kwargs, operation) == "any":
-        return column.rlike("|".join(patterns))
-    return reduce(lambda left, right: left & right, [column.rlike(pattern) for pattern in patterns])
-
-
-def _no_regex_of_list(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:
-    column, patterns = _text(frame, kwargs, operation), _regexes(kwargs["regex_list"], "regex_list", operation)
-    return reduce(lambda left, right: left & right, [~column.rlike(pattern) for pattern in patterns])
-
-
-def _like(column: Column, pattern: str, escape: Any, operation: str) -> Column:
-    """SQL LIKE. great-expectations has it for databases only; without `escape`, Spark's own (a backslash) holds."""
-    if escape is None:
-        return column.like(pattern)
-    if not isinstance(escape, str) or len(escape) != 1:
-        raise FunctionError(operation, f"escape must be a single character, not {escape!r}")
-    return F.like(column, F.lit(pattern), F.lit(escape))
-
-
-def _like_pattern(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:
-    pattern = _patterns(kwargs["like_pattern"], "like_pattern", operation)[0]
-    return _like(_text(frame, kwargs, operation), pattern, kwargs.get("escape"), operation)
-
-
-def _like_list(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:
-    column, escape = _text(frame, kwargs, operation), kwargs.get("escape")
-    patterns = _patterns(kwargs["like_pattern_list"], "like_pattern_list", operation)
-    conditions = [_like(column, pattern, escape, operation) for pattern in patterns]
-    every = _match_on(kwargs, operation) == "all"
-    return reduce(lambda left, right: left & right if every else left | right, conditions)
-
-
 def _lengths_between(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:
     low, high = as_whole(kwargs.get("min_value"), operation), as_whole(kwargs.get("max_value"), operation)
     if low is None and high is None:
         raise FunctionError(operation, "min_value and max_value cannot both be None")
-    length = F.length(_text(frame, kwargs, operation))
+    length = F.length(patterns.text(frame, kwargs, operation))
     return between(length, low, high, bool(kwargs.get("strict_min")), bool(kwargs.get("strict_max")))
 
 
@@ -170,7 +90,7 @@ def _length_equals(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> C
     bound = as_bound(kwargs["value"], operation)
     if not isinstance(bound, float):
         raise FunctionError(operation, f"{kwargs['value']!r} is not a number")
-    return F.length(_text(frame, kwargs, operation)) == F.lit(bound)
+    return F.length(patterns.text(frame, kwargs, operation)) == F.lit(bound)
 
 
 def _pair(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> tuple[Column, Column]:
@@ -249,15 +169,15 @@ _EXPECTED: dict[str, Expected] = {
     "column_values_to_be_between": _between,
     "column_values_to_be_in_set": _in_set,
     "column_values_to_not_be_in_set": _opposite(_in_set),
-    "column_values_to_match_regex": _regex,
-    "column_values_to_not_match_regex": _opposite(_regex),
-    "column_values_to_match_regex_list": _regex_list,
-    "column_values_to_not_match_regex_list": _no_regex_of_list,
-    "column_values_to_match_like_pattern": _like_pattern,
-    "column_values_to_not_match_like_pattern": _opposite(_like_pattern),
-    "column_values_to_match_like_pattern_list": _like_list,
+    "column_values_to_match_regex": patterns.regex,
+    "column_values_to_not_match_regex": _opposite(patterns.regex),
+    "column_values_to_match_regex_list": patterns.regex_list,
+    "column_values_to_not_match_regex_list": patterns.no_regex_of_list,
+    "column_values_to_match_like_pattern": patterns.like_pattern,
+    "column_values_to_not_match_like_pattern": _opposite(patterns.like_pattern),
+    "column_values_to_match_like_pattern_list": patterns.like_list,
     # No pattern at all may match, whatever `match_on` would say.
-    "column_values_to_not_match_like_pattern_list": _opposite(_like_list),
+    "column_values_to_not_match_like_pattern_list": _opposite(patterns.like_list),
     "column_value_lengths_to_be_between": _lengths_between,
     "column_value_lengths_to_equal": _length_equals,
     "column_pair_values_a_to_be_greater_than_b": _greater,
