@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
-from urllib.request import url2pathname
 
 import structlog
 import tenacity
@@ -186,15 +185,20 @@ class StreamRunner:
             self.reports.append(report)
             if self._on_batch:
                 self._on_batch(report)
-        except BaseException as error:
+        except Exception as error:
             self.error = error
             raise
+        except BaseException as error:
+            # The bridge to the JVM passes on Exceptions only; anything else would leave Spark waiting for an answer.
+            self.error = error
+            raise RuntimeError(repr(error)) from error
 
     def _run(self, frame: DataFrame, batch_id: int) -> BatchReport:
         txid = self._epoch.txid(batch_id)
         if self._tracker.state(txid) is BatchState.SKIPPED:
             return BatchReport(self._group.topology.name, self._group.name, txid, 0, 0, 0, (), 0.0, skipped=True)
         position = self._position(batch_id)
+        frame = self._group.source.of_batch(frame, position.files)
         stream_batch = StreamBatch(self._group, self._epoch, self._tracker, self._listeners, self._sizes)
         tries = 0
         while True:
@@ -274,7 +278,7 @@ class StreamRunner:
 def _bytes_of(files: frozenset[str]) -> int | None:
     """Size of a batch's files, or None where they are not local."""
     try:
-        return sum(os.path.getsize(url2pathname(file)) if "%" in file else os.path.getsize(file) for file in files)
+        return sum(os.path.getsize(file) for file in files)
     except OSError:
         return None
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-from pipelines.errors import MissingPathError
+from pipelines.errors import MissingPathError, SourceError
 from pipelines.graph.fields import parse_ddl
 
 if TYPE_CHECKING:
@@ -43,8 +44,21 @@ class Source(Protocol):
     def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
         """A frame of all that is there now (same columns), and its positions: the `_file` values that it can hold."""
 
+    def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
+        """The rows of a stream's batch: the frame that Spark hands over, or one that reads the same files (as `file_key`)."""
+
     def positions(self, checkpoint: Path, first: int, last: int) -> frozenset[str]:
         """The positions (as `file_key`) that the stream's batches `first..last` (Spark's ids) took, from its checkpoint."""
+
+
+_PATTERN = re.compile(r"[\\\[\]{}?*]")
+# Spark's default forgets files a week older than the newest: one that comes late with its old time would never be read.
+_MAX_FILE_AGE = "36500d"
+
+
+def literal_path(path: str) -> str:
+    """A path as Spark reads it, which takes `?`, `*`, `[` and `{` for patterns."""
+    return _PATTERN.sub(r"\\\g<0>", path)
 
 
 def file_key(address: str) -> str:
@@ -98,14 +112,20 @@ class FileSource:
         """Nothing to make ready: the files are the user's."""
 
     def check(self, name: str, spark: SparkSession) -> None:
-        """The folder is there, and its first file fits the schema.
+        """The folder is there, its files have names that can be read, and the first one fits the schema.
 
         Raises:
-            MissingPathError, SourceSchemaError
+            MissingPathError, SourceError, SourceSchemaError
         """
         if not Path(self.path).is_dir():
             raise MissingPathError(name, self.path)
         files = sorted(p for p in Path(self.path).rglob("*") if p.is_file() and p.name[0] not in "._")
+        for file in files:
+            if ":" in file.name:
+                raise SourceError(
+                    f'source "{name}": Spark cannot read a file with a colon in its name: {file}',
+                    hint="rename the file",
+                )
         if files:
             self.check_file(name, files[0])
 
@@ -113,21 +133,35 @@ class FileSource:
         """Compare one file with the schema; the formats override it."""
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        reader = spark.readStream.schema(self._read_schema()).format(self.format).options(**self._options())
+        reader = spark.readStream.schema(self._read_schema()).format(self.format)
+        reader = reader.options(**{"maxFileAge": _MAX_FILE_AGE, **self._options()})
+        # Spark's default leaves out, without a word, a file that is seven days older than the newest one.
+        reader = reader.option("maxFileAge", "36500d")
         if self.max_bytes_per_batch:
             reader = reader.option("maxBytesPerTrigger", self.max_bytes_per_batch)
         if self.max_files_per_batch:
             reader = reader.option("maxFilesPerTrigger", self.max_files_per_batch)
-        return self._with_position(reader.load(self.path))
+        return self._with_position(reader.load(literal_path(self.path)))
 
     def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
-        frame = spark.read.schema(self._read_schema()).format(self.format).options(**self._options()).load(self.path)
+        frame = self._read(spark, [self.path])
         return self._with_position(frame), frozenset(file_address(file) for file in frame.inputFiles())
 
-    def positions(self, checkpoint: Path, first: int, last: int) -> frozenset[str]:
-        from pipelines.sources.file_log import files_of_batches
+    def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
+        """The frame, unless a name looks like a pattern: then Spark's stream reads the batch's other files repeatedly."""
+        if not any(_PATTERN.search(file) for file in files):
+            return frame
+        return self._with_position(self._read(frame.sparkSession, sorted(files)))
 
-        return frozenset(file_key(file) for file in files_of_batches(checkpoint / "sources" / "0", first, last))
+    def _read(self, spark: SparkSession, paths: list[str]) -> DataFrame:
+        reader = spark.read.schema(self._read_schema()).format(self.format).options(**self._options())
+        return reader.load([literal_path(path) for path in paths])
+
+    def positions(self, checkpoint: Path, first: int, last: int) -> frozenset[str]:
+        from pipelines.sources.file_log import files_of_batches, log_offset
+
+        start, end = log_offset(checkpoint, first - 1) + 1, log_offset(checkpoint, last)
+        return frozenset(file_key(file) for file in files_of_batches(checkpoint / "sources" / "0", start, end))
 
     def _read_schema(self) -> str:
         return f"{self.schema}, {CORRUPT} string" if self.text else self.schema

@@ -1,0 +1,208 @@
+"""Each source row counts exactly once in a state, in whatever order streams, catch-ups and backfills meet it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipelines import Lake, Runtime
+from pipelines.execution.bounded import SourceGoneError
+from pipelines.quality import drop
+from pipelines.sources import JsonFiles
+from pipelines.trident import Count, DeltaState, Sum, TridentTopology
+
+SCHEMA = "day string, key string, n bigint"
+Row = tuple[str, str, int]
+
+
+class Shop:
+    """A folder of JSON files, a sliced flow over it, and what its states must hold."""
+
+    def __init__(self, spark: SparkSession, root: Path, files_per_batch: int = 1) -> None:
+        self.folder = root / "in"
+        self.folder.mkdir()
+        self.lake = Lake(root / "lake")
+        self.runtime = Runtime(spark, self.lake)
+        self.topology = TridentTopology("sales")
+        rows = self.topology.new_stream(
+            "sold", JsonFiles(self.folder, SCHEMA, max_files_per_batch=files_per_batch), slice_by="day"
+        ).gate(drop("expect_column_values_to_be_between", column="n", min_value=0), name="sane")
+        rows.partition_persist(DeltaState("sales"))
+        rows.group_by("key").persistent_aggregate(DeltaState("totals"), [Count("sales"), Sum("n", "sum_n")])
+        self.rows: list[Row] = []
+        self.files = 0
+
+    def arrive(self, *rows: Row, torn: str = "") -> None:
+        """A further file, later than those before."""
+        file = self.folder / f"{self.files:04d}.json"
+        lines = [json.dumps(dict(zip(("day", "key", "n"), row, strict=True))) for row in rows]
+        file.write_text("\n".join([*lines, *([torn] if torn else [])]) + "\n")
+        os.utime(file, (1_700_000_000 + self.files, 1_700_000_000 + self.files))
+        self.files += 1
+        self.rows += rows
+
+    def catch_up(self, max_batches: int | None = None) -> list[int]:
+        return [batch.txid for batch in self.runtime.catch_up(self.topology, max_batches=max_batches).batches]
+
+    def backfill(self, *days: str) -> None:
+        assert not self.runtime.backfill(self.topology, days).failed
+
+    def check(self, rows: Sequence[Row] | None = None) -> None:
+        """Both states and quarantine hold exactly these rows (all that arrived)."""
+        rows = self.rows if rows is None else rows
+        good = [row for row in rows if row[2] >= 0]
+        held = [(r["day"], r["key"], r["n"]) for r in self.lake.state("sales").scan().to_pylist()]
+        assert Counter(held) == Counter(good)
+        totals = {r["key"]: (r["sales"], r["sum_n"]) for r in self.lake.state("totals").scan().to_pylist()}
+        keys = {key for _, key, _ in good}
+        expected = {k: (sum(1 for r in good if r[1] == k), sum(r[2] for r in good if r[1] == k)) for k in keys}
+        assert {key: value for key, value in totals.items() if value != (0, 0)} == expected
+        bad = Counter(json.dumps({"day": d, "key": k, "n": n}) for d, k, n in rows if n < 0)
+        assert Counter(_compact(row) for row in self.refused("sane")) == Counter(
+            _compact(row) for row in bad.elements()
+        )
+
+    def refused(self, stage: str) -> list[str]:
+        if not self.lake.quarantine_path("sales").exists():
+            return []
+        found = self.lake.quarantine("sales").scan().to_pylist()
+        return [row["row"] for row in found if row["stage"] == stage]
+
+
+def _compact(text: str) -> str:
+    return json.dumps(json.loads(text))
+
+
+@pytest.fixture
+def shop(spark: SparkSession, tmp_path: Path) -> Shop:
+    return Shop(spark, tmp_path)
+
+
+def test_a_day_backfilled_before_the_stream_reaches_it(shop: Shop) -> None:
+    shop.arrive(("d1", "a", 1), ("d2", "a", 10))
+    shop.arrive(("d1", "b", 2), ("d1", "b", -1))
+    shop.backfill("d1")
+    shop.check([row for row in shop.rows if row[0] == "d1"])
+    assert shop.catch_up() == [0, 1]
+    shop.check()
+
+
+def test_a_day_that_the_stream_has_counted_and_half_counted(shop: Shop) -> None:
+    shop.arrive(("d1", "a", 1), ("d2", "a", 10))
+    shop.arrive(("d1", "b", 2), ("d2", "c", -5))
+    assert shop.catch_up(max_batches=1) == [0]
+    shop.backfill("d1")
+    shop.check([*shop.rows[:2], shop.rows[2]])
+    shop.backfill("d1", "d2")
+    shop.check()
+    assert shop.catch_up() == [1]
+    shop.check()
+    shop.backfill("d2", "d1")
+    shop.backfill("d2")
+    shop.check()
+    shop.arrive(("d1", "z", 7))
+    assert shop.catch_up() == [2]
+    shop.check()
+
+
+def test_malformed_records_are_quarantined_once(shop: Shop) -> None:
+    shop.arrive(("d1", "a", 1), torn='{"day": "d1", "k')
+    shop.backfill("d1")
+    assert shop.refused("source") == ['{"day": "d1", "k']
+    shop.catch_up()
+    shop.arrive(("d2", "a", 1), torn="{")
+    shop.catch_up()
+    shop.backfill("d1", "d2")
+    assert sorted(shop.refused("source")) == ["{", '{"day": "d1", "k']
+    shop.check()
+
+
+def test_rows_without_a_slice_are_quarantined(shop: Shop) -> None:
+    shop.arrive(("d1", "a", 1))
+    (shop.folder / "0000.json").write_text('{"day": "d1", "key": "a", "n": 1}\n{"key": "x", "n": 2}\n')
+    report = shop.runtime.catch_up(shop.topology)
+    assert (report.received, report.quarantined) == (2, 1)
+    assert [_compact(row) for row in shop.refused("source")] == ['{"day": null, "key": "x", "n": 2}']
+    shop.check()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_any_order(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    """Files, batches and backfills at random; at the end every row counts once."""
+    shop, choose = Shop(spark, tmp_path, files_per_batch=2), random.Random(seed)
+    for _ in range(6):
+        for _ in range(choose.randint(1, 3)):
+            rows = [(choose.choice(("d1", "d2", "d3")), choose.choice("abc"), choose.randint(-1, 9)) for _ in range(4)]
+            shop.arrive(*rows)
+        steps: list[Callable[[], object]] = [
+            lambda: shop.catch_up(max_batches=1),
+            lambda: shop.backfill(*choose.sample(("d1", "d2", "d3"), 2)),
+        ]
+        choose.shuffle(steps)
+        for step in steps:
+            step()
+    shop.catch_up()
+    shop.check()
+
+
+def test_a_crash_between_two_states_then_a_backfill(spark: SparkSession, shop: Shop) -> None:
+    """One state has the batch, the other has not; the backfill comes first, then the replay of the batch."""
+    shop.arrive(("d1", "a", 1), ("d2", "a", 10))
+    shop.arrive(("d1", "b", 2), ("d1", "b", -1), ("d2", "q", -1))
+
+    class StopError(BaseException):
+        pass
+
+    def stop(moment: str, state: str, txid: int) -> None:
+        if (moment, state, txid) == ("committing", "totals", 1):
+            raise StopError
+
+    with pytest.raises(StopError):
+        Runtime(spark, shop.lake, listeners=[stop]).catch_up(shop.topology)
+    assert shop.lake.state("sales").last_txid() == 1
+    assert shop.lake.state("totals").last_txid() == 0
+    shop.backfill("d1")
+    shop.catch_up()
+    shop.check()
+    assert [c.txid for c in shop.lake.state("totals").commits.batches()] == [0, 1]
+
+
+def test_beside_a_running_stream(shop: Shop) -> None:
+    shop.arrive(("d1", "a", 1))
+    flow = shop.runtime.stream(shop.topology, trigger_seconds=0.1)
+    try:
+        for number in range(6):
+            shop.arrive((f"d{number % 2 + 1}", "abc"[number % 3], number), ("d1", "a", -1))
+            shop.backfill("d1", "d2")
+    finally:
+        flow.stop()
+    shop.catch_up()
+    shop.check()
+
+
+def test_a_backfill_does_not_lose_rows_whose_files_are_gone(shop: Shop) -> None:
+    shop.arrive(("d1", "a", 1))
+    shop.arrive(("d1", "a", 2))
+    shop.catch_up()
+    (shop.folder / "0000.json").unlink()
+    with pytest.raises(SourceGoneError) as caught:
+        shop.backfill("d1")
+    assert [Path(file).name for file in caught.value.files] == ["0000.json"]
+    shop.check()
+
+
+def test_reads_as_of_a_txid(shop: Shop) -> None:
+    for number in range(3):
+        shop.arrive(("d1", "a", number + 1))
+    shop.catch_up()
+    state = shop.lake.state("totals")
+    assert [state.get([{"key": "a"}], txid=t)[0]["sum_n"] for t in (0, 1, 2)] == [1, 3, 6]
+    kinds = [(c.kind, c.txid, c.rows) for c in state.history() if c.kind == "batch"]
+    assert kinds == [("batch", 0, 1), ("batch", 1, 1), ("batch", 2, 1)]
