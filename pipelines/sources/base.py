@@ -45,10 +45,10 @@ class Source(Protocol):
         """A frame of all that is there now (same columns), and its positions: the `_file` values that it can hold."""
 
     def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
-        """The rows of a stream's batch: the frame that Spark hands over, or one that reads the same files (as `file_key`)."""
+        """The rows of a stream's batch: the frame that Spark hands over, or one that reads the same `files` (keys)."""
 
     def positions(self, checkpoint: Path, first: int, last: int) -> frozenset[str]:
-        """The positions (as `file_key`) that the stream's batches `first..last` (Spark's ids) took, from its checkpoint."""
+        """The positions (as `file_key`) that the stream's batches `first..last` (Spark's ids) took, by its checkpoint."""
 
 
 _PATTERN = re.compile(r"[\\\[\]{}?*]")
@@ -62,7 +62,7 @@ def literal_path(path: str) -> str:
 
 
 def file_key(address: str) -> str:
-    """One form for a file's address, to compare: Spark writes `file:/a%20b`, `file:///a%20b` and `/a b` for one file."""
+    """One form for a file's address, to compare: Spark writes `file:/a%20b`, `file:///a%20b`, `/a b` for one file."""
     parts = urlsplit(address)
     return unquote(parts.path) if parts.scheme in ("", "file") else unquote(address)
 
@@ -148,7 +148,7 @@ class FileSource:
         return self._with_position(frame), frozenset(file_address(file) for file in frame.inputFiles())
 
     def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
-        """The frame, unless a name looks like a pattern: then Spark's stream reads the batch's other files repeatedly."""
+        """The frame, unless a name looks like a pattern: then Spark's stream reads the batch's other files twice."""
         if not any(_PATTERN.search(file) for file in files):
             return frame
         return self._with_position(self._read(frame.sparkSession, sorted(files)))

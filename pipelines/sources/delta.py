@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from urllib.parse import quote
 
 from deltalake import DeltaTable
 
 from pipelines.errors import MissingPathError, SourceSchemaError
 from pipelines.graph.fields import parse_ddl
-from pipelines.sources.base import CORRUPT, FILE, file_address, file_key
+from pipelines.sources.base import CORRUPT, FILE, file_key
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 
 class DeltaTableSource:
     """An append-only Delta table; a batch is the next of its data files.
 
-    Positions are the table's data files. A table whose files were rewritten (OPTIMIZE) after a stream read them can still
-    be streamed, but not backfilled: the backfill is refused.
+    Positions are the table's data files. A table whose files were rewritten (OPTIMIZE) after a stream read them can
+    still be streamed, but not backfilled: the backfill is refused.
 
     Args:
         path: the table's folder.
@@ -80,31 +81,44 @@ class DeltaTableSource:
             reader = reader.option("maxFilesPerTrigger", self.max_files_per_batch)
         if self.max_bytes_per_batch:
             reader = reader.option("maxBytesPerTrigger", self.max_bytes_per_batch)
-        return self._with_position(reader.load(self.path))
+        from pyspark.sql import functions as F
+
+        # Delta's stream has no `_metadata` column.
+        return self._with_position(reader.load(self.path), F.input_file_name())
 
     def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
+        from pyspark.sql import functions as F
+
         table = DeltaTable(self.path)
         frame = spark.read.format("delta").option("versionAsOf", table.version()).load(self.path)
-        return self._with_position(frame), frozenset(file_address(file) for file in frame.inputFiles())
+        files = frozenset(self._address(file) for file in _in_order_of_snapshot(self.path, table.version()))
+        return self._with_position(frame, F.col("_metadata.file_path")), files
+
+    def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
+        """The frame."""
+        return frame
 
     def positions(self, checkpoint: Path, first: int, last: int) -> frozenset[str]:
         return self._up_to(checkpoint, last) - self._up_to(checkpoint, first - 1)
 
     def _up_to(self, checkpoint: Path, batch: int) -> frozenset[str]:
-        """The data files that the batches up to `batch` read: the starting snapshot's, then each later commit's."""
+        """The data files that the batches up to `batch` read: the starting snapshot's, then each later commit's.
+
+        An offset is a version and the index of the last file taken: of the snapshot's files if `isStartingVersion`,
+        else of that commit's (-1: none, so everything up to the version before is taken).
+        """
         if batch < 0:
             return frozenset()
         start, end = self._start(checkpoint), _offset(checkpoint / "offsets" / str(batch))
-        files: list[str] = []
-        if start["isStartingVersion"]:
-            at_start = _in_order_of_snapshot(self.path, start["reservoirVersion"])
-            if end["isStartingVersion"]:
-                return self._keys(at_start[: end["index"] + 1])
-            files += at_start
-        first = start["reservoirVersion"] + (1 if start["isStartingVersion"] else 0)
-        for version in range(first, end["reservoirVersion"] + 1):
-            adds = _adds(self.path, version)
-            files += adds[: end["index"] + 1] if version == end["reservoirVersion"] else adds
+        if end["isStartingVersion"]:
+            return self._keys(_in_order_of_snapshot(self.path, end["reservoirVersion"])[: end["index"] + 1])
+        # A first batch that took the whole snapshot ends behind it; append-only, the snapshot is all up to there.
+        snapshot = start["reservoirVersion"] - (0 if start["isStartingVersion"] else 1)
+        files = _in_order_of_snapshot(self.path, snapshot) if snapshot >= 0 else []
+        for version in range(snapshot + 1, end["reservoirVersion"]):
+            files += _adds(self.path, version)
+        if end["index"] >= 0:
+            files += _adds(self.path, end["reservoirVersion"])[: end["index"] + 1]
         return self._keys(files)
 
     def _start(self, checkpoint: Path) -> dict[str, Any]:
@@ -115,14 +129,19 @@ class DeltaTableSource:
             kept.with_suffix(".tmp").rename(kept)
         return _offset(kept)
 
-    def _keys(self, files: list[str]) -> frozenset[str]:
-        return frozenset(file_key(f"{Path(self.path).absolute()}/{unquote(file)}") for file in files)
+    def _address(self, file: str) -> str:
+        """A file of the log, whose names are URL-encoded, as an address."""
+        folder = os.path.normpath(Path(self.path).absolute())
+        return file if file.startswith("file:") else f"file:{quote(folder)}/{file}"
 
-    def _with_position(self, frame: DataFrame) -> DataFrame:
+    def _keys(self, files: list[str]) -> frozenset[str]:
+        return frozenset(file_key(self._address(file)) for file in files)
+
+    def _with_position(self, frame: DataFrame, file: Column) -> DataFrame:
         from pyspark.sql import functions as F
 
         corrupt = F.lit(None).cast("string").alias(CORRUPT)
-        return frame.select(*(f"`{f}`" for f in self.fields), corrupt, F.col("_metadata.file_path").alias(FILE))
+        return frame.select(*(f"`{f}`" for f in self.fields), corrupt, file.alias(FILE))
 
 
 def _offset(file: Path) -> dict[str, Any]:

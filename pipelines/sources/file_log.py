@@ -1,7 +1,9 @@
 """Reading the file source's log in a Spark checkpoint: which files each batch took.
 
-Format (Spark's CompactibleFileStreamLog): one file a batch, first line `v1`, then a JSON object a line with `path` and
-`batchId`; every tenth file is `N.compact` and holds all entries up to N.
+Format (Spark's CompactibleFileStreamLog): one file a listing, first line `v1`, then a JSON object a line with `path`
+and `batchId`, which is the listing's number; every tenth file is `N.compact` and holds all entries up to N. A process
+that dies between listing and planning leaves a listing without a batch, and the next batch takes two: the offset log
+says which.
 """
 
 from __future__ import annotations
@@ -11,8 +13,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
+def log_offset(checkpoint: Path, batch: int) -> int:
+    """The last listing that the batches up to `batch` took, -1 for none.
+
+    Of a batch id that the offset log does not hold (a repartition left it out) it is that of the one before.
+    """
+    offsets = checkpoint / "offsets"
+    known = [int(p.name) for p in offsets.iterdir() if p.name.isdigit()] if offsets.is_dir() else []
+    earlier = [number for number in known if number <= batch]
+    if not earlier:
+        return -1
+    lines = (offsets / str(max(earlier))).read_text(encoding="utf-8").splitlines()
+    return int(json.loads(lines[2])["logOffset"]) if len(lines) > 2 and lines[2] != "-" else -1
+
+
 def files_of_batches(log: Path, first: int, last: int) -> Iterator[str]:
-    """Addresses of the files that the batches `first..last` took, as Spark wrote them."""
+    """Addresses of the files of the listings `first..last`, as Spark wrote them."""
     if not log.is_dir() or last < first:
         return
     compacts = sorted(int(p.stem) for p in log.glob("*.compact") if p.stem.isdigit())

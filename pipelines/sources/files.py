@@ -35,7 +35,7 @@ class CsvFiles(FileSource):
     format = "csv"
 
     def __init__(self, path: str | Path, schema: str, *, header: bool = True, **options: object) -> None:
-        # Without column pruning Spark parses every column of every line, so a line is malformed for all readers or none.
+        # Without column pruning Spark parses every column of each line: it is malformed for all readers or none.
         super().__init__(path, schema, header=header, columnPruning=False, **options)  # type: ignore[arg-type]
 
     def check_file(self, name: str, file: Path) -> None:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class FixedBatches(FileSource):
     """Batches of rows, for tests and examples: batch i has txid i (Storm's FixedBatchSpout).
 
-    The batches are laid out as one Parquet file each in the lake, so that a replay after a crash delivers the same rows.
-    More batches given later are appended; batches that are there already must not change.
+    The batches are laid out as one Parquet file each in the lake, so that a replay after a crash delivers the same
+    rows. More batches given later are appended; batches that are there already must not change.
 
     Args:
         schema: DDL, e.g. `"sentence string"`.
