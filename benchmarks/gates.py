@@ -1,0 +1,91 @@
+"""A gate of six row rules against no gate, and against great-expectations run on each batch."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.measure import Ratio, paired, scratch, seconds
+from pipelines import Lake, Runtime
+from pipelines.quality import Check, drop, run_with_great_expectations, warn
+from pipelines.sources import JsonFiles
+from pipelines.trident import Average, Count, DeltaState, TridentTopology
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS, BATCHES, ROUNDS = 200_000, 4, 3
+SCHEMA = "carrier string, origin string, dest string, delay bigint, distance bigint, tail string"
+
+
+def checks() -> list[Check]:
+    return [
+        drop("expect_column_values_to_not_be_null", column="carrier"),
+        drop("expect_column_values_to_be_in_set", column="origin", value_set=["JFK", "LGA", "EWR"]),
+        drop("expect_column_values_to_be_between", column="delay", min_value=-200, max_value=2000),
+        warn("expect_column_values_to_be_between", column="distance", min_value=1, max_value=6000),
+        warn("expect_column_value_lengths_to_equal", column="dest", value=3),
+        warn("expect_column_values_to_match_regex", column="tail", regex="^N[0-9A-Z]+$"),
+    ]
+
+
+def measure(spark: SparkSession) -> list[Ratio]:
+    with scratch("gates") as folder:
+        generate(folder / "in")
+        number = iter(range(1000))
+        gated, plain = paired(
+            lambda: run(spark, folder, next(number), gate=True),
+            lambda: run(spark, folder, next(number), gate=False),
+            ROUNDS,
+        )
+        frame = spark.read.schema(SCHEMA).json(str(folder / "in" / "0000.json")).persist()
+        frame.count()
+        by_gx = statistics.median(
+            seconds(lambda: run_with_great_expectations(frame, checks(), complete=False)) for _ in range(3)
+        )
+        frame.unpersist()
+    # What the gate itself costs a batch, beside what great-expectations costs a batch that is in memory already.
+    own = max(gated - plain, 0.001)
+    return [
+        Ratio("batch with a gate of 6 row rules", "no gate", gated, plain, "s", 1.3),
+        Ratio("a gate of 6 row rules, a batch of 200 k", "great-expectations", own, by_gx, "s", 5, "higher"),
+    ]
+
+
+def generate(folder: Path) -> None:
+    choose = random.Random(3)
+    folder.mkdir(parents=True)
+    for number in range(BATCHES):
+        file = folder / f"{number:04d}.json"
+        with file.open("w") as out:
+            for _ in range(ROWS):
+                out.write(json.dumps(_row(choose)) + "\n")
+        os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
+
+
+def _row(choose: random.Random) -> dict[str, Any]:
+    return {
+        "carrier": choose.choice(("AA", "UA", "DL", "B6")),
+        "origin": choose.choice(("JFK", "LGA", "EWR")),
+        "dest": choose.choice(("SFO", "LAX", "BOS", "MIA")),
+        "delay": choose.randint(-20, 300),
+        "distance": choose.randint(100, 3000),
+        "tail": f"N{choose.randint(100, 999)}",
+    }
+
+
+def run(spark: SparkSession, folder: Path, number: int, *, gate: bool) -> float:
+    """Median batch seconds."""
+    topology = TridentTopology("gated")
+    stream = topology.new_stream("flown", JsonFiles(folder / "in", SCHEMA, max_files_per_batch=1))
+    if gate:
+        stream = stream.gate(*checks(), name="sane")
+    kept = [Count("flights"), Average("delay", "avg_delay")]
+    stream.group_by(["carrier", "dest"]).persistent_aggregate(DeltaState("delays"), kept)
+    report = Runtime(spark, Lake(folder / f"lake{number}")).catch_up(topology)
+    assert len(report.batches) == BATCHES
+    return statistics.median(batch.seconds for batch in report.batches)
