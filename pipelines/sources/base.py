@@ -48,7 +48,7 @@ class Source(Protocol):
         """The rows of a stream's batch: the frame that Spark hands over, or one that reads the same `files` (keys)."""
 
     def positions(self, checkpoint: Path, first: int, last: int) -> frozenset[str]:
-        """The positions (as `file_key`) that the stream's batches `first..last` (Spark's ids) took, by its checkpoint."""
+        """The positions (as `file_key`) that the stream's batches `first..last` (Spark's ids) took."""
 
 
 _PATTERN = re.compile(r"[\\\[\]{}?*]")
@@ -135,8 +135,6 @@ class FileSource:
     def stream(self, spark: SparkSession) -> DataFrame:
         reader = spark.readStream.schema(self._read_schema()).format(self.format)
         reader = reader.options(**{"maxFileAge": _MAX_FILE_AGE, **self._options()})
-        # Spark's default leaves out, without a word, a file that is seven days older than the newest one.
-        reader = reader.option("maxFileAge", "36500d")
         if self.max_bytes_per_batch:
             reader = reader.option("maxBytesPerTrigger", self.max_bytes_per_batch)
         if self.max_files_per_batch:
