@@ -1,0 +1,129 @@
+"""A Delta table as a source: positions at every kind of offset, and rows that count once beside backfills."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pipelines import Lake, Runtime
+from pipelines.errors import MissingPathError, SourceSchemaError
+from pipelines.sources import DeltaTableSource
+from pipelines.sources.base import file_key
+from pipelines.trident import Count, DeltaState, Sum, TridentTopology
+
+SCHEMA = "day string, n bigint"
+DAYS = ("d1 +%é", "d2")
+
+
+def append(spark: SparkSession, table: Path, first: int, *, files: int = 3) -> None:
+    """One commit of `files` data files a day, with numbers of their own."""
+    rows = spark.range(first, first + 4 * files, 1, files).select(
+        F.element_at(F.array(*map(F.lit, DAYS)), (F.col("id") % 2 + 1).cast("int")).alias("day"), F.col("id").alias("n")
+    )
+    rows.write.format("delta").partitionBy("day").mode("append").save(str(table))
+
+
+def run(spark: SparkSession, source: DeltaTableSource, checkpoint: Path) -> list[frozenset[str]]:
+    """The files that each batch delivered, by its rows; they are those of its positions."""
+    taken: list[frozenset[str]] = []
+
+    def on_batch(frame: DataFrame, batch_id: int) -> None:
+        files = frozenset(file_key(row["_file"]) for row in frame.select("_file").collect())
+        assert source.positions(checkpoint, batch_id, batch_id) == files
+        taken.append(files)
+
+    writer = source.stream(spark).writeStream.foreachBatch(on_batch).option("checkpointLocation", str(checkpoint))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    return taken
+
+
+@pytest.mark.parametrize("limit", [None, 3])
+def test_positions_at_every_offset(spark: SparkSession, tmp_path: Path, limit: int | None) -> None:
+    """The first snapshot in the middle and at its end, then commits in the middle, at their end, several a batch."""
+    table, checkpoint = tmp_path / "a table", tmp_path / "checkpoint"
+    source = DeltaTableSource(table, SCHEMA, max_files_per_batch=limit)
+    for first in (0, 100):
+        append(spark, table, first, files=2)
+    source.check("s", spark)
+    taken = run(spark, source, checkpoint)
+    for first in (200, 300):
+        append(spark, table, first, files=3)
+    taken += run(spark, source, checkpoint)
+    assert not limit or max(map(len, taken)) <= limit
+    assert sum(map(len, taken)) == len(frozenset().union(*taken)) == 20
+    frame, positions = source.bounded(spark)
+    assert {file_key(file) for file in positions} == frozenset().union(*taken)
+    assert {file_key(row["_file"]) for row in frame.select("_file").collect()} == frozenset().union(*taken)
+    for first, last in ((0, len(taken) - 1), (0, 0), (1, len(taken) - 1), (0, -1)):
+        assert source.positions(checkpoint, first, last) == frozenset().union(*taken[first : last + 1])
+
+
+def flow(table: Path) -> TridentTopology:
+    topology = TridentTopology("totals")
+    source = DeltaTableSource(table, SCHEMA, max_files_per_batch=3)
+    topology.new_stream("numbers", source, slice_by="day").group_by("day").persistent_aggregate(
+        DeltaState("by_day"), [Count("rows"), Sum("n", "total")]
+    )
+    return topology
+
+
+def expected(firsts: Sequence[int]) -> dict[str, tuple[int, int]]:
+    """Of the commits of two files a day: rows and total a day."""
+    numbers = [n for first in firsts for n in range(first, first + 8)]
+    parts = {DAYS[i]: [n for n in numbers if n % 2 == i] for i in (0, 1)}
+    return {day: (len(some), sum(some)) for day, some in parts.items()}
+
+
+def totals(lake: Lake) -> dict[str, tuple[int, int]]:
+    return {row["day"]: (row["rows"], row["total"]) for row in lake.state("by_day").scan().to_pylist()}
+
+
+def test_backfills_beside_a_stream_of_a_table(spark: SparkSession, tmp_path: Path) -> None:
+    """A slice that the stream has half counted, one it has counted, and commits that it has not reached."""
+    table, lake = tmp_path / "table", Lake(tmp_path / "lake")
+    runtime, topology = Runtime(spark, lake), flow(table)
+    append(spark, table, 0, files=2)
+    append(spark, table, 100, files=2)
+    assert len(runtime.catch_up(topology, max_batches=1).batches) == 1
+    runtime.backfill(topology, [DAYS[0]])
+    assert totals(lake)[DAYS[0]] == expected([0, 100])[DAYS[0]]
+    runtime.backfill(topology, [DAYS[0]])
+    append(spark, table, 200, files=2)
+    runtime.catch_up(topology)
+    assert totals(lake) == expected([0, 100, 200])
+    append(spark, table, 300, files=2)
+    runtime.backfill(topology, DAYS)
+    assert totals(lake) == expected([0, 100, 200, 300])
+    runtime.catch_up(topology)
+    assert totals(lake) == expected([0, 100, 200, 300])
+
+
+def test_a_backfill_before_the_first_batch(spark: SparkSession, tmp_path: Path) -> None:
+    table, lake = tmp_path / "table", Lake(tmp_path / "lake")
+    runtime, topology = Runtime(spark, lake), flow(table)
+    append(spark, table, 0, files=2)
+    runtime.backfill(topology, [DAYS[1]])
+    assert totals(lake) == {DAYS[1]: expected([0])[DAYS[1]]}
+    runtime.catch_up(topology)
+    assert totals(lake) == expected([0])
+
+
+def test_a_table_that_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(MissingPathError) as caught:
+        DeltaTableSource(tmp_path / "table", SCHEMA).check("s", spark)
+    assert caught.value.path == str(tmp_path / "table")
+
+
+def test_a_table_with_other_types(spark: SparkSession, tmp_path: Path) -> None:
+    append(spark, tmp_path / "table", 0)
+    with pytest.raises(SourceSchemaError, match='column "n" is bigint, declared int') as caught:
+        DeltaTableSource(tmp_path / "table", "day string, n int").check("s", spark)
+    assert caught.value.seen == ("day string", "n bigint")
+    with pytest.raises(SourceSchemaError, match='column "m" is missing'):
+        DeltaTableSource(tmp_path / "table", "m int").check("s", spark)
+    assert DeltaTable(str(tmp_path / "table")).version() == 0
