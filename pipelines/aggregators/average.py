@@ -48,3 +48,6 @@ class Average(ColumnAggregator):
     def result_sql(self, column: str) -> str:
         total, count = f"sum({column}['sum'])", f"sum({column}['count'])"
         return f"CASE WHEN {count} > 0 THEN CAST({total} AS DOUBLE) / {count} END"
+
+    def fold_sql(self, column: str) -> str:
+        return f"named_struct('sum', sum({column}['sum']), 'count', sum({column}['count']))"

@@ -118,6 +118,10 @@ class ColumnAggregator(CombinerAggregator):
 
     def result_sql(self, column: str) -> str:
         """SQL (DataFusion's) that folds the stored partial values of a column and gives what a reader sees."""
+        return self.fold_sql(column)
+
+    def fold_sql(self, column: str) -> str:
+        """SQL (DataFusion's) that folds the stored partial values of a column into one partial value."""
         raise NotImplementedError
 
     def __repr__(self) -> str:

@@ -40,5 +40,5 @@ class Count(ColumnAggregator):
 
         return F.sum(value)
 
-    def result_sql(self, column: str) -> str:
+    def fold_sql(self, column: str) -> str:
         return f"sum({column})"

@@ -39,7 +39,7 @@ class Min(ColumnAggregator):
 
         return F.min(value)
 
-    def result_sql(self, column: str) -> str:
+    def fold_sql(self, column: str) -> str:
         return f"min({column})"
 
 
@@ -58,5 +58,5 @@ class Max(Min):
 
         return F.max(value)
 
-    def result_sql(self, column: str) -> str:
+    def fold_sql(self, column: str) -> str:
         return f"max({column})"

@@ -32,5 +32,5 @@ class Sum(ColumnAggregator):
 
         return F.sum(value)
 
-    def result_sql(self, column: str) -> str:
+    def fold_sql(self, column: str) -> str:
         return f"sum({column})"

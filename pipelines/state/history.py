@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
+from typing import NoReturn
 
 from pipelines.errors import ReadPointError
 from pipelines.state.record import BATCH, COMPACTION, RESET, SLICE, CommitRecord, parse_commit
@@ -96,11 +97,29 @@ class History:
             raise ReadPointError(self._name, asked, f"the last committed batch is {max(versions)}")
         earlier = [known for known in versions if known < txid]
         if not earlier:
-            oldest = records[0].time
-            raise ReadPointError(
-                self._name,
-                asked,
-                f"its log is gone; the oldest batch that can be read is {min(versions)} (log since {oldest:%Y-%m-%d %H:%M})",
-                hint="read a later txid, or keep the log longer (retention of checkpoint_compaction_job)",
-            )
+            self._too_old(asked, records[0])
         return versions[max(earlier)]
+
+    def check_kept(self, version: int, asked: str) -> None:
+        """Refuse a version whose data files a vacuum may have deleted.
+
+        Args:
+            asked: the read point in the caller's words.
+
+        Raises:
+            ReadPointError: if it is older than what the last vacuum kept.
+        """
+        records = self.records()
+        kept = max((r.record.readable_from or 0 for r in records if r.record), default=0)
+        if version < kept:
+            self._too_old(asked, next(r for r in records if r.version >= kept))
+
+    def _too_old(self, asked: str, oldest: CommitRecord) -> NoReturn:
+        readable = [txid for txid, version in self._versions.items() if version >= oldest.version]
+        batch = f", txid {min(readable)}" if readable else ""
+        raise ReadPointError(
+            self._name,
+            asked,
+            f"it is too old: versions from {oldest.version} on are kept ({oldest.time:%Y-%m-%d %H:%M} UTC{batch})",
+            hint="read a later one; keep more with a longer retention of checkpoint_compaction_job (retention_hours)",
+        )

@@ -35,7 +35,9 @@ class BatchRecord(BaseModel):
         rows: rows written to the table.
         offsets: the source's position after the batch, as its own JSON.
         claims: for `slice`: the source files whose rows of this slice the commit counts, whether the stream has met
-            them or not; the stream leaves those rows out when it does. For `compaction`: all claims still alive, by slice.
+            them or not; the stream leaves those rows out when it does. For `compaction`: all claims still alive, by
+            slice.
+        readable_from: for the commit before a vacuum: the oldest version whose data files are all still there.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -50,6 +52,7 @@ class BatchRecord(BaseModel):
     rows: int = 0
     offsets: Any = None
     claims: tuple[str, ...] | dict[str, tuple[str, ...]] | None = None
+    readable_from: int | None = None
 
     def dump(self) -> str:
         return self.model_dump_json(exclude_none=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -83,10 +83,12 @@ def _shown(value: object) -> str:
 
 
 def table_schema(columns: StructType) -> StructType:
-    """The user's columns (all nullable) with the engine's: `_txid bigint, _slice string, _gen bigint`."""
+    """The user's columns (nullable throughout) with the engine's: `_txid bigint, _slice string, _gen bigint`."""
     from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-    fields = [StructField(f.name, f.dataType, True) for f in columns.fields if f.name not in ENGINE_COLUMNS]
+    # Inside structs too: to Spark a fold of `struct<sum bigint not null>` is nullable, and it refuses to cast that back.
+    nullable = StructType.fromJson(_nullable(columns.jsonValue()))
+    fields = [f for f in nullable.fields if f.name not in ENGINE_COLUMNS]
     return StructType(
         [
             *fields,
@@ -95,3 +97,13 @@ def table_schema(columns: StructType) -> StructType:
             StructField(GEN, LongType(), True),
         ]
     )
+
+
+def _nullable(schema: Any) -> Any:
+    """A schema's JSON with every column, field and element nullable."""
+    if isinstance(schema, list):
+        return [_nullable(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    marks = ("nullable", "containsNull", "valueContainsNull")
+    return {name: True if name in marks else _nullable(one) for name, one in schema.items()}

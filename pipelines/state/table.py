@@ -74,6 +74,10 @@ class StateTable:
     def exists(self) -> bool:
         return (self.path / "_delta_log").is_dir() and DeltaTable.is_deltatable(str(self.path))
 
+    def is_state(self) -> bool:
+        """Whether the engine made it: a lake may hold Delta tables of others."""
+        return self.exists() and PROPERTY in self._latest().metadata().configuration
+
     @property
     def declared(self) -> StateSchema:
         """The state's declared schema."""
@@ -218,7 +222,8 @@ class StateTable:
         )
         if not declared.keys:
             folded = folded.where(" OR ".join(f"`{name}` IS NOT NULL" for name, _ in made))
-        types = {f.name: f.dataType for f in stored.schema}
+        # As text, which is without the `NOT NULL` that fields of a stored struct may carry.
+        types = {f.name: f.dataType.simpleString() for f in stored.schema}
         results = [(aggregator.result(F.col(f"`{name}`").cast(types[name]))).alias(name) for name, aggregator in made]
         return folded.select(*(_column(name) for name in declared.keys), *results)
 
@@ -236,6 +241,8 @@ class StateTable:
             version = self._version_at(timestamp)
         if version is None:
             return self._snapshot(self._latest())
+        shown = next((f"{name} {one}" for name, one in (("txid", txid), ("time", timestamp)) if one is not None), None)
+        self._history.check_kept(version, shown or f"version {version}")
         return self._pinned(version)
 
     def _version_at(self, timestamp: datetime) -> int:
@@ -273,7 +280,7 @@ class StateTable:
         self._snapshots[snapshot.version] = snapshot
 
     def _latest(self) -> DeltaTable:
-        """The table at its last version. A new DeltaTable is opened when the log has grown, so that snapshots stay pinned."""
+        """The table at its last version. A new one is opened when the log has grown, so that snapshots stay pinned."""
         table = self._table
         if table is None or (self.path / "_delta_log" / f"{table.version() + 1:020d}.json").exists():
             table = DeltaTable(str(self.path))

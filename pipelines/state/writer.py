@@ -1,8 +1,8 @@
 """Commits into a state table: a batch's append, the replacement of a slice.
 
-Two writers make the same commit. Small results travel to the driver as Arrow and are committed by delta-rs, in some 10 ms;
-large ones are written by Spark's Delta writer where they lie, which costs about a second of jobs a commit (measured on
-two cores, docs/adr/0002).
+Two writers make the same commit. Small results travel to the driver as Arrow and are committed by delta-rs, in some
+10 ms; large ones are written by Spark's Delta writer where they lie, which costs about a second of jobs a commit
+(measured on two cores, docs/adr/0002).
 """
 
 from __future__ import annotations
@@ -10,7 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, write_deltalake
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    PostCommitHookProperties,
+    Transaction,
+    WriterProperties,
+    write_deltalake,
+)
 from deltalake import Schema as DeltaSchema
 
 from pipelines.errors import StateSchemaError
@@ -36,6 +43,8 @@ if TYPE_CHECKING:
 # Checkpoints of the Delta log: a reader opens at most so many small files on top of one. Our history needs the small
 # files, so the log is only cleaned by the compaction job, never as a side effect of a commit.
 _CONFIGURATION = {"delta.checkpointInterval": "50", "delta.enableExpiredLogCleanup": "false"}
+# Rows a row group in folded files: they are sorted by key, and a read of a few keys decodes one row group of each.
+ROW_GROUP_ROWS = 65_536
 _HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 
 
@@ -116,8 +125,8 @@ class StateWriter:
         A roll-up of all slices stops being true, so it goes in the same commit.
         """
         assert record.slice is not None
-        string = pa.string()
-        where = f"{SLICE_COLUMN} IN ({literal(SLICE_COLUMN, record.slice, string)}, {literal(SLICE_COLUMN, ROLL_UP, string)})"
+        names = ", ".join(literal(SLICE_COLUMN, one, pa.string()) for one in (record.slice, ROLL_UP))
+        where = f"{SLICE_COLUMN} IN ({names})"
         return self._write(self._complete(rows, record.txid), record, None, where)
 
     def reset(self, record: BatchRecord) -> int:
@@ -134,6 +143,62 @@ class StateWriter:
             record = BatchRecord(kind=RESET + "_batch", flow=self.declared.flow, txid=txid)
             DeltaTable(str(self.table.path)).delete(where, commit_properties=_properties(record, None))
 
+    # --- compaction -------------------------------------------------------------------------------------------------
+
+    def rewrite_arrow(self, table: DeltaTable, rows: pa.Table, record: BatchRecord, where: str, file_bytes: int) -> int:
+        """Put `rows` (all columns, in order) in the place of those that `where` names at the version in `table`.
+
+        Returns the version. Refused by Delta (CommitFailedError) if a later commit touched what `where` names.
+        """
+        write_deltalake(
+            table,
+            rows,
+            mode="overwrite",
+            predicate=where,
+            target_file_size=file_bytes,
+            writer_properties=WriterProperties(max_row_group_size=ROW_GROUP_ROWS),
+            commit_properties=_properties(record.model_copy(update={"rows": rows.num_rows}), None),
+            post_commithook_properties=_HOOKS,
+        )
+        return table.version()
+
+    def rewrite_spark(self, frame: DataFrame, record: BatchRecord, where: str) -> int:
+        """The same with Spark; `where` may name partition columns only. Returns the version."""
+        (
+            frame.write.format("delta")
+            .mode("overwrite")
+            .option("replaceWhere", where)
+            .option("userMetadata", record.dump())
+            .save(str(self.table.path))
+        )
+        return self.table.version()
+
+    def optimize(self, table: DeltaTable, generations: list[int], record: BatchRecord, file_bytes: int) -> None:
+        """Merge small files within the partitions of some generations; the rows stay as they are."""
+        table.optimize.compact(
+            partition_filters=[(GEN, "in", [str(one) for one in generations])],
+            target_size=file_bytes,
+            writer_properties=WriterProperties(max_row_group_size=ROW_GROUP_ROWS),
+            commit_properties=_properties(record, None),
+            post_commithook_properties=_HOOKS,
+        )
+
+    def vacuum(self, table: DeltaTable, record: BatchRecord | None, hours: int, left_overs: bool) -> list[str]:
+        """Delete data files that were removed more than `hours` ago; without a record only list them.
+
+        Args:
+            left_overs: also files of that age that no commit names.
+        """
+        return table.vacuum(
+            retention_hours=hours,
+            dry_run=record is None,
+            # Delta's own floor (a week) guards tables with unknown writers; here the caller's retention decides.
+            enforce_retention_duration=False,
+            commit_properties=_properties(record, None) if record else None,
+            post_commithook_properties=_HOOKS,
+            full=left_overs,
+        )
+
     def _complete(self, rows: pa.Table, txid: int) -> pa.Table:
         schema = pa.schema(DeltaTable(str(self.table.path)).schema().to_arrow())
         count = rows.num_rows
@@ -145,7 +210,7 @@ class StateWriter:
 
     def _write(self, rows: pa.Table, record: BatchRecord, app_id: str | None, where: str | None = None) -> int:
         table = DeltaTable(str(self.table.path))
-        write_deltalake(
+        write_deltalake(  # type: ignore[call-overload]  # its overloads want the mode as a literal
             table,
             rows,
             mode="overwrite" if where else "append",

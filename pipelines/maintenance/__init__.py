@@ -1,0 +1,6 @@
+"""Maintenance: what keeps a lake fast and small while its flows run. Functions that return typed reports."""
+
+from pipelines.maintenance.compaction import compact
+from pipelines.maintenance.report import CompactionReport, TableFigures, TableReport
+
+__all__ = ["CompactionReport", "TableFigures", "TableReport", "compact"]

@@ -1,0 +1,235 @@
+"""Compaction of a flow's tables, beside its running stream."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+import tenacity
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+
+from pipelines.errors import LockedError, TrideltaError
+from pipelines.execution.checkpoint import Checkpoint
+from pipelines.maintenance import retention
+from pipelines.maintenance.figures import measure
+from pipelines.maintenance.folding import DRIVER_ROWS, fold_arrow, fold_spark
+from pipelines.maintenance.merging import merge
+from pipelines.maintenance.plan import Closed, FoldPlan, closed_generations, parts_of, plan_fold
+from pipelines.maintenance.report import CompactionReport, TableReport
+from pipelines.state.lake import Lake
+from pipelines.state.record import COMPACTION, BatchRecord
+from pipelines.state.table import LOG_LAYOUT, StateTable
+from pipelines.state.writer import StateWriter
+from pipelines.trident.topology import TridentTopology
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = structlog.get_logger(__name__)
+
+# A commit meets another one within milliseconds or not at all: a few tries with a short wait are many.
+_TRIES, _WAIT_SECONDS = 5, 0.2
+
+
+def compact(
+    spark: SparkSession | None,
+    lake: Lake,
+    flow: TridentTopology | str,
+    *,
+    retention_hours: float = 168.0,
+    open_generations: int | None = None,
+    progress: Callable[[TableReport], None] | None = None,
+    lock_wait_seconds: float = 600.0,
+) -> CompactionReport:
+    """Fold, merge, vacuum and clean the tables of a flow. Results of reads stay what they are.
+
+    Safe beside the flow's stream, which appends meanwhile; backfills wait. Killed at any point it leaves tables that
+    read the same, and the next run takes up what is left.
+
+    Args:
+        spark: a session; None if no table needs one (large states, tables of rows).
+        lake: where the tables are.
+        flow: the topology or its name.
+        retention_hours: how far back states stay readable, by txid, version or time.
+        open_generations: generations to leave as they are, the one that the stream writes included; None: 1 while a
+            stream runs, and 0, everything that is committed, while none does.
+        progress: called with each table's report.
+        lock_wait_seconds: how long to wait for a backfill or another compaction.
+
+    Raises:
+        TrideltaError: an argument is out of its range.
+        LockedError: a backfill or another compaction holds the flow for too long.
+    """
+    if retention_hours < 0 or (open_generations is not None and open_generations < 0):
+        raise TrideltaError("retention_hours and open_generations cannot be negative")
+    started = time.monotonic()
+    name = flow if isinstance(flow, str) else flow.name
+    work = _Compaction(spark, lake, name, retention_hours)
+    reports = []
+    with work.alone(_groups(lake, flow), open_generations, lock_wait_seconds):
+        for table in _tables(lake, name):
+            reports.append(work.table(table))
+            if progress:
+                progress(reports[-1])
+    return CompactionReport(name, tuple(reports), time.monotonic() - started)
+
+
+def _groups(lake: Lake, flow: TridentTopology | str) -> list[Checkpoint]:
+    """The checkpoints of the flow's batch groups; of a topology also those that no run has made yet."""
+    name = flow if isinstance(flow, str) else flow.name
+    declared = [] if isinstance(flow, str) else [spout.stream for spout in flow.spouts]
+    folder = lake.checkpoint_path(name, "any").parent
+    there = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+    return [Checkpoint(name, lake.checkpoint_path(name, group)) for group in sorted({*declared, *there})]
+
+
+def _tables(lake: Lake, flow: str) -> Iterator[StateTable]:
+    for name in lake.states():
+        table = lake.state(name)
+        if table.is_state() and table.declared.flow == flow:
+            yield table
+    quarantine = lake.table(lake.quarantine_path(flow), f"quarantine of {flow}")
+    if quarantine.exists():
+        yield quarantine
+
+
+@dataclass
+class _Done:
+    """What happened to a table so far."""
+
+    slices: int = 0
+    rolled_up: bool = False
+    conflicts: int = 0
+
+
+@dataclass
+class _Compaction:
+    """One run over a flow's tables."""
+
+    spark: SparkSession | None
+    lake: Lake
+    flow: str
+    retention_hours: float
+    groups: list[Checkpoint] = field(default_factory=list)
+    open_generations: int = 1
+
+    @contextmanager
+    def alone(self, groups: list[Checkpoint], open_generations: int | None, wait: float) -> Iterator[None]:
+        """Keep backfills and other compactions out; and the stream, where its open generation is rewritten too."""
+        self.groups = groups
+        with ExitStack() as locks:
+            for group in groups:
+                locks.enter_context(group.rewriting(wait))
+            standing = not any(_runs(group) for group in groups)
+            self.open_generations = (0 if standing else 1) if open_generations is None else open_generations
+            if self.open_generations == 0:
+                for group in groups:
+                    locks.enter_context(group.committing(wait))
+            yield
+
+    # --- a table ----------------------------------------------------------------------------------------------------
+
+    def table(self, table: StateTable) -> TableReport:
+        started = time.monotonic()
+        writer, done, before = StateWriter(table, table.declared), _Done(), measure(table)
+        self._rewrite(writer, done)
+        limit = retention.bound(table, self.retention_hours, unfinished=any(map(_unfinished, self.groups)))
+        files = retention.vacuum(writer, limit, self._record(table))
+        retention.checkpoint(table)
+        cleaned = retention.clean_log(table, limit)
+        after = measure(table)
+        return TableReport(
+            state=table.name,
+            layout=table.declared.layout,
+            version=table.version(),
+            seconds=time.monotonic() - started,
+            before=before,
+            after=after,
+            slices_folded=done.slices,
+            rolled_up=done.rolled_up,
+            files_removed=files,
+            log_files_removed=cleaned,
+            conflicts=done.conflicts,
+        )
+
+    def _rewrite(self, writer: StateWriter, done: _Done) -> None:
+        """Fold or merge; where Delta finds a conflict once more, from what the table holds then."""
+
+        def conflict(state: tenacity.RetryCallState) -> None:
+            done.conflicts += 1
+            logger.info("compaction conflict", flow=self.flow, state=writer.table.name, attempt=state.attempt_number)
+
+        for attempt in tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(_conflicts()),
+            stop=tenacity.stop_after_attempt(_TRIES),
+            wait=tenacity.wait_random_exponential(_WAIT_SECONDS),
+            before_sleep=conflict,
+            reraise=True,
+        ):
+            with attempt:
+                self._rewrite_once(writer, done)
+
+    def _rewrite_once(self, writer: StateWriter, done: _Done) -> None:
+        table = writer.table
+        closed = closed_generations(table.last_txid(), self.open_generations)
+        opened = DeltaTable(str(table.path))
+        if table.declared.layout == LOG_LAYOUT:
+            plan = plan_fold(parts_of(opened), closed)
+            if plan.work:
+                self._fold(writer, opened, plan)
+            done.slices, done.rolled_up = len(plan.slices), plan.rolls_up
+        else:
+            done.slices = merge(writer, opened, self._merge_closed(closed), self._record(table))
+
+    def _merge_closed(self, closed: Closed) -> Closed:
+        return closed
+
+    def _fold(self, writer: StateWriter, opened: DeltaTable, plan: FoldPlan) -> None:
+        record = self._record(writer.table)
+        if plan.rows <= DRIVER_ROWS:
+            fold_arrow(writer, opened, plan, record)
+        elif self.spark is None:
+            raise TrideltaError(
+                f'state "{writer.table.name}" is too large to be folded without Spark', hint="pass a session"
+            )
+        else:
+            fold_spark(writer, self.spark, opened.version(), plan, record)
+
+    def _record(self, table: StateTable) -> BatchRecord:
+        """What the commit says: the last txid and the epoch that it covers, and every claim that is still alive."""
+        txid = table.last_txid()
+        claims = {slice_: tuple(sorted(files)) for slice_, files in table.commits.claims().items() if files}
+        return BatchRecord(
+            kind=COMPACTION,
+            flow=self.flow,
+            epoch=max((commit.epoch or 0 for commit in table.history()), default=0),
+            txid=-1 if txid is None else txid,
+            claims=claims or None,
+        )
+
+
+def _runs(checkpoint: Checkpoint) -> bool:
+    """Whether a stream holds this checkpoint, in any process."""
+    try:
+        with checkpoint.running(0):
+            return False
+    except LockedError:
+        return True
+
+
+def _unfinished(checkpoint: Checkpoint) -> bool:
+    """Whether the last batch that Spark planned lacks Spark's own commit."""
+    last = checkpoint.last_batch()
+    return last >= 0 and not (checkpoint.spark / "commits" / str(last)).exists()
+
+
+def _conflicts() -> tuple[type[Exception], ...]:
+    """The classes by which delta-rs and Delta on Spark say that another commit came first."""
+    from delta.exceptions import DeltaConcurrentModificationException
+
+    return CommitFailedError, DeltaConcurrentModificationException

@@ -1,0 +1,129 @@
+"""Folding the closed generations of a log state: one row a key, one commit.
+
+The commit holds the folded slices and the roll-up together, so that at every version of the table a reader finds either
+the old rows or the new ones: a roll-up and slices that were folded past it would count rows twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+
+from pipelines.maintenance.plan import TARGET_FILE_BYTES, FoldPlan
+from pipelines.state.literals import literal, quoted
+from pipelines.state.record import BatchRecord
+from pipelines.state.schema import GEN, ROLL_UP, SLICE_COLUMN, TXID
+from pipelines.state.writer import StateWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# Up to so many stored rows are folded by DataFusion in this process: some 100 MB of Arrow and a second of work, where
+# Spark needs seconds of jobs. Beyond, Spark spreads and spills.
+DRIVER_ROWS = 2_000_000
+
+
+def fold_arrow(writer: StateWriter, table: DeltaTable, plan: FoldPlan, record: BatchRecord) -> int:
+    """Fold without Spark; returns the version.
+
+    Args:
+        table: the version to read, which is also the one that the commit starts from: Delta removes exactly the files
+            that were read, and refuses the commit if what it read changed since.
+    """
+    stored = pa.schema(table.schema().to_arrow())
+    context = QueryBuilder().register("state", table)
+    sql = _slices_sql(writer, plan) + _roll_up_sql(writer, plan)
+    rows = pa.concat_tables([pa.table(context.execute(one).read_all()).cast(stored) for one in sql])
+    return writer.rewrite_arrow(table, rows, record, _where(plan), TARGET_FILE_BYTES)
+
+
+def fold_spark(writer: StateWriter, spark: SparkSession, version: int, plan: FoldPlan, record: BatchRecord) -> int:
+    """Fold with Spark; returns the version.
+
+    The rows are read at one version and Delta replaces what a later one holds. Nothing closed changes between the two:
+    streams append to generations that `plan` leaves alone, or wait, and the rewrite lock keeps backfills and other
+    compactions out.
+    """
+    from pyspark.sql import functions as F
+
+    stored = spark.read.format("delta").option("versionAsOf", version).load(str(writer.table.path))
+    keys = [f"`{name}`" for name in writer.declared.keys]
+    found = [
+        _folded(writer, stored.where(where), by).withColumn(SLICE_COLUMN, F.expr(slice_))
+        for where, by, slice_ in _spark_parts(plan, keys)
+    ]
+    frame = found[0] if len(found) == 1 else found[0].unionByName(found[1])
+    frame = frame.withColumn(GEN, F.lit(plan.closed.gen).cast("long")).select(*(f"`{name}`" for name in stored.columns))
+    files = max(1, -(-plan.bytes // TARGET_FILE_BYTES))
+    order = [SLICE_COLUMN, *keys]
+    frame = frame.repartitionByRange(files, *order).sortWithinPartitions(*order)
+    return writer.rewrite_spark(frame, record, _where(plan))
+
+
+def _spark_parts(plan: FoldPlan, keys: list[str]) -> list[tuple[str, list[str], str]]:
+    """Condition, grouping, and the slice of the folded rows."""
+    parts = []
+    if plan.slices:
+        parts.append((_slices_where(plan), [SLICE_COLUMN, *keys], SLICE_COLUMN))
+    if plan.rolls_up:
+        parts.append((_roll_up_where(plan), keys, f"'{ROLL_UP}'"))
+    return parts
+
+
+def _folded(writer: StateWriter, stored: DataFrame, by: list[str]) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    types = {f.name: f.dataType.simpleString() for f in stored.schema}
+    values = [
+        value.make().fold(F.col(f"`{value.name}`")).cast(types[value.name]).alias(value.name)
+        for value in writer.declared.values
+    ]
+    return stored.groupBy(*(F.col(name) for name in by)).agg(*values, F.max(TXID).alias(TXID))
+
+
+# --- SQL, for DataFusion and for Spark ------------------------------------------------------------------------------
+
+
+def _slices_where(plan: FoldPlan) -> str:
+    return f"{GEN} < {plan.closed.before} AND {SLICE_COLUMN} IN ({_names(plan.slices)})"
+
+
+def _roll_up_where(plan: FoldPlan) -> str:
+    """The rows that the new roll-up stands for: the old roll-up and the generations after it."""
+    if plan.since is None:
+        return f"{GEN} < {plan.closed.before} AND {SLICE_COLUMN} <> '{ROLL_UP}'"
+    return f"{GEN} < {plan.closed.before} AND ({SLICE_COLUMN} = '{ROLL_UP}' OR {GEN} > {plan.since})"
+
+
+def _where(plan: FoldPlan) -> str:
+    """The rows that the commit replaces."""
+    names = (*plan.slices, ROLL_UP) if plan.rolls_up else plan.slices
+    return f"{GEN} < {plan.closed.before} AND {SLICE_COLUMN} IN ({_names(names)})"
+
+
+def _names(slices: tuple[str, ...]) -> str:
+    return ", ".join(literal(SLICE_COLUMN, name, pa.string()) for name in slices)
+
+
+def _slices_sql(writer: StateWriter, plan: FoldPlan) -> list[str]:
+    return [_select(writer, plan, SLICE_COLUMN, _slices_where(plan))] if plan.slices else []
+
+
+def _roll_up_sql(writer: StateWriter, plan: FoldPlan) -> list[str]:
+    return [_select(writer, plan, f"'{ROLL_UP}'", _roll_up_where(plan))] if plan.rolls_up else []
+
+
+def _select(writer: StateWriter, plan: FoldPlan, slice_: str, where: str) -> str:
+    declared = writer.declared
+    keys = [quoted(name) for name in declared.keys]
+    folds = {value.name: value.make().fold_sql(quoted(value.name)) for value in declared.values}
+    columns = [f"{folds[name]} AS {quoted(name)}" if name in folds else quoted(name) for name in declared.names]
+    group = ", ".join(keys if slice_ != SLICE_COLUMN else [SLICE_COLUMN, *keys])
+    return (
+        f"SELECT {', '.join(columns)}, max({TXID}) AS {TXID}, {slice_} AS {SLICE_COLUMN}, "
+        f"CAST({plan.closed.gen} AS BIGINT) AS {GEN} FROM state WHERE {where}"
+        # Sorted by key, so that a read of some keys skips row groups and files by their least and greatest values.
+        + (f" GROUP BY {group} ORDER BY {group}" if group else " HAVING count(*) > 0")
+    )

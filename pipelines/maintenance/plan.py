@@ -1,0 +1,124 @@
+"""What to fold: decided from the table's partitions alone, without Spark and without reading a row."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from pipelines.state.record import generation
+from pipelines.state.schema import GEN, ROLL_UP, SLICE_COLUMN
+
+# The size of a data file to aim for: so large that a scan is not opening files, so small that cores share a table.
+TARGET_FILE_BYTES = 96 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Part:
+    """A partition of a state table: one slice's files of one generation."""
+
+    slice: str
+    gen: int
+    files: int
+    bytes: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Closed:
+    """Which generations a compaction may rewrite.
+
+    Attributes:
+        before: rows with a lower `_gen` are rewritten; the stream only ever appends to this generation and later ones,
+            or stands still meanwhile.
+        gen: the generation that rewritten rows get. Lower than that of any batch to come, so that a roll-up of this
+            generation never hides one.
+    """
+
+    before: int
+    gen: int
+
+
+def closed_generations(last_txid: int | None, open_generations: int) -> Closed:
+    """The generations that are closed, seen from the table's own last commit.
+
+    The table's own, because states of one batch group commit one after the other. A batch that is being tried again has
+    the txid after the last one: at the edge (last 63, next 64) that is the next generation, and 63's still counts as
+    open.
+
+    Args:
+        last_txid: the last txid that a stream committed to this table, None for none.
+        open_generations: how many generations, the last txid's included, stay as they are. 0 takes all that is
+            committed: only for a flow whose stream stands still.
+    """
+    current = 0 if last_txid is None else generation(last_txid)
+    before = current + 1 - open_generations
+    return Closed(before, min(before, current) - 1)
+
+
+@dataclass(frozen=True)
+class FoldPlan:
+    """What one commit of a compaction rewrites.
+
+    Attributes:
+        closed: the generations.
+        slices: slices whose closed rows become one row a key.
+        rolls_up: whether a roll-up over all slices is written in the same commit.
+        since: generation of the roll-up that is there; the new one is that and the generations since.
+        rows: stored rows that are read.
+        bytes: their size.
+    """
+
+    closed: Closed
+    slices: tuple[str, ...]
+    rolls_up: bool
+    since: int | None
+    rows: int
+    bytes: int
+
+    @property
+    def work(self) -> bool:
+        return bool(self.slices) or self.rolls_up
+
+
+def parts_of(table: DeltaTable) -> list[Part]:
+    """The partitions of an open version, from its log."""
+    actions = pa.table(table.get_add_actions(flatten=True)).select(
+        [f"partition.{SLICE_COLUMN}", f"partition.{GEN}", "size_bytes", "num_records"]
+    )
+    sums: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0, 0])
+    for slice_, gen, size, rows in zip(*(column.to_pylist() for column in actions.columns), strict=True):
+        one = sums[str(slice_), int(gen)]
+        one[0], one[1], one[2] = one[0] + 1, one[1] + size, one[2] + (rows or 0)
+    return [Part(slice_, gen, *numbers) for (slice_, gen), numbers in sorted(sums.items())]
+
+
+def plan_fold(parts: Iterable[Part], closed: Closed) -> FoldPlan:
+    """What a log state needs.
+
+    A slice is folded if its closed rows lie in more than one generation or in many small files. With more than one
+    slice there is a roll-up; it is made anew when there are closed generations that it does not cover.
+    """
+    inside = [part for part in parts if part.gen < closed.before]
+    by_slice: dict[str, list[Part]] = defaultdict(list)
+    for part in inside:
+        by_slice[part.slice].append(part)
+    old = by_slice.pop(ROLL_UP, [])
+    since = max((part.gen for part in old), default=None)
+    new = [part for part in inside if part.slice != ROLL_UP and (since is None or part.gen > since)]
+    rolls_up = bool(new) and (since is not None or len(by_slice) > 1)
+    # What a new roll-up covers has to lie in its generation or before.
+    late = {part.slice for part in new if rolls_up and part.gen > closed.gen}
+    slices = tuple(name for name, own in by_slice.items() if name in late or _is_loose(own))
+    read = [part for name in slices for part in by_slice[name]] + ([*old, *new] if rolls_up else [])
+    return FoldPlan(closed, slices, rolls_up, since, sum(p.rows for p in read), sum(p.bytes for p in read))
+
+
+def _is_loose(parts: list[Part]) -> bool:
+    """Whether a slice is worth folding. A folded one has about as many files as its size needs, in one generation."""
+    files, size = sum(part.files for part in parts), sum(part.bytes for part in parts)
+    return len(parts) > 1 or files > 2 * math.ceil(size / TARGET_FILE_BYTES)

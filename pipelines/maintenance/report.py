@@ -1,0 +1,96 @@
+"""What a compaction tells afterwards: typed, JSON-able."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class TableFigures:
+    """A table at one moment.
+
+    Attributes:
+        files: data files of the last version.
+        bytes: their size.
+        rows: stored rows (partial values in a log state).
+        log_files: commits in the Delta log.
+        generations: generations that hold rows.
+        slices: slices that hold rows, the roll-up not counted.
+        get_ms: milliseconds of a warm `get` of ten keys, the median of a few; None for tables without keys to ask for.
+    """
+
+    files: int
+    bytes: int
+    rows: int
+    log_files: int
+    generations: int
+    slices: int
+    get_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """What the compaction did to one table.
+
+    Attributes:
+        state: its name; `quarantine of <flow>` for the flow's quarantine.
+        layout: `log` or `rows`.
+        version: the table's version afterwards.
+        seconds: of all the work on this table.
+        slices_folded: slices whose closed generations were rewritten.
+        rolled_up: whether a new roll-up over all slices was written.
+        files_removed: data files that the vacuum deleted from disk.
+        log_files_removed: commits that the log cleanup deleted.
+        conflicts: how often Delta refused the commit, and the work was done again on a fresh snapshot.
+    """
+
+    state: str
+    layout: str
+    version: int
+    seconds: float
+    before: TableFigures
+    after: TableFigures
+    slices_folded: int = 0
+    rolled_up: bool = False
+    files_removed: int = 0
+    log_files_removed: int = 0
+    conflicts: int = 0
+
+
+@dataclass(frozen=True)
+class Total:
+    """Sums over the tables of a flow."""
+
+    tables: int
+    files_before: int
+    files_after: int
+    bytes_before: int
+    bytes_after: int
+    rows_before: int
+    rows_after: int
+
+
+@dataclass(frozen=True)
+class CompactionReport:
+    """One compaction of a flow: a report a table."""
+
+    flow: str
+    tables: tuple[TableReport, ...]
+    seconds: float
+
+    @property
+    def total(self) -> Total:
+        before, after = [t.before for t in self.tables], [t.after for t in self.tables]
+        return Total(
+            tables=len(self.tables),
+            files_before=sum(f.files for f in before),
+            files_after=sum(f.files for f in after),
+            bytes_before=sum(f.bytes for f in before),
+            bytes_after=sum(f.bytes for f in after),
+            rows_before=sum(f.rows for f in before),
+            rows_after=sum(f.rows for f in after),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "total": asdict(self.total)}

@@ -1,0 +1,123 @@
+"""What old versions cost: checkpoints of the Delta log, vacuum of data files, cleanup of log files.
+
+A version is kept readable for `retention_hours` after a later one took its place. Both the files that it alone holds
+and the log up to it are needed for that, so vacuum and log cleanup share one bound: `Bound.version`, the version that
+was the last one at that time. It moves further back for a batch that is not finished (its replay reads its states as
+they were before it). Before the vacuum deletes anything its own commit says which version is the oldest that can be
+read.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from pipelines.state.record import BATCH, COMPACTION, SLICE, BatchRecord, CommitRecord
+from pipelines.state.table import StateTable
+from pipelines.state.writer import StateWriter
+
+# Files that no commit names are left-overs of a killed writer, or about to be committed by a living one. A day is
+# longer than any batch, and a shorter retention does not look for them at all.
+_LEFT_OVER_HOURS = 24
+# Delta's checkpoints remember removed files for a week unless told otherwise; what is forgotten can't be told from a
+# left-over, so longer retentions do not look for left-overs either.
+_TOMBSTONE_HOURS = 168
+
+_CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint\.parquet$")
+_OF_VERSION = re.compile(r"^\.?(\d{20})\.(json|crc|checkpoint\b.*|json\.crc|crc\.crc)$")
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The oldest version to keep readable, and how many hours of removed files that takes."""
+
+    version: int
+    hours: int
+
+
+def bound(table: StateTable, retention_hours: float, *, unfinished: bool, now: datetime | None = None) -> Bound:
+    """How far back the table stays readable.
+
+    Args:
+        unfinished: whether a batch of the flow is running or was cut off: then the version before the table's last
+            batch is kept too, because the replay reads it.
+    """
+    hours = math.ceil(retention_hours)
+    now = now or datetime.now(UTC)
+    records = table.history()
+    oldest = now - timedelta(hours=hours)
+    version = max((r.version for r in records if r.time <= oldest), default=records[0].version)
+    last = max((r.version for r in records if r.kind == BATCH), default=None)
+    if unfinished and last is not None:
+        before = [r for r in records if r.version < last]
+        if before and before[-1].version < version:
+            version = before[-1].version
+            hours = max(hours, math.ceil((now - before[-1].time) / timedelta(hours=1)))
+    return Bound(version, hours)
+
+
+def vacuum(writer: StateWriter, limit: Bound, record: BatchRecord) -> int:
+    """Delete the data files that only versions before the bound need. Returns how many."""
+    table = DeltaTable(str(writer.table.path))
+    left_overs = _LEFT_OVER_HOURS <= limit.hours <= _TOMBSTONE_HOURS
+    doomed = writer.vacuum(table, None, limit.hours, left_overs)
+    if not doomed:
+        return 0
+    record = record.model_copy(update={"readable_from": limit.version})
+    return len(writer.vacuum(table, record, limit.hours, left_overs))
+
+
+def checkpoint(table: StateTable) -> None:
+    """Write a checkpoint of the log's last version, unless there is one."""
+    opened = DeltaTable(str(table.path))
+    if not (_log(table) / f"{opened.version():020d}.checkpoint.parquet").exists():
+        opened.create_checkpoint()
+
+
+def clean_log(table: StateTable, limit: Bound) -> int:
+    """Delete log files that no version from the bound on needs. Returns how many commits went.
+
+    Versions stay readable only from a checkpoint on, so the cleanup stops at the last checkpoint that is not past the
+    bound. What the engine knows from commits alone stays, however old.
+    """
+    keep = min([limit.version, *_remembered(table.history())])
+    files = sorted(_log(table).iterdir())
+    covering = max((int(m[1]) for f in files if (m := _CHECKPOINT.match(f.name)) and int(m[1]) <= keep), default=None)
+    if covering is None:
+        return 0
+    gone = 0
+    # From the oldest on: cut off in the middle, the log is a shorter log.
+    for file in sorted(files, key=lambda f: f.name.lstrip(".")):
+        found = _OF_VERSION.match(file.name)
+        if found and int(found[1]) < covering:
+            file.unlink(missing_ok=True)
+            gone += file.suffix == ".json"
+    return gone
+
+
+def _remembered(records: Sequence[CommitRecord]) -> list[int]:
+    """Commits that are asked for whatever their age: the last batch, the highest epoch, the claims of each slice."""
+    last: dict[str, int] = {}
+    highest = max((r.epoch or 0 for r in records), default=0)
+    for one in records:
+        if one.record is None:
+            continue
+        if one.kind == BATCH:
+            last["batch"] = one.version
+        if one.epoch == highest:
+            last["epoch"] = one.version
+        if one.kind == SLICE and one.record.claims:
+            last[f"claims of {one.slice}"] = one.version
+        if one.kind == COMPACTION and isinstance(one.record.claims, dict):
+            last.update({f"claims of {slice_}": one.version for slice_ in one.record.claims})
+    return list(last.values())
+
+
+def _log(table: StateTable) -> Path:
+    return table.path / "_delta_log"
