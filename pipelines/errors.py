@@ -93,7 +93,9 @@ class UnknownQueryError(TrideltaError):
 
     def __init__(self, flow: str, query: str, known: Sequence[str]) -> None:
         self.flow, self.query, self.known = flow, query, tuple(known)
-        super().__init__(f'flow "{flow}" has no query "{query}"; it has: {", ".join(known) or "none"}{nearest(query, known)}')
+        super().__init__(
+            f'flow "{flow}" has no query "{query}"; it has: {", ".join(known) or "none"}{nearest(query, known)}'
+        )
 
 
 class SourceError(TrideltaError):

@@ -32,8 +32,6 @@ from pipelines.state.schema import NO_SLICE, ROLL_UP, SLICE_COLUMN, UNSLICED
 from pipelines.state.writer import StateWriter
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from pipelines.state.table import StateTable
 
 # Slices worked out in one pass: over a year of days in one, while the results of one pass, which travel through the

@@ -18,7 +18,6 @@ from pipelines.execution.report import BatchReport, StateCommit
 from pipelines.execution.tracker import BatchTracker
 from pipelines.sources.base import file_key
 from pipelines.state.record import BATCH, BatchRecord
-from pipelines.state.writer import StateWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa

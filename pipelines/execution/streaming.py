@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -278,7 +278,7 @@ class StreamRunner:
 def _bytes_of(files: frozenset[str]) -> int | None:
     """Size of a batch's files, or None where they are not local."""
     try:
-        return sum(os.path.getsize(file) for file in files)
+        return sum(Path(file).stat().st_size for file in files)
     except OSError:
         return None
 

@@ -78,7 +78,7 @@ class Compiler:
 
     def _compile(self, node: nodes.Node, frame: DataFrame) -> DataFrame:
         compilers: dict[type[nodes.Node], Callable[[Any, DataFrame], DataFrame]] = {
-            nodes.EachNode: lambda n, f: appended(n, f),
+            nodes.EachNode: appended,
             nodes.FilterNode: lambda n, f: f.where(condition(n)),
             nodes.MapNode: lambda n, f: replaced(n, f, self._kept()),
             nodes.PeekNode: lambda n, f: consumed(n, f, self._kept()),

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from pipelines.errors import FunctionError
 from pipelines.graph import nodes
-from pipelines.trident.functions import ArrowFunction, ColumnFunction, RowFunction
+from pipelines.trident.functions import ArrowFunction, RowFunction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

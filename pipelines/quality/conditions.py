@@ -8,10 +8,10 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import FunctionError
+from pipelines.graph.expressions import fields_of_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -30,10 +30,6 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-# Functions that run Java code, or reach the network, files or secrets (design, section 8).
-_FORBIDDEN = frozenset(
-    {"reflect", "java_method", "try_reflect", "input_file_name", "read_files", "http_request", "ai_query", "secret"}
-)
 
 
 def parse_condition(condition: Any) -> dict[str, Any] | None:
@@ -84,7 +80,7 @@ def condition_fields(condition: Any) -> tuple[str, ...]:
         if "conditions" in node:
             return [name for child in node["conditions"] for name in walk(parse_condition(child) or {})]
         if node.get("type") == "pass_through":
-            return list(sql_fields(str(node["pass_through_filter"])))
+            return list(fields_of_sql("row_condition", str(node["pass_through_filter"])))
         column = node.get("column")
         if column is None:
             return []
@@ -115,7 +111,7 @@ def _column(node: Mapping[str, Any], resolve: Callable[[str], Column]) -> Column
     kind = node.get("type")
     if kind == "pass_through":
         text = str(node["pass_through_filter"])
-        sql_fields(text)
+        fields_of_sql("row_condition", text)
         return F.expr(text)
     if kind in ("and", "or"):
         children = [_column(parse_condition(child) or {}, resolve) for child in node["conditions"]]
@@ -142,26 +138,3 @@ def _compare(column: Column, symbol: str, parameter: Any) -> Column:
         raise FunctionError("row_condition", f"unknown operator {symbol!r}")
     compared: Column = _OPERATORS[symbol](column, F.lit(parameter))
     return compared
-
-
-@lru_cache(maxsize=256)
-def sql_fields(text: str) -> tuple[str, ...]:
-    """The columns that a condition in Spark SQL reads.
-
-    Raises:
-        FunctionError: it is not one expression, holds a query or an aggregate, or calls a forbidden function.
-    """
-    import sqlglot
-    from sqlglot import exp
-
-    try:
-        tree = sqlglot.parse_one(text, read="spark")
-    except sqlglot.errors.SqlglotError as error:
-        raise FunctionError("row_condition", f"{text!r} is not SQL: {str(error).splitlines()[0]}") from None
-    if not isinstance(tree, exp.Expression) or tree.find(exp.Query, exp.DDL, exp.Command, exp.AggFunc, exp.Window):
-        raise FunctionError("row_condition", f"{text!r} is not a condition on one row")
-    for call in tree.find_all(exp.Func):
-        name = (call.name if isinstance(call, exp.Anonymous) else call.sql_name()).lower()
-        if name in _FORBIDDEN:
-            raise FunctionError("row_condition", f"the function {name} is not allowed in {text!r}")
-    return tuple(dict.fromkeys(column.parts[0].name for column in tree.find_all(exp.Column)))

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import FunctionError
 from pipelines.graph import nodes
+from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import FieldNames, added, checked_name, require, storable
 from pipelines.trident.aggregation import parse_aggregations
 from pipelines.trident.functions import ColumnFunction, as_function, as_predicate
-from pipelines.trident.predicates import fields_of_sql
 from pipelines.trident.queries import check_query
 from pipelines.trident.states import LOG, ROWS, DeltaState, TridentState, state_name
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from pipelines.errors import BadNameError, DefinitionError
 from pipelines.graph import nodes
+from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import added, checked_name, parse_ddl, require
-from pipelines.trident.predicates import fields_of_sql
 from pipelines.trident.stream import Stream
 
 

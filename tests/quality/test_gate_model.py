@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from pipelines.errors import BadNameError, FieldError, FunctionError, GateError
+from pipelines.graph.expressions import fields_of_sql
 from pipelines.quality import CheckResult, Gate, GateResult, drop, fail, warn
-from pipelines.quality.conditions import condition_fields, parse_condition, sql_fields
+from pipelines.quality.conditions import condition_fields, parse_condition
 
 
 def test_the_prefix_may_be_left_out_and_the_name_is_made_up() -> None:
@@ -141,7 +142,7 @@ def test_condition_fields_of_every_form() -> None:
 )
 def test_dangerous_or_wrong_sql_is_refused(text: str) -> None:
     with pytest.raises(FunctionError):
-        sql_fields(text)
+        fields_of_sql("row_condition", text)
 
 
 def test_a_result_sums_up_and_refuses() -> None:

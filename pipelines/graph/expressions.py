@@ -1,4 +1,4 @@
-"""SQL text in filters: parsed at definition, so that a wrong field or a dangerous function is refused at its line."""
+"""SQL text over one row (filters, slices, checks): parsed at definition, so that a fault is refused at its line."""
 
 from __future__ import annotations
 
