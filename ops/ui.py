@@ -91,8 +91,8 @@ def main(arguments: list[str] | None = None) -> int:
     # SIGTERM, and nothing could stop it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # Beside our dagster.yaml Dagster would warn that it reads another one.
-    os.chdir(settings.dagster)
+    # workspace.yaml names the code location's folder as seen from here.
+    os.chdir(PROJECT)
     os.execve(command(port)[0], command(port), chosen)
 
 

@@ -36,7 +36,9 @@ def accepted() -> tuple[Check, ...]:
         drop("column_values_to_not_be_null", column="dest", name="dest_is_there"),
         drop("column_values_to_not_be_null", column="origin", name="origin_is_there"),
         drop("column_values_to_be_in_set", column="origin", value_set=list(AIRPORTS), name="origin_is_new_york"),
-        drop("column_values_to_be_between", column="dep_delay", min_value=-120, max_value=1800, name="delay_is_possible"),
+        drop(
+            "column_values_to_be_between", column="dep_delay", min_value=-120, max_value=1800, name="delay_is_possible"
+        ),
         # Newark to LaGuardia, 17 miles, stands in the data as a cancelled flight of 27 July 2013.
         drop("column_values_to_be_between", column="distance", min_value=50, name="distance_is_a_flight"),
         warn("column_values_to_not_be_null", column="dep_time", mostly=0.9, name="few_are_cancelled"),

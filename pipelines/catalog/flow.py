@@ -108,7 +108,9 @@ class QueryAsset:
     def __post_init__(self) -> None:
         checked_name("query asset", self.name)
         if self.query is None and len(self.reads) != 1:
-            raise DefinitionError(f'query asset "{self.name}" reads {list(self.reads)}: without a query it reads one state')
+            raise DefinitionError(
+                f'query asset "{self.name}" reads {list(self.reads)}: without a query it reads one state'
+            )
 
 
 @dataclass(frozen=True)
