@@ -23,6 +23,8 @@ class History:
         self._name, self._log = name, path / "_delta_log"
         self._records: dict[int, CommitRecord] = {}
         self._versions: dict[int, int] = {}
+        self._head: int | None = None
+        """The txid whose state the last version holds, with nothing later in it."""
         self._lock = threading.Lock()
 
     def records(self) -> list[CommitRecord]:
@@ -48,10 +50,14 @@ class History:
                     break
         record = parse_commit(version, info)
         self._records[version] = record
-        if record.kind == BATCH and record.txid is not None:
-            self._versions[record.txid] = version
         if record.kind == RESET:
             self._versions.clear()
+        if record.kind == BATCH:
+            self._head = record.txid
+        elif not _keeps_rows(record):
+            self._head = None
+        if self._head is not None:
+            self._versions[self._head] = version
 
     def batches(self) -> list[CommitRecord]:
         """The commits of streams since the last reset."""
@@ -81,7 +87,9 @@ class History:
         return found
 
     def version_of(self, txid: int) -> int:
-        """The version that holds the batches up to `txid` and nothing later.
+        """The last version that holds the batches up to `txid` and nothing later.
+
+        A compaction right after a batch is such a version, and a faster one; the versions before it may be vacuumed.
 
         Raises:
             ReadPointError: if the txid is not committed yet, or its log is gone.
@@ -123,3 +131,8 @@ class History:
             f"it is too old: versions from {oldest.version} on are kept ({oldest.time:%Y-%m-%d %H:%M} UTC{batch})",
             hint="read a later one; keep more with a longer retention of checkpoint_compaction_job (retention_hours)",
         )
+
+
+def _keeps_rows(commit: CommitRecord) -> bool:
+    """Whether readers find after this commit what they found before it."""
+    return commit.kind == COMPACTION or commit.operation in ("OPTIMIZE", "VACUUM START", "VACUUM END")

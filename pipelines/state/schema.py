@@ -86,7 +86,7 @@ def table_schema(columns: StructType) -> StructType:
     """The user's columns (nullable throughout) with the engine's: `_txid bigint, _slice string, _gen bigint`."""
     from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-    # Inside structs too: to Spark a fold of `struct<sum bigint not null>` is nullable, and it refuses to cast that back.
+    # Inside structs too: to Spark a fold of `struct<sum bigint not null>` is nullable, and it does not cast that back.
     nullable = StructType.fromJson(_nullable(columns.jsonValue()))
     fields = [f for f in nullable.fields if f.name not in ENGINE_COLUMNS]
     return StructType(
@@ -107,3 +107,12 @@ def _nullable(schema: Any) -> Any:
         return schema
     marks = ("nullable", "containsNull", "valueContainsNull")
     return {name: True if name in marks else _nullable(one) for name, one in schema.items()}
+
+
+def struct_of(ddl: str) -> StructType:
+    """A schema in DDL form as a Spark struct. Needs a running session."""
+    from typing import cast
+
+    from pyspark.sql.types import StructType
+
+    return cast(StructType, StructType.fromDDL(ddl))
