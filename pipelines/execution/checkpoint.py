@@ -80,7 +80,7 @@ class Checkpoint:
     @contextmanager
     def _locked(self, name: str, wait_seconds: float) -> Iterator[None]:
         self.folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.folder / name, timeout=wait_seconds, poll_interval=_POLL_SECONDS)  # type: ignore[abstract]
+        lock = FileLock(self.folder / name, timeout=wait_seconds, poll_interval=_POLL_SECONDS)
         try:
             lock.acquire()
         except Timeout:

@@ -15,7 +15,7 @@ from pipelines.graph import nodes
 from pipelines.planner.compile import Compiler
 from pipelines.quality.compiled import CompiledGate, compile_gate
 from pipelines.state.lake import Lake
-from pipelines.state.schema import SLICE_COLUMN, StateSchema, ValueColumn
+from pipelines.state.schema import SLICE_COLUMN, StateSchema, ValueColumn, struct_of
 from pipelines.state.writer import StateWriter
 from pipelines.trident.states import LOG, ROWS
 from pipelines.trident.topology import TridentTopology
@@ -84,9 +84,9 @@ class BatchGroup:
 
     def _prepared(self) -> list[Sink]:
         """Compile each persist on an empty frame: that gives the table's schema and finds every fault before the start."""
-        from pyspark.sql.types import StringType, StructType
+        from pyspark.sql.types import StringType
 
-        schema = StructType.fromDDL(self.source.schema)
+        schema = struct_of(self.source.schema)
         if self.spout.slice_by is not None:
             self._check_slice(schema)
             schema = schema.add(SLICE_COLUMN, StringType())
@@ -150,7 +150,7 @@ class BatchGroup:
 class _Dry:
     """The context of a plan that is only analysed."""
 
-    slices = None
+    slices: tuple[str, ...] | None = None
 
     def __init__(self, group: BatchGroup) -> None:
         self._group = group

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from pipelines.quality.compiled import FAILED
 from pipelines.sources.base import CORRUPT, FILE
 from pipelines.state.lake import Lake
-from pipelines.state.schema import NO_SLICE, SLICE_COLUMN, UNSLICED, StateSchema
+from pipelines.state.schema import NO_SLICE, SLICE_COLUMN, UNSLICED, StateSchema, struct_of
 from pipelines.state.writer import StateWriter
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def quarantine_writer(lake: Lake, flow: str) -> StateWriter:
 
 
 def table_columns() -> StructType:
-    return StructType.fromDDL(", ".join(f"{name} {kind}" for name, kind in COLUMNS))
+    return struct_of(", ".join(f"{name} {kind}" for name, kind in COLUMNS))
 
 
 def refused_by_source(marked: DataFrame, fields: Sequence[str]) -> DataFrame:

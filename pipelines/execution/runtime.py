@@ -23,7 +23,7 @@ from pipelines.trident.topology import TridentTopology
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from pipelines.state.table import StateTable
 
@@ -262,7 +262,7 @@ class RunningFlow:
 
 
 class _QueryContext:
-    slices = None
+    slices: tuple[str, ...] | None = None
 
     def __init__(self, lake: Lake, txid: int | None) -> None:
         self._lake, self._txid = lake, txid

@@ -32,7 +32,7 @@ from pipelines.state.record import BatchRecord
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 logger = structlog.get_logger(__name__)
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+# Spark 4.1+ has it; its stubs do not say so.
+_arrow_udf = F.arrow_udf  # type: ignore[attr-defined]
+
+
 def _column(name: str) -> Column:
     return F.col(f"`{name}`")
 
@@ -102,7 +106,7 @@ def _arrow_call(
     if len(function.types) != len(names):
         raise FunctionError(where.label, f"at {where.at}: {function} does not say the types of {', '.join(names)}")
     if len(names) == 1:
-        return [F.arrow_udf(function.call, function.types[0])(*inputs).alias(names[0])]
+        return [_arrow_udf(function.call, function.types[0])(*inputs).alias(names[0])]
     call, fields = function.call, list(names)
 
     def together(*arrays: Any) -> Any:
@@ -112,7 +116,7 @@ def _arrow_call(
 
     together.__signature__ = inspect.signature(call)  # type: ignore[attr-defined]
     kind = ", ".join(f"`{name}`: {type_}" for name, type_ in zip(names, function.types, strict=True))
-    made = F.arrow_udf(together, f"struct<{kind}>")(*inputs)
+    made = _arrow_udf(together, f"struct<{kind}>")(*inputs)
     return [made[name].alias(name) for name in names]
 
 

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from pipelines.errors import MissingPathError, SourceSchemaError
 from pipelines.graph.fields import parse_ddl
 from pipelines.sources.base import CORRUPT, FILE, file_key
+from pipelines.state.schema import struct_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -69,7 +70,7 @@ class DeltaTableSource:
         there = StructType.fromJson(json.loads(DeltaTable(self.path).schema().to_json()))
         seen = {f.name: f.dataType.simpleString() for f in there.fields}
         shown = tuple(f"{column} {kind}" for column, kind in seen.items())
-        for field in StructType.fromDDL(self.schema).fields:
+        for field in struct_of(self.schema).fields:
             kind = field.dataType.simpleString()
             if seen.get(field.name) != kind:
                 problem = f'column "{field.name}" is {seen.get(field.name, "missing")}, declared {kind}'

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import SourceSchemaError
 from pipelines.sources.base import FileSource
+from pipelines.state.schema import struct_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,9 +74,8 @@ class FixedBatches(FileSource):
         import pyarrow as pa
         import pyarrow.parquet as pq
         from pyspark.sql.pandas.types import to_arrow_schema
-        from pyspark.sql.types import StructType
 
-        schema = to_arrow_schema(StructType.fromDDL(self.schema), timezone="UTC")
+        schema = to_arrow_schema(struct_of(self.schema), timezone="UTC")
         rows = [dict(zip(self.fields, row, strict=True)) for row in self.batches[number]]
         try:
             table = pa.Table.from_pylist(rows, schema=schema)
