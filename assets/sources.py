@@ -1,6 +1,7 @@
 """What arrives: the folders that flows read, as assets that can be looked at but not made."""
 
 import hashlib
+import warnings
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -71,16 +72,6 @@ def source_asset(view: FlowView, spout: nodes.SpoutNode) -> dg.SourceAsset:
     """The asset of what arrives for a stream; observing it counts the files."""
     columns = [dg.TableColumn(name, kind) for name, kind in parse_ddl(spout.source.schema)]
 
-    @dg.observable_source_asset(
-        key=source_key(spout.stream),
-        group_name=view.name,
-        description=f"What arrives for the stream {spout.stream}: {spout.source!r}.",
-        metadata={
-            "path": dg.MetadataValue.path(str(getattr(spout.source, "path", spout.source))),
-            "dagster/column_schema": dg.TableSchema(columns=columns),
-        },
-        tags={"dagster/kind/json": ""} if getattr(spout.source, "format", "") == "json" else {},
-    )
     def arriving(context: dg.OpExecutionContext) -> dg.DataVersion:
         seen = look_at(spout)
         if seen is None:
@@ -88,4 +79,16 @@ def source_asset(view: FlowView, spout: nodes.SpoutNode) -> dg.SourceAsset:
         context.add_output_metadata(seen.metadata())
         return dg.DataVersion(seen.fingerprint)
 
-    return arriving
+    with warnings.catch_warnings():
+        # Observable sources are beta in Dagster 1.13, and have been for years; the dependency is held below 1.14.
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        return dg.observable_source_asset(
+            key=source_key(spout.stream),
+            group_name=view.name,
+            description=f"What arrives for the stream {spout.stream}: {spout.source!r}.",
+            metadata={
+                "path": dg.MetadataValue.path(str(getattr(spout.source, "path", spout.source))),
+                "dagster/column_schema": dg.TableSchema(columns=columns),
+            },
+            tags={"dagster/kind/json": ""} if getattr(spout.source, "format", "") == "json" else {},
+        )(arriving)

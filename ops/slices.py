@@ -17,6 +17,5 @@ def slices_job(flow: FlowAssets) -> UnresolvedAssetJobDefinition:
         f"{flow.view.name}_slices_job",
         selection=flow.selection,
         description=f"Make days of {flow.view.name} again: each is replaced in a commit of its own.",
-        partitions_def=flow.view.partitions,
         tags={"dagster/max_runtime": str(MAX_RUNTIME_SECONDS)},
     )

@@ -1,0 +1,144 @@
+"""All that Dagster loads: by module, by workspace.yaml and by [tool.dg], the same; and as it was last time."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+
+PROJECT = Path(__file__).resolve().parent.parent
+SNAPSHOT = PROJECT / "tests" / "definitions_snapshot.json"
+
+# Dagster reads its own deprecated property when it resolves definitions.
+pytestmark = pytest.mark.filterwarnings("ignore:Property `OpDefinition.version`:DeprecationWarning")
+
+
+def describe(defs: dg.Definitions) -> dict[str, Any]:
+    """Everything that a person sees of the definitions, in an order of its own."""
+    graph = defs.resolve_asset_graph()
+    repository = defs.get_repository_def()
+    nodes = [graph.get(key) for key in sorted(graph.get_all_asset_keys())]
+    return {
+        "assets": {
+            node.key.to_user_string(): {
+                "group": node.group_name,
+                "parents": sorted(key.to_user_string() for key in node.parent_keys),
+                "kinds": sorted(node.kinds),
+                "owners": sorted(node.owners),
+                "tags": {name: value for name, value in sorted(node.tags.items()) if not name.startswith("dagster/")},
+                "partitions": len(node.partitions_def.get_partition_keys()) if node.partitions_def else None,
+                "pools": sorted(node.pools or ()),
+                "metadata": sorted(node.metadata),
+                "checks": sorted(key.name for key in graph.asset_check_keys if key.asset_key == node.key),
+            }
+            for node in nodes
+        },
+        "jobs": {
+            job.name: {"steps": sorted(node.name for node in job.nodes), "tags": dict(sorted(job.run_tags.items()))}
+            for job in sorted(repository.get_all_jobs(), key=lambda job: job.name)
+            if not job.name.startswith("__")
+        },
+        "schedules": {
+            one.name: {"cron": one.cron_schedule, "job": one.job_name, "status": one.default_status.value}
+            for one in sorted(repository.schedule_defs, key=lambda one: one.name)
+        },
+        "resources": sorted(repository.get_top_level_resources()),
+    }
+
+
+@pytest.fixture(scope="module")
+def defs() -> dg.Definitions:
+    from definitions import defs
+
+    return defs
+
+
+def test_they_load(defs: dg.Definitions) -> None:
+    dg.Definitions.validate_loadable(defs)
+
+
+def test_they_are_as_in_the_snapshot(defs: dg.Definitions) -> None:
+    """On purpose otherwise? TRIDELTA_UPDATE_SNAPSHOT=1 pytest tests/test_definitions.py, and read the difference."""
+    seen = json.loads(json.dumps(describe(defs)))
+    if os.environ.get("TRIDELTA_UPDATE_SNAPSHOT"):
+        SNAPSHOT.write_text(json.dumps(seen, indent=2) + "\n")
+    assert seen == json.loads(SNAPSHOT.read_text())
+
+
+def test_schedules_are_on(defs: dg.Definitions) -> None:
+    assert {one.default_status for one in defs.get_repository_def().schedule_defs} == {dg.DefaultScheduleStatus.RUNNING}
+
+
+def test_loading_starts_no_jvm_and_imports_no_spark() -> None:
+    code = (
+        "import sys, definitions;"
+        "print([m for m in ('pyspark', 'py4j', 'great_expectations', 'pandas') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_module_is_short() -> None:
+    assert len((PROJECT / "definitions.py").read_text().splitlines()) < 80
+
+
+def test_workspace_and_dg_name_the_same_module() -> None:
+    module = yaml.safe_load((PROJECT / "workspace.yaml").read_text())["load_from"][0]["python_module"]
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["dg"]["project"]
+    assert module["module_name"] == project["code_location_target_module"] == "definitions"
+
+
+@pytest.mark.slow
+def test_workspace_yaml_loads_the_same(defs: dg.Definitions, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dagster._core.test_utils import instance_for_test
+    from dagster._core.workspace.context import WorkspaceProcessContext
+    from dagster._core.workspace.load_target import WorkspaceFileTarget
+
+    monkeypatch.chdir(PROJECT)
+    target = WorkspaceFileTarget([str(PROJECT / "workspace.yaml")])
+    with instance_for_test() as instance, WorkspaceProcessContext(instance, target) as process:
+        location = process.create_request_context().get_code_location("tridelta")
+        (repository,) = location.get_repositories().values()
+        expected = describe(defs)
+        assert {node.asset_key.to_user_string() for node in repository.get_asset_node_snaps()} == set(expected["assets"])
+        jobs = {job.name for job in repository.get_all_jobs() if not job.name.startswith("__")}
+        assert jobs == set(expected["jobs"])
+        assert {one.name for one in repository.get_schedules()} == set(expected["schedules"])
+
+
+@pytest.mark.slow
+def test_dg_loads_the_same(defs: dg.Definitions, tmp_path: Path) -> None:
+    dg_command = str(Path(sys.executable).with_name("dg"))
+    shutil.copy(PROJECT / "dagster.yaml", tmp_path)
+    environment = os.environ | {"DAGSTER_HOME": str(tmp_path)}
+    checked = subprocess.run([dg_command, "check", "defs"], cwd=PROJECT, env=environment, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    listed = subprocess.run(
+        [dg_command, "list", "defs", "--json"], cwd=PROJECT, env=environment, capture_output=True, text=True
+    )
+    assert listed.returncode == 0, listed.stdout + listed.stderr
+    seen = json.loads(listed.stdout[listed.stdout.index("{" if "{" in listed.stdout.splitlines()[0] else "[") :])
+    expected = describe(defs)
+    names = _names(seen)
+    assert set(expected["assets"]) <= names
+    assert set(expected["jobs"]) <= names
+    assert set(expected["schedules"]) <= names
+
+
+def _names(listed: Any) -> set[str]:
+    """The keys and names of everything that `dg list defs` lists, whatever its nesting."""
+    if isinstance(listed, dict):
+        own = {str(listed[field]) for field in ("asset_key", "key", "name") if isinstance(listed.get(field), str)}
+        return own.union(*(_names(value) for value in listed.values()))
+    if isinstance(listed, list):
+        return set().union(*(_names(one) for one in listed))
+    return set()
