@@ -174,6 +174,11 @@ class PlanRun:
         self._cached.append(kept)
         return kept
 
+    @property
+    def kept_frames(self) -> int:
+        """How many frames are kept for several consumers."""
+        return len(self._cached)
+
     def close(self) -> None:
         """Give the kept frames back."""
         for frame in self._cached:

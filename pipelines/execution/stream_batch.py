@@ -158,20 +158,31 @@ class StreamBatch:
     ) -> list[StateCommit]:
         frames = run.frames([sink.node.id for sink in sinks], claimed)
         small = [sink for sink in sinks if self._is_small(sink, position)]
-        # Independent results are computed side by side; the commits themselves follow one another in topological order.
-        with ThreadPoolExecutor(max_workers=2) as pool:
-            jobs = {
-                sink.name: pool.submit(inheritable_thread_target(self._group.spark)(_timed_arrow), frames[sink.node.id])
-                for sink in small
-            }
-            done = []
-            for sink in sinks:
-                if sink.name in jobs:
-                    rows, seconds = jobs[sink.name].result()
-                    done.append(self._commit_arrow(batch, run, sink, rows, seconds))
-                else:
-                    done.append(self._commit_spark(batch, run, sink, frames[sink.node.id]))
+        results = self._compute(run, {sink.name: frames[sink.node.id] for sink in small})
+        # All is computed before the first commit; the commits follow one another in topological order.
+        done = []
+        for sink in sinks:
+            if sink.name in results:
+                rows, seconds = results[sink.name]
+                done.append(self._commit_arrow(batch, run, sink, rows, seconds))
+            else:
+                done.append(self._commit_spark(batch, run, sink, frames[sink.node.id]))
         return done
+
+    def _compute(self, run: PlanRun, frames: Mapping[str, DataFrame]) -> dict[str, tuple[pa.Table, float]]:
+        """The small results, side by side where that is safe.
+
+        Counts are observed below a frame that is kept for several consumers: only the job that fills it may run then, or
+        a second one would finish on blocks whose counts have not arrived yet. So the first result comes alone, and the
+        others together if that has filled all there is to fill.
+        """
+        names = list(frames)
+        alone = names if run.kept_frames > 1 else names[:1]
+        results = {name: _timed_arrow(frames[name]) for name in alone}
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            target = inheritable_thread_target(self._group.spark)(_timed_arrow)
+            jobs = {name: pool.submit(target, frames[name]) for name in names[len(alone) :]}
+            return results | {name: job.result() for name, job in jobs.items()}
 
     def _is_small(self, sink: Sink, position: Position) -> bool:
         if sink.name in self._sizes:
