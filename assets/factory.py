@@ -42,4 +42,3 @@ def flow_assets(view: FlowView) -> FlowAssets:
         queries=tuple(query_asset(view, one) for one in view.spec.queries),
         suites=tuple(suite_checks(view, state) for state in view.suites),
     )
-

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from assets.view import FlowView, GateCheck, state_key
-from pipelines.errors import GateError
+from pipelines.errors import PoisonBatchError, TrideltaError
 from pipelines.execution.report import BatchReport, SliceReport, StateCommit
 from resources import markdown, progress, table_metadata
 
@@ -35,6 +35,13 @@ def written_slices(table: Path, version: int) -> dict[str | None, int]:
             slice_ = added["partitionValues"].get("_slice")
             found[slice_] = found.get(slice_, 0) + int(stats.get("numRecords", 0))
     return found
+
+
+def log_evaluation(
+    context: dg.OpExecutionContext | dg.AssetExecutionContext, evaluation: dg.AssetCheckEvaluation
+) -> None:
+    """Log a check's verdict from a step that does not own the check; Dagster takes it, only its type hint leaves it out."""
+    context.log_event(evaluation)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -208,17 +215,12 @@ class Reporter:
                 if verdict is not None:
                     verdict.add(where, result)
 
-    def refused(self, error: BaseException) -> None:
-        """Take in a gate's refusal that ended the run, wherever in the chain of causes it is."""
-        seen: BaseException | None = error
-        while seen is not None and not isinstance(seen, GateError):
-            seen = seen.__cause__ or seen.__context__
-        if not isinstance(seen, GateError):
-            return
+    def refused(self, error: TrideltaError) -> None:
+        """Take in a gate's refusal that ended the run: by itself, or as the reason why a batch is poison."""
+        said = error.reason if isinstance(error, PoisonBatchError) else str(error)
         for (gate, name), verdict in self._verdicts.items():
-            for text in seen.failed:
-                if gate == seen.gate and text.startswith(f"{name}:") and not verdict.failed:
-                    verdict.failed.append({"where": "the batch that stopped the run", "unexpected": text})
+            if f'gate "{gate}" refused' in said and f" {name}: " in said and not verdict.failed:
+                verdict.failed.append({"where": "the batch that stopped the run", "unexpected": said})
 
     def check_results(self) -> Iterator[dg.AssetCheckResult]:
         """One result a check, for the step that owns the checks."""
@@ -228,4 +230,4 @@ class Reporter:
         """One evaluation a check, for a step that does not own them, or that fails."""
         for verdict in self._verdicts.values():
             if verdict.rows or verdict.failed:
-                self._context.log_event(verdict.evaluation())
+                log_evaluation(self._context, verdict.evaluation())

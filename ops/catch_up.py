@@ -6,7 +6,7 @@ import dagster as dg
 
 from assets.failures import told_plainly
 from assets.queries import answer_metadata, ask
-from assets.reporting import Reporter
+from assets.reporting import Reporter, log_evaluation
 from assets.sources import observation
 from assets.suites import check_table, evaluations
 from assets.view import FlowView
@@ -35,7 +35,9 @@ def catch_up_op(view: FlowView) -> dg.OpDefinition:
         tags={"flow": view.name},
         pool=view.pool,
     )
-    def catch_up(context: dg.OpExecutionContext, config: CatchUpConfig, spark: SparkResource, lake: LakeResource) -> None:
+    def catch_up(
+        context: dg.OpExecutionContext, config: CatchUpConfig, spark: SparkResource, lake: LakeResource
+    ) -> None:
         for seen in map(observation, view.spouts):
             if seen is not None:
                 context.log_event(seen)
@@ -77,7 +79,7 @@ def check_op(view: FlowView) -> dg.OpDefinition:
             with told_plainly():
                 found = check_table(view, state, lake, spark, quality)
             for one in evaluations(state, found):
-                context.log_event(one)
+                log_evaluation(context, one)
             broken += [f"{state}: {one}" for one in found.refused]
         if broken:
             raise dg.Failure(
@@ -102,9 +104,7 @@ def answer_op(view: FlowView) -> dg.OpDefinition:
         for question in view.spec.queries:
             with told_plainly():
                 found = ask(view, question, lake, spark)
-            context.log_event(
-                dg.AssetMaterialization(question.name, metadata=answer_metadata(view, question, found))
-            )
+            context.log_event(dg.AssetMaterialization(question.name, metadata=answer_metadata(view, question, found)))
 
     return answer
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -192,7 +191,9 @@ def state(
     if as_json:
         _emit(found)
     else:
-        rendering.rows(f"{name}, version {table.version()}" + (f", as of txid {txid}" if txid is not None else ""), found)
+        rendering.rows(
+            f"{name}, version {table.version()}" + (f", as of txid {txid}" if txid is not None else ""), found
+        )
 
 
 def _key(pairs: list[str]) -> dict[str, Any]:
@@ -224,7 +225,9 @@ def history(
 
 @app.command()
 @plainly
-def skip(name: FlowName, txid: Annotated[int, typer.Argument(help="The poison batch.")], as_json: AsJson = False) -> None:
+def skip(
+    name: FlowName, txid: Annotated[int, typer.Argument(help="The poison batch.")], as_json: AsJson = False
+) -> None:
     """Leave out a batch that stopped the flow; its rows stay in quarantine."""
     topology = flow(name).topology()
     with _runtime(as_json) as runtime:
@@ -261,4 +264,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -35,9 +35,7 @@ def compaction_op(view: FlowView) -> dg.OpDefinition:
         from pipelines.maintenance import compact as compact_tables
 
         with told_plainly():
-            report = compact_tables(
-                spark.session(), lake.lake(), view.topology, retention_hours=config.retention_hours
-            )
+            report = compact_tables(spark.session(), lake.lake(), view.topology, retention_hours=config.retention_hours)
         rows = flat_tables(report)
         columns = list(dict.fromkeys(name for row in rows for name in row))
         context.add_output_metadata({"tables": dg.MetadataValue.md(markdown.table(columns, rows))})

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 import time
@@ -14,8 +15,9 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import dagster as dg
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -25,9 +27,6 @@ from pipelines.catalog import FlowSettings, flow
 from pipelines.catalog.flights_data import LayoutReport, lay_out
 from pipelines.errors import TrideltaError, UnknownStateError
 from pipelines.execution.report import BatchReport
-
-if TYPE_CHECKING:
-    from dagster import ExecuteInProcessResult
 
 DAYS = 365
 
@@ -95,11 +94,16 @@ def lay(settings: FlowSettings, days: int, shown: Progress, clock: Clock) -> Lay
     return report
 
 
-def catch_up(settings: FlowSettings, laid: LayoutReport, shown: Progress) -> tuple[ExecuteInProcessResult, list[BatchReport]]:
-    """Run catch_up_job of the real definitions, recorded in the project's Dagster instance."""
-    import dagster as dg
+def location() -> dg.Definitions:
+    """The definitions that the UI shows, loaded by name as Dagster does from workspace.yaml."""
+    found: dg.Definitions = importlib.import_module("definitions").defs
+    return found
 
-    from definitions import defs
+
+def catch_up(
+    settings: FlowSettings, laid: LayoutReport, shown: Progress
+) -> tuple[dg.ExecuteInProcessResult, list[BatchReport]]:
+    """Run catch_up_job of the real definitions, recorded in the project's Dagster instance."""
     from resources.progress import watching
 
     batches: list[BatchReport] = []
@@ -112,17 +116,21 @@ def catch_up(settings: FlowSettings, laid: LayoutReport, shown: Progress) -> tup
         shown.update(task, advance=report.received, last=text)
 
     with dg.DagsterInstance.get() as instance, watching(on_batch):
-        result = defs.resolve_job_def("catch_up_job").execute_in_process(
-            instance=instance,
-            run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
-            # By this the UI knows that the run belongs to the code location which it loads.
-            tags={".dagster/repository": "__repository__@tridelta", "started_by": "make demo"},
-            raise_on_error=False,
+        result = (
+            location()
+            .resolve_job_def("catch_up_job")
+            .execute_in_process(
+                instance=instance,
+                run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+                # By this the UI knows that the run belongs to the code location which it loads.
+                tags={".dagster/repository": "__repository__@tridelta", "started_by": "make demo"},
+                raise_on_error=False,
+            )
         )
     return result, batches
 
 
-def step_seconds(result: ExecuteInProcessResult) -> dict[str, float]:
+def step_seconds(result: dg.ExecuteInProcessResult) -> dict[str, float]:
     """How long each step of the run took."""
     return {
         event.step_key: event.step_success_data.duration_ms / 1000
@@ -131,7 +139,7 @@ def step_seconds(result: ExecuteInProcessResult) -> dict[str, float]:
     }
 
 
-def failure_text(result: ExecuteInProcessResult) -> str:
+def failure_text(result: dg.ExecuteInProcessResult) -> str:
     """What the first failed step said."""
     for event in result.all_events:
         if event.is_step_failure:
@@ -154,7 +162,9 @@ def findings(settings: FlowSettings) -> None:
     origins: dict[str, int] = {}
     for row in lake.state("route_traffic").scan().to_pylist():
         origins[row["origin"]] = origins.get(row["origin"], 0) + row["flights"]
-    rendering.rows("Flights by airport (state `route_traffic`)", [{"origin": o, "flights": n} for o, n in sorted(origins.items())])
+    rendering.rows(
+        "Flights by airport (state `route_traffic`)", [{"origin": o, "flights": n} for o, n in sorted(origins.items())]
+    )
     accounting(lake)
 
 
@@ -174,14 +184,16 @@ def accounting(lake: Lake) -> None:
         rendering.say(f"  {table.path}  (version {table.version()})")
 
 
-def timings(clock: Clock, result: ExecuteInProcessResult, batches: list[BatchReport], total: float) -> None:
+def timings(clock: Clock, result: dg.ExecuteInProcessResult, batches: list[BatchReport], total: float) -> None:
     """The table of phases."""
     steps = step_seconds(result)
     work = sum(batch.seconds for batch in batches)
     received = sum(batch.received for batch in batches)
     if "catch_up_flights" in steps:
         clock.add("batches", work, f"{len(batches)} batches, {received:,} rows" if batches else "nothing new")
-        clock.add("around the batches", steps["catch_up_flights"] - work, "the stream starts and ends, events to Dagster")
+        clock.add(
+            "around the batches", steps["catch_up_flights"] - work, "the stream starts and ends, events to Dagster"
+        )
     for step, name in (("check_flights", "tables are checked"), ("answer_flights", "answers are renewed")):
         if step in steps:
             clock.add(name, steps[step])
@@ -213,7 +225,7 @@ def run(settings: FlowSettings, days: int) -> int:
         laid = lay(settings, days, shown, clock)
         spark.result()
         with clock.phase("Dagster's definitions load"):
-            import definitions  # noqa: F401
+            location()
         result, batches = catch_up(settings, laid, shown)
     if not result.success:
         print(failure_text(result), file=sys.stderr)

@@ -74,7 +74,7 @@ def environment(settings: FlowSettings) -> dict[str, str]:
     }
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None) -> None:
     """Checks the port and becomes `dg dev`."""
     parser = argparse.ArgumentParser(prog="make ui", description=__doc__)
     parser.add_argument("--port", type=int, default=int(os.environ.get("TRIDELTA_UI_PORT") or DEFAULT_PORT))
@@ -83,8 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         check_port(port)
     except TrideltaError as error:
-        print(error, file=sys.stderr)
-        return 1
+        sys.exit(str(error))
     chosen = environment(settings)
     print(f"Dagster: http://{HOST}:{port}/asset-groups (stop with Ctrl-C)", flush=True)
     # A shell without job control starts background commands with SIGINT ignored; Dagster would pass that on to
@@ -97,4 +96,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -109,7 +109,9 @@ def test_workspace_yaml_loads_the_same(defs: dg.Definitions, monkeypatch: pytest
         location = process.create_request_context().get_code_location("tridelta")
         (repository,) = location.get_repositories().values()
         expected = describe(defs)
-        assert {node.asset_key.to_user_string() for node in repository.get_asset_node_snaps()} == set(expected["assets"])
+        assert {node.asset_key.to_user_string() for node in repository.get_asset_node_snaps()} == set(
+            expected["assets"]
+        )
         jobs = {job.name for job in repository.get_all_jobs() if not job.name.startswith("__")}
         assert jobs == set(expected["jobs"])
         assert {one.name for one in repository.get_schedules()} == set(expected["schedules"])
@@ -120,10 +122,17 @@ def test_dg_loads_the_same(defs: dg.Definitions, tmp_path: Path) -> None:
     dg_command = str(Path(sys.executable).with_name("dg"))
     shutil.copy(PROJECT / "dagster.yaml", tmp_path)
     environment = os.environ | {"DAGSTER_HOME": str(tmp_path)}
-    checked = subprocess.run([dg_command, "check", "defs"], cwd=PROJECT, env=environment, capture_output=True, text=True)
+    checked = subprocess.run(
+        [dg_command, "check", "defs"], cwd=PROJECT, env=environment, capture_output=True, text=True, check=False
+    )
     assert checked.returncode == 0, checked.stdout + checked.stderr
     listed = subprocess.run(
-        [dg_command, "list", "defs", "--json"], cwd=PROJECT, env=environment, capture_output=True, text=True
+        [dg_command, "list", "defs", "--json"],
+        cwd=PROJECT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert listed.returncode == 0, listed.stdout + listed.stderr
     seen = json.loads(listed.stdout[listed.stdout.index("{" if "{" in listed.stdout.splitlines()[0] else "[") :])

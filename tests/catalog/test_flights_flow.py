@@ -55,7 +55,11 @@ def test_flights_states(tmp_path: Path) -> None:
 def test_home_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRIDELTA_HOME", str(tmp_path))
     settings = FlowSettings.from_environment()
-    assert (settings.lake, settings.data, settings.dagster) == (tmp_path / "lake", tmp_path / "data", tmp_path / "dagster")
+    assert (settings.lake, settings.data, settings.dagster) == (
+        tmp_path / "lake",
+        tmp_path / "data",
+        tmp_path / "dagster",
+    )
     monkeypatch.delenv("TRIDELTA_HOME")
     assert FlowSettings.from_environment().home.name == ".tridelta"
 

@@ -1,0 +1,71 @@
+"""catch_up_job: batches become materializations of the slices that they touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import dagster as dg
+import pytest
+from pyspark.sql import SparkSession
+
+from assets import FlowView
+from ops.schedules import news
+from pipelines.catalog import FlowSettings
+from pipelines.execution.report import BatchReport
+from resources.progress import watching
+
+pytestmark = pytest.mark.filterwarnings("ignore:Property `OpDefinition.version`:DeprecationWarning")
+
+Lay = Callable[[str, list[tuple[str | None, int]]], None]
+
+
+def run(defs: dg.Definitions, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+    return defs.resolve_job_def("catch_up_job").execute_in_process(instance=instance, raise_on_error=False)
+
+
+def test_catch_up_reports_slices_checks_and_answers(
+    spark: SparkSession, defs: dg.Definitions, lay: Lay, view: FlowView, settings: FlowSettings
+) -> None:
+    lay("2024-01-01", [("a", 1), (None, 7)])
+    lay("2024-01-02", [("a", 2), ("b", 4)])
+    seen: list[BatchReport] = []
+    with dg.instance_for_test() as instance:
+        assert news(instance, view) is not None
+        with watching(seen.append):
+            assert run(defs, instance).success
+        assert [batch.txid for batch in seen] == [0, 1]
+        assert instance.get_materialized_partitions(dg.AssetKey("lines")) == {"2024-01-01", "2024-01-02"}
+        record = instance.get_latest_materialization_event(dg.AssetKey("rides"))
+        assert record is not None
+        assert record.asset_materialization is not None
+        metadata = record.asset_materialization.metadata
+        assert (metadata["txid_first"].value, metadata["txid_last"].value) == (1, 1)
+        assert metadata["dagster/row_count"].value == 2
+        assert instance.get_latest_materialization_event(dg.AssetKey("top_line")) is not None
+        key = dg.AssetCheckKey(dg.AssetKey("rides"), "plausible__line_is_there")
+        (verdict,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=5)
+        assert verdict.status.value == "FAILED"
+
+        # Nothing new: the schedule skips, and a run makes no batch.
+        assert news(instance, view) is None
+        seen.clear()
+        with watching(seen.append):
+            assert run(defs, instance).success
+        assert seen == []
+        lay("2024-01-03", [("b", 1)])
+        assert news(instance, view) is not None
+        assert "2024-01-03.json" in str(news(instance, view))
+
+
+def test_a_batch_that_a_gate_refuses_turns_its_check_red(spark: SparkSession, defs: dg.Definitions, lay: Lay) -> None:
+    lay("2024-01-01", [("a", 5000)])
+    with dg.instance_for_test() as instance:
+        result = run(defs, instance)
+        assert not result.success
+        failure = result.failure_data_for_node("catch_up_trips")
+        assert failure is not None
+        assert failure.user_failure_data is not None
+        assert "tridelta skip trips 0" in str(failure.user_failure_data.description)
+        key = dg.AssetCheckKey(dg.AssetKey("rides"), "plausible__fits")
+        (verdict,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=5)
+        assert verdict.status.value == "FAILED"
