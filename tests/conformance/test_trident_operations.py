@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from pipelines.testing import run_topology
 from pipelines.testing.table import in_order
 from tests.conformance.trident_cases import CASES, Case
-
-if TYPE_CHECKING:
-    pass
-
-REAL = ["bounded", "stream"]
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.spark])
@@ -31,6 +26,7 @@ def test_reference_with_expressions(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.usefixtures("spark")
+@pytest.mark.timeout(120)
 def test_stream(name: str) -> None:
     case = CASES[name]
     assert run_topology(case.topology(), {"s": case.batches}, "stream") == case.states
@@ -38,6 +34,7 @@ def test_stream(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.usefixtures("spark")
+@pytest.mark.timeout(120)
 def test_bounded(name: str) -> None:
     case = CASES[name]
     assert run_topology(case.topology(), {"s": case.batches}, "bounded") == as_one_commit(case)

@@ -1,0 +1,221 @@
+"""`run_topology`, `query_topology` and the reference engine themselves."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from typing import Any
+
+import pytest
+
+from pipelines.errors import DefinitionError, FunctionError, UnknownQueryError, UnknownStateError
+from pipelines.sources import FixedBatches
+from pipelines.testing import TICK, ReferenceEngine, query_topology, run_topology
+from pipelines.testing.table import freeze, in_order, plain, sql_type_of
+from pipelines.trident import (
+    Count,
+    DeltaState,
+    MapGet,
+    RowFunction,
+    Split,
+    Sum,
+    TridentTopology,
+)
+
+FED = [[("hello the man said",)], [("the",)]]
+THEN = [[("the foo",)], [("the man on the moon",), ("where are you",)]]
+
+
+def word_count() -> TridentTopology:
+    """The design's example (section 4)."""
+    topology = TridentTopology("wordcount")
+    counts = (
+        topology.new_stream("sentences", FixedBatches("sentence string", []))
+        .each("sentence", Split(), "word")
+        .group_by("word")
+        .persistent_aggregate(DeltaState("word_counts"), Count(), "count")
+    )
+    (
+        topology.new_query_stream("words", "args string")
+        .each("args", Split(), "word")
+        .group_by("word")
+        .state_query(counts, "word", MapGet(), "count")
+        .aggregate("count", Sum(), "sum")
+    )
+    topology.new_query_stream("number", "args string").each("args", Split(), "word").aggregate(Count(), "count")
+    return topology
+
+
+def counts_after(batches: list[Any]) -> dict[str, int]:
+    return {row["word"]: row["count"] for row in run_topology(word_count(), {"sentences": batches})["word_counts"]}
+
+
+def test_the_designs_example() -> None:
+    assert run_topology(word_count(), {"sentences": [[("the man",)], [("the",)]]}) == {
+        "word_counts": [{"word": "man", "count": 1}, {"word": "the", "count": 2}]
+    }
+    assert query_topology(word_count(), {"sentences": FED}, "words", [("the man",)]) == [{"sum": 3}]
+
+
+def test_section_10_memory_map_get_tuples() -> None:
+    assert counts_after(FED) == {"hello": 1, "said": 1, "the": 2, "man": 1}
+    assert counts_after(FED + THEN[:1]) == {"hello": 1, "said": 1, "the": 3, "man": 1, "foo": 1}
+
+
+@pytest.mark.parametrize(
+    ("batches", "words", "total"),
+    [
+        (FED, "the", 2),
+        (FED, "hello", 1),
+        (FED + THEN[1:], "the", 4),
+        (FED + THEN[1:], "man", 2),
+        (FED + THEN[1:], "man where you the", 8),
+        (FED, "nobody said that", 1),
+        (FED, "unknown", 0),
+        (FED, "", 0),
+        ([], "the", 0),
+    ],
+)
+def test_section_10_word_count(batches: list[Any], words: str, total: int) -> None:
+    assert query_topology(word_count(), {"sentences": batches}, "words", [(words,)]) == [{"sum": total}]
+
+
+@pytest.mark.parametrize(("args", "count"), [("the", 1), ("", 0), ("1 2 3 4 5 6 7 8", 8)])
+def test_section_10_count_agg(args: str, count: int) -> None:
+    engine = ReferenceEngine(word_count())
+    for _ in range(100 if args == "the" else 1):
+        assert engine.query("number", [(args,)]) == [{"count": count}]
+
+
+SENTENCES = [
+    "the cow jumped over the moon",
+    "the man went to the store and bought some candy",
+    "four score and seven years ago",
+    "how many apples can you eat",
+    "to be or not to be the person",
+]
+
+
+def loops(number: int) -> list[list[tuple[str]]]:
+    """The five sentences again and again, three to a batch, a short batch at the end of each loop."""
+    return [[(sentence,) for sentence in part] for _ in range(number) for part in (SENTENCES[:3], SENTENCES[3:])]
+
+
+@pytest.mark.parametrize(("words", "a_loop"), [("the", 5), ("be store kujou", 3)])
+def test_section_10_jstorms_word_count(words: str, a_loop: int) -> None:
+    assert query_topology(word_count(), {"sentences": loops(20)}, "words", [(words,)]) == [{"sum": 20 * a_loop}]
+
+
+def test_section_10_jstorms_map() -> None:
+    seen = list[Any]()
+    topology = TridentTopology("map")
+    counts = (
+        topology.new_stream("sentences", FixedBatches("sentence string", []))
+        .flat_map(Split(), "word")
+        .map(RowFunction(str.upper, ("string",)))
+        .filter(RowFunction(lambda word: word == "THE"))
+        .peek(lambda row: seen.append(row["word"]))
+        .group_by("word")
+        .persistent_aggregate(DeltaState("counts"), Count(), "n")
+    )
+    ask = topology.new_query_stream("words").flat_map(Split()).group_by("args")
+    ask.state_query(counts, "args", MapGet(), "n").filter(RowFunction(lambda args, n: n is not None)).aggregate(
+        "n", Sum(), "sum"
+    )
+    engine = ReferenceEngine(topology)
+    engine.run({"sentences": loops(20)})
+    assert engine.query("words", [("THE",)]) == [{"sum": 100}]
+    assert engine.query("words", [("the tHe thE",)]) == [{"sum": 0}]
+    assert seen == ["THE"] * 100
+
+
+def test_batches_of_dicts() -> None:
+    batches = [[{"sentence": "the man"}, {"sentence": "the"}]]
+    assert run_topology(word_count(), {"sentences": batches})["word_counts"][1] == {"word": "the", "count": 2}
+
+
+def test_the_topology_is_not_changed() -> None:
+    topology = word_count()
+    nodes = list(topology.graph)
+    first = run_topology(topology, {"sentences": FED})
+    assert run_topology(topology, {"sentences": FED}) == first
+    assert list(topology.graph) == nodes
+
+
+def test_streams_of_their_own_batch_groups() -> None:
+    topology = TridentTopology("two")
+    for name in ("one", "two"):
+        topology.new_stream(name, FixedBatches("n bigint", [])).partition_persist(DeltaState(f"rows_{name}"))
+    assert run_topology(topology, {"two": [[(1,)], [(2,)]]}) == {"rows_one": [], "rows_two": [{"n": 1}, {"n": 2}]}
+
+
+def test_what_is_not_there() -> None:
+    with pytest.raises(DefinitionError, match=r'has no stream "sentence"; it has: sentences \(did you mean'):
+        run_topology(word_count(), {"sentence": []})
+    with pytest.raises(DefinitionError, match='no engine "storm"; there are: reference, bounded, stream'):
+        run_topology(word_count(), {}, engine="storm")  # type: ignore[arg-type]
+    with pytest.raises(UnknownQueryError, match="did you mean"):
+        query_topology(word_count(), {}, "word", [])
+    foreign = TridentTopology("t")
+    foreign.new_query_stream("ask", "word string").state_query("others", "word", MapGet(), "n")
+    with pytest.raises(UnknownStateError):
+        ReferenceEngine(foreign).query("ask", [("a",)])
+
+
+def test_a_function_that_gives_the_wrong_number_of_values() -> None:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", FixedBatches("n bigint", []))
+    stream.each("n", RowFunction(lambda n: (n, n), ("bigint",)), "m").partition_persist(DeltaState("out"))
+    with pytest.raises(FunctionError, match=r"gives 2 value\(s\) for the fields m"):
+        run_topology(topology, {"s": [[(1,)]]})
+
+
+def test_whole_numbers_of_a_double_are_floats() -> None:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", FixedBatches("x double", []))
+    stream.map(RowFunction(str, ("string",)), "text").partition_persist(DeltaState("out"))
+    assert run_topology(topology, {"s": [[(1,)]]}) == {"out": [{"text": "1.0"}]}
+
+
+def test_order_is_stated() -> None:
+    rows: list[dict[str, Any]] = [{"a": 2.0}, {"a": math.nan}, {"a": None}, {"a": 1.0}]
+    assert [str(row["a"]) for row in in_order(rows, ["a"])] == ["None", "1.0", "2.0", "nan"]
+    nested: list[dict[str, Any]] = [{"a": [1, None]}, {"a": [1]}, {"a": [0]}]
+    assert in_order(nested, ["a"]) == [{"a": [0]}, {"a": [1]}, {"a": [1, None]}]
+
+
+def test_values_are_shown_alike() -> None:
+    aware = datetime.datetime(2013, 1, 1, 12, tzinfo=datetime.timezone(datetime.timedelta(hours=2)))
+    assert plain(aware) == datetime.datetime(2013, 1, 1, 10)
+    assert plain({"a": [aware]}) == {"a": [datetime.datetime(2013, 1, 1, 10)]}
+    assert freeze(math.nan) == freeze(float("nan"))
+    assert freeze({"a": [1, 2]}) == (("a", (1, 2)),)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([None, True], "boolean"),
+        ([1], "bigint"),
+        ([datetime.datetime(2013, 1, 1)], "timestamp"),
+        ([datetime.date(2013, 1, 1)], "date"),
+        ([[None, "a"]], "array<string>"),
+        ([{"a": 1}], "struct<`a`: bigint>"),
+        ([None], "void"),
+    ],
+)
+def test_types_that_nobody_declared(values: list[Any], kind: str) -> None:
+    assert sql_type_of(values) == kind
+
+
+def test_tick_is_one_thing() -> None:
+    assert TICK == "TICK"
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.timeout(180)
+def test_queries_on_the_real_engines() -> None:
+    for engine in ("reference", "stream", "bounded"):
+        for words, total in (("the man", 3), ("", 0), ("unknown", 0)):
+            found = query_topology(word_count(), {"sentences": FED}, "words", [(words,)], engine)
+            assert found == [{"sum": total}], engine
