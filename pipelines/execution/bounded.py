@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.errors import DefinitionError, SourceError, TrideltaError
+from pipelines.errors import BatchError, DefinitionError, SourceError, TrideltaError
 from pipelines.execution.checkpoint import Checkpoint
 from pipelines.execution.group import BatchGroup, Sink
 from pipelines.execution.listeners import Listener
 from pipelines.execution.plan_run import PlanRun
 from pipelines.execution.quarantine import NAME, table_columns
 from pipelines.execution.report import BackfillReport, SliceReport, StateCommit
-from pipelines.execution.streaming import disk_full
+from pipelines.execution.streaming import disk_full, reason_of
 from pipelines.graph import nodes
 from pipelines.sources.base import file_key
 from pipelines.state.record import SLICE, BatchRecord
-from pipelines.state.schema import NO_SLICE, ROLL_UP, SLICE_COLUMN, UNSLICED
+from pipelines.state.schema import NO_SLICE, RESERVED, SLICE_COLUMN, UNSLICED
 from pipelines.state.writer import StateWriter
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class BoundedRunner:
         started = time.monotonic()
         wanted = tuple(dict.fromkeys(slices))
         for one in wanted:
-            if one in (NO_SLICE, ROLL_UP, ""):
+            if one in RESERVED:
                 raise DefinitionError(f'"{one}" cannot be a slice: the name is reserved')
         # A plan that queries states reads what the slices before have committed: one at a time.
         size = 1 if self._group.queries_states else SLICES_A_PASS
@@ -120,11 +120,20 @@ class BoundedRunner:
                     unseen = self._counted_beyond(work.positions)
                     if not unseen:
                         return list(self._commit(work))
+            except TrideltaError:
+                raise
             except Exception as error:
-                raise disk_full(error, str(self._group.lake.root), "slices were replaced") or error from None
+                raise self._named(error, "slices were replaced") from error
             finally:
                 work.run.close()
         raise SourceGoneError(self._group.name, sorted(unseen))
+
+    def _named(self, error: Exception, doing: str) -> TrideltaError:
+        """An error of Spark's, of the user's function or of the disk, with what a reader needs of it."""
+        return disk_full(error, str(self._group.lake.root), doing) or BatchError(
+            f'flow "{self._group.topology.name}": the backfill stopped while {doing}: {reason_of(error)}',
+            hint="correct the flow or the data and run the backfill again",
+        )
 
     # --- working out ------------------------------------------------------------------------------------------------
 
@@ -140,7 +149,9 @@ class BoundedRunner:
             return _Pass(slices, positions, results, _by_slice(refused.toArrow()) if refused else {}, counts, run)
         except Exception as error:
             run.close()
-            raise disk_full(error, str(self._group.lake.root), "slices were worked out") or error from None
+            if isinstance(error, TrideltaError):
+                raise
+            raise self._named(error, "slices were worked out") from error
 
     # --- committing -------------------------------------------------------------------------------------------------
 

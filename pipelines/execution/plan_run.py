@@ -18,7 +18,7 @@ from pipelines.planner.compile import Compiler
 from pipelines.quality.compiled import CompiledGate, compile_gate
 from pipelines.quality.results import GateResult
 from pipelines.sources.base import CORRUPT, FILE
-from pipelines.state.schema import NO_SLICE, SLICE_COLUMN
+from pipelines.state.schema import NO_SLICE, RESERVED, SLICE_COLUMN
 
 if TYPE_CHECKING:
     from pipelines.execution.group import BatchGroup
@@ -90,6 +90,7 @@ class PlanRun:
         spout = self.group.spout
         if spout.slice_by is not None:
             slice_ = F.when(F.col(CORRUPT).isNull(), F.expr(spout.slice_by).cast("string"))
+            slice_ = F.when(~slice_.isin(*RESERVED), slice_)
             source = source.withColumn(SLICE_COLUMN, F.coalesce(slice_, F.lit(NO_SLICE)))
         if self.slices is not None:
             if spout.slice_by is not None:

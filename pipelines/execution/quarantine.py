@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from pipelines.quality.compiled import FAILED
 from pipelines.sources.base import CORRUPT, FILE
 from pipelines.state.lake import Lake
-from pipelines.state.schema import NO_SLICE, SLICE_COLUMN, UNSLICED, StateSchema, struct_of
+from pipelines.state.schema import NO_SLICE, POISONED, SLICE_COLUMN, UNSLICED, StateSchema, struct_of
 from pipelines.state.writer import StateWriter
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def refused_by_source(marked: DataFrame, fields: Sequence[str]) -> DataFrame:
         F.lit(SOURCE).alias("stage"),
         F.when(malformed, MALFORMED).otherwise(WITHOUT_SLICE).alias("rule"),
         F.when(malformed, "the record does not parse as the declared schema")
-        .otherwise("the row has no slice: its slice column is null")
+        .otherwise("the row has no slice: its slice column is null, empty, or one of ? * !")
         .alias("reason"),
         F.coalesce(F.col(CORRUPT), row).alias("row"),
         F.col(FILE).alias("file"),
@@ -73,5 +73,5 @@ def refused_batch(source: DataFrame, fields: Sequence[str], reason: str) -> Data
         F.lit(reason[:2000]).alias("reason"),
         F.coalesce(F.col(CORRUPT), row).alias("row"),
         F.col(FILE).alias("file"),
-        F.lit(NO_SLICE).alias(SLICE_COLUMN),
+        F.lit(POISONED).alias(SLICE_COLUMN),
     )

@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipelines.errors import DefinitionError, ReadPointError, UnknownQueryError
+from pyspark.errors import PySparkException
+
+from pipelines.errors import BatchError, DefinitionError, ReadPointError, UnknownQueryError
 from pipelines.execution.bounded import BoundedRunner, check_sliced
 from pipelines.execution.checkpoint import Checkpoint
 from pipelines.execution.group import BatchGroup
 from pipelines.execution.listeners import Listener
 from pipelines.execution.report import BackfillReport, BatchReport, RunReport, SliceReport
-from pipelines.execution.streaming import REFUSE, StreamRunner
+from pipelines.execution.streaming import REFUSE, StreamRunner, reason_of
 from pipelines.graph import nodes
 from pipelines.graph.fields import parse_ddl
 from pipelines.planner.compile import Compiler
@@ -189,16 +191,22 @@ class Runtime:
 
         Raises:
             UnknownQueryError, UnknownStateError, ReadPointError
+            BatchError: a function of the query failed, or the arguments do not fit its schema.
         """
         if name not in topology.queries:
             raise UnknownQueryError(topology.name, name, tuple(topology.queries))
         spout = topology.queries[name]
         last = topology.graph.descendants(spout.id)[-1]
-        frame = self.spark.createDataFrame([tuple(row) for row in args], spout.schema)
-        context = _QueryContext(self.lake, txid)
-        result = Compiler(topology.graph, (last.id,), context, {spout.id: frame}).frames()[last.id]
         fields = [name for name, _ in parse_ddl(spout.schema)] if last is spout else last.fields
-        return [row.asDict(recursive=True) for row in result.select(*(f"`{field}`" for field in fields)).collect()]
+        context = _QueryContext(self.lake, txid)
+        try:
+            frame = self.spark.createDataFrame([tuple(row) for row in args], spout.schema)
+            result = Compiler(topology.graph, (last.id,), context, {spout.id: frame}).frames()[last.id]
+            found = result.select(*(f"`{field}`" for field in fields)).collect()
+        except PySparkException as error:
+            text = f'query "{name}" of flow "{topology.name}" failed: {reason_of(error)}'
+            raise BatchError(text, hint="correct the arguments or the flow") from error
+        return [row.asDict(recursive=True) for row in found]
 
     # --- parts ------------------------------------------------------------------------------------------------------
 

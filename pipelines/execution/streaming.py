@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from pipelines.errors import (
     TrideltaError,
 )
 from pipelines.execution.checkpoint import Checkpoint, Epoch
-from pipelines.execution.coordinator import Batch, BatchState, Poison
+from pipelines.execution.coordinator import Batch, BatchState, Poison, RefusedError
 from pipelines.execution.group import BatchGroup
 from pipelines.execution.listeners import Listener
 from pipelines.execution.quarantine import NAME, refused_batch, table_columns
@@ -126,7 +127,7 @@ class StreamRunner:
         text = str(error).split("JVM stacktrace")[0].strip().splitlines()
         return TrideltaError(
             f'flow "{self._group.topology.name}": Spark stopped the stream "{self._group.name}": {text[0] if text else error!r}',
-            hint="the cause is above in full; after mending it run the flow again: it continues with the same batch",
+            hint="mend the cause and run the flow again: it continues with the same batch",
         )
 
     # --- epochs -----------------------------------------------------------------------------------------------------
@@ -145,6 +146,9 @@ class StreamRunner:
         if on_fresh == RESET:
             for one in self._group.sinks:
                 one.writer.reset(BatchRecord(kind=RESET, flow=self._group.topology.name, epoch=number))
+            # Quarantine is the flow's: beside other groups' rows this group's stay, and what it refuses comes again.
+            if self._group.quarantine.table.exists() and len(self._group.topology.spouts) == 1:
+                self._group.quarantine.reset(BatchRecord(kind=RESET, flow=self._group.topology.name, epoch=number))
             return self._checkpoint.begin(Epoch(number, 0))
         raise FreshCheckpointError(self._group.topology.name, sink.name, last.txid or 0, last.epoch or 0)
 
@@ -186,7 +190,9 @@ class StreamRunner:
             if self._on_batch:
                 self._on_batch(report)
         except Exception as error:
-            self.error = error
+            doing = f"batch {self._epoch.txid(batch_id)} was written"
+            known = isinstance(error, TrideltaError | _Drained)
+            self.error = error if known else disk_full(error, str(self._group.lake.root), doing) or error
             raise
         except BaseException as error:
             # The bridge to the JVM passes on Exceptions only; anything else would leave Spark waiting for an answer.
@@ -202,7 +208,7 @@ class StreamRunner:
         stream_batch = StreamBatch(self._group, self._epoch, self._tracker, self._listeners, self._sizes)
         tries = 0
         while True:
-            batch = self._tracker.open(txid)
+            batch = self._open(txid, frame)
             self._tell("opened", txid)
             try:
                 report = stream_batch.run(batch, frame, position)
@@ -214,6 +220,19 @@ class StreamRunner:
                 tries += 1
                 self._after_failure(batch, error, frame, tries)
                 time.sleep(_BACK_OFF(_retry_state(tries)))
+
+    def _open(self, txid: int, frame: DataFrame) -> Batch:
+        """The next attempt.
+
+        Raises:
+            PoisonBatchError: no attempt is left, for the process died in each of them.
+        """
+        try:
+            return self._tracker.open(txid)
+        except RefusedError as error:
+            record = error.record
+            kept = self._keep_poison(Batch(self._scope, txid, record.attempt), frame, record.reason)
+            raise PoisonBatchError(self._group.topology.name, txid, record.tries, record.reason, kept) from None
 
     def _after_failure(self, batch: Batch, error: Exception, frame: DataFrame, tries: int) -> None:
         """Let a further attempt come, or stop the flow.
@@ -295,7 +314,7 @@ def reason_of(error: BaseException) -> str:
     for line in text.splitlines():
         if line.startswith("RuntimeError: "):
             return line.removeprefix("RuntimeError: ").strip()
-    return text.strip().splitlines()[0].strip()
+    return re.sub(r"\s*SQLSTATE: \w+.*$", "", text.strip().splitlines()[0])
 
 
 def disk_full(error: BaseException, path: str, doing: str) -> DiskFullError | None:

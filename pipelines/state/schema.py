@@ -21,6 +21,10 @@ NO_SLICE = "?"
 """The slice of rows that have none: malformed records, and rows whose slice column is null. Only in quarantine."""
 ROLL_UP = "*"
 """The slice of roll-up rows, which compaction writes."""
+POISONED = "!"
+"""The slice of the rows of poison batches. Only in quarantine: no backfill replaces them."""
+RESERVED = (NO_SLICE, ROLL_UP, POISONED, "")
+"""What no row may have for a slice. The empty text is Delta's null."""
 
 
 class ValueColumn(BaseModel):
