@@ -17,6 +17,7 @@ from pipelines.errors import DefinitionError, TrideltaError
 
 if TYPE_CHECKING:
     from pipelines import Lake, Runtime
+    from pipelines.state.table import StateTable
 
 app = typer.Typer(
     name="tridelta",
@@ -187,7 +188,7 @@ def state(
 ) -> None:
     """Show a state: one key, or all of it. Needs no Spark."""
     table = _lake().state(name)
-    found = table.get([_key(key)], txid=txid) if key else table.scan(txid=txid).slice(0, limit).to_pylist()
+    found = table.get([_key(table, key)], txid=txid) if key else table.scan(txid=txid).slice(0, limit).to_pylist()
     if as_json:
         _emit(found)
     else:
@@ -196,13 +197,20 @@ def state(
         )
 
 
-def _key(pairs: list[str]) -> dict[str, Any]:
+def _key(table: StateTable, pairs: list[str]) -> dict[str, Any]:
+    """`name=value` pairs as a key, each value of its column's type."""
+    import pyarrow as pa
+
+    types = {field.name: field.type for field in table.schema}
     found: dict[str, Any] = {}
     for pair in pairs:
-        field, equals, value = pair.partition("=")
+        name, equals, value = pair.partition("=")
         if not equals:
             raise DefinitionError(f"not a key: {pair!r}", hint="write it as name=value, e.g. --key carrier=AA")
-        found[field] = value
+        try:
+            found[name] = pa.scalar(value).cast(types.get(name, pa.string())).as_py()
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            raise DefinitionError(f"not a key: {pair!r}; {name} is {types[name]}") from None
     return found
 
 

@@ -1,0 +1,74 @@
+"""`tridelta`: the verbs, the errors as texts, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from typer.testing import CliRunner
+
+from ops.command_line import app
+from pipelines.state.schema import PROPERTY, StateSchema
+
+runner = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TRIDELTA_HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+def test_list_names_flows_states_and_queries() -> None:
+    done = runner.invoke(app, ["list", "--json"])
+    assert done.exit_code == 0
+    (flights,) = json.loads(done.stdout)
+    assert flights["flow"] == "flights"
+    assert flights["states"]["carrier_delay"] is None
+    assert flights["queries"] == ["delays", "route"]
+    assert "not run yet" in runner.invoke(app, ["list"]).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "fligths"], 'no flow "fligths" in the catalog'),
+        (["query", "fligths", "delays"], 'did you mean "flights"?'),
+        (["state", "carrier_delay"], 'no state "carrier_delay" in the lake'),
+        (["history", "../etc"], "does not match [a-z][a-z0-9_]*"),
+        (["backfill", "flights", "--from", "2013-02-30", "--to", "2013-03-01"], "not a day: '2013-02-30'"),
+        (["backfill", "flights", "--from", "2014-01-01", "--to", "2014-01-02"], "not a slice of this flow"),
+    ],
+)
+def test_an_error_is_its_text_and_exit_code_1(arguments: list[str], said: str) -> None:
+    done = runner.invoke(app, arguments)
+    assert done.exit_code == 1
+    assert said in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.output
+    assert done.stdout == ""
+
+
+def test_help_names_every_verb() -> None:
+    shown = runner.invoke(app, ["--help"]).stdout
+    for verb in ("list", "run", "backfill", "query", "state", "history", "skip", "compact"):
+        assert verb in shown
+
+
+def test_key_values_take_the_type_of_their_column(home: Path) -> None:
+    schema = StateSchema(layout="rows", flow="trips", columns=(("hour", "int"), ("origin", "string")))
+    table = pa.table({"hour": pa.array([5, 6], pa.int32()), "origin": ["JFK", "LGA"]})
+    path = str(home / "lake" / "states" / "hours")
+    Path(path).parent.mkdir(parents=True)
+    DeltaTable.create(path, table.schema, configuration={PROPERTY: schema.dump()}, raise_if_key_not_exists=False)
+    write_deltalake(path, table, mode="append")
+    done = runner.invoke(app, ["state", "hours", "--key", "hour=5", "--json"])
+    assert done.exit_code == 0, done.output + str(done.exception)
+    assert json.loads(done.stdout) == [{"hour": 5, "origin": "JFK"}]
+    wrong = runner.invoke(app, ["state", "hours", "--key", "hour=five"])
+    assert wrong.exit_code == 1
+    assert "hour is int32" in wrong.stderr
+    assert "write it as name=value" in runner.invoke(app, ["state", "hours", "--key", "five"]).stderr
