@@ -60,10 +60,17 @@ def test_help_names_every_verb() -> None:
 
 def test_key_values_take_the_type_of_their_column(home: Path) -> None:
     schema = StateSchema(layout="rows", flow="trips", columns=(("hour", "int"), ("origin", "string")))
-    table = pa.table({"hour": pa.array([5, 6], pa.int32()), "origin": ["JFK", "LGA"]})
+    engine = {"_txid": pa.array([0, 0], pa.int64()), "_slice": ["a", "a"], "_gen": pa.array([0, 0], pa.int64())}
+    table = pa.table({"hour": pa.array([5, 6], pa.int32()), "origin": ["JFK", "LGA"], **engine})
     path = str(home / "lake" / "states" / "hours")
     Path(path).parent.mkdir(parents=True)
-    DeltaTable.create(path, table.schema, configuration={PROPERTY: schema.dump()}, raise_if_key_not_exists=False)
+    DeltaTable.create(
+        path,
+        table.schema,
+        partition_by=["_slice", "_gen"],
+        configuration={PROPERTY: schema.dump()},
+        raise_if_key_not_exists=False,
+    )
     write_deltalake(path, table, mode="append")
     done = runner.invoke(app, ["state", "hours", "--key", "hour=5", "--json"])
     assert done.exit_code == 0, done.output + str(done.exception)
