@@ -176,18 +176,28 @@ class _Compaction:
 
     def _rewrite_once(self, writer: StateWriter, done: _Done) -> None:
         table = writer.table
-        closed = closed_generations(table.last_txid(), self.open_generations)
         opened = DeltaTable(str(table.path))
         if table.declared.layout == LOG_LAYOUT:
-            plan = plan_fold(parts_of(opened), closed)
+            plan = plan_fold(parts_of(opened), closed_generations(table.last_txid(), self.open_generations))
             if plan.work:
                 self._fold(writer, opened, plan)
             done.slices, done.rolled_up = len(plan.slices), plan.rolls_up
         else:
-            done.slices = merge(writer, opened, self._merge_closed(closed), self._record(table))
+            done.slices = merge(writer, self.spark, opened, self._closed_rows(table), self._record(table))
 
-    def _merge_closed(self, closed: Closed) -> Closed:
-        return closed
+    def _closed_rows(self, table: StateTable) -> Closed:
+        """The closed generations of a table of rows.
+
+        Quarantine is written by all batch groups of the flow, each with txids of its own, and by a batch that is poison
+        before it is committed: there the batches that Spark has planned tell, group by group.
+        """
+        planned = [
+            closed_generations(epoch.txid(group.last_batch()), self.open_generations)
+            for group in self.groups
+            if (epoch := group.epoch) is not None and group.last_batch() >= 0
+        ]
+        own = closed_generations(table.last_txid(), self.open_generations)
+        return min([own, *planned], key=lambda closed: closed.before)
 
     def _fold(self, writer: StateWriter, opened: DeltaTable, plan: FoldPlan) -> None:
         record = self._record(writer.table)

@@ -1,20 +1,93 @@
-"""Merging the small files of tables of rows: the same rows in fewer files."""
+"""Merging the small files of tables of rows: the same rows in fewer files.
+
+Commits of this kind say that no data changed, so a stream that reads the table does not read the rows again.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
 from deltalake import DeltaTable
 
-from pipelines.maintenance.plan import TARGET_FILE_BYTES, Closed, parts_of
+from pipelines.maintenance.plan import TARGET_FILE_BYTES, Closed, Part, parts_of
+from pipelines.state.literals import literal
 from pipelines.state.record import BatchRecord
+from pipelines.state.schema import GEN, SLICE_COLUMN, TXID
 from pipelines.state.writer import StateWriter
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
-def merge(writer: StateWriter, table: DeltaTable, closed: Closed, record: BatchRecord) -> int:
-    """Merge small files within the partitions of closed generations. Returns how many slices were touched.
+Loose = Mapping[str, tuple[int, ...]]
+"""Generations to merge, by slice."""
 
-    Delta's OPTIMIZE: the commit says that no data changed, so a stream that reads the table does not read it again.
+
+def merge(
+    writer: StateWriter, spark: SparkSession | None, table: DeltaTable, closed: Closed, record: BatchRecord
+) -> int:
+    """Merge the small files of closed generations. Returns how many slices were touched.
+
+    A stream makes a partition a slice and generation, so files have to be merged over generations too, or a year of them
+    leaves as many files as generations. That takes Spark; within a partition delta-rs does it in milliseconds.
     """
-    loose = [part for part in parts_of(table) if part.gen < closed.before and part.files > 1]
-    if loose:
-        writer.optimize(table, sorted({part.gen for part in loose}), record, TARGET_FILE_BYTES)
-    return len({part.slice for part in loose})
+    parts = [part for part in parts_of(table) if part.gen < closed.before]
+    loose = loose_generations(parts)
+    if not loose:
+        return 0
+    if spark is not None and any(len(generations) > 1 for generations in loose.values()):
+        size = sum(part.bytes for part in parts if part.gen in loose.get(str(part.slice), ()))
+        _merge_spark(writer, spark, table, loose, size, record)
+        return len(loose)
+    crowded = [part for part in parts if part.files > 1 and part.gen in loose.get(str(part.slice), ())]
+    if crowded:
+        writer.optimize(table, sorted({part.gen for part in crowded}), record, TARGET_FILE_BYTES)
+    return len({part.slice for part in crowded})
+
+
+def loose_generations(parts: Iterable[Part]) -> dict[str, tuple[int, ...]]:
+    """By slice the generations whose files are small, where merging them leaves fewer files.
+
+    Generations of large files are left alone: each row is rewritten until its file is large, and no more.
+    """
+    small: dict[str, list[Part]] = defaultdict(list)
+    for part in parts:
+        if part.slice is not None and part.bytes < part.files * TARGET_FILE_BYTES / 2:
+            small[part.slice].append(part)
+    return {
+        slice_: tuple(sorted(part.gen for part in own))
+        for slice_, own in small.items()
+        if sum(part.files for part in own) > math.ceil(sum(part.bytes for part in own) / TARGET_FILE_BYTES)
+    }
+
+
+def _merge_spark(
+    writer: StateWriter, spark: SparkSession, table: DeltaTable, loose: Loose, size: int, record: BatchRecord
+) -> None:
+    """Rewrite a slice's small generations as the last of them, which they then fill alone.
+
+    Read at one version and replaced at a later one: as in `fold_spark` nothing closed changes in between.
+    """
+    from pyspark.sql import functions as F
+
+    where = _where(loose)
+    stored = spark.read.format("delta").option("versionAsOf", table.version()).load(str(writer.table.path)).where(where)
+    last = F.create_map(*(F.lit(one) for slice_, gens in loose.items() for one in (slice_, gens[-1])))
+    frame = stored.withColumn(GEN, last[F.col(SLICE_COLUMN)].cast("long"))
+    # In the order in which they came, so that reads of some batches skip files.
+    frame = frame.repartitionByRange(max(1, math.ceil(size / TARGET_FILE_BYTES)), SLICE_COLUMN, TXID)
+    writer.rewrite_spark(frame.sortWithinPartitions(SLICE_COLUMN, TXID), record, where, same_rows=True)
+
+
+def _where(loose: Loose) -> str:
+    """The partitions, as a condition; slices with the same generations in one term."""
+    by_generations: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    for slice_, generations in loose.items():
+        by_generations[generations].append(literal(SLICE_COLUMN, slice_, pa.string()))
+    return " OR ".join(
+        f"({SLICE_COLUMN} IN ({', '.join(slices)}) AND {GEN} IN ({', '.join(map(str, generations))}))"
+        for generations, slices in by_generations.items()
+    )

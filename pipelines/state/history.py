@@ -21,7 +21,9 @@ class History:
 
     def __init__(self, name: str, path: Path) -> None:
         self._name, self._log = name, path / "_delta_log"
-        self._records: dict[int, CommitRecord] = {}
+        self._records: list[CommitRecord] = []
+        self._batches: list[CommitRecord] = []
+        self._claims: dict[str, frozenset[str]] = {}
         self._versions: dict[int, int] = {}
         self._head: int | None = None
         """The txid whose state the last version holds, with nothing later in it."""
@@ -31,60 +33,70 @@ class History:
         """All commits whose log files are there, oldest first."""
         with self._lock:
             self._refresh()
-            return [self._records[version] for version in sorted(self._records)]
+            return list(self._records)
+
+    def batches(self) -> list[CommitRecord]:
+        """The commits of streams since the last reset, oldest first."""
+        with self._lock:
+            self._refresh()
+            return list(self._batches)
+
+    def last_batch(self) -> CommitRecord | None:
+        """The last commit of a stream since the last reset."""
+        with self._lock:
+            self._refresh()
+            return self._batches[-1] if self._batches else None
+
+    def claims(self) -> dict[str, frozenset[str]]:
+        """For each backfilled slice the source files whose rows of that slice the table counts through its backfill."""
+        with self._lock:
+            self._refresh()
+            return dict(self._claims)
 
     def _refresh(self) -> None:
-        following = max(self._records, default=-1) + 1
-        if (self._log / f"{following:020d}.json").exists() or not self._records:
-            for file in sorted(self._log.glob("[0-9]*.json")):
-                version = int(file.stem) if file.stem.isdigit() else -1
-                if version >= following:
-                    self._add(version, file)
+        """Read what is new. A batch looks at the ledger several times, so that must not cost a look at all of it."""
+        if not self._records:
+            versions = sorted(int(file.stem) for file in self._log.glob("[0-9]*.json") if file.stem.isdigit())
+            for version in versions:
+                self._add(version)
+        while self._records and self._file(self._records[-1].version + 1).exists():
+            self._add(self._records[-1].version + 1)
 
-    def _add(self, version: int, file: Path) -> None:
+    def _file(self, version: int) -> Path:
+        return self._log / f"{version:020d}.json"
+
+    def _add(self, version: int) -> None:
         info = {}
-        with file.open(encoding="utf-8") as lines:
+        with self._file(version).open(encoding="utf-8") as lines:
             for line in lines:
                 if line.startswith('{"commitInfo"'):
                     info = json.loads(line)["commitInfo"]
                     break
-        record = parse_commit(version, info)
-        self._records[version] = record
-        if record.kind == RESET:
+        commit = parse_commit(version, info)
+        self._records.append(commit)
+        if commit.kind == RESET:
             self._versions.clear()
-        if record.kind == BATCH:
-            self._head = record.txid
-        elif not _keeps_rows(record):
+            self._batches.clear()
+            self._claims.clear()
+        elif commit.kind == BATCH:
+            self._batches.append(commit)
+            self._head = commit.txid
+        if commit.kind != BATCH and not _keeps_rows(commit):
             self._head = None
         if self._head is not None:
             self._versions[self._head] = version
+        self._take_claims(commit)
 
-    def batches(self) -> list[CommitRecord]:
-        """The commits of streams since the last reset."""
-        found: list[CommitRecord] = []
-        for record in self.records():
-            if record.kind == RESET:
-                found.clear()
-            elif record.kind == BATCH:
-                found.append(record)
-        return found
-
-    def claims(self) -> dict[str, frozenset[str]]:
-        """For each backfilled slice the source files whose rows of that slice the table counts through its backfill."""
-        found: dict[str, frozenset[str]] = {}
-        for commit in self.records():
-            record = commit.record
-            if commit.kind == RESET:
-                found.clear()
-            elif record is None or record.claims is None:
-                continue
-            elif commit.kind == SLICE and record.slice is not None:
-                found[record.slice] = frozenset(record.claims)
-            elif commit.kind == COMPACTION and isinstance(record.claims, dict):
-                found.update(
-                    {slice_: frozenset(files) for slice_, files in record.claims.items() if slice_ not in found}
-                )
-        return found
+    def _take_claims(self, commit: CommitRecord) -> None:
+        record = commit.record
+        if record is None or record.claims is None:
+            return
+        if commit.kind == SLICE and record.slice is not None:
+            self._claims[record.slice] = frozenset(record.claims)
+        elif commit.kind == COMPACTION and isinstance(record.claims, dict):
+            # Where the log before it is gone, a compaction carries the claims that are still alive.
+            for slice_, files in record.claims.items():
+                self._claims.setdefault(slice_, frozenset(files))
 
     def version_of(self, txid: int) -> int:
         """The last version that holds the batches up to `txid` and nothing later.

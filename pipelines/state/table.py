@@ -96,7 +96,8 @@ class StateTable:
 
     def last_txid(self) -> int | None:
         """The last committed txid of a stream, or None."""
-        return max((c.txid for c in self._history.batches() if c.txid is not None), default=None)
+        last = self._history.last_batch()
+        return last.txid if last else None
 
     def history(self) -> list[CommitRecord]:
         """One record a commit: version, kind, txid, attempt, epoch, slice, rows, time; oldest first."""

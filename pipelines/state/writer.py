@@ -162,12 +162,17 @@ class StateWriter:
         )
         return table.version()
 
-    def rewrite_spark(self, frame: DataFrame, record: BatchRecord, where: str) -> int:
-        """The same with Spark; `where` may name partition columns only. Returns the version."""
+    def rewrite_spark(self, frame: DataFrame, record: BatchRecord, where: str, *, same_rows: bool = False) -> int:
+        """The same with Spark; `where` may name partition columns only. Returns the version.
+
+        Args:
+            same_rows: the rows are only moved, so a stream that reads the table has nothing to read again.
+        """
         (
             frame.write.format("delta")
             .mode("overwrite")
             .option("replaceWhere", where)
+            .option("dataChange", str(not same_rows).lower())
             .option("userMetadata", record.dump())
             .save(str(self.table.path))
         )
