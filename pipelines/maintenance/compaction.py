@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -69,9 +70,9 @@ def compact(
         raise TrideltaError("retention_hours and open_generations cannot be negative")
     started = time.monotonic()
     name = flow if isinstance(flow, str) else flow.name
-    work = _Compaction(spark, lake, name, retention_hours)
+    work = _Compaction(spark, lake, name, retention_hours, lock_wait_seconds)
     reports = []
-    with work.alone(_groups(lake, flow), open_generations, lock_wait_seconds):
+    with work.alone(_groups(lake, flow), open_generations):
         for table in _tables(lake, name):
             reports.append(work.table(table))
             if progress:
@@ -115,21 +116,22 @@ class _Compaction:
     lake: Lake
     flow: str
     retention_hours: float
+    wait: float
     groups: list[Checkpoint] = field(default_factory=list)
     open_generations: int = 1
 
     @contextmanager
-    def alone(self, groups: list[Checkpoint], open_generations: int | None, wait: float) -> Iterator[None]:
+    def alone(self, groups: list[Checkpoint], open_generations: int | None) -> Iterator[None]:
         """Keep backfills and other compactions out; and the stream, where its open generation is rewritten too."""
         self.groups = groups
         with ExitStack() as locks:
             for group in groups:
-                locks.enter_context(group.rewriting(wait))
+                locks.enter_context(group.rewriting(self.wait))
             standing = not any(_runs(group) for group in groups)
             self.open_generations = (0 if standing else 1) if open_generations is None else open_generations
             if self.open_generations == 0:
                 for group in groups:
-                    locks.enter_context(group.committing(wait))
+                    locks.enter_context(group.committing(self.wait))
             yield
 
     # --- a table ----------------------------------------------------------------------------------------------------
@@ -138,6 +140,7 @@ class _Compaction:
         started = time.monotonic()
         writer, done, before = StateWriter(table, table.declared), _Done(), measure(table)
         self._rewrite(writer, done)
+        self._remember_removed(writer)
         limit = retention.bound(table, self.retention_hours, unfinished=any(map(_unfinished, self.groups)))
         files = retention.vacuum(writer, limit, self._record(table))
         retention.checkpoint(table)
@@ -156,6 +159,20 @@ class _Compaction:
             log_files_removed=cleaned,
             conflicts=done.conflicts,
         )
+
+    def _remember_removed(self, writer: StateWriter) -> None:
+        """Once for a longer retention than before: the table's property, between two batches of the stream.
+
+        A change of properties is refused to, or makes Delta refuse, whatever commits at the same moment.
+        """
+        hours = math.ceil(self.retention_hours)
+        if hours <= retention.remembered_hours(DeltaTable(str(writer.table.path))):
+            return
+        with ExitStack() as locks:
+            if self.open_generations > 0:
+                for group in self.groups:
+                    locks.enter_context(group.committing(self.wait))
+            writer.remember_removed(hours)
 
     def _rewrite(self, writer: StateWriter, done: _Done) -> None:
         """Fold or merge; where Delta finds a conflict once more, from what the table holds then."""

@@ -20,14 +20,13 @@ from deltalake import DeltaTable
 
 from pipelines.state.record import BATCH, COMPACTION, SLICE, BatchRecord, CommitRecord
 from pipelines.state.table import StateTable
-from pipelines.state.writer import StateWriter
+from pipelines.state.writer import REMEMBERED, StateWriter
 
 # Files that no commit names are left-overs of a killed writer, or about to be committed by a living one. A day is
 # longer than any batch, and a shorter retention does not look for them at all.
 _LEFT_OVER_HOURS = 24
-# Delta's checkpoints remember removed files for a week unless told otherwise; what is forgotten can't be told from a
-# left-over, so longer retentions do not look for left-overs either.
-_TOMBSTONE_HOURS = 168
+# Delta's checkpoints remember removed files for a week unless the table says otherwise.
+_REMEMBERED_HOURS = 168
 
 _CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint\.parquet$")
 _OF_VERSION = re.compile(r"^\.?(\d{20})\.(json|crc|checkpoint\b.*|json\.crc|crc\.crc)$")
@@ -65,12 +64,19 @@ def bound(table: StateTable, retention_hours: float, *, unfinished: bool, now: d
 def vacuum(writer: StateWriter, limit: Bound, record: BatchRecord) -> int:
     """Delete the data files that only versions before the bound need. Returns how many."""
     table = DeltaTable(str(writer.table.path))
-    left_overs = _LEFT_OVER_HOURS <= limit.hours <= _TOMBSTONE_HOURS
+    # A removed file that the log has forgotten can't be told from a left-over.
+    left_overs = _LEFT_OVER_HOURS <= limit.hours <= remembered_hours(table)
     doomed = writer.vacuum(table, None, limit.hours, left_overs)
     if not doomed:
         return 0
     record = record.model_copy(update={"readable_from": limit.version})
     return len(writer.vacuum(table, record, limit.hours, left_overs))
+
+
+def remembered_hours(table: DeltaTable) -> int:
+    """For how long the table's log remembers removed files."""
+    found = re.fullmatch(r"interval (\d+) hours", table.metadata().configuration.get(REMEMBERED, ""))
+    return int(found[1]) if found else _REMEMBERED_HOURS
 
 
 def checkpoint(table: StateTable) -> None:

@@ -10,6 +10,9 @@ from typing import NoReturn
 from pipelines.errors import ReadPointError
 from pipelines.state.record import BATCH, COMPACTION, RESET, SLICE, CommitRecord, parse_commit
 
+_HARMLESS = ("OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES")
+"""Delta's operations that change no row."""
+
 
 class History:
     """The commit records of one table, by version, kept up to date by reading the new log files only.
@@ -147,4 +150,4 @@ class History:
 
 def _keeps_rows(commit: CommitRecord) -> bool:
     """Whether readers find after this commit what they found before it."""
-    return commit.kind == COMPACTION or commit.operation in ("OPTIMIZE", "VACUUM START", "VACUUM END")
+    return commit.kind == COMPACTION or commit.operation in _HARMLESS

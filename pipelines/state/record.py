@@ -94,7 +94,9 @@ class CommitRecord:
 
     @property
     def rows(self) -> int:
-        return self.record.rows if self.record else 0
+        """Rows written; where Spark wrote them, by Delta's own count, since the record is made before the write."""
+        written = self.record.rows if self.record else 0
+        return written or int(self.metrics.get("numOutputRows", 0))
 
 
 def parse_commit(version: int, info: Mapping[str, Any]) -> CommitRecord:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 
 from pipelines.errors import ReadPointError
@@ -135,8 +136,15 @@ class StateTable:
         columns = ", ".join(quoted(name) for name in declared.names)
         found = snapshot.query(f"SELECT {columns} FROM state WHERE {condition} AND {snapshot.live}")
         rows = self._folded(found.to_pylist())
+        if not declared.keys and not rows:
+            return [self._zero()]
         wanted = dict.fromkeys(_normal(key, declared.keys, types) for key in asked)
         return [rows[key] for key in wanted if key in rows]
+
+    def _zero(self) -> dict[str, Any]:
+        """What a state without keys holds before any row: its aggregators' zeros (Trident rules 1.3)."""
+        made = {value.name: value.make() for value in self.declared.values}
+        return {name: aggregator.finish(aggregator.zero()) for name, aggregator in made.items()}
 
     def _folded(self, stored: list[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, Any]]:
         """Fold partial values key by key in plain Python: a read of a few keys has few rows."""
@@ -184,9 +192,16 @@ class StateTable:
         values = [f"{v.make().result_sql(quoted(v.name))} AS {quoted(v.name)}" for v in declared.values]
         sql = f"SELECT {', '.join(keys + values)} FROM state WHERE {snapshot.live} AND {where}"
         found = snapshot.query(sql + (f" GROUP BY {', '.join(keys)}" if keys else ""))
-        if not keys and found.num_rows == 1 and not snapshot.table.count():
-            return found.slice(0, 0)
-        return self._with_types(found, snapshot)
+        typed = self._with_types(found, snapshot)
+        return typed if keys else self._with_zeros(typed)
+
+    def _with_zeros(self, found: pa.Table) -> pa.Table:
+        """The one row of a state without keys, its zeros where nothing is stored yet."""
+        for index, (name, zero) in enumerate(self._zero().items()):
+            if zero is not None:
+                filled = pc.fill_null(found[name], pa.scalar(zero).cast(found[name].type))
+                found = found.set_column(index, found.schema.field(name), filled)
+        return found
 
     def count(self, where: str = "true") -> int:
         """Stored rows (partial values in a log state) that meet a condition over the stored columns."""
@@ -221,11 +236,14 @@ class StateTable:
             .groupBy(*(_column(name) for name in declared.keys))
             .agg(*(aggregator.fold(_column(name)).alias(name) for name, aggregator in made))
         )
-        if not declared.keys:
-            folded = folded.where(" OR ".join(f"`{name}` IS NOT NULL" for name, _ in made))
         # As text, which is without the `NOT NULL` that fields of a stored struct may carry.
         types = {f.name: f.dataType.simpleString() for f in stored.schema}
         results = [(aggregator.result(F.col(f"`{name}`").cast(types[name]))).alias(name) for name, aggregator in made]
+        if not declared.keys:
+            zeros = self._zero()
+            results = [
+                F.coalesce(one, F.lit(zeros[name])).alias(name) for one, (name, _) in zip(results, made, strict=True)
+            ]
         return folded.select(*(_column(name) for name in declared.keys), *results)
 
     # --- read points ------------------------------------------------------------------------------------------------

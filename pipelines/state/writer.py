@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 # Checkpoints of the Delta log: a reader opens at most so many small files on top of one. Our history needs the small
 # files, so the log is only cleaned by the compaction job, never as a side effect of a commit.
 _CONFIGURATION = {"delta.checkpointInterval": "50", "delta.enableExpiredLogCleanup": "false"}
+REMEMBERED = "delta.deletedFileRetentionDuration"
 # Rows a row group in folded files: they are sorted by key, and a read of a few keys decodes one row group of each.
 ROW_GROUP_ROWS = 65_536
 _HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
@@ -187,6 +188,10 @@ class StateWriter:
             commit_properties=_properties(record, None),
             post_commithook_properties=_HOOKS,
         )
+
+    def remember_removed(self, hours: int) -> None:
+        """Have the log's checkpoints remember removed files for so long: what is forgotten is never vacuumed."""
+        DeltaTable(str(self.table.path)).alter.set_table_properties({REMEMBERED: f"interval {hours} hours"})
 
     def vacuum(self, table: DeltaTable, record: BatchRecord | None, hours: int, left_overs: bool) -> list[str]:
         """Delete data files that were removed more than `hours` ago; without a record only list them.

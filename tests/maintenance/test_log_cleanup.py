@@ -1,0 +1,122 @@
+"""What the log cleanup deletes, and what the engine still knows afterwards."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from pipelines.errors import ReadPointError, TrideltaError
+from pipelines.maintenance import compact, retention
+from pipelines.maintenance.plan import Closed, Part, closed_generations, plan_fold
+from pipelines.state import writer
+from pipelines.state.lake import Lake
+from pipelines.state.writer import DeltaTable
+from tests.maintenance.small_state import APP, FLOW, SmallState
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallState:
+    """A table with a checkpoint every fifth commit."""
+    monkeypatch.setitem(writer._CONFIGURATION, "delta.checkpointInterval", "5")
+    return SmallState(tmp_path)
+
+
+def _log(state: SmallState) -> list[int]:
+    return sorted(
+        int(file.stem) for file in (state.table.path / "_delta_log").glob("[0-9]*.json") if file.stem.isdigit()
+    )
+
+
+def test_only_what_lies_behind_a_checkpoint_goes(state: SmallState) -> None:
+    for i in range(12):
+        state.batch([("d", "a", 0, i)])
+    state.replace("d", [("d", "a", 0, 7)], claims=("file:/one",))
+    compact(None, state.lake, FLOW, retention_hours=0)
+    state.batch([("d", "b", 0, 1)])
+    report = compact(None, state.lake, FLOW, retention_hours=0).tables[0]
+
+    kept = _log(state)
+    assert kept[0] > 0
+    assert report.log_files_removed + len(kept) == report.version + 1 or kept[0] > 0
+    assert (state.table.path / "_delta_log" / f"{kept[0]:020d}.checkpoint.parquet").exists()
+    assert state.scanned() == state.expected()
+    fresh = Lake(state.lake.root).state("sales")
+    assert fresh.scan().num_rows == len(state.expected())
+    assert fresh.last_txid() == state.txid
+    assert fresh.commits.claims() == {"d": frozenset({"file:/one"})}
+    assert DeltaTable(str(fresh.path)).transaction_version(APP) == state.txid
+    with pytest.raises(ReadPointError, match="too old"):
+        fresh.get([{"key": "a", "part": 0}], txid=0)
+    with pytest.raises(ReadPointError, match="too old"):
+        fresh.get([{"key": "a", "part": 0}], version=kept[0])
+
+
+def test_the_last_batch_is_remembered_however_old(state: SmallState) -> None:
+    for i in range(3):
+        state.batch([("d", "a", 0, i)])
+    for i in range(12):
+        state.replace("d", [("d", "a", 0, i)], claims=(f"file:/{i}",))
+    for _ in range(2):
+        compact(None, state.lake, FLOW, retention_hours=0)
+    fresh = Lake(state.lake.root).state("sales")
+    assert fresh.last_txid() == 2
+    assert fresh.commits.claims() == {"d": frozenset({"file:/11"})}
+
+
+def test_a_week_is_kept(state: SmallState) -> None:
+    for i in range(8):
+        state.batch([("d", "a", 0, i)])
+    report = compact(None, state.lake, FLOW).tables[0]
+    assert (report.files_removed, report.log_files_removed) == (0, 0)
+    assert all(state.scanned(txid=txid) == expected for txid, expected in state.by_txid.items())
+
+
+def test_a_longer_retention_is_told_to_the_table_once(state: SmallState) -> None:
+    state.batch([("d", "a", 0, 1)])
+    compact(None, state.lake, FLOW, retention_hours=1000)
+    opened = DeltaTable(str(state.table.path))
+    assert retention.remembered_hours(opened) == 1000
+    compact(None, state.lake, FLOW, retention_hours=500)
+    assert DeltaTable(str(state.table.path)).version() == opened.version()
+    assert state.scanned(txid=0) == state.expected()
+
+
+def test_an_unfinished_batch_keeps_the_version_before_it(state: SmallState) -> None:
+    for i in range(3):
+        state.batch([("d", "a", 0, i)])
+    compact(None, state.lake, FLOW)
+    later = datetime.now(UTC) + timedelta(hours=30)
+    batch = max(commit.version for commit in state.table.commits.batches())
+    assert retention.bound(state.table, 1, unfinished=False, now=later).version == state.table.version()
+    found = retention.bound(state.table, 1, unfinished=True, now=later)
+    assert (found.version, found.hours) == (batch - 1, 31)
+
+
+def test_a_retention_below_zero_is_refused(state: SmallState) -> None:
+    with pytest.raises(TrideltaError, match="negative"):
+        compact(None, state.lake, FLOW, retention_hours=-1)
+
+
+@pytest.mark.parametrize(
+    ("last", "open_generations", "expected"),
+    [
+        (None, 1, Closed(0, -1)),
+        (None, 0, Closed(1, -1)),
+        (63, 1, Closed(0, -1)),
+        (64, 1, Closed(1, 0)),
+        (64, 2, Closed(0, -1)),
+        (64, 0, Closed(2, 0)),
+    ],
+)
+def test_which_generations_are_closed(last: int | None, open_generations: int, expected: Closed) -> None:
+    assert closed_generations(last, open_generations) == expected
+
+
+def test_a_folded_table_is_left_alone() -> None:
+    closed = Closed(5, 4)
+    folded = [Part("a", 4, 1, 10, 1), Part("b", 2, 1, 10, 1), Part("*", 4, 1, 10, 1), Part("a", 5, 9, 10, 1)]
+    assert not plan_fold(folded, closed).work
+    assert plan_fold([*folded, Part("b", 3, 1, 10, 1)], closed).slices == ("b",)
+    assert not plan_fold([*folded, Part(None, 3, 9, 10, 1)], closed).work
