@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -109,17 +109,28 @@ class BoundedRunner:
         reports: list[SliceReport] = []
         with self._checkpoint.rewriting(self._wait):
             for start in range(0, len(wanted), size):
-                reports += self._replace(wanted[start : start + size])
+                reports += self._in_waves(wanted[start : start + size])
         return BackfillReport(self._group.topology.name, tuple(reports), time.monotonic() - started)
 
-    def _replace(self, slices: tuple[str, ...]) -> list[SliceReport]:
+    def _in_waves(self, slices: tuple[str, ...]) -> list[SliceReport]:
+        """States that query other states of the flow are worked out after those are replaced (`BatchGroup.waves`)."""
+        merged: list[SliceReport] = []
+        for number, wave in enumerate(self._group.waves, 1):
+            found = self._replace(slices, wave, last=number == len(self._group.waves))
+            merged = [_together(one, other) for one, other in zip(merged, found, strict=True)] if merged else found
+        for report in merged:
+            if self._on_slice and len(self._group.waves) > 1:
+                self._on_slice(report)
+        return merged
+
+    def _replace(self, slices: tuple[str, ...], wave: tuple[Sink, ...], *, last: bool) -> list[SliceReport]:
         for _ in range(_PASSES):
-            work = self._work_out(slices)
+            work = self._work_out(slices, wave, last=last)
             try:
                 with self._checkpoint.committing(self._wait):
                     unseen = self._counted_beyond(work.positions)
                     if not unseen:
-                        return list(self._commit(work))
+                        return list(self._commit(work, wave, last=last))
             except TrideltaError:
                 raise
             except Exception as error:
@@ -137,15 +148,16 @@ class BoundedRunner:
 
     # --- working out ------------------------------------------------------------------------------------------------
 
-    def _work_out(self, slices: tuple[str, ...]) -> _Pass:
+    def _work_out(self, slices: tuple[str, ...], wave: tuple[Sink, ...], *, last: bool) -> _Pass:
         source, positions = self._group.source.bounded(self._group.spark)
         label = f"slices {slices[0]} to {slices[-1]}" if len(slices) > 1 else f"slice {slices[0]}"
         run = PlanRun(self._group, source, label, lambda name: (self._group.lake.state(name), None), slices)
         try:
             counts = run.slice_counts()
-            frames = run.frames([sink.node.id for sink in self._group.sinks], {})
-            results = {sink.name: _by_slice(frames[sink.node.id].toArrow()) for sink in self._group.sinks}
-            refused = run.quarantine({})
+            # The last wave passes all gates, so that what they refuse is replaced in quarantine once and whole.
+            frames = run.frames([sink.node.id for sink in (self._group.sinks if last else wave)], {})
+            results = {sink.name: _by_slice(frames[sink.node.id].toArrow()) for sink in wave}
+            refused = run.quarantine({}) if last else None
             return _Pass(slices, positions, results, _by_slice(refused.toArrow()) if refused else {}, counts, run)
         except Exception as error:
             run.close()
@@ -170,16 +182,16 @@ class BoundedRunner:
         )
         return self._group.source.positions(self._checkpoint.spark, 0, last - epoch.first_txid)
 
-    def _commit(self, work: _Pass) -> Iterator[SliceReport]:
-        streamed = {sink.name: self._streamed(sink.table) for sink in self._group.sinks}
-        quarantined = self._commit_refused(work)
+    def _commit(self, work: _Pass, wave: tuple[Sink, ...], *, last: bool) -> Iterator[SliceReport]:
+        streamed = {sink.name: self._streamed(sink.table) for sink in wave}
+        quarantined = self._commit_refused(work) if last else {}
         for slice_ in work.slices:
             started = time.monotonic()
             blocked = work.run.refused_slices.get(slice_, {})
             received, files = work.counts.get(slice_, (0, frozenset()))
             commits = [
                 self._commit_slice(work, sink, slice_, received, files, streamed[sink.name])
-                for sink in self._group.sinks
+                for sink in wave
                 if not self._is_behind(sink, blocked)
             ]
             report = SliceReport(
@@ -192,7 +204,7 @@ class BoundedRunner:
                 gates=work.run.gate_results(slice_),
                 error="; ".join(blocked.values()) or None,
             )
-            if self._on_slice:
+            if self._on_slice and len(self._group.waves) == 1:
                 self._on_slice(report)
             yield report
 
@@ -258,6 +270,17 @@ class BoundedRunner:
     def _tell(self, moment: str, state: str, txid: int) -> None:
         for listener in self._listeners:
             listener(moment, state, txid)
+
+
+def _together(one: SliceReport, other: SliceReport) -> SliceReport:
+    """The reports of two waves of the same slice."""
+    errors = [error for error in (one.error, other.error) if error]
+    return replace(
+        other,
+        commits=one.commits + other.commits,
+        seconds=one.seconds + other.seconds,
+        error="; ".join(dict.fromkeys(errors)) or None,
+    )
 
 
 def _by_slice(rows: pa.Table) -> dict[str, pa.Table]:

@@ -73,6 +73,7 @@ class BatchGroup:
                 hint="end it with persistent_aggregate or partition_persist",
             )
         self.quarantine = quarantine_writer(lake, topology.name)
+        self.waves = self._in_waves()
         self.drops = any(
             isinstance(node, nodes.GateNode) and any(check.action == "drop" for check in node.gate.checks)
             for node in topology.graph
@@ -105,6 +106,26 @@ class BatchGroup:
                 sink.writer.prepare(columns)
                 sinks.append(sink)
         return sinks
+
+    def _in_waves(self) -> tuple[tuple[Sink, ...], ...]:
+        """The sinks in the order of their commits: one that queries a state of this group, defined before, comes after it.
+
+        So a query behind a persist sees the state as of the batch's own txid, its updates included (design, section 6).
+        """
+        graph, names = self.topology.graph, {sink.name: sink for sink in self.sinks}
+        level: dict[str, int] = {}
+        for sink in self.sinks:
+            queried = [
+                level[node.state]
+                for node in graph.ancestors(sink.node.id)
+                if isinstance(node, nodes.StateQueryNode)
+                and node.state in names
+                and names[node.state].node.id < node.id
+            ]
+            level[sink.name] = max(queried, default=-1) + 1
+        return tuple(
+            tuple(sink for sink in self.sinks if level[sink.name] == number) for number in sorted(set(level.values()))
+        )
 
     def _check_slice(self, schema: StructType) -> None:
         try:

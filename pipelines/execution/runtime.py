@@ -19,6 +19,7 @@ from pipelines.execution.streaming import REFUSE, StreamRunner, reason_of
 from pipelines.graph import nodes
 from pipelines.graph.fields import parse_ddl
 from pipelines.planner.compile import Compiler
+from pipelines.sources.fixed import arrow_rows
 from pipelines.state.lake import Lake
 from pipelines.state.schema import UNSLICED
 from pipelines.trident.topology import TridentTopology
@@ -200,7 +201,7 @@ class Runtime:
         fields = [name for name, _ in parse_ddl(spout.schema)] if last is spout else last.fields
         context = _QueryContext(self.lake, txid)
         try:
-            frame = self.spark.createDataFrame([tuple(row) for row in args], spout.schema)
+            frame = self.spark.createDataFrame(arrow_rows(name, spout.schema, args))
             result = Compiler(topology.graph, (last.id,), context, {spout.id: frame}).frames()[last.id]
             found = result.select(*(f"`{field}`" for field in fields)).collect()
         except PySparkException as error:

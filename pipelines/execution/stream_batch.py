@@ -8,11 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import Observation
+from pyspark.sql import functions as F
 from pyspark.util import inheritable_thread_target
 
 from pipelines.execution.coordinator import Batch
 from pipelines.execution.group import BatchGroup, Sink
-from pipelines.execution.plan_run import RECEIVED, REFUSED, PlanRun
+from pipelines.execution.plan_run import RECEIVED, REFUSED, PlanRun, observed
 from pipelines.execution.quarantine import NAME, table_columns
 from pipelines.execution.report import BatchReport, StateCommit
 from pipelines.execution.tracker import BatchTracker
@@ -80,18 +82,22 @@ class StreamBatch:
         known = {sink.name: self._known(sink, batch.txid) for sink in self._group.sinks}
         commits = [self._replayed(sink, record) for sink in self._group.sinks if (record := known[sink.name])]
         runs: list[tuple[Claims, PlanRun]] = []
+        received: dict[str, int] = {}
         try:
-            for claimed, sinks in self._by_claims(position, known):
-                run = self._plan_run(batch, frame)
-                runs.append((claimed, run))
-                commits += self._commit(batch, run, claimed, sinks, position)
+            for wave in self._group.waves:
+                for claimed, sinks in self._by_claims(wave, position, known):
+                    run = self._plan_run(batch, frame)
+                    runs.append((claimed, run))
+                    done = self._commit(batch, run, claimed, sinks, position)
+                    received |= {commit.state: run.counts[RECEIVED] for commit in done}
+                    commits += done
             if not runs:
                 runs.append(({}, self._plan_run(batch, frame)))
                 runs[0][1].count_now()
             counts = runs[0][1].counts
             complete = not any(known.values()) and len(runs) == 1
             quarantined = self._quarantine(batch, frame, runs if complete else [], counts, position)
-            self._account(batch, counts, commits)
+            self._account(batch, counts, commits, received)
             gates = runs[0][1].gate_results()
         finally:
             for _, run in runs:
@@ -111,16 +117,18 @@ class StreamBatch:
         )
 
     def _plan_run(self, batch: Batch, frame: DataFrame) -> PlanRun:
-        return PlanRun(self._group, frame, f"batch {batch.txid}", lambda name: self._state_before(name, batch.txid))
+        return PlanRun(self._group, frame, f"batch {batch.txid}", lambda name: self._state_as_of(name, batch.txid))
 
-    def _state_before(self, name: str, txid: int) -> tuple[StateTable, int | None]:
-        """The table of a state query, pinned before this txid: a replay reads what the first attempt read."""
+    def _state_as_of(self, name: str, txid: int) -> tuple[StateTable, int | None]:
+        """The table of a state query and the version to read.
+
+        A state of this group is read as of this txid if the query stands behind its persist (`BatchGroup.waves` has seen to
+        its commit), so a replay reads what the first attempt read; any other state at its last version.
+        """
         table = self._group.lake.state(name)
-        version = None
-        if any(sink.name == name for sink in self._group.sinks):
-            own = [commit.version for commit in table.commits.batches() if commit.txid == txid]
-            version = own[0] - 1 if own else None
-        return table, version
+        own = [commit.version for commit in table.commits.batches() if commit.txid == txid]
+        mine = any(sink.name == name for sink in self._group.sinks)
+        return table, own[0] if mine and own else None
 
     # --- commits ----------------------------------------------------------------------------------------------------
 
@@ -143,11 +151,11 @@ class StreamBatch:
         return _committed_rows(found[0].metrics, record.rows) if found else record.rows
 
     def _by_claims(
-        self, position: Position, known: Mapping[str, BatchRecord | None]
+        self, wave: tuple[Sink, ...], position: Position, known: Mapping[str, BatchRecord | None]
     ) -> list[tuple[Claims, list[Sink]]]:
         """The sinks that lack this txid, together where the same rows are left out (nearly always: none, one group)."""
         groups: dict[frozenset[tuple[str, frozenset[str]]], list[Sink]] = {}
-        for sink in self._group.sinks:
+        for sink in wave:
             if known[sink.name] is None:
                 claimed = claimed_rows(sink.table, position)
                 groups.setdefault(frozenset(claimed.items()), []).append(sink)
@@ -213,9 +221,11 @@ class StreamBatch:
     def _commit_spark(self, batch: Batch, run: PlanRun, sink: Sink, frame: DataFrame) -> StateCommit:
         started = time.monotonic()
         self._tell("committing", sink.name, batch)
-        version = sink.writer.append_spark(frame, self._record(batch, 0, 0), self._app_id(sink.name))
+        emitted = Observation()
+        counted = frame.observe(emitted, F.count(F.lit(1)).alias(RECEIVED))
+        version = sink.writer.append_spark(counted, self._record(batch, 0, 0), self._app_id(sink.name))
         self._tell("committed", sink.name, batch)
-        rows = _committed_rows(sink.table.history()[-1].metrics, 0)
+        rows = observed(emitted)[RECEIVED]
         self._sizes[sink.name] = rows
         return StateCommit(sink.name, version, rows, time.monotonic() - started)
 
@@ -262,12 +272,21 @@ class StreamBatch:
         self._tell("committed", NAME, batch)
         return rows.num_rows
 
-    def _account(self, batch: Batch, counts: Mapping[str, Any], commits: list[StateCommit]) -> None:
-        """Feed the tracker: each state received what the source emitted, and its table holds what its stage emitted."""
+    def _account(
+        self, batch: Batch, counts: Mapping[str, Any], commits: list[StateCommit], received: Mapping[str, int]
+    ) -> None:
+        """Feed the tracker: what came in, what each state's part of the plan took in, and what its table says it holds."""
         self._tracker.emitted(batch, self._group.name, counts[RECEIVED])
         for commit in commits:
-            self._tracker.received(batch, commit.state, counts[RECEIVED])
-            self._tracker.committed(batch, commit.state, emitted=commit.rows, committed=commit.rows)
+            self._tracker.received(batch, commit.state, received.get(commit.state, counts[RECEIVED]))
+            held = self._held(commit, batch.txid)
+            self._tracker.committed(batch, commit.state, emitted=commit.rows, committed=held)
+
+    def _held(self, commit: StateCommit, txid: int) -> int:
+        """Rows that the table's own log says this txid wrote."""
+        table = next(sink.table for sink in self._group.sinks if sink.name == commit.state)
+        found = [c for c in reversed(table.commits.batches()) if c.txid == txid][:1]
+        return _committed_rows(found[0].metrics, commit.rows) if found else commit.rows
 
     def _tell(self, moment: str, state: str, batch: Batch) -> None:
         for listener in self._listeners:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.sql import Column, Row
 from pyspark.sql import functions as F
 
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 # Spark 4.1+ has it; its stubs do not say so.
 _arrow_udf = F.arrow_udf  # type: ignore[attr-defined]
+
+
+def _udf(call: Callable[..., Any], returns: str) -> Any:
+    """A Python function a row. Not Arrow-optimised: over columnar input such a function waits for ever (SPARK-58241)."""
+    return F.udf(call, returns, useArrow=False)
 
 
 def _column(name: str) -> Column:
@@ -66,7 +72,7 @@ def condition(node: nodes.FilterNode) -> Column:
     if isinstance(node.predicate, str):
         return F.expr(node.predicate)
     if isinstance(node.predicate, RowFunction):
-        return F.udf(_reporting(node, node.predicate.call), "boolean")(*inputs)
+        return _udf(_reporting(node, node.predicate.call), "boolean")(*inputs)
     found = node.predicate(*inputs)
     if not isinstance(found, Column):
         raise FunctionError("filter", f"at {node.at}: it returned {found!r}, not a Column")
@@ -82,7 +88,7 @@ def consumed(node: nodes.PeekNode, frame: DataFrame, kept: Sequence[Column]) -> 
         return True
 
     fields = F.struct(*(_column(name) for name in node.fields))
-    return frame.where(F.udf(seen, "boolean").asNondeterministic()(fields))
+    return frame.where(_udf(seen, "boolean").asNondeterministic()(fields))
 
 
 def _row_call(where: nodes.Node, function: RowFunction, inputs: Sequence[Column], names: Sequence[str]) -> Column:
@@ -97,7 +103,7 @@ def _row_call(where: nodes.Node, function: RowFunction, inputs: Sequence[Column]
         return [(row,) if single and not isinstance(row, tuple) else tuple(row) for row in found]
 
     kind = ", ".join(f"`{name}`: {type_}" for name, type_ in zip(names, function.types, strict=True))
-    return F.inline(F.udf(rows, f"array<struct<{kind}>>")(*inputs)).alias(*names)
+    return F.inline(_udf(rows, f"array<struct<{kind}>>")(*inputs)).alias(*names)
 
 
 def _arrow_call(
@@ -105,16 +111,17 @@ def _arrow_call(
 ) -> list[Column]:
     if len(function.types) != len(names):
         raise FunctionError(where.label, f"at {where.at}: {function} does not say the types of {', '.join(names)}")
-    if len(names) == 1:
-        return [_arrow_udf(function.call, function.types[0])(*inputs).alias(names[0])]
-    call, fields = function.call, list(names)
+    call, fields = _reporting_arrays(where, function.call), list(names)
 
-    def together(*arrays: Any) -> Any:
-        import pyarrow as pa
+    # Spark reads what kind of function this is from these annotations, so the user's own may be anything.
+    def one(*arrays: pa.Array) -> pa.Array:
+        return call(*arrays)
 
+    def together(*arrays: pa.Array) -> pa.Array:
         return pa.StructArray.from_arrays(list(call(*arrays)), names=fields)
 
-    together.__signature__ = inspect.signature(call)  # type: ignore[attr-defined]
+    if len(names) == 1:
+        return [_arrow_udf(one, function.types[0])(*inputs).alias(names[0])]
     kind = ", ".join(f"`{name}`: {type_}" for name, type_ in zip(names, function.types, strict=True))
     made = _arrow_udf(together, f"struct<{kind}>")(*inputs)
     return [made[name].alias(name) for name in names]
@@ -134,4 +141,17 @@ def _reporting(where: nodes.Node, call: Callable[..., Any]) -> Callable[..., Any
             raise RuntimeError(f"{label} (defined at {at}) failed on {values!r}: {error!r}") from error
 
     where_is_map = isinstance(where, nodes.MapNode | nodes.EachNode)
+    return reported
+
+
+def _reporting_arrays(where: nodes.Node, call: Callable[..., Any]) -> Callable[..., Any]:
+    """An Arrow function, its errors naming the step and the user's line."""
+    label, at = where.label, str(where.at)
+
+    def reported(*arrays: Any) -> Any:
+        try:
+            return call(*arrays)
+        except Exception as error:
+            raise RuntimeError(f"{label} (defined at {at}) failed on a batch: {error!r}") from error
+
     return reported

@@ -14,6 +14,7 @@ from pipelines.sources.base import FileSource
 from pipelines.state.schema import struct_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 
@@ -71,16 +72,9 @@ class FixedBatches(FileSource):
         marks.write_text(json.dumps(digests if len(digests) > len(known) else known))
 
     def _lay_out(self, name: str, spark: SparkSession, file: Path, number: int) -> None:
-        import pyarrow as pa
         import pyarrow.parquet as pq
-        from pyspark.sql.pandas.types import to_arrow_schema
 
-        schema = to_arrow_schema(struct_of(self.schema), timezone="UTC")
-        rows = [dict(zip(self.fields, row, strict=True)) for row in self.batches[number]]
-        try:
-            table = pa.Table.from_pylist(rows, schema=schema)
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise SourceSchemaError(name, f"batch {number}", str(error), (self.schema,), ()) from None
+        table = arrow_rows(f"{name}, batch {number}", self.schema, self.batches[number])
         temporary = file.with_name(f".{file.name}.tmp")
         pq.write_table(table, temporary)
         os.utime(temporary, (1_000_000_000 + number, 1_000_000_000 + number))
@@ -88,3 +82,23 @@ class FixedBatches(FileSource):
 
     def __repr__(self) -> str:
         return f"FixedBatches({self.schema!r}, {len(self.batches)} batches)"
+
+
+def arrow_rows(name: str, schema: str, rows: Sequence[Sequence[Any]]) -> pa.Table:
+    """Rows of the program as an Arrow table of a DDL schema; naive times are UTC. Needs a running session.
+
+    Raises:
+        SourceSchemaError: if a row has another number of values, or a value does not fit its type.
+    """
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    arrow = to_arrow_schema(struct_of(schema), timezone="UTC")
+    for row in rows:
+        if isinstance(row, str) or len(row) != len(arrow.names):
+            seen = (row,) if isinstance(row, str) else tuple(map(str, row))
+            raise SourceSchemaError(name, "a row", "it has another number of values", (schema,), seen)
+    try:
+        return pa.Table.from_pylist([dict(zip(arrow.names, row, strict=True)) for row in rows], schema=arrow)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise SourceSchemaError(name, "a row", str(error), (schema,), ()) from None
