@@ -184,20 +184,15 @@ def accounting(lake: Lake) -> None:
         rendering.say(f"  {table.path}  (version {table.version()})")
 
 
-def timings(clock: Clock, result: dg.ExecuteInProcessResult, batches: list[BatchReport], total: float) -> None:
-    """The table of phases."""
-    steps = step_seconds(result)
+def steps(clock: Clock, result: dg.ExecuteInProcessResult, batches: list[BatchReport]) -> None:
+    """Add the phases of the run: its steps, and of the first one the work in batches."""
+    took = step_seconds(result)
     work = sum(batch.seconds for batch in batches)
     received = sum(batch.received for batch in batches)
-    if "catch_up_flights" in steps:
-        clock.add("batches", work, f"{len(batches)} batches, {received:,} rows" if batches else "nothing new")
-        clock.add(
-            "around the batches", steps["catch_up_flights"] - work, "the stream starts and ends, events to Dagster"
-        )
-    for step, name in (("check_flights", "tables are checked"), ("answer_flights", "answers are renewed")):
-        if step in steps:
-            clock.add(name, steps[step])
-    rendering.rows(f"Phases of {total:.0f} s", clock.phases)
+    clock.add("batches", work, f"{len(batches)} batches, {received:,} rows" if batches else "nothing new")
+    clock.add("around the batches", took["catch_up_flights"] - work, "the stream starts and ends, events to Dagster")
+    clock.add("tables are checked", took["check_flights"])
+    clock.add("answers are renewed", took["answer_flights"])
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -231,9 +226,10 @@ def run(settings: FlowSettings, days: int) -> int:
         print(failure_text(result), file=sys.stderr)
         rendering.say(f"See it in Dagster: make ui, then http://{ui.HOST}:{ui.DEFAULT_PORT}/runs/{result.run_id}")
         return 1
-    with clock.phase("the state is asked"):
+    steps(clock, result, batches)
+    with clock.phase("the states are asked"):
         findings(settings)
-    timings(clock, result, batches, time.monotonic() - started)
+    rendering.rows(f"Phases of {time.monotonic() - started:.0f} s", clock.phases)
     rendering.say(f"\nSee it all in Dagster: make ui, then http://{ui.HOST}:{ui.DEFAULT_PORT}/asset-groups/")
     return 0
 

@@ -63,7 +63,9 @@ def rows(title: str, found: Sequence[Mapping[str, Any]]) -> None:
         say(f"{title}: no rows")
         return
     columns = list(dict.fromkeys(name for row in found for name in row))
-    shown = Table(title=title, title_justify="left", title_style="bold")
+    # Not as the table's own title, which would be wrapped to the table's width.
+    console.print(f"\n{title}", style="bold", markup=False)
+    shown = Table()
     for name in columns:
         numeric = all(isinstance(row.get(name), int | float | None) for row in found)
         shown.add_column(name, justify="right" if numeric else "left", overflow="fold")

@@ -57,10 +57,11 @@ TRIPS = FlowSpec(
         QueryAsset("top_line", "", reads=("lines",), ranking=Ranking("trips", rows=1)),
     ),
     suites={
+        "rides": (fail("column_values_to_not_be_null", column="line"),),
         "lines": (
             fail("column_values_to_be_unique", column="line"),
             warn("column_values_to_be_between", column="trips", max_value=2),
-        )
+        ),
     },
     owners=("team:trips",),
 )
