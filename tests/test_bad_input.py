@@ -30,6 +30,7 @@ from pipelines.errors import (
     UnknownQueryError,
     UnknownStateError,
 )
+from pipelines.execution.checkpoint import Checkpoint
 from pipelines.quality import fail
 from pipelines.sources import CsvFiles, FixedBatches, JsonFiles, ParquetFiles, Source
 from pipelines.trident import Count, DeltaState, MapGet, Max, Split, Sum, TridentTopology
@@ -217,6 +218,20 @@ def test_two_runs_at_once(spark: SparkSession, runtime: Runtime, lake: Lake, fol
     assert counts(lake) == {"a": (1, 1)}
 
 
+def test_a_flow_that_cannot_start_in_one_of_its_streams(spark: SparkSession, lake: Lake) -> None:
+    """None of its streams is left running, and no lock."""
+    topology = TridentTopology("pair")
+    for name in ("first", "second"):
+        rows = topology.new_stream(name, FixedBatches("k string", [[("a",)]]))
+        rows.group_by("k").persistent_aggregate(DeltaState(f"by_{name}"), [Count("rows")])
+    hasty = Runtime(spark, lake, lock_wait_seconds=0.2)
+    with Checkpoint("pair", lake.checkpoint_path("pair", "second")).running(1), pytest.raises(LockedError):
+        hasty.stream(topology)
+    assert not spark.streams.active
+    hasty.catch_up(topology)
+    assert [lake.state(f"by_{name}").scan()["rows"].to_pylist() for name in ("first", "second")] == [[1], [1]]
+
+
 # --- records that do not fit ----------------------------------------------------------------------------------------
 
 
@@ -259,6 +274,15 @@ def test_a_row_without_its_slice(runtime: Runtime, lake: Lake, folder: Path) -> 
     expected = [("source", "no_slice", none), ("source", "no_slice", '{"k":"a","n":7,"day":null}')]
     assert (counts(lake), quarantined(lake)) == ({"a": (1, 1)}, expected)
     runtime.backfill(topology, ["d1"])
+    assert (counts(lake), quarantined(lake)) == ({"a": (1, 1)}, expected)
+
+
+@pytest.mark.parametrize("reserved", ["*", "?", "!", ""])
+def test_a_row_with_a_reserved_slice(runtime: Runtime, lake: Lake, folder: Path, reserved: str) -> None:
+    """The engine keeps rows of its own under these names."""
+    (folder / "a.json").write_text(f'{GOOD}\n{{"k":"a","n":5,"day":"{reserved}"}}\n')
+    runtime.catch_up(counting(JsonFiles(folder, SCHEMA), slice_by="day"))
+    expected = [("source", "no_slice", f'{{"k":"a","n":5,"day":"{reserved}"}}')]
     assert (counts(lake), quarantined(lake)) == ({"a": (1, 1)}, expected)
 
 

@@ -95,19 +95,27 @@ class Runtime:
         progress: Callable[[BatchReport], None] | None = None,
     ) -> RunningFlow:
         """Start the flow's streams and return; `stop()` of the handle drains them."""
-        parts = []
-        for group in self._groups(topology):
-            checkpoint = self._checkpoint(group)
-            lock = checkpoint.running(self._wait)
-            lock.__enter__()
-            try:
-                runner = self._runner(group, checkpoint, progress)
-                query = runner.start(on_fresh=on_fresh_checkpoint, trigger_seconds=trigger_seconds)
-            except BaseException:
-                lock.__exit__(None, None, None)
-                raise
-            parts.append(_Part(runner, query, lock))
+        parts: list[_Part] = []
+        try:
+            for group in self._groups(topology):
+                parts.append(self._started(group, trigger_seconds, on_fresh_checkpoint, progress))
+        except BaseException:
+            RunningFlow(topology.name, parts).stop()
+            raise
         return RunningFlow(topology.name, parts)
+
+    def _started(
+        self, group: BatchGroup, seconds: float, on_fresh: str, progress: Callable[[BatchReport], None] | None
+    ) -> _Part:
+        checkpoint = self._checkpoint(group)
+        lock = checkpoint.running(self._wait)
+        lock.__enter__()
+        try:
+            runner = self._runner(group, checkpoint, progress)
+            return _Part(runner, runner.start(on_fresh=on_fresh, trigger_seconds=seconds), lock)
+        except BaseException:
+            lock.__exit__(None, None, None)
+            raise
 
     def skip(self, topology: TridentTopology, txid: int, *, stream: str | None = None) -> None:
         """Leave a poison batch out: its rows stay in quarantine, the flow goes on behind it.
