@@ -199,7 +199,7 @@ class StateTable:
         """The one row of a state without keys, its zeros where nothing is stored yet."""
         for index, (name, zero) in enumerate(self._zero().items()):
             if zero is not None:
-                filled = pc.fill_null(found[name], pa.scalar(zero).cast(found[name].type))
+                filled = pc.fill_null(found[name], pa.scalar(zero, type=found[name].type))
                 found = found.set_column(index, found.schema.field(name), filled)
         return found
 

@@ -271,3 +271,15 @@ def test_a_backfill_waits_for_a_compaction(shop: Shop, monkeypatch: pytest.Monke
 def _no_thread_left() -> Iterator[None]:
     yield
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("compaction")]
+
+
+def test_quarantine_is_merged_and_loses_nothing(shop: Shop) -> None:
+    for _ in range(6):
+        shop.file()
+        with (shop.source / f"{shop.files - 1:04d}.json").open("a", encoding="utf-8") as file:
+            file.write('{"day": torn\n')
+    shop.runtime.catch_up(shop.topology)
+    refused = _sorted(shop.lake.quarantine("shop").scan().to_pylist())
+    table = next(one for one in shop.compact().tables if one.state == "quarantine of shop")
+    assert (table.before.files, table.after.files, table.before.rows, table.after.rows) == (6, 1, 6, 6)
+    assert _sorted(shop.lake.quarantine("shop").scan().to_pylist()) == refused
