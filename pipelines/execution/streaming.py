@@ -109,7 +109,7 @@ class StreamRunner:
             if isinstance(self.error, _Drained):
                 return
             if self.error is not None:
-                raise self.error from None
+                raise self.error from self.error.__cause__
             raise self._named(error) from error
 
     def drain(self, query: StreamingQuery) -> None:
@@ -144,8 +144,10 @@ class StreamRunner:
         if on_fresh == CONTINUE:
             return self._checkpoint.begin(Epoch(number, (last.txid or 0) + 1))
         if on_fresh == RESET:
-            for one in self._group.sinks:
-                one.writer.reset(BatchRecord(kind=RESET, flow=self._group.topology.name, epoch=number))
+            # Not beside a compaction, whose roll-up would bring the emptied rows back.
+            with self._checkpoint.rewriting(self._wait):
+                for one in self._group.sinks:
+                    one.writer.reset(BatchRecord(kind=RESET, flow=self._group.topology.name, epoch=number))
             # Quarantine is the flow's: beside other groups' rows this group's stay, and what it refuses comes again.
             if self._group.quarantine.table.exists() and len(self._group.topology.spouts) == 1:
                 self._group.quarantine.reset(BatchRecord(kind=RESET, flow=self._group.topology.name, epoch=number))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LOG_LAYOUT = "log"
+
+# Up to so many stored rows a frame is made from what delta-rs reads, in tens of milliseconds; Spark's Delta reader needs
+# hundreds, and seconds the first time in a process.
+LOCAL_ROWS = 200_000
 
 
 class Snapshot:
@@ -47,7 +52,13 @@ class Snapshot:
     def query(self, sql: str) -> pa.Table:
         if self._query is None:
             self._query = QueryBuilder().register("state", self.table)
-        return pa.table(self._query.execute(sql).read_all())
+        return _plain(pa.table(self._query.execute(sql).read_all()))
+
+    @cached_property
+    def stored_rows(self) -> int | None:
+        """Rows that the version's files hold, None where a file does not say."""
+        counts = pa.table(self.table.get_add_actions(flatten=True))["num_records"]
+        return None if counts.null_count else int(pc.sum(counts).as_py() or 0)
 
 
 class StateTable:
@@ -227,6 +238,8 @@ class StateTable:
         from pyspark.sql import functions as F
 
         declared, snapshot = self.declared, self._at(txid, version, timestamp)
+        if snapshot.stored_rows is not None and snapshot.stored_rows <= LOCAL_ROWS:
+            return spark.createDataFrame(self.scan(version=snapshot.version))
         stored = spark.read.format("delta").option("versionAsOf", snapshot.version).load(str(self.path))
         if declared.layout != LOG_LAYOUT:
             return stored.drop(*ENGINE_COLUMNS)
@@ -311,6 +324,12 @@ def _column(name: str) -> Any:
     from pyspark.sql import functions as F
 
     return F.col(f"`{name}`")
+
+
+def _plain(found: pa.Table) -> pa.Table:
+    """DataFusion's view types as the plain ones, which Spark and pandas know."""
+    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    return found.cast(pa.schema([pa.field(f.name, plain.get(f.type, f.type), f.nullable) for f in found.schema]))
 
 
 def _arrow_schema(table: DeltaTable) -> pa.Schema:
