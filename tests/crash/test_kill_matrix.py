@@ -37,13 +37,13 @@ pytestmark = pytest.mark.slow
 
 PROJECT = Path(__file__).resolve().parents[2]
 FILES_PER_BATCH = 3
-DAYS = 31
+DAYS = 24
 Kill = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """A month of flights, and what a run over it that nobody disturbs leaves."""
+    """Some weeks of flights, and what a run over it that nobody disturbs leaves."""
 
     settings: FlowSettings
     states: dict[str, Rows]
@@ -111,7 +111,6 @@ NAMED_POINTS: tuple[Kill, ...] = (
     {"moment": "committing", "state": "departures", "txid": 2},
     {"moment": "closed", "txid": 3, "jvm": True},
     {"moment": "committed", "state": "quarantine", "txid": 5},
-    {"moment": "closed", "txid": 6},
 )
 
 
@@ -125,7 +124,7 @@ def test_killed_five_times_at_random(spark: SparkSession, undisturbed: Undisturb
     chance = random.Random(2013)
     for life in range(5):
         delay = chance.uniform(0, 0.6)
-        killed(home, {"after": chance.randint(2, 16), "delay": delay, "jvm": bool(life % 2)})
+        killed(home, {"after": chance.randint(2, 10), "delay": delay, "jvm": bool(life % 2)})
     assert_undisturbed(ended(spark, home), undisturbed)
 
 
