@@ -228,7 +228,10 @@ def history(
     if as_json:
         _emit(listed)
     else:
-        rendering.rows(f"{name}: the last {len(listed)} commits", listed)
+        for one in listed:
+            one["time"] = f"{one['time']:%Y-%m-%d %H:%M:%S}"
+            del one["flow"]
+        rendering.rows(f"{name}: the last {len(listed)} commits (times in UTC)", listed)
 
 
 @app.command()

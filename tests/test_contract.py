@@ -33,7 +33,7 @@ def test_the_trident_example_runs_as_written(spark: SparkSession, tmp_path: Path
 
     lake = Lake(root)
     runtime = Runtime(spark_session(), lake)
-    report = runtime.catch_up(topology)              # run all that the sources hold now, then stop  # fmt: skip
+    report = runtime.catch_up(topology)  # run all that the sources hold now, then stop  # fmt: skip
     assert [b.txid for b in report.batches] == [0, 1]
     assert lake.state("word_counts").get([{"word": "the"}]) == [{"word": "the", "count": 2}]
     assert lake.state("word_counts").get([{"word": "the"}], txid=0) == [{"word": "the", "count": 1}]
