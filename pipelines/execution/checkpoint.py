@@ -59,6 +59,13 @@ class Checkpoint:
         offsets = self.spark / "offsets"
         return max((int(p.name) for p in offsets.iterdir() if p.name.isdigit()), default=-1) if offsets.is_dir() else -1
 
+    def finished_batches(self) -> int:
+        """How many batches Spark has marked as done in this epoch."""
+        commits = self.spark / "commits"
+        return (
+            max((int(p.name) for p in commits.iterdir() if p.name.isdigit()), default=-1) + 1 if commits.is_dir() else 0
+        )
+
     @contextmanager
     def running(self, wait_seconds: float) -> Iterator[None]:
         """One query a checkpoint, in any process."""

@@ -9,16 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import structlog
 import tenacity
 from pyspark.errors import StreamingQueryException
 
+from pipelines import logs
 from pipelines.errors import (
     AccountingError,
     DiskFullError,
     FreshCheckpointError,
     GateError,
     PoisonBatchError,
+    StateBehindError,
     TrideltaError,
 )
 from pipelines.execution.checkpoint import Checkpoint, Epoch
@@ -29,13 +30,13 @@ from pipelines.execution.quarantine import NAME, refused_batch, table_columns
 from pipelines.execution.report import BatchReport
 from pipelines.execution.stream_batch import Position, StreamBatch
 from pipelines.execution.tracker import BatchTracker, Stage
-from pipelines.state.record import BatchRecord
+from pipelines.state.record import BATCH, SLICE, BatchRecord
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-logger = structlog.get_logger(__name__)
+logger = logs.logger(__name__)
 
 REFUSE, CONTINUE, RESET = "refuse", "continue", "reset"
 
@@ -135,6 +136,8 @@ class StreamRunner:
     def _open_epoch(self, on_fresh: str) -> Epoch:
         epoch = self._checkpoint.epoch
         if epoch is not None:
+            if on_fresh == REFUSE:
+                self._refuse_newcomers()
             return epoch
         commits = [(sink, commit) for sink in self._group.sinks for commit in sink.table.commits.batches()]
         number = max((c.epoch or 0 for sink in self._group.sinks for c in sink.table.history()), default=0) + 1
@@ -153,6 +156,18 @@ class StreamRunner:
                 self._group.quarantine.reset(BatchRecord(kind=RESET, flow=self._group.topology.name, epoch=number))
             return self._checkpoint.begin(Epoch(number, 0))
         raise FreshCheckpointError(self._group.topology.name, sink.name, last.txid or 0, last.epoch or 0)
+
+    def _refuse_newcomers(self) -> None:
+        """A state that was added to a flow that has run, and that no backfill has filled.
+
+        Raises:
+            StateBehindError
+        """
+        batches = self._checkpoint.finished_batches()
+        for sink in self._group.sinks:
+            filled = any(commit.kind in (BATCH, SLICE) for commit in sink.table.history())
+            if batches and not filled and any(other.table.last_txid() is not None for other in self._group.sinks):
+                raise StateBehindError(self._group.topology.name, sink.name, batches)
 
     def _new_tracker(self) -> BatchTracker:
         source = Stage(self._group.name, lazy=True, group=self._scope)

@@ -9,11 +9,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import structlog
 import tenacity
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
+from pipelines import logs
 from pipelines.errors import LockedError, TrideltaError
 from pipelines.execution.checkpoint import Checkpoint
 from pipelines.maintenance import retention
@@ -31,7 +31,7 @@ from pipelines.trident.topology import TridentTopology
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-logger = structlog.get_logger(__name__)
+logger = logs.logger(__name__)
 
 # A commit meets another one within milliseconds or not at all: a few tries with a short wait are many.
 _TRIES, _WAIT_SECONDS = 5, 0.2

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
+from pipelines.errors import StateBehindError
 from pipelines.execution.bounded import SourceGoneError
 from pipelines.quality import drop
 from pipelines.sources import JsonFiles
@@ -196,6 +197,22 @@ def test_a_backfill_does_not_lose_rows_whose_files_are_gone(shop: Shop) -> None:
         shop.backfill("d1")
     assert [Path(file).name for file in caught.value.files] == ["0000.json"]
     shop.check()
+
+
+def test_a_state_that_is_new_in_a_flow_that_has_run(shop: Shop) -> None:
+    shop.arrive(("d1", "a", 1))
+    shop.catch_up()
+    topology = TridentTopology("sales")
+    sold = topology.new_stream("sold", JsonFiles(shop.folder, SCHEMA, max_files_per_batch=1), slice_by="day")
+    sold.group_by("key").persistent_aggregate(DeltaState("totals"), [Count("sales"), Sum("n", "sum_n")])
+    sold.group_by("day").persistent_aggregate(DeltaState("days"), Count(), "sales")
+    with pytest.raises(StateBehindError) as caught:
+        shop.runtime.catch_up(topology)
+    assert (caught.value.state, caught.value.batches) == ("days", 1)
+    shop.runtime.backfill(topology, ["d1"])
+    shop.arrive(("d1", "a", 2))
+    shop.runtime.catch_up(topology)
+    assert shop.lake.state("days").get([{"day": "d1"}]) == [{"day": "d1", "sales": 2}]
 
 
 def test_reads_as_of_a_txid(shop: Shop) -> None:
