@@ -64,6 +64,7 @@ def defs() -> dg.Definitions:
 
 def test_they_load(defs: dg.Definitions) -> None:
     dg.Definitions.validate_loadable(defs)
+    assert {job.name for job in defs.jobs or ()} >= {"checkpoint_compaction_job"}
 
 
 def test_they_are_as_in_the_snapshot(defs: dg.Definitions) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -79,7 +80,7 @@ class Aggregator:
         return type(self).__name__
 
 
-class ColumnAggregator(CombinerAggregator):
+class ColumnAggregator(CombinerAggregator, ABC):
     """A combiner that Spark computes by itself: nothing runs a row in Python.
 
     It has the same meaning twice: over plain values (`init`, `combine`, `zero`, `finish`: the reference engine and the
@@ -95,22 +96,25 @@ class ColumnAggregator(CombinerAggregator):
     def __init__(self, field: str | None = None, output: str | None = None) -> None:
         self.field, self.output = field, output
 
+    @abstractmethod
     def init(self, *values: Any) -> Any:
-        raise NotImplementedError
+        """The value of one tuple."""
 
+    @abstractmethod
     def combine(self, a: Any, b: Any) -> Any:
-        raise NotImplementedError
+        """Two values as one."""
 
+    @abstractmethod
     def zero(self) -> Any:
-        raise NotImplementedError
+        """The value of nothing."""
 
+    @abstractmethod
     def partial(self, *inputs: Column) -> Column:
         """The aggregate expression over a batch's tuples that gives the partial value to store."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fold(self, value: Column) -> Column:
         """The aggregate expression over stored partial values."""
-        raise NotImplementedError
 
     def result(self, value: Column) -> Column:
         """The scalar expression from a folded value to what a reader sees."""
@@ -120,9 +124,9 @@ class ColumnAggregator(CombinerAggregator):
         """SQL (DataFusion's) that folds the stored partial values of a column and gives what a reader sees."""
         return self.fold_sql(column)
 
+    @abstractmethod
     def fold_sql(self, column: str) -> str:
         """SQL (DataFusion's) that folds the stored partial values of a column into one partial value."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         inside = ", ".join(repr(x) for x in (self.field, self.output) if x is not None)

@@ -334,6 +334,7 @@ def test_b5_the_order_of_reports_does_not_matter() -> None:
     tracker.received(batch, "b-0", 5)
     tracker.emitted(batch, "spout", 5)
     commit(tracker, batch)
+    assert tracker.state(1) is BatchState.COMMITTED
 
 
 def test_b6_each_consumer_is_told_its_own_number() -> None:
