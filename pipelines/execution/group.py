@@ -14,6 +14,7 @@ from pipelines.execution.quarantine import quarantine_writer
 from pipelines.graph import nodes
 from pipelines.planner.compile import Compiler
 from pipelines.quality.compiled import CompiledGate, compile_gate
+from pipelines.sources.base import FILE
 from pipelines.state.lake import Lake
 from pipelines.state.schema import SLICE_COLUMN, StateSchema, ValueColumn, struct_of
 from pipelines.state.writer import StateWriter
@@ -128,8 +129,11 @@ class BatchGroup:
         )
 
     def _check_slice(self, schema: StructType) -> None:
+        from pyspark.sql.types import StringType, StructField, StructType
+
+        columns = StructType([*schema.fields, StructField(FILE, StringType())])
         try:
-            self.spark.createDataFrame([], schema).selectExpr(self.spout.slice_by or "")
+            self.spark.createDataFrame([], columns).selectExpr(self.spout.slice_by or "")
         except AnalysisException as error:
             raise FunctionError("new_stream slice_by", f"at {self.spout.at}: {str(error).splitlines()[0]}") from None
 

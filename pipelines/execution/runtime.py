@@ -152,6 +152,7 @@ class Runtime:
         topology: TridentTopology,
         slices: Sequence[str],
         *,
+        stream: str | None = None,
         progress: Callable[[SliceReport], None] | None = None,
     ) -> BackfillReport:
         """Replace exactly these slices, each in a commit of its own a state; safe beside a running stream.
@@ -159,13 +160,14 @@ class Runtime:
         Args:
             topology: a flow whose streams name `slice_by`.
             slices: values of that column, as text (dates as `2013-01-31`).
+            stream: only the states of this stream; None: of all.
             progress: called with each slice's report.
 
         Raises:
             TrideltaError: the flow is not sliced, or its source cannot be read. A slice that a gate refuses does not
                 raise: its report carries the error.
         """
-        groups = self._groups(topology)
+        groups = [group for group in self._groups(topology) if stream in (None, group.name)]
         for group in groups:
             check_sliced(group)
         reports = [self._bounded(group, slices, progress) for group in groups]

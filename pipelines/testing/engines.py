@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from pipelines.errors import BatchError, DefinitionError, UnknownQueryError, nearest
 from pipelines.graph import nodes
 from pipelines.sources import FixedBatches
-from pipelines.state.schema import TXID
+from pipelines.sources.base import FILE
+from pipelines.state.schema import SLICE_COLUMN, TXID
 from pipelines.testing.reference import Batch, ReferenceEngine, States
 from pipelines.testing.spark_step import session
 from pipelines.testing.table import in_order, plain
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from pipelines.execution.runtime import Runtime
     from pipelines.state.lake import Lake
     from pipelines.trident import TridentTopology
+
+# The files of fixed batches carry their numbers.
+_BATCH_NUMBER = f"regexp_extract({FILE}, '([0-9]+)[.]parquet$', 1)"
 
 Engine = Literal["reference", "bounded", "stream"]
 
@@ -38,9 +42,8 @@ def run_topology(
 
     - `reference`: plain Python, one batch after the other;
     - `stream`: a real stream, a micro-batch a batch, into a lake of its own that is removed afterwards;
-    - `bounded`: a real bounded run, in which all batches are one input and one commit. What an operation does per batch
-      (an aggregate that is not persisted, a rule of a gate that compares rows, a query of a state) it does once over
-      everything, so that results of such topologies differ from the other engines' by definition.
+    - `bounded`: a real bounded run (a backfill) in which each batch is a slice, whatever slices the topology names itself:
+      what an operation does per batch it does per slice, so the results are those of the other engines.
 
     Args:
         topology: what to run.
@@ -98,13 +101,16 @@ def query_topology(
         return [{name: plain(value) for name, value in row.items()} for row in runtime.query(given, query, rows)]
 
 
-def with_batches(topology: TridentTopology, batches: Mapping[str, Sequence[Batch]]) -> TridentTopology:
-    """A copy of a topology whose sources give fixed batches."""
+def with_batches(
+    topology: TridentTopology, batches: Mapping[str, Sequence[Batch]], *, slices: bool = False
+) -> TridentTopology:
+    """A copy of a topology whose sources give fixed batches, with `slices` each batch a slice of its own."""
     twin = copy.copy(topology)
     twin.graph = nodes.Graph()
     for node in topology.graph:
         if isinstance(node, nodes.SpoutNode):
-            node = replace(node, source=FixedBatches(node.source.schema, batches.get(node.stream, ())))
+            source = FixedBatches(node.source.schema, batches.get(node.stream, ()))
+            node = replace(node, source=source, slice_by=_BATCH_NUMBER if slices else node.slice_by)
         twin.graph.add(node)
     return twin
 
@@ -131,13 +137,15 @@ def _run(
     from pipelines.execution.runtime import Runtime
     from pipelines.state.lake import Lake
 
-    given, lake = with_batches(topology, batches), Lake(root)
+    given, lake = with_batches(topology, batches, slices=engine == "bounded"), Lake(root)
     runtime = Runtime(session(spark, f'engine "{engine}"'), lake)
     if engine == "stream":
         runtime.catch_up(given)
     else:
-        for failed in runtime.run_bounded(given).failed:
-            raise BatchError(f"the bounded run failed: {failed.error}")
+        for spout in given.spouts:
+            numbers = [f"{number:08d}" for number in range(len(spout.source.batches))]
+            for failed in runtime.backfill(given, numbers, stream=spout.stream).failed:
+                raise BatchError(f"the bounded run failed: {failed.error}")
     return runtime, lake, given
 
 
@@ -146,6 +154,7 @@ def _rows(lake: Lake, node: nodes.PersistNode) -> list[dict[str, Any]]:
     table = lake.state(node.state.name)
     if node.aggregations:
         return in_order(table.scan().to_pylist(), node.group)
-    commits = sorted({commit.txid for commit in table.history() if commit.txid is not None})
-    found = [table.scan(where=f"{TXID} = {txid}") for txid in commits] or [table.scan()]
+    slices = [f"{SLICE_COLUMN} = '{commit.slice}'" for commit in table.history() if commit.slice is not None]
+    txids = sorted({commit.txid for commit in table.history() if commit.txid is not None})
+    found = [table.scan(where=where) for where in slices or [f"{TXID} = {txid}" for txid in txids]] or [table.scan()]
     return [row for part in found for row in in_order(part.to_pylist(), node.fields)]
