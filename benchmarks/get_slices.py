@@ -1,24 +1,16 @@
-"""`get` of ten keys from a state of 365 slices, before and after compaction, against a state of one slice.
-
-    python benchmarks/get_slices.py [--keys 2000] [--slices 365] [--reads 30]
-
-All are ratios within one run; the bar is 1.5 x of one slice after compaction (design, section 13). No Spark.
-"""
+"""`get` of ten keys from a state of 365 slices, before and after compaction, against a state of one slice."""
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
-import tempfile
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField, StructType
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.measure import Ratio, scratch
 from pipelines.maintenance import compact
 from pipelines.state.lake import Lake
 from pipelines.state.record import BATCH, GENERATION, BatchRecord
@@ -26,7 +18,10 @@ from pipelines.state.schema import SLICE_COLUMN, StateSchema, ValueColumn
 from pipelines.state.table import StateTable
 from pipelines.state.writer import StateWriter
 
-FLOW, BAR = "bench", 1.5
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FLOW, KEYS, SLICES, READS = "bench", 2000, 365, 30
 COLUMNS = StructType([StructField("key", StringType()), StructField("count", LongType())])
 
 
@@ -61,41 +56,17 @@ def read_ms(table: StateTable, keys: int, reads: int) -> float:
     return statistics.median(times) * 1000
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--keys", type=int, default=2000)
-    parser.add_argument("--slices", type=int, default=365)
-    parser.add_argument("--reads", type=int, default=30)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        lake = Lake(Path(folder))
-        one = fill(lake, "one", 1, options.keys)
-        # What a stream that goes on has left open since the last compaction: part of a generation, on top of the closed.
-        many = fill(lake, "many", options.slices, options.keys)
-        found = [("one slice", one, read_ms(one, options.keys, options.reads))]
-        found.append((f"{options.slices} slices", many, read_ms(many, options.keys, options.reads)))
-        started = time.perf_counter()
-        compact(None, lake, FLOW, open_generations=1)
-        seconds = time.perf_counter() - started
-        still_open = options.slices % GENERATION or GENERATION
-        label = f"{options.slices} slices, compacted, {still_open} batches in the open generation"
-        found.append((label, many, read_ms(many, options.keys, options.reads)))
-        compact(None, lake, FLOW)
-        found.append((f"{options.slices} slices, compacted", many, read_ms(many, options.keys, options.reads)))
-        again = read_ms(one, options.keys, options.reads)
-    print_table(found, min(found[0][2], again), seconds)
-
-
-def print_table(found: list[tuple[str, StateTable, float]], base: float, seconds: float) -> None:
-    table = Table(title=f"get of 10 keys, warm (compaction took {seconds:.1f} s)")
-    for name in ("state", "ms", "x of one slice", f"bar {BAR} x"):
-        table.add_column(name, justify="left" if name == "state" else "right")
-    for index, (label, _, ms) in enumerate(found):
-        ratio = ms / base
-        verdict = "" if index + 1 < len(found) else ("met" if ratio <= BAR else "missed")
-        table.add_row(label, f"{ms:.1f}", f"{ratio:.2f}", verdict)
-    Console().print(table)
-
-
-if __name__ == "__main__":
-    main()
+def measure(spark: SparkSession) -> list[Ratio]:
+    """One slice, many as they lie, many compacted beside a stream (its open generation stays), many compacted."""
+    with scratch("slices") as folder:
+        lake = Lake(folder)
+        one, many = fill(lake, "one", 1, KEYS), fill(lake, "many", SLICES, KEYS)
+        loose = read_ms(many, KEYS, READS)
+        compact(spark, lake, FLOW, open_generations=1)
+        beside = read_ms(many, KEYS, READS)
+        compact(spark, lake, FLOW)
+        compacted, base = read_ms(many, KEYS, READS), read_ms(one, KEYS, READS)
+    still_open = SLICES % GENERATION or GENERATION
+    print(f"get of 10 keys, {SLICES} slices: {loose:.1f} ms before compaction, ", end="")
+    print(f"{beside:.1f} ms with {still_open} batches since, {compacted:.1f} ms compacted; one slice {base:.1f} ms")
+    return [Ratio(f"get of 10 keys, {SLICES} slices, compacted", "one slice", compacted, base, "ms", 1.5)]

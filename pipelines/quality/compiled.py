@@ -82,12 +82,17 @@ class CompiledGate:
             for index, rule in enumerate(self.row_rules)
             if rule.key
         }
+        marked = df.withColumns(windows) if windows else df
+        return marked.withColumn(FAILED, self._bits).drop(*windows)
+
+    @cached_property
+    def _bits(self) -> Column:
+        """The column `_failed`. Built once: a Column is made by a call to the JVM a part, some 0.1 s for six rules."""
         bits = F.lit(0).cast("bigint")
         for index, rule in enumerate(self.row_rules):
             flag = F.col(self._metric(index, "repeated")) if rule.key else rule.violated()
             bits = bits.bitwiseOR(F.when(flag, _bit(index)).otherwise(F.lit(0).cast("bigint")))
-        marked = df.withColumns(windows) if windows else df
-        return marked.withColumn(FAILED, bits).drop(*windows)
+        return bits
 
     def failed_names(self) -> Column:
         """The names behind `_failed`, as an `array<string>` Column."""
@@ -106,6 +111,10 @@ class CompiledGate:
 
     def metrics(self) -> list[Column]:
         """Named aggregate Columns over an annotated frame; their values are what `verdict` takes."""
+        return list(self._metrics)
+
+    @cached_property
+    def _metrics(self) -> tuple[Column, ...]:
         columns = [F.count(F.lit(1)).alias(self._metric(0, "rows"))]
         for index, rule in enumerate(self.row_rules):
             violated = self._violates([rule.check.name])
@@ -115,7 +124,7 @@ class CompiledGate:
                 columns.append(F.count(F.when(rule.considered, 1)).alias(self._metric(index, "considered")))
         for index, aggregate in enumerate(self.aggregate_rules):
             columns += [column.alias(self._metric(index, key)) for key, column in aggregate.columns.items()]
-        return columns
+        return tuple(columns)
 
     def verdict(self, metrics: Mapping[str, Any], batch_results: Iterable[CheckResult] = ()) -> GateResult:
         """The gate's result from the values of `metrics()`.
