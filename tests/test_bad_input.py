@@ -35,6 +35,8 @@ from pipelines.quality import fail
 from pipelines.sources import CsvFiles, FixedBatches, JsonFiles, ParquetFiles, Source
 from pipelines.trident import Count, DeltaState, MapGet, Max, Split, Sum, TridentTopology
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = "k string, n bigint, day string"
 GOOD = '{"k":"a","n":1,"day":"d1"}'
 

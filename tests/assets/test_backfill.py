@@ -14,7 +14,7 @@ from assets import FlowView
 from pipelines import Lake
 from pipelines.catalog import FlowSettings
 
-pytestmark = pytest.mark.filterwarnings("ignore:Property `OpDefinition.version`:DeprecationWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Property `OpDefinition.version`:DeprecationWarning")]
 
 Lay = Callable[[str, list[tuple[str | None, int]]], None]
 DAYS = ["2024-01-01", "2024-01-02", "2024-01-03"]

@@ -14,7 +14,7 @@ from pipelines.catalog import FlowSettings
 from pipelines.execution.report import BatchReport
 from resources.progress import watching
 
-pytestmark = pytest.mark.filterwarnings("ignore:Property `OpDefinition.version`:DeprecationWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Property `OpDefinition.version`:DeprecationWarning")]
 
 Lay = Callable[[str, list[tuple[str | None, int]]], None]
 

@@ -29,6 +29,7 @@ def test_stream(name: str) -> None:
     assert run_topology(case.topology(), {"s": case.batches}, "stream") == case.states
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(120)

@@ -134,6 +134,7 @@ def test_rows_without_a_slice_are_quarantined(shop: Shop) -> None:
     shop.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_any_order(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """Files, batches and backfills at random; at the end every row counts once."""

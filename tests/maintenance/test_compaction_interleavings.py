@@ -15,6 +15,8 @@ from pipelines.maintenance import compact
 from pipelines.state.record import GENERATION
 from tests.maintenance.small_state import FLOW, SmallState
 
+pytestmark = pytest.mark.slow
+
 SLICES = ("2024-01-01", "it's", "50% off/x", "a=b?", "a b")
 ROWS = st.lists(
     st.tuples(

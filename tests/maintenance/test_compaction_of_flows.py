@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ from tests.maintenance.small_state import in_order
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.slow
 
 DAYS = ("2024-01-01", "2024-01-02", "it's")
 KEYS = ("a", 'say "hi"', "it's", None)
@@ -50,7 +53,7 @@ class Shop:
         sales.partition_persist(DeltaState("raw"))
 
     def file(self, day: str | None = None) -> None:
-        """One more file; its name sorts by age."""
+        """One more file, later than those before (two of one millisecond would arrive in any order)."""
         number = self.files
         rows = [
             {"day": day or DAYS[number % 3], "key": key, "n": number * i, "price": f"{number}.{i}0", "weight": i / 2}
@@ -58,6 +61,7 @@ class Shop:
         ]
         part = self.source / f".{number:04d}"
         part.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        os.utime(part, (1_700_000_000 + number, 1_700_000_000 + number))
         part.rename(self.source / f"{number:04d}.json")
         self.files += 1
 

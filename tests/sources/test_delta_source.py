@@ -16,6 +16,8 @@ from pipelines.sources import DeltaTableSource
 from pipelines.sources.base import file_key
 from pipelines.trident import Count, DeltaState, Sum, TridentTopology
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = "day string, n bigint"
 DAYS = ("d1 +%é", "d2")
 
