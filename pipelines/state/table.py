@@ -36,8 +36,11 @@ class Snapshot:
         self.version = table.version()
         self.table = table
         self._query: QueryBuilder | None = None
-        rolled = table.partitions(file_pruning_predicate=[(SLICE_COLUMN, "=", ROLL_UP)])
-        self.roll_up = max((int(part[GEN]) for part in rolled), default=None)
+        parts = [(part[SLICE_COLUMN], int(part[GEN])) for part in table.partitions() if part[GEN] is not None]
+        self.roll_up = max((gen for slice_, gen in parts if slice_ == ROLL_UP), default=None)
+        self._newer = (
+            any(gen > self.roll_up for slice_, gen in parts if slice_ != ROLL_UP) if self.roll_up is not None else True
+        )
 
     @property
     def live(self) -> str:
@@ -47,6 +50,9 @@ class Snapshot:
         """
         if self.roll_up is None:
             return "true"
+        if not self._newer:
+            # One partition, so that a reader need not look at the files of the slices at all.
+            return f"{SLICE_COLUMN} = '{ROLL_UP}'"
         return f"({SLICE_COLUMN} = '{ROLL_UP}' OR {GEN} > {self.roll_up})"
 
     def query(self, sql: str) -> pa.Table:
