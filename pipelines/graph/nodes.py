@@ -37,21 +37,35 @@ class CodeLocation:
 
 @dataclass(frozen=True)
 class Aggregation:
-    """One aggregator of an aggregate or persistent aggregate: its input fields and the field it makes."""
+    """One aggregator of an aggregate or persistent aggregate: its input fields and the fields it makes.
+
+    `types` are the Spark SQL types of the outputs, empty for an aggregator over columns, whose types Spark finds.
+    """
 
     aggregator: Any
     inputs: tuple[str, ...]
-    output: str
+    outputs: tuple[str, ...]
+    types: tuple[str, ...] = ()
+
+    @property
+    def output(self) -> str:
+        """The one output; only a general `Aggregator` has several."""
+        return self.outputs[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """An operation. `parents` are node ids in order; `fields` are the output fields; ids grow in topological order."""
+    """An operation. `parents` are node ids in order; `fields` are the output fields; ids grow in topological order.
+
+    `hint` is the parallelism that the user asked for, `resources` what the user said it needs, by kind.
+    """
 
     id: int
     parents: tuple[int, ...]
     fields: tuple[str, ...]
     name: str | None = None
+    hint: int | None = None
+    resources: tuple[tuple[str, float], ...] = ()
     at: CodeLocation = field(compare=False)
 
     @property
@@ -138,17 +152,123 @@ class ProjectNode(Node):
         return f"project {', '.join(self.fields)}"
 
 
+SHUFFLE, LOCAL_OR_SHUFFLE, FIELDS, GLOBAL, BATCH_GLOBAL, BROADCAST, IDENTITY, CUSTOM, DIRECT = (
+    "shuffle",
+    "local_or_shuffle",
+    "partition_by",
+    "global_",
+    "batch_global",
+    "broadcast",
+    "identity_partition",
+    "partition",
+    "direct",
+)
+"""How a repartition chooses the task of a tuple (Trident rules 1.5); CUSTOM asks a function, DIRECT reads a column."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionNode(Node):
+    """Gives each tuple its task (partition): `kind` says how, over the fields `by` or by `function`."""
+
+    kind: str
+    by: tuple[str, ...] = ()
+    function: Any = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.kind} {', '.join(self.by)}".strip()
+
+
 @dataclass(frozen=True, kw_only=True)
 class AggregateNode(Node):
-    """Aggregates a batch: `group` fields then one field an aggregation. Nothing crosses batches."""
+    """Aggregates a batch: `group` fields, then the fields of each aggregation. Nothing crosses batches.
+
+    With `partitioned` each partition of the batch by itself (partition_aggregate), else the whole batch. Several
+    aggregations are a chain: its rows are the cross product of what each gave, the last varying fastest (rules 1.4).
+    """
 
     group: tuple[str, ...]
     aggregations: tuple[Aggregation, ...]
+    partitioned: bool = False
 
     @property
     def label(self) -> str:
         by = f" by {', '.join(self.group)}" if self.group else ""
-        return f"{', '.join(str(a.aggregator) for a in self.aggregations)}{by}"
+        where = " a partition" if self.partitioned else ""
+        return f"{', '.join(str(a.aggregator) for a in self.aggregations)}{by}{where}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtremeNode(Node):
+    """Keeps of each partition of a batch the tuple with the least or the largest value; the last one of equals.
+
+    Compared is `field`, where it is not null, or with `comparator(a, b) -> int` its values, or without a field the
+    tuples themselves as dicts (Trident rules 1.2, min and max).
+    """
+
+    field: str | None
+    largest: bool
+    comparator: Any = None
+
+    @property
+    def label(self) -> str:
+        return f"{'max' if self.largest else 'min'} {self.field or 'tuple'} a partition"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeNode(Node):
+    """The tuples of all parents as one stream; fields are matched by position and named as `fields`."""
+
+    @property
+    def label(self) -> str:
+        return "merge"
+
+
+@dataclass(frozen=True)
+class JoinSide:
+    """One side of a join: its key fields, its other fields, and whether it may be absent (OUTER)."""
+
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+    outer: bool = False
+
+
+COMPACT, PRESERVE = "compact", "preserve"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinNode(Node):
+    """Joins the parents' tuples of one batch on equal keys, null equal to null (Trident rules 8).
+
+    COMPACT: the key fields once, then each side's other fields; PRESERVE: all fields of each side in their own order.
+    `fields` names them by position.
+    """
+
+    sides: tuple[JoinSide, ...]
+    mode: str = COMPACT
+
+    @property
+    def label(self) -> str:
+        return "join on " + " = ".join(", ".join(side.keys) for side in self.sides)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiReduceNode(Node):
+    """Reduces the tuples of several parents together, per partition and batch, or per group of it.
+
+    `inputs` are the fields of each parent that the reducer sees, `groups` each parent's group fields (all empty: not
+    grouped), `types` the Spark SQL types of the outputs, which are the last of `fields`.
+    """
+
+    reducer: Any
+    inputs: tuple[tuple[str, ...], ...]
+    groups: tuple[tuple[str, ...], ...]
+    outputs: tuple[str, ...]
+    types: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        return f"multi_reduce {self.reducer}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +287,8 @@ class PersistNode(Node):
     """Commits into a state, one Delta transaction a batch.
 
     With `aggregations` it is a persistent aggregate (keys = `group`), without it the tuples themselves are kept
-    (partition persist of `inputs`). `fields` are the fields that a reader of the state sees.
+    (partition persist of `inputs`). `fields` are the fields that a reader of the state sees. With an `updater` (a
+    user's StateUpdater) the tuples' `inputs` go to it, and what it emits are `outputs`, of the Spark SQL `types`.
     """
 
     state: Any
@@ -175,6 +296,8 @@ class PersistNode(Node):
     aggregations: tuple[Aggregation, ...] = ()
     inputs: tuple[str, ...] = ()
     updater: Any = None
+    outputs: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -182,14 +305,46 @@ class PersistNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StaticStateNode(Node):
+    """A state without a stream (new_static_state). `fields` are its columns; no tuple passes.
+
+    `state` is a DeltaState (a table of the lake that something else writes) or a FixedState (rows given in code).
+    """
+
+    state: Any
+    keys: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return f"static state {self.state.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewValuesNode(Node):
+    """What a persist (its one parent) has made of a batch: the keys that the batch touched with their new values.
+
+    Of a persist of the tuples themselves: the tuples; of one with an updater: what the updater emitted.
+    """
+
+    @property
+    def label(self) -> str:
+        return "new values"
+
+
+@dataclass(frozen=True, kw_only=True)
 class StateQueryNode(Node):
-    """Appends `outputs` = function(state, inputs). `group`: the fields of a grouped stream's partitions."""
+    """Appends `outputs` = function(state, inputs). `group`: the fields of a grouped stream's partitions.
+
+    `types` are the outputs' Spark SQL types for a query function written in Python; `state_node` the PersistNode or
+    StaticStateNode of the same topology, if there is one.
+    """
 
     state: str
     state_node: int | None
     inputs: tuple[str, ...]
     function: Any
     outputs: tuple[str, ...]
+    types: tuple[str, ...] = ()
     group: tuple[str, ...] = ()
 
     @property
@@ -209,6 +364,10 @@ class Graph:
     def add(self, node: Node) -> Node:
         self._nodes[node.id] = node
         return node
+
+    def replace(self, node: Node) -> None:
+        """Put a node in the place of the one with its id: a hint or resources that came after its definition."""
+        self._nodes[node.id] = node
 
     def __getitem__(self, node_id: int) -> Node:
         return self._nodes[node_id]

@@ -59,4 +59,4 @@ def _one(
         raise FunctionError(
             operation, f"{aggregator} does not name its output", hint=f'write {aggregator}(..., "name")'
         )
-    return Aggregation(aggregator, inputs, name)
+    return Aggregation(aggregator, inputs, (name,))
