@@ -1,8 +1,41 @@
-"""Sources: where tuples enter."""
+"""Sources: where tuples enter. Names load on first use, so a flow pays for its own source alone."""
 
-from pipelines.sources.base import FileSource, Source
-from pipelines.sources.delta import DeltaTableSource
-from pipelines.sources.files import CsvFiles, JsonFiles, ParquetFiles
-from pipelines.sources.fixed import FixedBatches
+from __future__ import annotations
 
-__all__ = ["CsvFiles", "DeltaTableSource", "FileSource", "FixedBatches", "JsonFiles", "ParquetFiles", "Source"]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipelines.sources.base import FileSource, Source
+    from pipelines.sources.delta import DeltaTableSource
+    from pipelines.sources.files import CsvFiles, JsonFiles, ParquetFiles
+    from pipelines.sources.fixed import FixedBatches
+    from pipelines.sources.text import TextFiles
+
+__all__ = [
+    "CsvFiles",
+    "DeltaTableSource",
+    "FileSource",
+    "FixedBatches",
+    "JsonFiles",
+    "ParquetFiles",
+    "Source",
+    "TextFiles",
+]
+
+_LAZY = {
+    "CsvFiles": "files",
+    "DeltaTableSource": "delta",
+    "FileSource": "base",
+    "FixedBatches": "fixed",
+    "JsonFiles": "files",
+    "ParquetFiles": "files",
+    "Source": "base",
+    "TextFiles": "text",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"pipelines.sources.{_LAZY[name]}"), name)

@@ -1,0 +1,57 @@
+"""Text files: each line a tuple, in a stream and in a bounded read."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipelines import Lake, Runtime
+from pipelines.errors import BadNameError, MissingPathError
+from pipelines.sources import TextFiles
+from pipelines.trident import Count, DeltaState, Split, TridentTopology
+
+
+def put(folder: Path, name: str, content: bytes) -> None:
+    """A file that is a second younger than those before."""
+    folder.mkdir(exist_ok=True)
+    time = 1_000_000_000 + len(list(folder.iterdir()))
+    (folder / name).write_bytes(content)
+    os.utime(folder / name, (time, time))
+
+
+def test_word_count_over_lines(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path / "in", "a.txt", b"hello the man said\nthe")
+    put(tmp_path / "in", "b c*.txt", b"the foo\n")
+    topology, lake = TridentTopology("lines"), Lake(tmp_path / "lake")
+    lines = topology.new_stream("lines", TextFiles(tmp_path / "in", max_files_per_batch=1))
+    assert lines.output_fields == ("line",)
+    words = lines.each("line", Split(), "word")
+    words.group_by("word").persistent_aggregate(DeltaState("words"), Count(), "count")
+    report = Runtime(spark, lake).catch_up(topology)
+    assert [(batch.txid, batch.received, batch.quarantined) for batch in report.batches] == [(0, 2, 0), (1, 1, 0)]
+    held = {row["word"]: row["count"] for row in lake.state("words").scan().to_pylist()}
+    assert held == {"hello": 1, "the": 3, "man": 1, "said": 1, "foo": 1}
+
+
+def test_what_a_line_is(spark: SparkSession, tmp_path: Path) -> None:
+    put(tmp_path / "in", "a.txt", 'é\r\n\n {"torn\n'.encode())
+    put(tmp_path / "in", "b.txt.gz", gzip.compress(b"packed"))
+    source = TextFiles(tmp_path / "in", "text")
+    source.check("s", spark)
+    frame, positions = source.bounded(spark)
+    assert frame.columns == ["text", "_corrupt", "_file"]
+    rows = frame.collect()
+    assert sorted(row.text for row in rows) == ["", ' {"torn', "packed", "é"]
+    assert {row._corrupt for row in rows} == {None}
+    assert {row._file for row in rows} == positions
+
+
+def test_refusals(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(BadNameError, match="field name '_line'"):
+        TextFiles(tmp_path, "_line")
+    with pytest.raises(MissingPathError):
+        TextFiles(tmp_path / "in").check("s", spark)
