@@ -149,9 +149,9 @@ class BoundedRunner:
     # --- working out ------------------------------------------------------------------------------------------------
 
     def _work_out(self, slices: tuple[str, ...], wave: tuple[Sink, ...], *, last: bool) -> _Pass:
-        source, positions = self._group.source.bounded(self._group.spark)
+        sources, positions = self._group.entrance.bounded(self._group.spark)
         label = f"slices {slices[0]} to {slices[-1]}" if len(slices) > 1 else f"slice {slices[0]}"
-        run = PlanRun(self._group, source, label, lambda name: (self._group.lake.state(name), None), slices)
+        run = PlanRun(self._group, sources, label, lambda name: (self._group.lake.state(name), None), slices)
         try:
             counts = run.slice_counts()
             # The last wave passes all gates, so that what they refuse is replaced in quarantine once and whole.
@@ -180,7 +180,7 @@ class BoundedRunner:
         last = max(
             (c.txid for c in table.commits.batches() if c.epoch == epoch.number and c.txid is not None), default=-1
         )
-        return self._group.source.positions(self._checkpoint.spark, 0, last - epoch.first_txid)
+        return self._group.entrance.positions(self._checkpoint.spark, 0, last - epoch.first_txid)
 
     def _commit(self, work: _Pass, wave: tuple[Sink, ...], *, last: bool) -> Iterator[SliceReport]:
         streamed = {sink.name: self._streamed(sink.table) for sink in wave}
@@ -303,7 +303,7 @@ def check_sliced(group: BatchGroup) -> None:
     Raises:
         TrideltaError
     """
-    if group.spout.slice_by is None:
+    if not group.entrance.sliced:
         raise TrideltaError(
             f'flow "{group.topology.name}": stream "{group.name}" names no slice column, so no part of it can be replaced',
             hint='give new_stream(..., slice_by="...") the column of the event date',

@@ -1,4 +1,4 @@
-"""A batch group: a spout and all that its batches lead to. One query, one txid sequence, one checkpoint."""
+"""A batch group: spouts whose tuples can meet, and all that their batches lead to. One query, one txid sequence."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import AnalysisException
 
 from pipelines.errors import DefinitionError, FunctionError
+from pipelines.execution.entrance import Entrance
 from pipelines.execution.quarantine import quarantine_writer
 from pipelines.graph import nodes
+from pipelines.graph.bolts import batch_groups
 from pipelines.planner.compile import Compiler
 from pipelines.quality.compiled import CompiledGate, compile_gate
 from pipelines.sources.base import FILE
 from pipelines.state.lake import Lake
-from pipelines.state.schema import SLICE_COLUMN, StateSchema, ValueColumn, struct_of
+from pipelines.state.schema import SLICE_COLUMN, StateSchema, ValueColumn
 from pipelines.state.writer import StateWriter
 from pipelines.trident.states import LOG, ROWS
 from pipelines.trident.topology import TridentTopology
@@ -44,14 +46,29 @@ class Sink:
         return self.writer.table
 
 
+def spout_groups(topology: TridentTopology) -> list[tuple[nodes.SpoutNode, ...]]:
+    """The spouts of each batch group, groups and spouts in the order of their definition."""
+    by_name = {spout.stream: spout for spout in topology.spouts}
+    return [
+        tuple(by_name[name] for name in group.streams)
+        for group in batch_groups(topology.graph)
+        if not group.query and group.streams
+    ]
+
+
+def group_name(spouts: tuple[nodes.SpoutNode, ...]) -> str:
+    """A group's name, which its checkpoint carries: its streams', joined by two underscores."""
+    return "__".join(spout.stream for spout in spouts)
+
+
 class BatchGroup:
-    """One spout of a topology, ready to run.
+    """One batch group of a topology, ready to run.
 
     Args:
         spark: the session.
         lake: where the states are.
         topology: the flow.
-        spout: the source of the group.
+        spouts: the sources of the group.
 
     Raises:
         DefinitionError: if the plan does not compile; the text names the user's line.
@@ -59,14 +76,16 @@ class BatchGroup:
         StateSchemaError: if a state that is there does not fit.
     """
 
-    def __init__(self, spark: SparkSession, lake: Lake, topology: TridentTopology, spout: nodes.SpoutNode) -> None:
-        self.spark, self.lake, self.topology, self.spout = spark, lake, topology, spout
-        self.name = spout.stream
-        self.source = spout.source
+    def __init__(
+        self, spark: SparkSession, lake: Lake, topology: TridentTopology, spouts: tuple[nodes.SpoutNode, ...]
+    ) -> None:
+        self.spark, self.lake, self.topology, self.spouts = spark, lake, topology, spouts
+        self.name = group_name(spouts)
+        self.entrance = Entrance(spouts)
         self._gates: dict[int, tuple[str, CompiledGate]] = {}
-        self.source.prepare(self.name, lake.root / "spool" / topology.name / self.name)
-        self.source.check(self.name, spark)
-        self.reach = {node.id for node in topology.graph.descendants(spout.id)}
+        self._check_slices()
+        self.entrance.prepare(spark, lake.root / "spool" / topology.name)
+        self.reach = {node.id for spout in spouts for node in topology.graph.descendants(spout.id)}
         self.sinks = tuple(self._prepared())
         if not self.sinks:
             raise DefinitionError(
@@ -88,11 +107,13 @@ class BatchGroup:
         """Compile each persist on an empty frame: that gives the table's schema and finds every fault before the start."""
         from pyspark.sql.types import StringType
 
-        schema = struct_of(self.source.schema)
-        if self.spout.slice_by is not None:
-            self._check_slice(schema)
-            schema = schema.add(SLICE_COLUMN, StringType())
-        empty = self.spark.createDataFrame([], schema)
+        empty = {}
+        for spout in self.spouts:
+            schema = self.entrance.schema(spout)
+            if spout.slice_by is not None:
+                self._check_slice(spout, schema)
+                schema = schema.add(SLICE_COLUMN, StringType())
+            empty[spout.id] = self.spark.createDataFrame([], schema)
         sinks = []
         for node in self.topology.persists:
             if node.id in self.reach:
@@ -128,18 +149,28 @@ class BatchGroup:
             tuple(sink for sink in self.sinks if level[sink.name] == number) for number in sorted(set(level.values()))
         )
 
-    def _check_slice(self, schema: StructType) -> None:
+    def _check_slices(self) -> None:
+        """Of streams that meet all have slices, or none: a joined row has one slice."""
+        without = [spout.stream for spout in self.spouts if spout.slice_by is None]
+        if without and len(without) < len(self.spouts):
+            raise DefinitionError(
+                f'flow "{self.topology.name}": of the streams that meet ({", ".join(s.stream for s in self.spouts)}) '
+                f"these name no slice column: {', '.join(without)}",
+                hint="give each of them slice_by=, or none",
+            )
+
+    def _check_slice(self, spout: nodes.SpoutNode, schema: StructType) -> None:
         from pyspark.sql.types import StringType, StructField, StructType
 
         columns = StructType([*schema.fields, StructField(FILE, StringType())])
         try:
-            self.spark.createDataFrame([], columns).selectExpr(self.spout.slice_by or "")
+            self.spark.createDataFrame([], columns).selectExpr(spout.slice_by or "")
         except AnalysisException as error:
-            raise FunctionError("new_stream slice_by", f"at {self.spout.at}: {str(error).splitlines()[0]}") from None
+            raise FunctionError("new_stream slice_by", f"at {spout.at}: {str(error).splitlines()[0]}") from None
 
-    def _dry(self, node: nodes.PersistNode, empty: DataFrame) -> DataFrame:
+    def _dry(self, node: nodes.PersistNode, empty: dict[int, DataFrame]) -> DataFrame:
         try:
-            return Compiler(self.topology.graph, (node.id,), _Dry(self), {self.spout.id: empty}).frames()[node.id]
+            return Compiler(self.topology.graph, (node.id,), _Dry(self), empty).frames()[node.id]
         except AnalysisException as error:
             text = str(error).splitlines()[0]
             raise FunctionError(f"the way to state {node.state.name}", f"at {node.at}: {text}") from None
@@ -158,7 +189,7 @@ class BatchGroup:
             keys=node.group,
             values=values,
             columns=tuple((f.name, f.dataType.simpleString()) for f in columns.fields),
-            sliced=self.spout.slice_by is not None,
+            sliced=self.entrance.sliced,
         )
 
     def compiled_gate(

@@ -21,6 +21,9 @@ from pipelines.sources.base import CORRUPT, FILE
 from pipelines.state.schema import NO_SLICE, RESERVED, SLICE_COLUMN
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+    from pipelines.execution.entrance import Frames
     from pipelines.execution.group import BatchGroup
     from pipelines.state.table import StateTable
 
@@ -60,7 +63,7 @@ class PlanRun:
 
     Args:
         group: the batch group.
-        source: the source's frame: fields, `_corrupt`, `_file`.
+        sources: by spout the source's frame: fields, `_corrupt`, `_file`.
         label: of the batch, for messages.
         state: gives the table and version that a state query reads.
         slices: the slices wanted (a bounded run: each is a batch of its own), or None for a stream's batch.
@@ -69,7 +72,7 @@ class PlanRun:
     def __init__(
         self,
         group: BatchGroup,
-        source: DataFrame,
+        sources: Frames,
         label: str,
         state: Any,
         slices: tuple[str, ...] | None = None,
@@ -81,13 +84,12 @@ class PlanRun:
         self._counts: Mapping[str, Any] | None = None
         self.gates: dict[int, _PassedGate] = {}
         self.refused_slices: dict[str, dict[int, str]] = {}
-        self._marked = self._enter(source)
+        self._marked = {spout.id: self._enter(spout, sources[spout.id]) for spout in group.spouts}
 
     # --- the way in -------------------------------------------------------------------------------------------------
 
-    def _enter(self, source: DataFrame) -> DataFrame:
+    def _enter(self, spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:
         """The source's rows with `_slice`, which is `?` for rows that the plan cannot take; counted as they pass."""
-        spout = self.group.spout
         if spout.slice_by is not None:
             slice_ = F.when(F.col(CORRUPT).isNull(), F.expr(spout.slice_by).cast("string"))
             slice_ = F.when(~slice_.isin(*RESERVED), slice_)
@@ -96,15 +98,18 @@ class PlanRun:
             if spout.slice_by is not None:
                 source = source.where(F.col(SLICE_COLUMN).isin(*self.slices, NO_SLICE))
             return self._cache(source)
+        if len(self.group.spouts) > 1:
+            # A batch of several sources is kept, so `counts` has them for the price of a small job; an observation
+            # would be waited for in vain where a result does not need every source.
+            return source
         self._observation = Observation()
-        return source.observe(
-            self._observation,
-            F.count(F.lit(1)).alias(RECEIVED),
-            F.count(F.when(self._refused(), 1)).alias(REFUSED),
-        )
+        return source.observe(self._observation, *self._counters())
 
-    def _refused(self) -> Any:
-        if self.group.spout.slice_by is None:
+    def _counters(self) -> list[Column]:
+        return [F.count(F.lit(1)).alias(RECEIVED), F.count(F.when(self._refused(), 1)).alias(REFUSED)]
+
+    def _refused(self) -> Column:
+        if not self.group.entrance.sliced:
             return F.col(CORRUPT).isNotNull()
         return F.col(CORRUPT).isNotNull() | (F.col(SLICE_COLUMN) == NO_SLICE)
 
@@ -114,12 +119,12 @@ class PlanRun:
         Args:
             left_out: rows to leave out, because a backfill has counted them: source files by slice.
         """
-        fields = [F.col(f"`{name}`") for name in self.group.spout.fields]
-        sliced = [F.col(SLICE_COLUMN)] if SLICE_COLUMN in self._marked.columns else []
-        good = without(self._marked, left_out).where(~self._refused()).select(*fields, *sliced)
-        wanted = tuple(sinks)
-        compiler = Compiler(self.group.topology.graph, wanted, self, {self.group.spout.id: good})
-        return compiler.frames()
+        good = {}
+        for spout in self.group.spouts:
+            fields = [*spout.fields, SLICE_COLUMN] if self.group.entrance.sliced else spout.fields
+            taken = without(self._marked[spout.id], left_out).where(~self._refused())
+            good[spout.id] = taken.select(*(f"`{name}`" for name in fields))
+        return Compiler(self.group.topology.graph, tuple(sinks), self, good).frames()
 
     # --- the plan's context -----------------------------------------------------------------------------------------
 
@@ -190,22 +195,32 @@ class PlanRun:
     @property
     def counts(self) -> Mapping[str, Any]:
         """`received` and `refused` rows of a stream's batch; after a job of the run has ended, else by a job of its own."""
-        if self._counts is None:
+        if self._counts is None and self._observation is None:
+            found = [frame.agg(*self._counters()).first() for frame in self._marked.values()]
+            self._counts = {name: sum(one[name] for one in found if one) for name in (RECEIVED, REFUSED)}
+        elif self._counts is None:
             assert self._observation is not None
             self._counts = observed(self._observation)
         return self._counts
 
     def count_now(self) -> Mapping[str, Any]:
         """The counts by a pass over the source, for a batch all of whose commits are there already."""
-        self._marked.write.format("noop").mode("overwrite").save()
+        if self._observation is not None:
+            (only,) = self._marked.values()
+            only.write.format("noop").mode("overwrite").save()
         return self.counts
 
     def slice_counts(self) -> dict[str, tuple[int, frozenset[str]]]:
         """Of a bounded run: by slice the rows that came in, and the source files that they came from."""
-        key = F.col(SLICE_COLUMN) if SLICE_COLUMN in self._marked.columns else F.lit(self.slices[0])  # type: ignore[index]
+        key = F.col(SLICE_COLUMN) if self.group.entrance.sliced else F.lit(self.slices[0])  # type: ignore[index]
         key = F.when(F.col(CORRUPT).isNotNull(), F.lit(NO_SLICE)).otherwise(key).alias("slice")
-        found = self._marked.groupBy(key).agg(F.count(F.lit(1)).alias("rows"), F.collect_set(FILE).alias("files"))
-        return {row["slice"]: (row["rows"], frozenset(row["files"])) for row in found.collect()}
+        total: dict[str, tuple[int, frozenset[str]]] = {}
+        for frame in self._marked.values():
+            found = frame.groupBy(key).agg(F.count(F.lit(1)).alias("rows"), F.collect_set(FILE).alias("files"))
+            for row in found.collect():
+                rows, files = total.get(row["slice"], (0, frozenset()))
+                total[row["slice"]] = (rows + row["rows"], files | frozenset(row["files"]))
+        return total
 
     def gate_results(self, slice_: str | None = None) -> tuple[dict[str, Any], ...]:
         """The results of the gates as JSON, of the batch or of one slice."""
@@ -224,8 +239,9 @@ class PlanRun:
         """The rows that the source's format or a gate refused, or None if there are none. Two passes only if needed."""
         parts: list[DataFrame] = []
         if self.slices is not None or self.counts[REFUSED]:
-            marked = without(self._marked, left_out).where(self._refused())
-            parts.append(refused_by_source(marked, self.group.spout.fields))
+            for spout in self.group.spouts:
+                marked = without(self._marked[spout.id], left_out).where(self._refused())
+                parts.append(refused_by_source(marked, spout.fields))
         for node_id, passed in self.gates.items():
             name = passed.compiled.gate.name
             if passed.compiled.drop_names and self._dropped(passed):

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pipelines.errors import BatchError, DefinitionError, ReadPointError, UnknownQueryError
 from pipelines.execution.bounded import BoundedRunner, check_sliced
 from pipelines.execution.checkpoint import Checkpoint
-from pipelines.execution.group import BatchGroup
+from pipelines.execution.group import BatchGroup, group_name, spout_groups
 from pipelines.execution.listeners import Listener
 from pipelines.execution.report import BackfillReport, BatchReport, RunReport, SliceReport
 from pipelines.execution.streaming import REFUSE, StreamRunner, reason_of
@@ -126,9 +126,10 @@ class Runtime:
         Raises:
             ReadPointError: if that txid is not a poison batch.
         """
-        for spout in topology.spouts:
-            checkpoint = Checkpoint(topology.name, self.lake.checkpoint_path(topology.name, spout.stream))
-            if stream in (None, spout.stream) and self._skipped(checkpoint, spout.stream, txid):
+        for spouts in spout_groups(topology):
+            name = group_name(spouts)
+            checkpoint = Checkpoint(topology.name, self.lake.checkpoint_path(topology.name, name))
+            if _holds(spouts, stream) and self._skipped(checkpoint, name, txid):
                 return
         raise ReadPointError(topology.name, f"txid {txid}", "it is not a poison batch", hint="nothing was skipped")
 
@@ -167,7 +168,7 @@ class Runtime:
             TrideltaError: the flow is not sliced, or its source cannot be read. A slice that a gate refuses does not
                 raise: its report carries the error.
         """
-        groups = [group for group in self._groups(topology) if stream in (None, group.name)]
+        groups = [group for group in self._groups(topology) if _holds(group.spouts, stream)]
         for group in groups:
             check_sliced(group)
         reports = [self._bounded(group, slices, progress) for group in groups]
@@ -224,7 +225,7 @@ class Runtime:
     def _groups(self, topology: TridentTopology) -> list[BatchGroup]:
         if not topology.spouts:
             raise DefinitionError(f'flow "{topology.name}" has no stream with a source')
-        return [BatchGroup(self.spark, self.lake, topology, spout) for spout in topology.spouts]
+        return [BatchGroup(self.spark, self.lake, topology, spouts) for spouts in spout_groups(topology)]
 
     def _checkpoint(self, group: BatchGroup) -> Checkpoint:
         return Checkpoint(group.topology.name, self.lake.checkpoint_path(group.topology.name, group.name))
@@ -303,6 +304,10 @@ class _QueryContext:
     def state(self, name: str) -> tuple[StateTable, int | None]:
         table = self._lake.state(name)
         return table, None if self._txid is None else table.commits.version_of(self._txid)
+
+
+def _holds(spouts: tuple[nodes.SpoutNode, ...], stream: str | None) -> bool:
+    return stream is None or any(spout.stream == stream for spout in spouts)
 
 
 def _merged(flow: str, slices: Sequence[str], reports: Sequence[BackfillReport]) -> BackfillReport:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from pipelines.execution.checkpoint import Epoch
+    from pipelines.execution.entrance import Frames
     from pipelines.execution.listeners import Listener
     from pipelines.state.table import StateTable
 
@@ -70,7 +71,7 @@ class StreamBatch:
     ) -> None:
         self._group, self._epoch, self._tracker, self._listeners, self._sizes = group, epoch, tracker, listeners, sizes
 
-    def run(self, batch: Batch, frame: DataFrame, position: Position) -> BatchReport:
+    def run(self, batch: Batch, sources: Frames, position: Position) -> BatchReport:
         """Compute, commit and account for a batch.
 
         Raises:
@@ -86,17 +87,17 @@ class StreamBatch:
         try:
             for wave in self._group.waves:
                 for claimed, sinks in self._by_claims(wave, position, known):
-                    run = self._plan_run(batch, frame)
+                    run = self._plan_run(batch, sources)
                     runs.append((claimed, run))
                     done = self._commit(batch, run, claimed, sinks, position)
                     received |= {commit.state: run.counts[RECEIVED] for commit in done}
                     commits += done
             if not runs:
-                runs.append(({}, self._plan_run(batch, frame)))
+                runs.append(({}, self._plan_run(batch, sources)))
                 runs[0][1].count_now()
             counts = runs[0][1].counts
             complete = not any(known.values()) and len(runs) == 1
-            quarantined = self._quarantine(batch, frame, runs if complete else [], counts, position)
+            quarantined = self._quarantine(batch, sources, runs if complete else [], counts, position)
             self._account(batch, counts, commits, received)
             gates = runs[0][1].gate_results()
         finally:
@@ -116,8 +117,8 @@ class StreamBatch:
             gates=gates,
         )
 
-    def _plan_run(self, batch: Batch, frame: DataFrame) -> PlanRun:
-        return PlanRun(self._group, frame, f"batch {batch.txid}", lambda name: self._state_as_of(name, batch.txid))
+    def _plan_run(self, batch: Batch, sources: Frames) -> PlanRun:
+        return PlanRun(self._group, sources, f"batch {batch.txid}", lambda name: self._state_as_of(name, batch.txid))
 
     def _state_as_of(self, name: str, txid: int) -> tuple[StateTable, int | None]:
         """The table of a state query and the version to read.
@@ -232,7 +233,7 @@ class StreamBatch:
     def _quarantine(
         self,
         batch: Batch,
-        frame: DataFrame,
+        sources: Frames,
         runs: list[tuple[Claims, PlanRun]],
         counts: Mapping[str, Any],
         position: Position,
@@ -250,7 +251,7 @@ class StreamBatch:
         run = next((run for known, run in runs if known == claimed), None)
         if run is not None:
             return self._commit_quarantine(batch, run, claimed, counts, app_id)
-        run = self._plan_run(batch, frame)
+        run = self._plan_run(batch, sources)
         try:
             for each in run.frames([sink.node.id for sink in self._group.sinks], claimed).values():
                 each.write.format("noop").mode("overwrite").save()

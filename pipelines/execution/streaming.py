@@ -6,11 +6,13 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tenacity
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
 
 from pipelines import logs
 from pipelines.errors import (
@@ -33,8 +35,9 @@ from pipelines.execution.tracker import BatchTracker, Stage
 from pipelines.state.record import BATCH, SLICE, BatchRecord
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from pipelines.execution.entrance import Frames
 
 logger = logs.logger(__name__)
 
@@ -90,7 +93,7 @@ class StreamRunner:
         self._tracker = self._new_tracker()
         self._stop_after = max_batches
         writer = (
-            self._group.source.stream(self._group.spark)
+            self._group.entrance.stream(self._group.spark)
             .writeStream.foreachBatch(self._on_spark_batch)
             .option("checkpointLocation", str(self._checkpoint.spark))
         )
@@ -152,7 +155,7 @@ class StreamRunner:
                 for one in self._group.sinks:
                     one.writer.reset(BatchRecord(kind=RESET, flow=self._group.topology.name, epoch=number))
             # Quarantine is the flow's: beside other groups' rows this group's stay, and what it refuses comes again.
-            if self._group.quarantine.table.exists() and len(self._group.topology.spouts) == 1:
+            if self._group.quarantine.table.exists() and len(self._group.topology.spouts) == len(self._group.spouts):
                 self._group.quarantine.reset(BatchRecord(kind=RESET, flow=self._group.topology.name, epoch=number))
             return self._checkpoint.begin(Epoch(number, 0))
         raise FreshCheckpointError(self._group.topology.name, sink.name, last.txid or 0, last.epoch or 0)
@@ -221,24 +224,33 @@ class StreamRunner:
         if self._tracker.state(txid) is BatchState.SKIPPED:
             return BatchReport(self._group.topology.name, self._group.name, txid, 0, 0, 0, (), 0.0, skipped=True)
         position = self._position(batch_id)
-        frame = self._group.source.of_batch(frame, position.files)
+        several = len(self._group.spouts) > 1
+        frame = frame.persist() if several else frame
+        try:
+            return self._attempts(txid, self._group.entrance.frames(frame, position.files), position)
+        finally:
+            if several:
+                frame.unpersist()
+
+    def _attempts(self, txid: int, sources: Frames, position: Position) -> BatchReport:
+        """Attempts at one batch until one comes through, or none is left."""
         stream_batch = StreamBatch(self._group, self._epoch, self._tracker, self._listeners, self._sizes)
         tries = 0
         while True:
-            batch = self._open(txid, frame)
+            batch = self._open(txid, sources)
             self._tell("opened", txid)
             try:
-                report = stream_batch.run(batch, frame, position)
+                report = stream_batch.run(batch, sources, position)
                 if batch.attempt:
                     self._forget_poison(txid)
                 self._tell("closed", txid)
                 return report
             except Exception as error:
                 tries += 1
-                self._after_failure(batch, error, frame, tries)
+                self._after_failure(batch, error, sources, tries)
                 time.sleep(_BACK_OFF(_retry_state(tries)))
 
-    def _open(self, txid: int, frame: DataFrame) -> Batch:
+    def _open(self, txid: int, sources: Frames) -> Batch:
         """The next attempt.
 
         Raises:
@@ -248,10 +260,10 @@ class StreamRunner:
             return self._tracker.open(txid)
         except RefusedError as error:
             record = error.record
-            kept = self._keep_poison(Batch(self._scope, txid, record.attempt), frame, record.reason)
+            kept = self._keep_poison(Batch(self._scope, txid, record.attempt), sources, record.reason)
             raise PoisonBatchError(self._group.topology.name, txid, record.tries, record.reason, kept) from None
 
-    def _after_failure(self, batch: Batch, error: Exception, frame: DataFrame, tries: int) -> None:
+    def _after_failure(self, batch: Batch, error: Exception, sources: Frames, tries: int) -> None:
         """Let a further attempt come, or stop the flow.
 
         Raises:
@@ -272,14 +284,15 @@ class StreamRunner:
         while self._tracker.state(batch.txid) is not BatchState.POISON:
             # A gate's verdict or a wrong count is the same at every attempt: use the remaining ones up.
             self._tracker.fail(self._tracker.open(batch.txid), reason)
-        kept = self._keep_poison(batch, frame, reason)
+        kept = self._keep_poison(batch, sources, reason)
         raise PoisonBatchError(self._group.topology.name, batch.txid, tries, reason, kept) from error
 
-    def _keep_poison(self, batch: Batch, frame: DataFrame, reason: str) -> str:
+    def _keep_poison(self, batch: Batch, sources: Frames, reason: str) -> str:
         """All rows of the batch into quarantine, once; where even that fails they are still in the source."""
         writer = self._group.quarantine
         try:
-            rows = refused_batch(frame, self._group.spout.fields, reason).toArrow()
+            parts = (refused_batch(sources[spout.id], spout.fields, reason) for spout in self._group.spouts)
+            rows = reduce(DataFrame.unionByName, parts).toArrow()
             writer.prepare(table_columns())
             self._forget_poison(batch.txid)
             record = BatchRecord(
@@ -293,7 +306,7 @@ class StreamRunner:
             writer.append_arrow(rows, record, f"{self._group.topology.name}/{NAME}/poison/{batch.txid}/{batch.attempt}")
         except Exception as error:
             logger.warning("poison batch not kept", txid=batch.txid, reason=reason_of(error))
-            return f"the source {self._group.source!r} (they could not be read)"
+            return f"the source {self._group.entrance!r} (they could not be read)"
         return str(writer.table.path)
 
     def _forget_poison(self, txid: int) -> None:
@@ -303,7 +316,7 @@ class StreamRunner:
             writer.forget_rows(txid, stage="batch")
 
     def _position(self, batch_id: int) -> Position:
-        files = self._group.source.positions(self._checkpoint.spark, batch_id, batch_id)
+        files = self._group.entrance.positions(self._checkpoint.spark, batch_id, batch_id)
         return Position(batch_id, files, _bytes_of(files))
 
     def _tell(self, moment: str, txid: int) -> None:

@@ -16,6 +16,7 @@ from deltalake.exceptions import CommitFailedError
 from pipelines import logs
 from pipelines.errors import LockedError, TrideltaError
 from pipelines.execution.checkpoint import Checkpoint
+from pipelines.execution.group import group_name, spout_groups
 from pipelines.maintenance import retention
 from pipelines.maintenance.figures import measure
 from pipelines.maintenance.folding import DRIVER_ROWS, fold_arrow, fold_spark
@@ -83,7 +84,7 @@ def compact(
 def _groups(lake: Lake, flow: TridentTopology | str) -> list[Checkpoint]:
     """The checkpoints of the flow's batch groups; of a topology also those that no run has made yet."""
     name = flow if isinstance(flow, str) else flow.name
-    declared = [] if isinstance(flow, str) else [spout.stream for spout in flow.spouts]
+    declared = [] if isinstance(flow, str) else [group_name(spouts) for spouts in spout_groups(flow)]
     folder = lake.checkpoint_path(name, "any").parent
     there = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
     return [Checkpoint(name, lake.checkpoint_path(name, group)) for group in sorted({*declared, *there})]

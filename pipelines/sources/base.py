@@ -47,8 +47,12 @@ class Source(Protocol):
     def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
         """The rows of a stream's batch: the frame that Spark hands over, or one that reads the same `files` (keys)."""
 
-    def positions(self, checkpoint: Path, first: int, last: int) -> frozenset[str]:
-        """The positions (as `file_key`) that the stream's batches `first..last` (Spark's ids) took."""
+    def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
+        """The positions (as `file_key`) that the stream's batches `first..last` (Spark's ids) took.
+
+        Args:
+            index: which source of its Spark query this is, from 0.
+        """
 
 
 _PATTERN = re.compile(r"[\\\[\]{}?*]")
@@ -155,11 +159,11 @@ class FileSource:
         reader = spark.read.schema(self._read_schema()).format(self.format).options(**self._options())
         return reader.load([literal_path(path) for path in paths])
 
-    def positions(self, checkpoint: Path, first: int, last: int) -> frozenset[str]:
+    def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
         from pipelines.sources.file_log import files_of_batches, log_offset
 
-        start, end = log_offset(checkpoint, first - 1) + 1, log_offset(checkpoint, last)
-        return frozenset(file_key(file) for file in files_of_batches(checkpoint / "sources" / "0", start, end))
+        start, end = log_offset(checkpoint, first - 1, index) + 1, log_offset(checkpoint, last, index)
+        return frozenset(file_key(file) for file in files_of_batches(checkpoint / "sources" / str(index), start, end))
 
     def _read_schema(self) -> str:
         return f"{self.schema}, {CORRUPT} string" if self.text else self.schema

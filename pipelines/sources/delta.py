@@ -99,10 +99,10 @@ class DeltaTableSource:
         """The frame."""
         return frame
 
-    def positions(self, checkpoint: Path, first: int, last: int) -> frozenset[str]:
-        return self._up_to(checkpoint, last) - self._up_to(checkpoint, first - 1)
+    def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
+        return self._up_to(checkpoint, last, index) - self._up_to(checkpoint, first - 1, index)
 
-    def _up_to(self, checkpoint: Path, batch: int) -> frozenset[str]:
+    def _up_to(self, checkpoint: Path, batch: int, index: int) -> frozenset[str]:
         """The data files that the batches up to `batch` read: the starting snapshot's, then each later commit's.
 
         An offset is a version and the index of the last file taken: of the snapshot's files if `isStartingVersion`,
@@ -110,7 +110,9 @@ class DeltaTableSource:
         """
         if batch < 0:
             return frozenset()
-        start, end = self._start(checkpoint), _offset(checkpoint / "offsets" / str(batch))
+        start, end = self._start(checkpoint, index), _offset(checkpoint / "offsets" / str(batch), index)
+        if start is None or end is None:
+            return frozenset()
         if end["isStartingVersion"]:
             return self._keys(_in_order_of_snapshot(self.path, end["reservoirVersion"])[: end["index"] + 1])
         # A first batch that took the whole snapshot ends behind it; append-only, the snapshot is all up to there.
@@ -122,13 +124,22 @@ class DeltaTableSource:
             files += _adds(self.path, end["reservoirVersion"])[: end["index"] + 1]
         return self._keys(files)
 
-    def _start(self, checkpoint: Path) -> dict[str, Any]:
-        """The offset of batch 0, kept aside: Spark clears old offsets away (after 100 batches)."""
-        kept, first = checkpoint / "tridelta_start", checkpoint / "offsets" / "0"
+    def _start(self, checkpoint: Path, index: int) -> dict[str, Any] | None:
+        """The first offset, kept aside: Spark clears old offsets away (after 100 batches).
+
+        Beside other sources it may be of a later batch than 0: this one had nothing before.
+        """
+        kept = checkpoint / f"tridelta_start{index or ''}"
         if not kept.exists():
+            offsets = sorted(
+                (p for p in (checkpoint / "offsets").iterdir() if p.name.isdigit()), key=lambda p: int(p.name)
+            )
+            first = next((file for file in offsets if _offset(file, index) is not None), None)
+            if first is None:
+                return None
             shutil.copyfile(first, kept.with_suffix(".tmp"))
             kept.with_suffix(".tmp").rename(kept)
-        return _offset(kept)
+        return _offset(kept, index)
 
     def _address(self, file: str) -> str:
         """A file of the log, whose names are URL-encoded, as an address."""
@@ -145,9 +156,11 @@ class DeltaTableSource:
         return frame.select(*(f"`{f}`" for f in self.fields), corrupt, file.alias(FILE))
 
 
-def _offset(file: Path) -> dict[str, Any]:
-    """A Delta source offset from Spark's offset log: `v1`, metadata, then one line a source."""
-    return dict(json.loads(file.read_text(encoding="utf-8").splitlines()[2]))
+def _offset(file: Path, index: int) -> dict[str, Any] | None:
+    """A Delta source offset from Spark's offset log: `v1`, metadata, then one line a source (`-`: none yet)."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    line = lines[2 + index] if len(lines) > 2 + index else "-"
+    return dict(json.loads(line)) if line != "-" else None
 
 
 def _in_order_of_snapshot(path: str, version: int) -> list[str]:

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-def log_offset(checkpoint: Path, batch: int) -> int:
+def log_offset(checkpoint: Path, batch: int, index: int = 0) -> int:
     """The last listing that the batches up to `batch` took, -1 for none.
 
+    `index` says which source of the query: the offset log has a line each, `-` while one has given nothing yet.
     Of a batch id that the offset log does not hold (a repartition left it out) it is that of the one before.
     """
     offsets = checkpoint / "offsets"
@@ -24,7 +25,8 @@ def log_offset(checkpoint: Path, batch: int) -> int:
     if not earlier:
         return -1
     lines = (offsets / str(max(earlier))).read_text(encoding="utf-8").splitlines()
-    return int(json.loads(lines[2])["logOffset"]) if len(lines) > 2 and lines[2] != "-" else -1
+    line = lines[2 + index] if len(lines) > 2 + index else "-"
+    return int(json.loads(line)["logOffset"]) if line != "-" else -1
 
 
 def files_of_batches(log: Path, first: int, last: int) -> Iterator[str]:

@@ -134,6 +134,7 @@ def _run(
     spark: SparkSession | None,
     root: str,
 ) -> tuple[Runtime, Lake, TridentTopology]:
+    from pipelines.execution.group import spout_groups
     from pipelines.execution.runtime import Runtime
     from pipelines.state.lake import Lake
 
@@ -142,9 +143,9 @@ def _run(
     if engine == "stream":
         runtime.catch_up(given)
     else:
-        for spout in given.spouts:
-            numbers = [f"{number:08d}" for number in range(len(spout.source.batches))]
-            for failed in runtime.backfill(given, numbers, stream=spout.stream).failed:
+        for spouts in spout_groups(given):
+            numbers = [f"{number:08d}" for number in range(max(len(spout.source.batches) for spout in spouts))]
+            for failed in runtime.backfill(given, numbers, stream=spouts[0].stream).failed:
                 raise BatchError(f"the bounded run failed: {failed.error}")
     return runtime, lake, given
 
