@@ -14,8 +14,8 @@ class Split(ColumnFunction):
     def __call__(self, *columns: Any) -> Any:
         from pyspark.sql import functions as F
 
-        words = F.split(columns[0], " ")
-        return F.explode(F.filter(words, lambda word: word != ""))
+        # array_remove and not a filter: Spark interprets a lambda, and with it the whole stage around it.
+        return F.explode(F.array_remove(F.split(columns[0], " "), ""))
 
     def rows(self, sentence: str | None) -> Iterator[str]:
         """The same over a plain string."""
