@@ -50,6 +50,32 @@ class DuplicateFieldError(DefinitionError):
         )
 
 
+class ChainOutputsError(DuplicateFieldError):
+    """Two aggregators of a chain make a field of the same name (Trident rules 1.4)."""
+
+    def __init__(self, operation: str, outputs: Sequence[str], group: Sequence[str] = ()) -> None:
+        names = [*group, *outputs]
+        seen = [name.lower() for name in names]
+        field = next(name for n, name in enumerate(names) if name.lower() in seen[:n])
+        super().__init__(operation, field, names)
+        beside = f" (beside the group's fields {', '.join(group)})" if group else ""
+        text = f"{operation}: output fields for chained aggregators must be distinct: {', '.join(outputs)}{beside}"
+        self.args = (f"{text}\n  Next: {self.hint}",)
+        self.outputs = tuple(outputs)
+
+
+class MixedSpoutsError(DefinitionError):
+    """A query stream meets a source's stream, or another query stream: a query is a batch of its own."""
+
+    def __init__(self, operation: str, query: str, others: Sequence[str]) -> None:
+        self.operation, self.query, self.others = operation, query, tuple(others)
+        super().__init__(
+            f'{operation}: cannot join query stream "{query}" with streams originating from other spouts: '
+            f"{', '.join(others)}",
+            hint="persist the other stream into a state and read it with state_query",
+        )
+
+
 class BadNameError(DefinitionError):
     """A flow, state or stream has a name that is not `[a-z][a-z0-9_]*`, or one that is taken."""
 
@@ -64,6 +90,60 @@ class FunctionError(DefinitionError):
     def __init__(self, operation: str, reason: str, *, hint: str = "") -> None:
         self.operation, self.reason = operation, reason
         super().__init__(f"{operation}: {reason}", hint=hint)
+
+
+class QueryMixError(DefinitionError):
+    """A query stream meets a stream of another spout: a query is a batch of its own (Trident rules, section 2)."""
+
+    def __init__(self, *streams: str) -> None:
+        self.streams = streams
+        super().__init__(
+            f"cannot join a query stream with streams originating from other spouts: {', '.join(streams)}",
+            hint="keep the other stream in a state and query that",
+        )
+
+
+class ParallelismError(DefinitionError):
+    """Bolts that must have as many tasks as each other cannot: a state fixes a number that is not possible (rule 3.9).
+
+    `states` are the states that fix a number of partitions, `fixed` those numbers, `maximum` the most tasks that a source
+    in the same class can use, or None where two states disagree.
+    """
+
+    def __init__(self, states: Sequence[str], fixed: Sequence[int], maximum: int | None = None) -> None:
+        self.states, self.fixed, self.maximum = tuple(states), tuple(fixed), maximum
+        demanded = ", ".join(f"{name} has {n}" for name, n in zip(states, fixed, strict=True))
+        if maximum is None:
+            text = f"cannot have one group have fixed parallelism of two different values ({demanded})"
+            hint = "give these states the same number of partitions, or put a repartition between them"
+        else:
+            text = (
+                f"parallelism is fixed to {fixed[0]} but max parallelism is less than that: {maximum} "
+                f"({demanded} partitions; the source has at most {maximum} tasks)"
+            )
+            hint = "put a repartition (shuffle, partition_by) between the source and the state, or ask for fewer partitions"
+        super().__init__(text, hint=hint)
+
+
+class ResourceError(DefinitionError):
+    """An operation says more or fewer kinds of resources than another one in its bolt (rule 3.10).
+
+    `operation` is the one at fault, `kinds` what differs, `missing` whether it lacks them, `bolt` all operations of the
+    bolt with the kinds that each has.
+    """
+
+    def __init__(
+        self, operation: str, kinds: Sequence[str], bolt: Sequence[tuple[str, Sequence[str]]], *, missing: bool
+    ) -> None:
+        self.operation, self.kinds, self.missing = operation, tuple(kinds), missing
+        self.bolt = tuple((label, tuple(found)) for label, found in bolt)
+        text = "resources unset which are set" if missing else "resources set which are not set"
+        listed = "\n".join(f"    [ {label}, resources set: {', '.join(found) or 'none'} ]" for label, found in bolt)
+        super().__init__(
+            f"Found an operation with {text} in other operations in the group: [ {operation} ]: {', '.join(kinds)}\n"
+            f"  The group at fault:\n{listed}",
+            hint="set these resources in all operations of the group, or give a default: topology.set_resource_defaults(...)",
+        )
 
 
 class UnknownFlowError(TrideltaError):
@@ -167,6 +247,22 @@ class ReadPointError(TrideltaError):
         super().__init__(f'state "{state}" cannot be read as of {asked}: {reason}', hint=hint)
 
 
+class StateAccessError(TrideltaError):
+    """A function reads or changes a state with keys or values that are not shaped like the state's."""
+
+
+class BehindStateError(TrideltaError):
+    """A batch comes to a state that holds a later one: it could not be undone any more (Trident rules 6, OpaqueMap)."""
+
+    def __init__(self, txid: int, state_txid: int, state: str = "") -> None:
+        self.txid, self.state_txid, self.state = txid, state_txid, state
+        of = f' of "{state}"' if state else ""
+        super().__init__(
+            f"Current batch ({txid}) is behind state's batch ({state_txid}){of}",
+            hint="batches commit in the order of their txids: find out which process writes this state out of turn",
+        )
+
+
 class BatchError(TrideltaError):
     """A batch failed."""
 
@@ -186,6 +282,17 @@ class GateError(BatchError):
     def __init__(self, gate: str, failed: Sequence[str], batch: str) -> None:
         self.gate, self.failed, self.batch = gate, tuple(failed), batch
         super().__init__(f'gate "{gate}" refused {batch}: {"; ".join(failed)}')
+
+
+class StateQueryError(BatchError):
+    """A query function written in Python gave another number of results than it got arguments."""
+
+    def __init__(self, function: str, state: str, results: int, arguments: int) -> None:
+        self.function, self.state, self.results, self.arguments = function, state, results, arguments
+        super().__init__(
+            f'{function} on state "{state}": results size is different than argument size: {results} vs {arguments}',
+            hint="batch_retrieve must return one result for each tuple of its arguments, None where there is nothing",
+        )
 
 
 class PoisonBatchError(BatchError):

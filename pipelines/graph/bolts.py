@@ -1,22 +1,43 @@
-"""Grouping of operations into bolts and of bolts into batch groups (Trident rules 3.1-3.7)."""
+"""Bolts, batch groups and tasks of a graph (Trident rules 3.1-3.9)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pipelines.graph import nodes
+from pipelines.graph.expansion import Operation, components, expand
 from pipelines.graph.fields import distinct
+from pipelines.graph.grouping import Grouping, group
+from pipelines.graph.parallelism import tasks
 
 
 @dataclass(frozen=True)
 class Bolt:
-    """Operations that run without a shuffle between them: a stage of the plan.
+    """Operations that run without a repartition between them: a stage of the plan.
 
-    `name` is `b-<n>[-<names of its operations>]`, `nodes` the node ids in topological order.
+    Attributes:
+        name: `b-<n>[-<names of its operations>]` (rule 3.7).
+        nodes: the ids of the user's nodes whose last operation is here, in topological order. A bolt may have none: it
+            makes partial values for an aggregate that ends in the next bolt, or it answers a query.
+        operations: all its operations in the order of their creation.
+        tasks: in how many tasks it runs.
     """
 
     name: str
     nodes: tuple[int, ...]
+    operations: tuple[Operation, ...] = ()
+    tasks: int = 1
+
+
+@dataclass(frozen=True)
+class Spout:
+    """Where tuples enter: `spout-<stream>`, of a query `spout-<query><n>` (rule 3.7). `node` is the user's node."""
+
+    name: str
+    node: int
+    operation: Operation
+    tasks: int
 
 
 @dataclass(frozen=True)
@@ -33,48 +54,78 @@ class BatchGroup:
     query: bool
 
 
+@dataclass(frozen=True)
+class Layout:
+    """A graph cut in spouts and bolts. `operations` are all, repartitions too, by id; `output` finds a node's own."""
+
+    operations: dict[int, Operation]
+    output: dict[int, int]
+    spouts: tuple[Spout, ...]
+    bolts: tuple[Bolt, ...]
+
+    def component_of(self) -> dict[int, str]:
+        """The name of the bolt or spout of each operation; repartitions are in none."""
+        found = {one.id: bolt.name for bolt in self.bolts for one in bolt.operations}
+        return found | {spout.operation.id: spout.name for spout in self.spouts}
+
+
 def is_spout(node: nodes.Node) -> bool:
     """Whether tuples enter at this node."""
     return isinstance(node, nodes.SpoutNode | nodes.QuerySpoutNode)
 
 
-def shuffles(node: nodes.Node) -> bool:
-    """Whether tuples change their partition on the way into this node.
+def layout(graph: nodes.Graph) -> Layout:
+    """The spouts and bolts of a graph, with their tasks.
 
-    They do before every aggregate, grouped or global (the partial values of a combiner are made before it, in the bolt
-    above), before a persistent aggregate, and before a state query on a grouped stream.
+    A state query is put into the bolt that writes the state, as in the original. On Spark that is a way to read the plan
+    and a rule for parallelism: wherever it runs, a query reads a committed version of the state's table.
+
+    Raises:
+        QueryMixError: if a query stream meets a stream of another spout.
+        ParallelismError: if the bolts of a class cannot have the same number of tasks.
     """
-    if isinstance(node, nodes.PersistNode):
-        return bool(node.aggregations)
-    if isinstance(node, nodes.StateQueryNode):
-        return bool(node.group)
-    return isinstance(node, nodes.AggregateNode)
+    expansion = expand(graph)
+    grouping = group(expansion)
+    number = tasks(grouping)
+    grouped = [[grouping.operations[one] for one in sorted(members)] for members in grouping.groups]
+    made = tuple(
+        Bolt(_bolt_name(i, found), _users(graph, expansion.output, found), tuple(found), number[found[0].id])
+        for i, found in enumerate(grouped)
+    )
+    return Layout(grouping.operations, expansion.output, _spouts(graph, grouping, number), made)
+
+
+def _users(graph: nodes.Graph, output: dict[int, int], operations: Iterable[Operation]) -> tuple[int, ...]:
+    here = {one.id for one in operations}
+    return tuple(node.id for node in graph if not is_spout(node) and output[node.id] in here)
+
+
+def _spouts(graph: nodes.Graph, grouping: Grouping, number: dict[int, int]) -> tuple[Spout, ...]:
+    names: set[str] = {f"spout-{node.stream}" for node in graph if isinstance(node, nodes.SpoutNode)}
+    found: list[Spout] = []
+    counter = 0
+    for one in grouping.operations.values():
+        if not one.spout:
+            continue
+        node = graph[one.node]
+        name = f"spout-{getattr(node, 'stream', node.name)}"
+        if isinstance(node, nodes.QuerySpoutNode):
+            # The original lets a query and a source share an id, and one of them is lost.
+            while (free := f"{name}{counter}") in names:
+                counter += 1
+            name, counter = free, counter + 1
+            names.add(name)
+        found.append(Spout(name, node.id, one, number[one.id]))
+    return tuple(found)
 
 
 def bolts(graph: nodes.Graph) -> tuple[Bolt, ...]:
-    """The bolts of a graph, in the order of their first node.
-
-    A node joins the bolt of its parents unless it shuffles, its parent is a spout, or its parents are in different
-    bolts. Unlike the original, a query stream's state query is not put into the bolt that writes the state: it reads a
-    committed version of the table, wherever it runs.
-    """
-    bolt_of: dict[int, int] = {}
-    members: list[list[nodes.Node]] = []
-    for node in graph:
-        if is_spout(node):
-            continue
-        above = {bolt_of.get(parent) for parent in node.parents}
-        home = above.pop() if len(above) == 1 else None
-        if home is None or shuffles(node):
-            home = len(members)
-            members.append([])
-        bolt_of[node.id] = home
-        members[home].append(node)
-    return tuple(Bolt(_bolt_name(n, group), tuple(x.id for x in group)) for n, group in enumerate(members))
+    """The bolts of a graph in the original's order, which numbers them."""
+    return layout(graph).bolts
 
 
-def _bolt_name(number: int, members: list[nodes.Node]) -> str:
-    names = [node.name for node in members if node.name]
+def _bolt_name(number: int, operations: list[Operation]) -> str:
+    names = [one.name for one in operations if one.name]
     unrepeated = [name for i, name in enumerate(names) if i == 0 or names[i - 1] != name]
     return "-".join(["b", str(number), *unrepeated])
 
@@ -82,18 +133,11 @@ def _bolt_name(number: int, members: list[nodes.Node]) -> str:
 def batch_groups(graph: nodes.Graph) -> tuple[BatchGroup, ...]:
     """The connected components of a graph, `bg0`, `bg1` ... in the order of their first node.
 
-    A state connects nothing: who queries a state does not take part in the batches that write it (rule 3.6).
+    A state connects nothing: who queries a state does not take part in the batches that write it (rule 3.6). A static
+    state is a component without a batch: it takes a number, as in the original, and is left out.
     """
-    root: dict[int, int] = {}
-    for node in graph:
-        joined = {root[parent] for parent in node.parents}
-        first = min(joined, default=node.id)
-        root = {other: first if found in joined else found for other, found in root.items()}
-        root[node.id] = first
-    return tuple(
-        _batch_group(f"bg{n}", [node for node in graph if root[node.id] == first])
-        for n, first in enumerate(sorted(set(root.values())))
-    )
+    found = (_batch_group(f"bg{n}", [graph[one] for one in members]) for n, members in enumerate(components(graph)))
+    return tuple(one for one in found if one.streams)
 
 
 def _batch_group(name: str, members: list[nodes.Node]) -> BatchGroup:
@@ -107,5 +151,16 @@ def _batch_group(name: str, members: list[nodes.Node]) -> BatchGroup:
 
 
 def node_tasks(graph: nodes.Graph) -> dict[int, int]:
-    """How many tasks (partitions) each node runs in, by node id; of a PartitionNode: how many it deals the tuples to."""
-    return {node.id: 1 for node in graph}
+    """How many tasks (partitions) each node runs in, by node id; of a PartitionNode: how many it deals the tuples to.
+
+    An aggregate counts as the part after its repartition. Where bolts of different parallelism stand behind one
+    PartitionNode, it deals to the most of them; where none does, to one task.
+    """
+    found = layout(graph)
+    number = {one.id: bolt.tasks for bolt in found.bolts for one in bolt.operations}
+    number |= {spout.operation.id: spout.tasks for spout in found.spouts}
+    below: dict[int, list[int]] = {}
+    for one in found.operations.values():
+        for parent in one.parents:
+            below.setdefault(parent, []).append(number.get(one.id, 1))
+    return {node.id: number.get(found.output[node.id]) or max(below.get(found.output[node.id], [1])) for node in graph}

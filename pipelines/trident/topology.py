@@ -74,7 +74,7 @@ class TridentTopology:
             stream=name,
             **more,
         )
-        return Stream(self, self.graph.add(node).id, name)
+        return Stream(self, self.graph.add(node).id)
 
     def claim_state(self, name: str) -> None:
         """A state has one writer: two would mix their txids."""

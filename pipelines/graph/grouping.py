@@ -1,0 +1,153 @@
+"""Grouping of operations into bolts, in the original's order (Trident rules 3.2-3.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from pipelines.graph import nodes
+from pipelines.graph.expansion import Expansion, Operation, Repartition
+
+Group = frozenset[int]
+"""The ids of the operations of one bolt."""
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Operations by id, every edge between two groups with a repartition on it, and the groups in the original's order."""
+
+    operations: dict[int, Operation]
+    groups: tuple[Group, ...]
+
+    def group_of(self) -> dict[int, int]:
+        """The number of the group of each operation; spouts and repartitions have none."""
+        return {one: number for number, group in enumerate(self.groups) for one in group}
+
+
+def group(expansion: Expansion) -> Grouping:
+    """Group a graph's operations: merge fully, then put identity partitions where nothing repartitions."""
+    operations = {one.id: one for one in expansion.operations}
+    merged = _merge_fully(operations, _initial(expansion.operations))
+    growing = _Growing(operations, merged)
+    growing.join_with_identities()
+    growing.part_subscriptions()
+    return Grouping(growing.operations, tuple(frozenset(one) for one in growing.groups))
+
+
+def in_bolts(operations: Iterable[Operation]) -> Iterator[Operation]:
+    """The operations that are in a bolt: neither spouts nor repartitions."""
+    return (one for one in operations if not one.spout and one.repartition is None)
+
+
+def _initial(operations: tuple[Operation, ...]) -> list[Group]:
+    """A group for each state, with what queries it, then one for each other operation (rule 3.2)."""
+    states: dict[str, set[int]] = {}
+    for one in in_bolts(operations):
+        if one.state is not None:
+            states.setdefault(one.state, set()).add(one.id)
+    alone = [frozenset((one.id,)) for one in in_bolts(operations) if one.state is None]
+    return [frozenset(found) for found in states.values()] + alone
+
+
+def _merge_fully(operations: dict[int, Operation], initial: list[Group]) -> list[Group]:
+    """Merge each group with its only neighbour, outgoing first, until nothing happens (rule 3.3).
+
+    The order decides the bolts' numbers: a merged group goes to the end, and the search starts again at the front.
+    """
+    around = _Neighbours(operations)
+    groups = dict.fromkeys(initial)
+    of = {one: found for found in groups for one in found}
+    while pair := next(around.mergeable(groups, of), None):
+        merged = pair[0] | pair[1]
+        for one in pair:
+            del groups[one]
+        groups[merged] = None
+        of.update(dict.fromkeys(merged, merged))
+    return list(groups)
+
+
+class _Neighbours:
+    def __init__(self, operations: dict[int, Operation]) -> None:
+        self._above = {one.id: one.parents for one in operations.values()}
+        self._below: dict[int, list[int]] = {one: [] for one in operations}
+        for one in operations.values():
+            for parent in one.parents:
+                self._below[parent].append(one.id)
+
+    def mergeable(self, groups: Iterable[Group], of: dict[int, Group]) -> Iterator[tuple[Group, Group]]:
+        """Groups with their only neighbour. A repartition or a spout is in no group: None, with which nothing merges."""
+        for found in groups:
+            for edges in (self._below, self._above):
+                others = {of.get(near) for one in found for near in edges[one]} - {found}
+                if len(others) == 1 and (other := others.pop()) is not None:
+                    yield found, other
+
+
+class _Growing:
+    """The grouped operations, to which identities are added."""
+
+    def __init__(self, operations: dict[int, Operation], groups: list[Group]) -> None:
+        self.operations = dict(operations)
+        self.groups: list[set[int]] = [set(found) for found in groups]
+        self._of = {one: number for number, found in enumerate(groups) for one in found}
+
+    def _add(self, kind: str, parent: Operation, repartition: Repartition | None, name: str | None) -> Operation:
+        made = Operation(
+            id=max(self.operations) + 1,
+            kind=kind,
+            label=str(repartition or kind),
+            node=parent.node,
+            parents=(parent.id,),
+            name=name,
+            repartition=repartition,
+        )
+        self.operations[made.id] = made
+        return made
+
+    def _identity_partition(self, parent: int) -> int:
+        above = self.operations[parent]
+        return self._add("repartition", above, Repartition(nodes.IDENTITY), above.name).id
+
+    def join_with_identities(self) -> None:
+        """An identity partition on every edge between groups, or from a spout, that has no repartition (rule 3.4)."""
+        for one in tuple(in_bolts(self.operations.values())):
+            parents = tuple(
+                self._identity_partition(parent) if self._apart(parent, one.id) else parent for parent in one.parents
+            )
+            self.operations[one.id] = replace(one, parents=parents)
+
+    def _apart(self, parent: int, child: int) -> bool:
+        return self.operations[parent].repartition is None and self._of.get(parent) != self._of[child]
+
+    def part_subscriptions(self) -> None:
+        """One group takes a stream in one way only: other ways go through an identity operation (rule 3.5).
+
+        It belongs to the parent's bolt, or to a new one if the parent is a spout; the original forgot to join that one
+        with the spout, here an identity partition does.
+        """
+        for number in range(len(self.groups)):
+            for extra in self._extra_inputs(number):
+                above = self.operations[extra.parents[0]]
+                if above.spout:
+                    above = self.operations[self._identity_partition(above.id)]
+                identity = self._add("identity", above, None, None)
+                self.operations[extra.id] = replace(extra, parents=(identity.id,))
+                home = self._of.get(above.id)
+                if home is None:
+                    home = len(self.groups)
+                    self.groups.append(set())
+                self.groups[home].add(identity.id)
+                self._of[identity.id] = home
+
+    def _extra_inputs(self, number: int) -> list[Operation]:
+        """The repartitions into a group that deal a stream otherwise than the first one of that stream does."""
+        inputs = {parent for one in self.groups[number] for parent in self.operations[one].parents}
+        first: dict[int, Operation] = {}
+        extra: list[Operation] = []
+        for one in (self.operations[parent] for parent in sorted(inputs)):
+            if one.repartition is None:
+                continue
+            anchor = first.setdefault(one.parents[0], one)
+            if anchor.repartition != one.repartition:
+                extra.append(one)
+        return extra
