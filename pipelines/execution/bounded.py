@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.errors import BatchError, DefinitionError, SourceError, TrideltaError
+from pipelines.execution.accounts import taken_off, with_hash
 from pipelines.execution.checkpoint import Checkpoint
 from pipelines.execution.group import BatchGroup, Sink
 from pipelines.execution.listeners import Listener
@@ -156,7 +157,7 @@ class BoundedRunner:
             counts = run.slice_counts()
             # The last wave passes all gates, so that what they refuse is replaced in quarantine once and whole.
             frames = run.frames([sink.node.id for sink in (self._group.sinks if last else wave)], {})
-            results = {sink.name: _by_slice(frames[sink.node.id].toArrow()) for sink in wave}
+            results = {sink.name: _by_slice(with_hash(frames[sink.node.id]).toArrow()) for sink in wave}
             refused = run.quarantine({}) if last else None
             return _Pass(slices, positions, results, _by_slice(refused.toArrow()) if refused else {}, counts, run)
         except Exception as error:
@@ -216,9 +217,9 @@ class BoundedRunner:
         self, work: _Pass, sink: Sink, slice_: str, received: int, files: frozenset[str], streamed: frozenset[str]
     ) -> StateCommit:
         started = time.monotonic()
-        rows = work.results[sink.name].get(slice_)
-        rows = sink.writer.empty() if rows is None else rows
-        version = self._write(sink.writer, sink.name, rows, slice_, received, files, streamed)
+        found = work.results[sink.name].get(slice_)
+        rows, digest = taken_off(found) if found is not None else (sink.writer.empty(), 0)
+        version = self._write(sink.writer, sink.name, rows, slice_, received, files, streamed, digest)
         return StateCommit(sink.name, version, rows.num_rows, time.monotonic() - started)
 
     def _write(
@@ -230,6 +231,7 @@ class BoundedRunner:
         received: int,
         files: frozenset[str],
         streamed: frozenset[str],
+        digest: int | None = None,
     ) -> int:
         txid = writer.table.last_txid()
         epoch = self._checkpoint.epoch
@@ -241,6 +243,7 @@ class BoundedRunner:
             slice=slice_,
             received=received,
             rows=rows.num_rows,
+            hash=digest,
             claims=tuple(sorted(file for file in files if file_key(file) not in streamed)),
         )
         self._tell("committing", name, record.txid)

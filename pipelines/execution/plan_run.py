@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from pipelines.errors import BatchError
+from pipelines.execution.accounts import xor, xor_of_rows
 from pipelines.execution.quarantine import refused_by_gate, refused_by_source
 from pipelines.graph import nodes
 from pipelines.planner.compile import Compiler
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pipelines.execution.group import BatchGroup
     from pipelines.state.table import StateTable
 
-RECEIVED, REFUSED, HASH = "received", "refused", "hash"
+RECEIVED, REFUSED, XOR = "received", "refused", "xor"
 
 # Spark delivers an observation on its listener bus, normally within milliseconds of the action's end.
 _OBSERVATION_SECONDS = 30.0
@@ -81,7 +82,7 @@ class PlanRun:
         self._state = state
         self._cached: list[DataFrame] = []
         self._observation: Observation | None = None
-        self._counts: Mapping[str, Any] | None = None
+        self._counts: dict[str, Any] | None = None
         self.gates: dict[int, _PassedGate] = {}
         self.refused_slices: dict[str, dict[int, str]] = {}
         self._marked = {spout.id: self._enter(spout, sources[spout.id]) for spout in group.spouts}
@@ -103,10 +104,15 @@ class PlanRun:
             # would be waited for in vain where a result does not need every source.
             return source
         self._observation = Observation()
-        return source.observe(self._observation, *self._counters())
+        return source.observe(self._observation, *self._counters(spout))
 
-    def _counters(self) -> list[Column]:
-        return [F.count(F.lit(1)).alias(RECEIVED), F.count(F.when(self._refused(), 1)).alias(REFUSED)]
+    def _counters(self, spout: nodes.SpoutNode) -> list[Column]:
+        """Rows, refused rows, and the XOR of the rows' hashes (malformed ones have nothing but nulls to hash)."""
+        return [
+            F.count(F.lit(1)).alias(RECEIVED),
+            F.count(F.when(self._refused(), 1)).alias(REFUSED),
+            xor_of_rows(self.group.entrance.schema(spout)).alias(XOR),
+        ]
 
     def _refused(self) -> Column:
         if not self.group.entrance.sliced:
@@ -194,13 +200,14 @@ class PlanRun:
 
     @property
     def counts(self) -> Mapping[str, Any]:
-        """`received` and `refused` rows of a stream's batch; after a job of the run has ended, else by a job of its own."""
+        """`received` and `refused` rows and their `xor`; after a job of the run has ended, else by a job of its own."""
         if self._counts is None and self._observation is None:
-            found = [frame.agg(*self._counters()).first() for frame in self._marked.values()]
-            self._counts = {name: sum(one[name] for one in found if one) for name in (RECEIVED, REFUSED)}
+            found = [self._marked[one.id].agg(*self._counters(one)).collect()[0] for one in self.group.spouts]
+            self._counts = {name: sum(one[name] for one in found) for name in (RECEIVED, REFUSED)}
+            self._counts[XOR] = xor([one[XOR] for one in found])
         elif self._counts is None:
             assert self._observation is not None
-            self._counts = observed(self._observation)
+            self._counts = dict(observed(self._observation))
         return self._counts
 
     def count_now(self) -> Mapping[str, Any]:

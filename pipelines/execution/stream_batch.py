@@ -12,9 +12,10 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 from pyspark.util import inheritable_thread_target
 
+from pipelines.execution.accounts import taken_off, with_hash
 from pipelines.execution.coordinator import Batch
 from pipelines.execution.group import BatchGroup, Sink
-from pipelines.execution.plan_run import RECEIVED, REFUSED, PlanRun, observed
+from pipelines.execution.plan_run import RECEIVED, REFUSED, XOR, PlanRun, observed
 from pipelines.execution.quarantine import NAME, table_columns
 from pipelines.execution.report import BatchReport, StateCommit
 from pipelines.execution.tracker import BatchTracker
@@ -83,14 +84,14 @@ class StreamBatch:
         known = {sink.name: self._known(sink, batch.txid) for sink in self._group.sinks}
         commits = [self._replayed(sink, record) for sink in self._group.sinks if (record := known[sink.name])]
         runs: list[tuple[Claims, PlanRun]] = []
-        received: dict[str, int] = {}
+        received: dict[str, Mapping[str, Any]] = {}
         try:
             for wave in self._group.waves:
                 for claimed, sinks in self._by_claims(wave, position, known):
                     run = self._plan_run(batch, sources)
                     runs.append((claimed, run))
                     done = self._commit(batch, run, claimed, sinks, position)
-                    received |= {commit.state: run.counts[RECEIVED] for commit in done}
+                    received |= {commit.state: run.counts for commit in done}
                     commits += done
             if not runs:
                 runs.append(({}, self._plan_run(batch, sources)))
@@ -198,21 +199,24 @@ class StreamBatch:
             return self._sizes[sink.name] <= DRIVER_ROWS
         return position.bytes is not None and position.bytes <= DRIVER_BYTES
 
-    def _record(self, batch: Batch, received: int, rows: int) -> BatchRecord:
+    def _record(self, batch: Batch, counts: Mapping[str, Any], rows: int, digest: int | None) -> BatchRecord:
         return BatchRecord(
             kind=BATCH,
             flow=self._group.topology.name,
             epoch=self._epoch.number,
             txid=batch.txid,
             attempt=batch.attempt,
-            received=received,
+            received=counts[RECEIVED],
             rows=rows,
+            received_hash=counts.get(XOR),
+            hash=digest,
             offsets={"batch": batch.txid - self._epoch.first_txid},
         )
 
-    def _commit_arrow(self, batch: Batch, run: PlanRun, sink: Sink, rows: pa.Table, seconds: float) -> StateCommit:
+    def _commit_arrow(self, batch: Batch, run: PlanRun, sink: Sink, result: pa.Table, seconds: float) -> StateCommit:
         started = time.monotonic()
-        record = self._record(batch, run.counts[RECEIVED], rows.num_rows)
+        rows, digest = taken_off(result)
+        record = self._record(batch, run.counts, rows.num_rows, digest)
         self._tell("committing", sink.name, batch)
         version = sink.writer.append_arrow(rows, record, self._app_id(sink.name))
         self._tell("committed", sink.name, batch)
@@ -224,7 +228,9 @@ class StreamBatch:
         self._tell("committing", sink.name, batch)
         emitted = Observation()
         counted = frame.observe(emitted, F.count(F.lit(1)).alias(RECEIVED))
-        version = sink.writer.append_spark(counted, self._record(batch, 0, 0), self._app_id(sink.name))
+        # The record is written before Spark has seen a row: the count is in Delta's own metrics, the hash is not kept.
+        record = self._record(batch, {RECEIVED: 0}, 0, None)
+        version = sink.writer.append_spark(counted, record, self._app_id(sink.name))
         self._tell("committed", sink.name, batch)
         rows = observed(emitted)[RECEIVED]
         self._sizes[sink.name] = rows
@@ -267,19 +273,24 @@ class StreamBatch:
         if rows is None or not rows.num_rows:
             return 0
         self._group.quarantine.prepare(table_columns())
-        record = self._record(batch, counts[RECEIVED], rows.num_rows)
+        record = self._record(batch, counts, rows.num_rows, None)
         self._tell("committing", NAME, batch)
         self._group.quarantine.append_arrow(rows, record, app_id)
         self._tell("committed", NAME, batch)
         return rows.num_rows
 
     def _account(
-        self, batch: Batch, counts: Mapping[str, Any], commits: list[StateCommit], received: Mapping[str, int]
+        self,
+        batch: Batch,
+        counts: Mapping[str, Any],
+        commits: list[StateCommit],
+        received: Mapping[str, Mapping[str, Any]],
     ) -> None:
         """Feed the tracker: what came in, what each state's part of the plan took in, and what its table says it holds."""
-        self._tracker.emitted(batch, self._group.name, counts[RECEIVED])
+        self._tracker.emitted(batch, self._group.name, counts[RECEIVED], xor=counts.get(XOR))
         for commit in commits:
-            self._tracker.received(batch, commit.state, received.get(commit.state, counts[RECEIVED]))
+            own = received.get(commit.state, counts)
+            self._tracker.received(batch, commit.state, own[RECEIVED], xor=own.get(XOR))
             held = self._held(commit, batch.txid)
             self._tracker.committed(batch, commit.state, emitted=commit.rows, committed=held)
 
@@ -306,7 +317,7 @@ def claimed_rows(table: StateTable, position: Position) -> dict[str, frozenset[s
 
 def _timed_arrow(frame: DataFrame) -> tuple[pa.Table, float]:
     started = time.monotonic()
-    return frame.toArrow(), time.monotonic() - started
+    return with_hash(frame).toArrow(), time.monotonic() - started
 
 
 def _committed_rows(metrics: Mapping[str, Any], otherwise: int) -> int:

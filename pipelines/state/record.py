@@ -33,6 +33,8 @@ class BatchRecord(BaseModel):
         slice: the slice that was replaced, for `slice`.
         received: rows that came from the source.
         rows: rows written to the table.
+        received_hash: the XOR of the hashes of the rows that came from the source.
+        hash: the XOR of the hashes of the rows written (`pipelines.execution.accounts`).
         offsets: the source's position after the batch, as its own JSON.
         claims: for `slice`: the source files whose rows of this slice the commit counts, whether the stream has met
             them or not; the stream leaves those rows out when it does. For `compaction`: all claims still alive, by
@@ -50,6 +52,8 @@ class BatchRecord(BaseModel):
     slice: str | None = None
     received: int = 0
     rows: int = 0
+    received_hash: int | None = None
+    hash: int | None = None
     offsets: Any = None
     claims: tuple[str, ...] | dict[str, tuple[str, ...]] | None = None
     readable_from: int | None = None
