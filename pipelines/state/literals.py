@@ -48,8 +48,14 @@ def literal(column: str, value: Any, kind: pa.DataType) -> str:
     return "'" + str(typed).replace("'", "''") + "'"
 
 
+# More conditions in a row than this and the query's text is deeply nested.
+_KEYS_ONE_BY_ONE = 50
+
+
 def keys_condition(keys: Sequence[Mapping[str, Any]], names: Sequence[str], types: Mapping[str, pa.DataType]) -> str:
     """`a = 1 AND b = 2 OR ...` over the asked keys; `IN` where there is one key column.
+
+    With many keys of several columns: `a IN (...) AND b IN (...)`, which some other keys meet as well.
 
     Raises:
         FieldError: if a key names a column that the state does not have as a key, or leaves one out.
@@ -58,14 +64,16 @@ def keys_condition(keys: Sequence[Mapping[str, Any]], names: Sequence[str], type
         for name in (*key, *names):
             if name not in names or name not in key:
                 raise FieldError("get", name, tuple(names) if name not in names else tuple(key))
-    if len(names) == 1:
-        name = names[0]
-        values = [key[name] for key in keys]
-        some = ", ".join(literal(name, value, types[name]) for value in values if value is not None)
-        parts = [f"{quoted(name)} IN ({some})"] if some else []
-        parts += [f"{quoted(name)} IS NULL"] if None in values else []
-        return "(" + " OR ".join(parts or ["false"]) + ")"
+    if len(names) == 1 or (names and len(keys) > _KEYS_ONE_BY_ONE):
+        return " AND ".join(_any_of(name, [key[name] for key in keys], types[name]) for name in names)
     return "(" + " OR ".join(f"({_one(key, names, types)})" for key in keys) + ")" if keys else "false"
+
+
+def _any_of(name: str, values: Sequence[Any], kind: pa.DataType) -> str:
+    some = ", ".join(dict.fromkeys(literal(name, value, kind) for value in values if value is not None))
+    parts = [f"{quoted(name)} IN ({some})"] if some else []
+    parts += [f"{quoted(name)} IS NULL"] if any(value is None for value in values) else []
+    return "(" + " OR ".join(parts or ["false"]) + ")"
 
 
 def _one(key: Mapping[str, Any], names: Sequence[str], types: Mapping[str, pa.DataType]) -> str:

@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 
 PROPERTY = "tridelta.state"
 TXID, SLICE_COLUMN, GEN = "_txid", "_slice", "_gen"
+PREVIOUS, REMOVED = "_prev", "_removed"
+"""Of opaque map states: what the row held before its txid (`struct<txid, values...>`, null for nothing), and whether the
+txid removed the key. In rows that are to be committed to a map state `_removed` says that the key goes."""
 ENGINE_COLUMNS = (TXID, SLICE_COLUMN, GEN)
+HIDDEN = (*ENGINE_COLUMNS, PREVIOUS, REMOVED)
+"""All columns that a reader of a state does not see."""
+LOG, MAP, ROWS = "log", "map", "rows"
+TRANSACTIONAL, OPAQUE, NON_TRANSACTIONAL = "transactional", "opaque", "non_transactional"
 UNSLICED = "all"
 """The one slice of a state whose flow names no slice column."""
 NO_SLICE = "?"
@@ -42,16 +49,18 @@ class StateSchema(BaseModel):
     """The declared schema of a state.
 
     Attributes:
-        layout: `log` or `rows`.
+        layout: `log`, `map` or `rows`.
+        kind: what a replayed txid does: `transactional`, `opaque` or `non_transactional`.
         flow: the topology that writes it.
         keys: key columns, in order.
-        values: value columns with aggregators (log), empty for rows.
+        values: value columns with aggregators (log), else empty.
         columns: name and Spark SQL type of all user columns, in order.
         sliced: whether the flow names a slice column.
     """
 
     model_config = ConfigDict(frozen=True)
     layout: str
+    kind: str = TRANSACTIONAL
     flow: str
     keys: tuple[str, ...] = ()
     values: tuple[ValueColumn, ...] = ()
@@ -61,6 +70,11 @@ class StateSchema(BaseModel):
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self.columns)
+
+    @property
+    def value_names(self) -> tuple[str, ...]:
+        """The columns that are not keys, in order."""
+        return tuple(name for name in self.names if name not in self.keys)
 
     def dump(self) -> str:
         return json.dumps(self.model_dump(mode="json"))

@@ -1,0 +1,172 @@
+"""What a state holds at one version: rows by key, or all of them, whatever the layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.aggregators import ColumnAggregator
+from pipelines.state.literals import keys_condition, quoted
+from pipelines.state.record import generation
+from pipelines.state.schema import GEN, LOG, MAP, OPAQUE, PREVIOUS, REMOVED, TXID, StateSchema
+from pipelines.state.snapshot import Snapshot
+
+Row = dict[str, Any]
+Key = tuple[Any, ...]
+
+# Keys of one query. Each is a literal in its text; beyond, reading the text costs more than a second query.
+_KEYS_A_QUERY = 10_000
+
+
+class Reader:
+    """Reads one version of a state: log states fold partial values, map states give the row.
+
+    Args:
+        snapshot: the version.
+        declared: the state's schema.
+        before: leave out what this txid wrote. Of opaque states only: what a replay of the txid starts from.
+    """
+
+    def __init__(self, snapshot: Snapshot, declared: StateSchema, before: int | None = None) -> None:
+        self.snapshot, self.declared = snapshot, declared
+        self.before = before if declared.kind == OPAQUE else None
+        self.keys = declared.keys
+
+    # --- by key -----------------------------------------------------------------------------------------------------
+
+    def normal(self, key: Mapping[str, Any]) -> Key:
+        """A key's values as the table gives them back."""
+        types = self.snapshot.types
+        return tuple(pa.scalar(key[name], type=types[name]).as_py() for name in self.keys)
+
+    def find(self, keys: Sequence[Mapping[str, Any]]) -> dict[Key, Row]:
+        """The rows of some keys (log and map states), by key; one read for up to 10,000 keys.
+
+        Raises:
+            FieldError, KeyValueError: if a key does not fit the key columns.
+        """
+        stored: list[Row] = []
+        for start in range(0, len(keys), _KEYS_A_QUERY):
+            stored += self.stored(keys[start : start + _KEYS_A_QUERY]).to_pylist()
+        return self.fold(stored)
+
+    def stored(self, keys: Sequence[Mapping[str, Any]]) -> pa.Table:
+        """The stored rows of some keys, and perhaps of others: partial values in a log state."""
+        condition = keys_condition(keys, self.keys, self.snapshot.types)
+        columns = ", ".join(quoted(name) for name in self.declared.names)
+        return self.snapshot.query(f"SELECT {columns} FROM {self.source} WHERE {condition}")
+
+    def fold(self, stored: Sequence[Row]) -> dict[Key, Row]:
+        """Stored rows as one finished row a key, in plain Python: a read of a few keys has few rows."""
+        if self.declared.layout != LOG:
+            return {tuple(row[name] for name in self.keys): row for row in stored}
+        return finished(self.partials(stored), self.declared)
+
+    def partials(self, stored: Sequence[Row], onto: Mapping[Key, Row] | None = None) -> dict[Key, Row]:
+        """Partial values folded key by key, `onto` those that are known already."""
+        folds = [(value.name, value.make()) for value in self.declared.values]
+        groups: dict[Key, Row] = {key: dict(row) for key, row in (onto or {}).items()}
+        for row in stored:
+            key = tuple(row[name] for name in self.keys)
+            for name, aggregator in folds:
+                row[name] = _or_zero(row[name], aggregator)
+            known = groups.setdefault(key, row)
+            if known is not row:
+                for name, aggregator in folds:
+                    known[name] = aggregator.combine(known[name], row[name])
+        return groups
+
+    def zero(self) -> Row:
+        """What a log state without keys holds before any row: its aggregators' zeros (Trident rules 1.3)."""
+        made = {value.name: value.make() for value in self.declared.values}
+        return {name: aggregator.finish(aggregator.zero()) for name, aggregator in made.items()}
+
+    # --- whole ------------------------------------------------------------------------------------------------------
+
+    def scan(self, where: str = "true") -> pa.Table:
+        """All of the state: keys and values, one row a key (log, map), or the rows (rows).
+
+        Args:
+            where: SQL over the columns, for the engine's own use.
+        """
+        declared = self.declared
+        if declared.layout != LOG:
+            columns = ", ".join(quoted(name) for name in declared.names)
+            return self.snapshot.query(f"SELECT {columns} FROM {self.source} WHERE {where}")
+        keys = [quoted(name) for name in declared.keys]
+        values = [f"{v.make().result_sql(quoted(v.name))} AS {quoted(v.name)}" for v in declared.values]
+        sql = f"SELECT {', '.join(keys + values)} FROM {self.source} WHERE {where}"
+        found = self.snapshot.query(sql + (f" GROUP BY {', '.join(keys)}" if keys else ""))
+        return self._with_zeros(self._with_types(found)).select(list(declared.names))
+
+    def _with_zeros(self, found: pa.Table) -> pa.Table:
+        """Zeros where nothing is stored: a state without keys that is new, a value that the state got later on."""
+        for name, zero in self.zero().items():
+            if zero is not None and found[name].null_count:
+                filled = pc.coalesce(found[name], pa.scalar(zero, type=found[name].type))
+                found = found.set_column(found.schema.get_field_index(name), found.schema.field(name), filled)
+        return found
+
+    def _with_types(self, found: pa.Table) -> pa.Table:
+        """DataFusion widens sums of decimals; give back the declared types."""
+        stored = self.snapshot.types
+        fields = [
+            pa.field(f.name, f.type if pa.types.is_struct(stored[f.name]) else stored[f.name]) for f in found.schema
+        ]
+        return found.cast(pa.schema(fields))
+
+    # --- what counts ------------------------------------------------------------------------------------------------
+
+    @property
+    def source(self) -> str:
+        """The stored rows that count, as SQL to stand behind FROM."""
+        where = self.where
+        if self.before is not None and self.declared.layout == MAP:
+            return f"(SELECT {', '.join(self._columns_before())} FROM state WHERE {where})"
+        return "state" if where == "true" else f"(SELECT * FROM state WHERE {where})"
+
+    @property
+    def where(self) -> str:
+        """The stored rows that count, as a condition."""
+        return live_condition(self.declared, self.snapshot, self.before)
+
+    def _columns_before(self) -> Iterator[str]:
+        for name in self.declared.names:
+            column = quoted(name)
+            if name not in self.keys:
+                column = f"CASE WHEN {TXID} = {self.before} THEN {PREVIOUS}['{name}'] ELSE {column} END AS {column}"
+            yield column
+
+
+def live_condition(declared: StateSchema, snapshot: Snapshot, before: int | None) -> str:
+    """SQL, DataFusion's and Spark's: the stored rows that count, without those of the txid `before`."""
+    if declared.layout == MAP:
+        if declared.kind != OPAQUE:
+            return "true"
+        there = f"{REMOVED} IS NOT TRUE"
+        if before is None:
+            return there
+        return f"(({TXID} = {before} AND {PREVIOUS} IS NOT NULL) OR ({TXID} <> {before} AND {there}))"
+    live = snapshot.live if declared.layout == LOG else "true"
+    if before is None:
+        return live
+    own = f"NOT ({GEN} = {generation(before)} AND {TXID} = {before})"
+    return own if live == "true" else f"{live} AND {own}"
+
+
+def finished(partials: Mapping[Key, Row], declared: StateSchema) -> dict[Key, Row]:
+    """Folded partial values as a reader sees them."""
+    folds = {value.name: value.make() for value in declared.values}
+    return {
+        key: {name: folds[name].finish(value) if name in folds else value for name, value in row.items()}
+        for key, row in partials.items()
+    }
+
+
+def _or_zero(value: Any, aggregator: ColumnAggregator) -> Any:
+    """A stored partial value; rows from before the state got the value hold null, which is the aggregator's zero."""
+    nothing = all(one is None for one in value.values()) if isinstance(value, dict) else value is None
+    return aggregator.zero() if nothing else value

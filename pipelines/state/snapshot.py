@@ -1,0 +1,80 @@
+"""One version of a Delta table, open for reading by delta-rs."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, QueryBuilder
+
+from pipelines.state.schema import GEN, PROPERTY, ROLL_UP, SLICE_COLUMN, StateSchema
+
+
+class Snapshot:
+    """One version of the table, opened: its DataFusion query context and its roll-up, if compaction left one."""
+
+    def __init__(self, table: DeltaTable) -> None:
+        self.version = table.version()
+        self.table = table
+        self._query: QueryBuilder | None = None
+        self.roll_up: int | None = None
+        self._newer = True
+        if SLICE_COLUMN in table.metadata().partition_columns:
+            parts = [(part[SLICE_COLUMN], int(part[GEN])) for part in table.partitions() if part[GEN] is not None]
+            self.roll_up = max((gen for slice_, gen in parts if slice_ == ROLL_UP), default=None)
+            if self.roll_up is not None:
+                self._newer = any(gen > self.roll_up for slice_, gen in parts if slice_ != ROLL_UP)
+
+    @classmethod
+    def open(cls, path: str | Path, version: int | None = None) -> Snapshot:
+        """The version of the table in this folder, or its last one."""
+        return cls(DeltaTable(str(path), version=version))
+
+    @cached_property
+    def declared(self) -> StateSchema | None:
+        """What the table says of itself at this version; None for a table that the engine did not make."""
+        text = self.table.metadata().configuration.get(PROPERTY)
+        return StateSchema.model_validate_json(text) if text else None
+
+    @cached_property
+    def types(self) -> dict[str, pa.DataType]:
+        """The stored columns and their Arrow types, the engine's included."""
+        return {f.name: f.type for f in pa.schema(self.table.schema().to_arrow())}
+
+    @property
+    def live(self) -> str:
+        """SQL over the engine's columns: the rows that together make a log state, each counted once.
+
+        The roll-up stands for all slices up to its generation; without one the slices speak for themselves.
+        """
+        if self.roll_up is None:
+            return "true"
+        if not self._newer:
+            # One partition, so that a reader need not look at the files of the slices at all.
+            return f"{SLICE_COLUMN} = '{ROLL_UP}'"
+        return f"({SLICE_COLUMN} = '{ROLL_UP}' OR {GEN} > {self.roll_up})"
+
+    def query(self, sql: str) -> pa.Table:
+        """The answer to a query over the stored rows, which are called `state`."""
+        if self._query is None:
+            self._query = QueryBuilder().register("state", self.table)
+        return plain(pa.table(self._query.execute(sql).read_all()))
+
+    @cached_property
+    def stored_rows(self) -> int | None:
+        """Rows that the version's files hold, None where a file does not say."""
+        counts = pa.table(self.table.get_add_actions(flatten=True))["num_records"]
+        return None if counts.null_count else int(pc.sum(counts).as_py() or 0)
+
+
+def plain(found: pa.Table) -> pa.Table:
+    """DataFusion's view types as the plain ones, which Spark and pandas know."""
+    return found.cast(pa.schema([pa.field(f.name, _plain_type(f.type), f.nullable) for f in found.schema]))
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if kind == pa.string_view():
+        return pa.string()
+    return pa.binary() if kind == pa.binary_view() else kind

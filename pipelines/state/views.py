@@ -1,0 +1,254 @@
+"""What functions see of a state: a map from keys to values at a fixed version, in plain Python.
+
+`StateView` is read by query functions, `MapState` is read and changed by state updaters. Neither needs Spark: a view is
+its table's path and version, so it travels to Spark's workers and is opened there by delta-rs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pipelines.errors import StateAccessError
+from pipelines.state.reading import Key, Reader
+from pipelines.state.schema import HIDDEN, ROWS, StateSchema
+from pipelines.state.snapshot import Snapshot
+
+Value = Any
+"""A bare value where the state has one value column, else a tuple in the columns' order; None where there is none."""
+
+
+class StateView:
+    """A state as a map, at one version: `keys` and `values` are its column names.
+
+    Made by `StateView.open` (a table) or `StateView.of_rows`. It may be pickled.
+    """
+
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+
+    @staticmethod
+    def open(
+        path: str | Path,
+        version: int | None = None,
+        *,
+        keys: Sequence[str] | None = None,
+        before: int | None = None,
+    ) -> TableView:
+        """The state in a table's folder.
+
+        Args:
+            version: of the Delta table; None: the last one, which the view then stays at.
+            keys: key columns, for tables of rows and tables that the engine did not make; else the state's own.
+            before: of opaque states, what the state held before this txid wrote: what a replay of it starts from.
+        """
+        if version is None:
+            version = Snapshot.open(path).version
+        return TableView(str(path), version, tuple(keys) if keys is not None else None, before)
+
+    @staticmethod
+    def of_rows(
+        keys: Sequence[str], values: Sequence[str], rows: Iterable[Sequence[Any] | Mapping[str, Any]]
+    ) -> RowsView:
+        """Rows in memory: dicts, or tuples of keys, then values. Of rows with one key the last counts."""
+        names = (*keys, *values)
+        tuples = [tuple(row[name] for name in names) if isinstance(row, Mapping) else tuple(row) for row in rows]
+        return RowsView(tuple(keys), tuple(values), {row[: len(keys)]: row[len(keys) :] for row in tuples})
+
+    def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[Value]:
+        """The value of each key, None where there is none; one read for all of them.
+
+        Raises:
+            StateAccessError: a key has not as many parts as there are key columns.
+            KeyValueError: a part has not the type of its column.
+        """
+        asked = [self._checked(key) for key in keys]
+        found = self._find(list(dict.fromkeys(asked)))
+        return [self._value(found[key]) if key in found else None for key in asked]
+
+    def get(self) -> Value:
+        """The value of a state without keys (Trident's Snapshottable).
+
+        Raises:
+            StateAccessError: the state has keys.
+        """
+        return self.multi_get([()])[0]
+
+    def tuples(self) -> list[tuple[Any, ...]]:
+        """All that is there: keys, then values, in no order (Trident's ITupleCollection)."""
+        raise NotImplementedError
+
+    def _find(self, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
+        """The values of those keys that are there."""
+        raise NotImplementedError
+
+    def _checked(self, key: Sequence[Any]) -> Key:
+        if isinstance(key, str) or not isinstance(key, Sequence) or len(key) != len(self.keys):
+            columns = ", ".join(self.keys) or "none"
+            raise StateAccessError(f"a key of this state is a tuple of its key columns ({columns}); got {key!r}")
+        return tuple(key)
+
+    def _value(self, values: tuple[Any, ...]) -> Value:
+        return values[0] if len(self.values) == 1 else values
+
+
+@dataclass(frozen=True, eq=False)
+class RowsView(StateView):
+    """A state of rows in memory."""
+
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+    held: Mapping[Key, tuple[Any, ...]]
+
+    def tuples(self) -> list[tuple[Any, ...]]:
+        return [(*key, *values) for key, values in self.held.items()]
+
+    def _find(self, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
+        return {key: self.held[key] for key in keys if key in self.held}
+
+
+@dataclass(frozen=True)
+class TableView(StateView):
+    """A state of a table at a version."""
+
+    path: str
+    version: int
+    key_columns: tuple[str, ...] | None = None
+    before: int | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self._reader.keys
+
+    @property
+    def values(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self._reader.declared.value_names
+
+    @property
+    def _reader(self) -> Reader:
+        return _opened(self.path, self.version, self.key_columns, self.before)
+
+    def tuples(self) -> list[tuple[Any, ...]]:
+        found = self._reader.scan().select([*self.keys, *self.values])
+        return list(zip(*(column.to_pylist() for column in found.columns), strict=True))
+
+    def _find(self, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
+        reader, values = self._reader, self.values
+        named = {key: dict(zip(self.keys, key, strict=True)) for key in keys}
+        rows = reader.find(list(named.values()))
+        normal = {key: reader.normal(one) for key, one in named.items()}
+        if not self.keys and not rows and reader.declared.values:
+            rows = {(): reader.zero()}
+        return {key: tuple(rows[there][name] for name in values) for key, there in normal.items() if there in rows}
+
+
+@lru_cache(maxsize=8)
+def _opened(path: str, version: int, keys: tuple[str, ...] | None, before: int | None) -> Reader:
+    """A version, opened once in a process for all copies of a view."""
+    snapshot = Snapshot.open(path, version)
+    declared = snapshot.declared
+    if declared is None:
+        columns = tuple((name, "") for name in snapshot.types if name not in HIDDEN)
+        declared = StateSchema(layout=ROWS, flow="", columns=columns)
+    return Reader(snapshot, declared if keys is None else declared.model_copy(update={"keys": keys}), before)
+
+
+class MapState:
+    """A state that a function changes: reads see its own changes, and nothing is written before the batch commits.
+
+    Args:
+        view: what the state held before the batch.
+    """
+
+    def __init__(self, view: StateView) -> None:
+        self._view = view
+        self.keys, self.values = view.keys, view.values
+        self.puts: dict[Key, tuple[Any, ...]] = {}
+        """The values of the keys that were put, as tuples."""
+        self.removed: dict[Key, None] = {}
+        """The keys that were removed, in order."""
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[Value]:
+        """The value of each key, None where there is none."""
+        asked = [self._view._checked(key) for key in keys]
+        unknown = [key for key in dict.fromkeys(asked) if key not in self.puts and key not in self.removed]
+        found = {**(self._view._find(unknown) if unknown else {}), **self.puts}
+        return [self._view._value(found[key]) if key in found else None for key in asked]
+
+    def get(self) -> Value:
+        """The value of a state without keys."""
+        return self.multi_get([()])[0]
+
+    def tuples(self) -> list[tuple[Any, ...]]:
+        """All that is there: keys, then values."""
+        width = len(self.keys)
+        kept = [row for row in self._view.tuples() if row[:width] not in self.puts and row[:width] not in self.removed]
+        return kept + [(*key, *values) for key, values in self.puts.items()]
+
+    # --- changing ---------------------------------------------------------------------------------------------------
+
+    def multi_put(self, keys: Sequence[Sequence[Any]], values: Sequence[Value]) -> None:
+        """Set the value of each key.
+
+        Raises:
+            StateAccessError: there are not as many values as keys, or a value does not fit the value columns.
+        """
+        if len(keys) != len(values):
+            raise StateAccessError(f"multi_put: {len(keys)} key(s) but {len(values)} value(s)")
+        for key, value in zip(keys, values, strict=True):
+            checked = self._view._checked(key)
+            self.removed.pop(checked, None)
+            self.puts[checked] = self._row(value)
+
+    def multi_update(self, keys: Sequence[Sequence[Any]], updaters: Sequence[Callable[[Value], Value]]) -> list[Value]:
+        """Replace each key's value by `updater(stored)`, None where there is none; gives the new values.
+
+        A key that is named twice is updated twice, the second time from the first one's value.
+        """
+        if len(keys) != len(updaters):
+            raise StateAccessError(f"multi_update: {len(keys)} key(s) but {len(updaters)} updater(s)")
+        asked = [self._view._checked(key) for key in keys]
+        now = dict(zip(asked, self.multi_get(asked), strict=True))
+        given = []
+        for key, updater in zip(asked, updaters, strict=True):
+            now[key] = updater(now[key])
+            given.append(now[key])
+        self.multi_put(list(now), list(now.values()))
+        return given
+
+    def multi_remove(self, keys: Sequence[Sequence[Any]]) -> None:
+        """Remove keys; one that is not there stays so."""
+        for key in keys:
+            checked = self._view._checked(key)
+            self.puts.pop(checked, None)
+            self.removed[checked] = None
+
+    def set(self, value: Value) -> None:
+        """Set the value of a state without keys."""
+        self.multi_put([()], [value])
+
+    def update(self, updater: Callable[[Value], Value]) -> Value:
+        """Replace the value of a state without keys by `updater(stored)`; gives the new one."""
+        return self.multi_update([()], [updater])[0]
+
+    # --- committing -------------------------------------------------------------------------------------------------
+
+    def changes(self) -> list[tuple[Any, ...]]:
+        """The changes as rows to commit: keys, values, and last whether the key was removed (column `_removed`)."""
+        nothing = (None,) * len(self.values)
+        return [(*key, *values, False) for key, values in self.puts.items()] + [
+            (*key, *nothing, True) for key in self.removed
+        ]
+
+    def _row(self, value: Value) -> tuple[Any, ...]:
+        if len(self.values) == 1:
+            return (value,)
+        if not isinstance(value, tuple | list) or len(value) != len(self.values):
+            columns = ", ".join(self.values)
+            raise StateAccessError(f"a value of this state is a tuple of its value columns ({columns}); got {value!r}")
+        return tuple(value)
