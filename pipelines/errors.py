@@ -92,17 +92,6 @@ class FunctionError(DefinitionError):
         super().__init__(f"{operation}: {reason}", hint=hint)
 
 
-class QueryMixError(DefinitionError):
-    """A query stream meets a stream of another spout: a query is a batch of its own (Trident rules, section 2)."""
-
-    def __init__(self, *streams: str) -> None:
-        self.streams = streams
-        super().__init__(
-            f"cannot join a query stream with streams originating from other spouts: {', '.join(streams)}",
-            hint="keep the other stream in a state and query that",
-        )
-
-
 class ParallelismError(DefinitionError):
     """Bolts that must have as many tasks as each other cannot: a state fixes a number that is not possible (rule 3.9).
 
@@ -341,11 +330,11 @@ class JavaError(TrideltaError):
 
 
 class JarsError(TrideltaError):
-    """Delta's jars are not in the project's cache."""
+    """Delta's or Kafka's jars are not in the project's cache."""
 
-    def __init__(self, cache: str, missing: Sequence[str]) -> None:
-        self.cache, self.missing = cache, tuple(missing)
+    def __init__(self, cache: str, missing: Sequence[str], name: str = "Delta") -> None:
+        self.cache, self.missing, self.name = cache, tuple(missing), name
         super().__init__(
-            f"Delta's jars are not in {cache}: {', '.join(missing)}",
+            f"{name}'s jars are not in {cache}: {', '.join(missing)}",
             hint="run `make setup` once with access to Maven Central (or your mirror of it)",
         )

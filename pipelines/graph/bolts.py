@@ -81,7 +81,7 @@ def layout(graph: nodes.Graph) -> Layout:
     and a rule for parallelism: wherever it runs, a query reads a committed version of the state's table.
 
     Raises:
-        QueryMixError: if a query stream meets a stream of another spout.
+        MixedSpoutsError: if a query stream meets a stream of another spout.
         ParallelismError: if the bolts of a class cannot have the same number of tasks.
     """
     expansion = expand(graph)

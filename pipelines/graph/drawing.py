@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pipelines.graph import nodes
-from pipelines.graph.bolts import bolts, is_spout
+from pipelines.graph.bolts import Layout, layout
+from pipelines.graph.expansion import QUERY_SPOUT, STATIC_STATE, Operation
+from pipelines.graph.fields import distinct
 from pipelines.graph.lineage import HasGraph
 
 # What Mermaid takes literally inside a quoted label. Everything else becomes an entity: quotes end the label, `#`
@@ -17,21 +18,29 @@ _LABEL_LENGTH = 80
 
 
 def to_mermaid(topology: HasGraph) -> str:
-    """The flowchart of a topology, left to right.
+    """The flowchart of a topology, left to right: its operations, as they are grouped into bolts.
 
-    Spouts are rounded, bolts are boxes around the operations that run without a shuffle between them, states are
-    cylinders, gates diamonds, entrances of queries slanted; what a query reads is a dashed edge from the state.
+    Spouts are rounded, bolts are boxes around the operations that run without a repartition between them, gates are
+    diamonds, entrances of queries slanted. A state is a cylinder in the bolt that holds it; what a query reads is a
+    dashed edge. A repartition is the text on an edge. More than one task is said behind the name.
     """
-    graph = topology.graph
+    found = layout(topology.graph)
     lines = ["flowchart LR"]
-    lines += [f"  {_shape(node)}" for node in graph if is_spout(node)]
-    for number, bolt in enumerate(bolts(graph)):
-        lines.append(f'  subgraph bolt{number}["{escape(bolt.name)}"]')
-        lines += [f"    {_shape(graph[node_id])}" for node_id in bolt.nodes]
+    lines += [f"  {_shape(spout.operation, spout.tasks)}" for spout in found.spouts]
+    for number, bolt in enumerate(found.bolts):
+        lines.append(f'  subgraph bolt{number}["{escape(_title(bolt.name, bolt.tasks))}"]')
+        lines += [f"    {_shape(one)}" for one in bolt.operations if one.kind != STATIC_STATE]
+        lines += [
+            f'    state_{name}[("{escape(name)}")]'
+            for name in distinct(one.state for one in bolt.operations if one.state)
+        ]
         lines.append("  end")
-    lines += [f'  state_{name}[("{escape(name)}")]' for name in _states(graph)]
-    lines += [f"  {edge}" for edge in _edges(graph)]
+    lines += [f"  {edge}" for edge in _edges(found)]
     return "\n".join(lines) + "\n"
+
+
+def _title(name: str, tasks: int) -> str:
+    return name if tasks == 1 else f"{name} ({tasks} tasks)"
 
 
 def escape(text: str) -> str:
@@ -42,29 +51,27 @@ def escape(text: str) -> str:
     return _SPECIAL.sub(lambda found: f"#{ord(found[0])};", text)
 
 
-def _shape(node: nodes.Node) -> str:
-    label = f'"{escape(node.label)}"'
-    if isinstance(node, nodes.SpoutNode):
-        return f"n{node.id}([{label}])"
-    if isinstance(node, nodes.QuerySpoutNode):
-        return f"n{node.id}[/{label}/]"
-    if isinstance(node, nodes.GateNode):
-        return f"n{node.id}{{{label}}}"
-    return f"n{node.id}[{label}]"
+def _shape(operation: Operation, tasks: int = 1) -> str:
+    label = f'"{escape(_title(operation.label, tasks))}"'
+    if operation.spout:
+        return f"n{operation.id}[/{label}/]" if operation.kind == QUERY_SPOUT else f"n{operation.id}([{label}])"
+    if operation.kind == "gate":
+        return f"n{operation.id}{{{label}}}"
+    return f"n{operation.id}[{label}]"
 
 
-def _states(graph: nodes.Graph) -> tuple[str, ...]:
-    """Every state that the topology writes or reads, each once."""
-    names = [node.state.name for node in graph if isinstance(node, nodes.PersistNode)]
-    names += [node.state for node in graph if isinstance(node, nodes.StateQueryNode)]
-    return tuple(dict.fromkeys(names))
-
-
-def _edges(graph: nodes.Graph) -> Iterator[str]:
-    for node in graph:
-        for parent in node.parents:
-            yield f"n{parent} --> n{node.id}"
-        if isinstance(node, nodes.PersistNode):
-            yield f"n{node.id} --> state_{node.state.name}"
-        if isinstance(node, nodes.StateQueryNode):
-            yield f"state_{node.state} -.-> n{node.id}"
+def _edges(found: Layout) -> Iterator[str]:
+    """Edges between what is drawn: a repartition is the text of the edges through it."""
+    for one in found.operations.values():
+        if one.repartition is not None:
+            continue
+        for parent in one.parents:
+            between = found.operations[parent]
+            if between.repartition is None:
+                yield f"n{parent} --> n{one.id}"
+            else:
+                yield f'n{between.parents[0]} -->|"{escape(between.label)}"| n{one.id}'
+        if one.writes and one.kind != STATIC_STATE:
+            yield f"n{one.id} --> state_{one.writes}"
+        if one.reads:
+            yield f"state_{one.reads} -.-> n{one.id}"

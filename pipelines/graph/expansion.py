@@ -7,9 +7,12 @@ from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import Any
 
-from pipelines.aggregators import CombinerAggregator
-from pipelines.errors import QueryMixError
+from pipelines.aggregators.base import CombinerAggregator
+from pipelines.errors import MixedSpoutsError
 from pipelines.graph import nodes
+
+QUERY_SPOUT, STATIC_STATE = "query spout", "static state"
+"""Two kinds of operations that drawings tell from the others."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ def expand(graph: nodes.Graph) -> Expansion:
     """The operations of a graph, queries completed.
 
     Raises:
-        QueryMixError: if a query stream meets a stream of another spout.
+        MixedSpoutsError: if a query stream meets a stream of another spout.
     """
     growing = _Growing()
     for node in graph:
@@ -133,7 +136,7 @@ def _spout(node: nodes.SpoutNode, growing: _Growing, above: tuple[int, ...]) -> 
 @_expand.register
 def _query_spout(node: nodes.QuerySpoutNode, growing: _Growing, above: tuple[int, ...]) -> int:
     """The entrance gives the arguments and where to send the answer; the stream goes on with the arguments alone."""
-    entrance = growing.add(node, "query spout", above, node.label, spout=True)
+    entrance = growing.add(node, QUERY_SPOUT, above, node.label, spout=True)
     return growing.add(node, "arguments", (entrance,), hint=node.hint, resources=node.resources)
 
 
@@ -221,7 +224,7 @@ def _state_query(node: nodes.StateQueryNode, growing: _Growing, above: tuple[int
 @_expand.register
 def _static_state(node: nodes.StaticStateNode, growing: _Growing, above: tuple[int, ...]) -> int:
     wanted = getattr(node.state, "partitions", None)
-    return growing.last(node, "static state", above, writes=node.state.name, partitions=wanted)
+    return growing.last(node, STATIC_STATE, above, writes=node.state.name, partitions=wanted)
 
 
 @_expand.register
@@ -240,17 +243,19 @@ def _asked(operation: Operation, node: nodes.Node) -> Operation:
 def _complete_queries(graph: nodes.Graph, growing: _Growing) -> None:
     """Each query's last stream meets the entrance's return address in one task of the batch (rule 3.8)."""
     for members in components(graph):
-        queries = [graph[one] for one in members if isinstance(graph[one], nodes.QuerySpoutNode)]
-        spouts = [graph[one] for one in members if isinstance(graph[one], nodes.SpoutNode)]
+        spouts = [
+            one for one in map(graph.__getitem__, members) if isinstance(one, nodes.SpoutNode | nodes.QuerySpoutNode)
+        ]
+        queries = [one for one in spouts if isinstance(one, nodes.QuerySpoutNode)]
         if not queries:
             continue
-        if len(queries) > 1 or spouts:
-            raise QueryMixError(*(str(one.label) for one in (*queries, *spouts)))
-        entrance, last = queries[0], graph[members[-1]]
+        entrance = queries[0]
+        if len(spouts) > 1:
+            raise MixedSpoutsError("build", entrance.stream, [one.stream for one in spouts if one is not entrance])
         address = growing.add(entrance, "return info", growing.operations[growing.output[entrance.id]].parents)
         sides = (
             growing.repartition(entrance, address, Repartition(nodes.BATCH_GLOBAL)),
-            growing.repartition(entrance, growing.output[last.id], Repartition(nodes.BATCH_GLOBAL)),
+            growing.repartition(entrance, growing.output[members[-1]], Repartition(nodes.BATCH_GLOBAL)),
         )
         growing.add(entrance, "answer", sides)
 

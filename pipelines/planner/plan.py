@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from pipelines.errors import DefinitionError
 from pipelines.graph import nodes
-from pipelines.graph.bolts import BatchGroup, Bolt, batch_groups, bolts
+from pipelines.graph.bolts import BatchGroup, Bolt, Layout, Spout, batch_groups, layout
 from pipelines.graph.drawing import to_mermaid
 from pipelines.graph.lineage import HasGraph, Lineage, lineage
+from pipelines.graph.resources import Resources, bolt_resources, spout_resources
+
+PLAN_FORMAT = 1
+"""The version of what `TopologyPlan.to_json` gives."""
 
 
 @dataclass(frozen=True)
@@ -19,9 +24,12 @@ class TopologyPlan:
     Attributes:
         name: the topology's name.
         spouts: where tuples enter, sources and queries, in the order of their definition.
-        bolts: the groups of operations between shuffles.
-        batch_groups: which spouts share their txids.
-        parallelism: tasks a bolt, by its name.
+        bolts: the groups of operations between repartitions, in the original's order (Trident rules 3.2-3.5, 3.7).
+        batch_groups: which spouts share their txids (rule 3.6).
+        parallelism: tasks by the name of a bolt or spout component, e.g. `b-0`, `spout-sentences` (rule 3.9).
+        resources: needs by component, coordinators included: amounts by kind (rule 3.10).
+        coordinators: the component that starts the batches of each batch group (`$mastercoord-bg0`), then those of the
+            sources (`$spoutcoord-spout-sentences`). A query needs none: each is a batch of its own.
         lineage: the column lineage of each state, by the state's name.
         gate_lineage: the column lineage of what passes each gate, by the gate's name.
         query_lineage: the column lineage of each query's answer, by the query's name.
@@ -32,10 +40,13 @@ class TopologyPlan:
     bolts: tuple[Bolt, ...]
     batch_groups: tuple[BatchGroup, ...]
     parallelism: Mapping[str, int]
+    resources: Mapping[str, Resources]
+    coordinators: tuple[str, ...]
     lineage: Mapping[str, Lineage]
     gate_lineage: Mapping[str, Lineage]
     query_lineage: Mapping[str, Lineage]
     _topology: HasGraph = field(repr=False, compare=False)
+    _layout: Layout = field(repr=False, compare=False)
 
     @classmethod
     def of(cls, topology: HasGraph) -> TopologyPlan:
@@ -43,20 +54,26 @@ class TopologyPlan:
 
         Raises:
             DefinitionError: if the topology has no stream.
+            MixedSpoutsError: if a query stream meets a stream of another spout.
+            ParallelismError: if bolts that must have the same number of tasks cannot.
+            ResourceError: if the operations of a bolt name different kinds of resources.
         """
         graph = topology.graph
-        if not len(graph):
+        if not any(isinstance(node, nodes.SpoutNode | nodes.QuerySpoutNode) for node in graph):
             raise DefinitionError(
                 f'topology "{topology.name}" is empty',
                 hint="start it with new_stream(name, source) or new_query_stream(name)",
             )
-        grouped = bolts(graph)
+        found, groups = layout(graph), batch_groups(graph)
+        resources = _resources(topology, found, groups)
         return cls(
             name=topology.name,
             spouts=tuple(node for node in graph if isinstance(node, nodes.SpoutNode | nodes.QuerySpoutNode)),
-            bolts=grouped,
-            batch_groups=batch_groups(graph),
-            parallelism={bolt.name: 1 for bolt in grouped},
+            bolts=found.bolts,
+            batch_groups=groups,
+            parallelism={bolt.name: bolt.tasks for bolt in found.bolts} | {one.name: one.tasks for one in found.spouts},
+            resources=resources,
+            coordinators=tuple(name for name in resources if name.startswith("$")),
             lineage={n.state.name: lineage(topology, n.id) for n in graph if isinstance(n, nodes.PersistNode)},
             gate_lineage={n.gate.name: lineage(topology, n.id) for n in graph if isinstance(n, nodes.GateNode)},
             query_lineage={
@@ -65,13 +82,94 @@ class TopologyPlan:
                 if isinstance(n, nodes.QuerySpoutNode)
             },
             _topology=topology,
+            _layout=found,
         )
 
     def to_mermaid(self) -> str:
         """The topology as a Mermaid flowchart."""
         return to_mermaid(self._topology)
 
+    def to_json(self) -> dict[str, Any]:
+        """The plan as plain data: what a topology consists of, without its functions; the same for the same definition."""
+        graph, components = self._topology.graph, self._layout.component_of()
+        return {
+            "format": PLAN_FORMAT,
+            "name": self.name,
+            "spouts": [_spout_json(one, graph[one.node]) for one in self._layout.spouts],
+            "bolts": [_bolt_json(bolt, self._layout, components) for bolt in self.bolts],
+            "batch_groups": [
+                {"name": one.name, "streams": list(one.streams), "query": one.query} for one in self.batch_groups
+            ],
+            "parallelism": dict(self.parallelism),
+            "resources": {name: dict(amounts) for name, amounts in self.resources.items()},
+            "coordinators": list(self.coordinators),
+            "states": [state_json(node) for node in graph if isinstance(node, nodes.PersistNode)],
+            "lineage": {name: _lineage_json(found) for name, found in self.lineage.items()},
+            "gate_lineage": {name: _lineage_json(found) for name, found in self.gate_lineage.items()},
+            "query_lineage": {name: _lineage_json(found) for name, found in self.query_lineage.items()},
+        }
+
 
 def answer_node(graph: nodes.Graph, query_id: int) -> nodes.Node:
     """The node whose rows answer a query: the last one defined behind its entrance (Trident rule 3.8)."""
     return graph.descendants(query_id)[-1]
+
+
+def state_json(node: nodes.PersistNode) -> dict[str, Any]:
+    """What a flow says of a state that it writes, without types: Spark alone knows those."""
+    aggregators = {one.output: str(one.aggregator) for one in node.aggregations}
+    return {
+        "name": node.state.name,
+        "kind": getattr(node.state, "kind", None),
+        "layout": getattr(node.state, "layout", None),
+        "partitions": getattr(node.state, "partitions", None),
+        "keys": list(node.group),
+        "fields": list(node.fields),
+        "aggregators": aggregators,
+        "updater": None if node.updater is None else type(node.updater).__name__,
+    }
+
+
+def _resources(topology: HasGraph, found: Layout, groups: tuple[BatchGroup, ...]) -> dict[str, Resources]:
+    defaults: Resources = getattr(topology, "resource_defaults", {})
+    coordinator: Resources = getattr(topology, "coordinator_resources", {})
+    needs: dict[str, Resources] = {one.name: bolt_resources(one.operations, defaults) for one in found.bolts}
+    needs |= {one.name: spout_resources(one.operation, defaults) for one in found.spouts}
+    master = {kind: float(amount) for kind, amount in {**defaults, **coordinator}.items()}
+    needs |= {f"$mastercoord-{group.name}": master for group in groups if not group.query}
+    sources = [one for one in found.spouts if isinstance(topology.graph[one.node], nodes.SpoutNode)]
+    return needs | {f"$spoutcoord-{one.name}": needs[one.name] for one in sources}
+
+
+def _spout_json(spout: Spout, node: nodes.Node) -> dict[str, Any]:
+    assert isinstance(node, nodes.SpoutNode | nodes.QuerySpoutNode)
+    source = type(node.source).__name__ if isinstance(node, nodes.SpoutNode) else None
+    return {
+        "name": spout.name,
+        "stream": node.stream,
+        "fields": list(node.fields),
+        "source": source,
+        "slice_by": node.slice_by if isinstance(node, nodes.SpoutNode) else None,
+        "tasks": spout.tasks,
+    }
+
+
+def _bolt_json(bolt: Bolt, found: Layout, components: Mapping[int, str]) -> dict[str, Any]:
+    inputs: list[dict[str, str]] = []
+    for one in bolt.operations:
+        for parent in (found.operations[parent] for parent in one.parents):
+            if parent.repartition is not None:
+                entry = {"from": components[parent.parents[0]], "by": parent.label}
+                inputs += [entry] if entry not in inputs else []
+    return {
+        "name": bolt.name,
+        "nodes": list(bolt.nodes),
+        "operations": [one.label for one in bolt.operations],
+        "states": list(dict.fromkeys(one.state for one in bolt.operations if one.state)),
+        "inputs": inputs,
+        "tasks": bolt.tasks,
+    }
+
+
+def _lineage_json(found: Lineage) -> dict[str, list[list[str]]]:
+    return {name: [list(origin) for origin in origins] for name, origins in found.items()}

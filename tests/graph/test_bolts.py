@@ -105,7 +105,10 @@ def test_the_plan_says_all() -> None:
     plan = topology.build()
     assert isinstance(plan, TopologyPlan)
     assert [spout.stream for spout in plan.spouts] == ["sentences", "ask"]
-    assert plan.parallelism == {bolt.name: 1 for bolt in plan.bolts}
+    components = {"b-0", "b-1", "b-2", "b-3", "b-4", "spout-sentences", "spout-ask0"}
+    assert plan.parallelism == dict.fromkeys(components, 1)
+    assert plan.coordinators == ("$mastercoord-bg0", "$spoutcoord-spout-sentences")
+    assert set(plan.resources) == {*components, *plan.coordinators}
     assert plan.lineage == {"counts": {"word": (("sentences", "sentence"),), "n": ()}}
     assert plan.gate_lineage["clean"]["word"] == (("sentences", "sentence"),)
     assert plan.query_lineage == {"ask": {"sum": (("counts", "n"),)}}

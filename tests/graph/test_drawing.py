@@ -13,7 +13,7 @@ LABEL = r'"(?:[\w .,+\-=()/>*]|#\d+;)*"'
 NODE = re.compile(rf"n\d+(?:\(\[{LABEL}\]\)|\[/{LABEL}/\]|\[{LABEL}\]|\{{{LABEL}\}})")
 STATE = re.compile(rf"state_[a-z0-9_]+\[\({LABEL}\)\]")
 SUBGRAPH = re.compile(rf"subgraph bolt\d+\[{LABEL}\]")
-EDGE = re.compile(r"(\w+) (?:-->|-\.->) (\w+)")
+EDGE = re.compile(rf"(\w+) (?:-->(?:\|{LABEL}\|)?|-\.->) (\w+)")
 
 
 def assert_mermaid(text: str) -> None:
@@ -35,7 +35,7 @@ def assert_mermaid(text: str) -> None:
     assert depth == 0
 
 
-def test_the_whole_vocabulary() -> None:
+def test_operations_bolts_states_and_repartitions() -> None:
     topology = TridentTopology("wordcount")
     counts = (
         topology.new_stream("sentences", FixedBatches("sentence string", []))
@@ -49,25 +49,40 @@ def test_the_whole_vocabulary() -> None:
     assert_mermaid(text)
     assert text == (
         "flowchart LR\n"
-        '  n1(["sentences"])\n'
-        '  n5[/"query ask"/]\n'
-        '  subgraph bolt0["b-0-sentences"]\n'
-        '    n2["each Split -> word"]\n'
-        '    n3{"gate words"}\n'
+        '  n0(["sentences"])\n'
+        '  n8[/"query ask"/]\n'
+        '  subgraph bolt0["b-0"]\n'
+        '    n11["return info"]\n'
         "  end\n"
-        '  subgraph bolt1["b-1-sentences"]\n'
-        '    n4["persist word_counts"]\n'
+        '  subgraph bolt1["b-1"]\n'
+        '    n14["answer"]\n'
         "  end\n"
-        '  subgraph bolt2["b-2-ask"]\n'
-        '    n6["query state word_counts -> count"]\n'
+        '  subgraph bolt2["b-2"]\n'
+        '    n6["Count by word"]\n'
+        '    n7["persist word_counts"]\n'
+        '    n9["arguments"]\n'
+        '    n10["query state word_counts -> count"]\n'
+        '    state_word_counts[("word_counts")]\n'
         "  end\n"
-        '  state_word_counts[("word_counts")]\n'
+        '  subgraph bolt3["b-3"]\n'
+        '    n1["each Split -> word"]\n'
+        '    n2{"gate words"}\n'
+        '    n3["init Count -> count"]\n'
+        '    n4["Count by word a partition"]\n'
+        "  end\n"
+        '  n0 -->|"identity_partition"| n1\n'
         "  n1 --> n2\n"
         "  n2 --> n3\n"
         "  n3 --> n4\n"
-        "  n4 --> state_word_counts\n"
-        "  n5 --> n6\n"
-        "  state_word_counts -.-> n6\n"
+        '  n4 -->|"partition_by word"| n6\n'
+        "  n6 --> n7\n"
+        "  n7 --> state_word_counts\n"
+        '  n8 -->|"identity_partition"| n9\n'
+        "  n9 --> n10\n"
+        "  state_word_counts -.-> n10\n"
+        '  n8 -->|"identity_partition"| n11\n'
+        '  n11 -->|"batch_global"| n14\n'
+        '  n10 -->|"batch_global"| n14\n'
     )
 
 
