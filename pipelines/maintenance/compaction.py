@@ -24,7 +24,7 @@ from pipelines.maintenance.merging import merge
 from pipelines.maintenance.plan import Closed, FoldPlan, closed_generations, parts_of, plan_fold
 from pipelines.maintenance.report import CompactionReport, TableReport
 from pipelines.state.lake import Lake
-from pipelines.state.record import COMPACTION, BatchRecord
+from pipelines.state.record import COMPACTION, GENERATION, BatchRecord
 from pipelines.state.table import LOG_LAYOUT, StateTable
 from pipelines.state.writer import StateWriter
 from pipelines.trident.topology import TridentTopology
@@ -219,6 +219,8 @@ class _Compaction:
 
     def _fold(self, writer: StateWriter, opened: DeltaTable, plan: FoldPlan) -> None:
         record = self._record(writer.table)
+        before = min(plan.closed.before * GENERATION, record.txid + 1)
+        record = record.model_copy(update={"folded_before": before})
         if plan.rows <= DRIVER_ROWS:
             fold_arrow(writer, opened, plan, record)
         elif self.spark is None:

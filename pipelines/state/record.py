@@ -39,6 +39,7 @@ class BatchRecord(BaseModel):
         claims: for `slice`: the source files whose rows of this slice the commit counts, whether the stream has met
             them or not; the stream leaves those rows out when it does. For `compaction`: all claims still alive, by
             slice.
+        folded_before: for `compaction` of a log state: rows of lower txids are folded since.
         readable_from: for the commit before a vacuum: the oldest version whose data files are all still there.
     """
 
@@ -57,6 +58,7 @@ class BatchRecord(BaseModel):
     offsets: Any = None
     claims: tuple[str, ...] | dict[str, tuple[str, ...]] | None = None
     readable_from: int | None = None
+    folded_before: int | None = None
 
     def dump(self) -> str:
         return self.model_dump_json(exclude_none=True)
