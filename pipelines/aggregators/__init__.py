@@ -2,20 +2,28 @@
 
 from pipelines.aggregators.average import Average
 from pipelines.aggregators.base import Aggregator, ColumnAggregator, CombinerAggregator, ReducerAggregator
+from pipelines.aggregators.collect import Collect
 from pipelines.aggregators.count import Count
+from pipelines.aggregators.distinct_count import DistinctCount
 from pipelines.aggregators.extremes import Max, Min
+from pipelines.aggregators.first_n import FirstN
 from pipelines.aggregators.sum import Sum
 
-BUILT_IN: dict[str, type[ColumnAggregator]] = {kind.__name__: kind for kind in (Count, Sum, Min, Max, Average)}
+BUILT_IN: dict[str, type[ColumnAggregator]] = {
+    kind.__name__: kind for kind in (Count, Sum, Min, Max, Average, DistinctCount, Collect)
+}
 """The aggregators that a state table can name in its metadata."""
 
 __all__ = [
     "BUILT_IN",
     "Aggregator",
     "Average",
+    "Collect",
     "ColumnAggregator",
     "CombinerAggregator",
     "Count",
+    "DistinctCount",
+    "FirstN",
     "Max",
     "Min",
     "ReducerAggregator",

@@ -3,81 +3,151 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from pipelines.errors import FunctionError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
 
-class CombinerAggregator:
+Returns = str | Sequence[str]
+"""Spark SQL type of the one output, or for several outputs a list of types."""
+
+
+class _Parts:
+    """What the contracts share: the parts are given as callables, or a subclass defines methods of the same names."""
+
+    returns: Returns = "bigint"
+    field: str | Sequence[str] | None = None
+    output: str | Sequence[str] | None = None
+
+    def _take(
+        self,
+        given: dict[str, Callable[..., Any] | None],
+        returns: Returns | None,
+        field: str | Sequence[str] | None,
+        output: str | Sequence[str] | None,
+    ) -> None:
+        for name, call in given.items():
+            if call is not None:
+                setattr(self, name, call)
+            if not callable(getattr(self, name, None)):
+                raise FunctionError(
+                    type(self).__name__,
+                    f"has no {name}",
+                    hint=f"give the callables {', '.join(given)}, or define methods of these names",
+                )
+        for name, value in (("returns", returns), ("field", field), ("output", output)):
+            if value is not None:
+                setattr(self, name, value)
+
+    def __str__(self) -> str:
+        return type(self).__name__
+
+
+class CombinerAggregator(_Parts):
     """Associative aggregation: `init(*inputs)` of a tuple, `combine(a, b)`, and `zero()` for none.
 
     Per partition the value starts from `zero()` and each tuple's `init` is combined into it; the partial values are
     combined after the shuffle. A state folds partial values in any order, so `combine` must be associative and
-    commutative.
+    commutative. None stands for no value: it is never given to `combine` (see `merge`).
 
     Args:
         init: called with the values of the input fields of one tuple.
         combine: merges two values.
         zero: the value of nothing.
         returns: Spark SQL type of the value, e.g. `"bigint"`.
+        field: the input field or fields, where the operation does not name them.
+        output: the output field, where the operation does not name it.
+
+    Raises:
+        FunctionError: if a part is neither given nor defined by the subclass.
     """
+
+    init: Callable[..., Any]
+    combine: Callable[[Any, Any], Any]
+    zero: Callable[[], Any]
 
     def __init__(
         self,
-        init: Callable[..., Any],
-        combine: Callable[[Any, Any], Any],
-        zero: Callable[[], Any],
+        init: Callable[..., Any] | None = None,
+        combine: Callable[[Any, Any], Any] | None = None,
+        zero: Callable[[], Any] | None = None,
         *,
-        returns: str = "bigint",
+        returns: str | None = None,
+        field: str | Sequence[str] | None = None,
         output: str | None = None,
     ) -> None:
-        self.init, self.combine, self.zero = init, combine, zero
-        self.returns, self.field, self.output = returns, None, output
+        self._take({"init": init, "combine": combine, "zero": zero}, returns, field, output)
 
-    field: str | None
-    output: str | None
+    def merge(self, a: Any, b: Any) -> Any:
+        """Two partial values as one; None is the value of nothing (Trident rules 1.3)."""
+        if a is None or b is None:
+            return b if a is None else a
+        return self.combine(a, b)
 
     def finish(self, value: Any) -> Any:
         """The value that a reader sees."""
         return value
 
-    def __str__(self) -> str:
-        return type(self).__name__
 
+class ReducerAggregator(_Parts):
+    """Aggregation by `reduce(current, *inputs)` from `init()`; not splittable into partial values.
 
-class ReducerAggregator:
-    """Aggregation by `reduce(current, *inputs)` from `init()`; not splittable into partial values."""
+    The arguments and errors are those of `CombinerAggregator`.
+    """
 
-    def __init__(
-        self, init: Callable[[], Any], reduce: Callable[..., Any], *, returns: str = "bigint", output: str | None = None
-    ) -> None:
-        self.init, self.reduce, self.returns, self.output = init, reduce, returns, output
-        self.field: str | None = None
-
-    def __str__(self) -> str:
-        return type(self).__name__
-
-
-class Aggregator:
-    """General: `init()`, `aggregate(state, *inputs)`, and `complete(state)`, which yields any number of rows."""
+    init: Callable[[], Any]
+    reduce: Callable[..., Any]
 
     def __init__(
         self,
-        init: Callable[[], Any],
-        aggregate: Callable[..., Any],
-        complete: Callable[[Any], Any],
+        init: Callable[[], Any] | None = None,
+        reduce: Callable[..., Any] | None = None,
         *,
-        returns: str = "bigint",
+        returns: str | None = None,
+        field: str | Sequence[str] | None = None,
         output: str | None = None,
     ) -> None:
-        self.init, self.aggregate, self.complete = init, aggregate, complete
-        self.returns, self.output = returns, output
-        self.field: str | None = None
+        self._take({"init": init, "reduce": reduce}, returns, field, output)
 
-    def __str__(self) -> str:
-        return type(self).__name__
+
+class Aggregator(_Parts):
+    """General: `init`, `aggregate` and `complete`, which may give any number of rows at any time (Trident rules 1.3).
+
+    - `init()` or `init(batch_id)`, by its signature, makes the state of one partition or group of a batch;
+    - `aggregate(state, *inputs)` returns the new state, or None if it changed the state in place, or is a generator:
+      then what it yields are rows, emitted at once;
+    - `complete(state)` gives rows: a generator, a list of rows, one value, or None for no row.
+
+    A row is a tuple, or a bare value where there is one output field. With `returns=None` in a subclass the outputs
+    have the types of the inputs, in order.
+
+    Args:
+        returns: Spark SQL type of the output, or a list with one for each output.
+        field, output: as of `CombinerAggregator`; a list for several outputs.
+
+    Raises:
+        FunctionError: if a part is neither given nor defined by the subclass.
+    """
+
+    init: Callable[..., Any]
+    aggregate: Callable[..., Any]
+    complete: Callable[[Any], Any]
+
+    def __init__(
+        self,
+        init: Callable[..., Any] | None = None,
+        aggregate: Callable[..., Any] | None = None,
+        complete: Callable[[Any], Any] | None = None,
+        *,
+        returns: Returns | None = None,
+        field: str | Sequence[str] | None = None,
+        output: str | Sequence[str] | None = None,
+    ) -> None:
+        self._take({"init": init, "aggregate": aggregate, "complete": complete}, returns, field, output)
 
 
 class ColumnAggregator(CombinerAggregator, ABC):

@@ -39,7 +39,8 @@ class CodeLocation:
 class Aggregation:
     """One aggregator of an aggregate or persistent aggregate: its input fields and the fields it makes.
 
-    `types` are the Spark SQL types of the outputs, empty for an aggregator over columns, whose types Spark finds.
+    `types` are the Spark SQL types of the outputs, empty for an aggregator over columns, whose types Spark finds, and for
+    one whose outputs have the types of its inputs in order (FirstN).
     """
 
     aggregator: Any
@@ -257,7 +258,8 @@ class MultiReduceNode(Node):
     """Reduces the tuples of several parents together, per partition and batch, or per group of it.
 
     `inputs` are the fields of each parent that the reducer sees, `groups` each parent's group fields (all empty: not
-    grouped), `types` the Spark SQL types of the outputs, which are the last of `fields`.
+    grouped), `types` the Spark SQL types of the outputs, which are all of `fields`: a group's fields come out only if the
+    reducer emits them (the caller names the output fields, Trident rules 1.1).
     """
 
     reducer: Any

@@ -1,34 +1,85 @@
 """The Trident API: topologies of streams, operations and states."""
 
-from pipelines.aggregators import Aggregator, Average, CombinerAggregator, Count, Max, Min, ReducerAggregator, Sum
+from pipelines.aggregators import (
+    Aggregator,
+    Average,
+    Collect,
+    CombinerAggregator,
+    Count,
+    DistinctCount,
+    FirstN,
+    Max,
+    Min,
+    ReducerAggregator,
+    Sum,
+)
+from pipelines.graph.nodes import COMPACT, PRESERVE
+from pipelines.trident.chained import ChainedAggregation
+from pipelines.trident.combining import INNER, OUTER, mixed
 from pipelines.trident.functions import ArrowFunction, ColumnFunction, RowFunction, arrow_function, row_function
-from pipelines.trident.operations import MapGet, QueryFunction, SnapshotGet, Split
-from pipelines.trident.states import TRANSACTIONAL, DeltaState, TridentState
-from pipelines.trident.stream import GroupedStream, Stream
+from pipelines.trident.grouped import GroupedStream
+from pipelines.trident.operations import Debug, Equals, FilterNull, Not, Split
+from pipelines.trident.query_functions import MapGet, QueryFunction, SnapshotGet, TupleCollectionGet
+from pipelines.trident.states import (
+    LOG,
+    MAP,
+    NON_TRANSACTIONAL,
+    OPAQUE,
+    ROWS,
+    TRANSACTIONAL,
+    DeltaState,
+    FixedState,
+    TridentState,
+)
+from pipelines.trident.stream import Stream
 from pipelines.trident.topology import TridentTopology
+from pipelines.trident.user_code import Assembly, MultiReducer, StateUpdater
 
 __all__ = [
+    "COMPACT",
+    "INNER",
+    "LOG",
+    "MAP",
+    "NON_TRANSACTIONAL",
+    "OPAQUE",
+    "OUTER",
+    "PRESERVE",
+    "ROWS",
     "TRANSACTIONAL",
     "Aggregator",
     "ArrowFunction",
+    "Assembly",
     "Average",
+    "ChainedAggregation",
+    "Collect",
     "ColumnFunction",
     "CombinerAggregator",
     "Count",
+    "Debug",
     "DeltaState",
+    "DistinctCount",
+    "Equals",
+    "FilterNull",
+    "FirstN",
+    "FixedState",
     "GroupedStream",
     "MapGet",
     "Max",
     "Min",
+    "MultiReducer",
+    "Not",
     "QueryFunction",
     "ReducerAggregator",
     "RowFunction",
     "SnapshotGet",
     "Split",
+    "StateUpdater",
     "Stream",
     "Sum",
     "TridentState",
     "TridentTopology",
+    "TupleCollectionGet",
     "arrow_function",
+    "mixed",
     "row_function",
 ]

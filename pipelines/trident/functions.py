@@ -19,7 +19,8 @@ class ColumnFunction:
 
     Returns one Column for one output field, a tuple of Columns for several, or a generator Column (`F.explode(...)`,
     `F.inline(...)`) for any number of rows. Subclasses may also give `rows(*values)`, the same function over plain
-    values, yielding one value or tuple a row, which the reference engine then uses instead of Spark.
+    values, yielding one value or tuple a row, or as a filter `keep(*values)`, the same predicate over plain values: the
+    reference engine and queries that need no Spark then use these.
     """
 
     def __init__(self, call: Callable[..., Any] | None = None, name: str | None = None) -> None:
@@ -32,6 +33,7 @@ class ColumnFunction:
         return self._call(*columns)
 
     rows: Callable[..., Any] | None = None
+    keep: Callable[..., bool] | None = None
 
     def __str__(self) -> str:
         return self._name if self._name != "<lambda>" else "function"
@@ -101,7 +103,7 @@ def as_function(operation: str, given: Any, outputs: str | Sequence[str] | None)
     Raises:
         FunctionError: if it is not callable, or a Python function has no types.
     """
-    names, types = _outputs(outputs)
+    names, types = output_schema(outputs)
     if isinstance(given, RowFunction | ArrowFunction):
         found = given.types or types
         if len(found) != len(names) and names:
@@ -125,8 +127,17 @@ def as_function(operation: str, given: Any, outputs: str | Sequence[str] | None)
     return ColumnFunction(given), names
 
 
+class Resolvable:
+    """A filter that stands for another predicate, which depends on what it is made of."""
+
+    def resolve(self, operation: str) -> ColumnFunction | RowFunction | str:
+        raise NotImplementedError
+
+
 def as_predicate(operation: str, given: Any) -> ColumnFunction | RowFunction | str:
     """A filter's predicate: SQL text, a callable of Columns, or a `RowFunction` over plain values."""
+    if isinstance(given, Resolvable):
+        return given.resolve(operation)
     if isinstance(given, str | ColumnFunction | RowFunction):
         return given
     if callable(given) and not inspect.isgeneratorfunction(given):
@@ -136,7 +147,8 @@ def as_predicate(operation: str, given: Any) -> ColumnFunction | RowFunction | s
     )
 
 
-def _outputs(outputs: str | Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def output_schema(outputs: str | Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names and the types of outputs: `"d"`, `["d", "e"]` have no types, `"d bigint, e string"` has."""
     if outputs is None:
         return (), ()
     items = (outputs,) if isinstance(outputs, str) else tuple(outputs)

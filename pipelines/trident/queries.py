@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from pipelines.errors import FunctionError
-from pipelines.graph.fields import require
-from pipelines.graph.nodes import PersistNode
-from pipelines.trident.operations import MapGet, QueryFunction, SnapshotGet
+from pipelines.graph import nodes
+from pipelines.graph.fields import as_names, require
+from pipelines.trident.query_functions import MapGet, QueryFunction, SnapshotGet, TupleCollectionGet
+from pipelines.trident.states import FixedState
+
+_BUILT_IN = (MapGet, SnapshotGet, TupleCollectionGet)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The columns of a state, as far as its topology says them. `by_key` is false for a state of tuples."""
+
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+    by_key: bool = True
+
+    @classmethod
+    def of(cls, node: nodes.Node | None) -> Shape | None:
+        """Of the node that writes or names the state; None if only its table can tell."""
+        if isinstance(node, nodes.PersistNode):
+            return cls(node.group, node.fields[len(node.group) :], bool(node.aggregations or node.updater))
+        if isinstance(node, nodes.StaticStateNode) and isinstance(node.state, FixedState):
+            return cls(node.keys, tuple(name for name in node.fields if name not in node.keys))
+        return None
 
 
 def check_query(
-    state: str, writer: PersistNode | None, inputs: tuple[str, ...], function: Any, outputs: tuple[str, ...]
+    state: str, shape: Shape | None, inputs: tuple[str, ...], function: Any, outputs: tuple[str, ...]
 ) -> None:
-    """Check a query against the operation that writes the state.
+    """Check a query against its state.
 
     Args:
         state: the state's name.
-        writer: what persists into it in this topology; None for a state of another flow, which is checked at the start.
+        shape: its columns; None for a state of another flow, which is checked at the start.
         inputs: the fields that are matched with the state's keys.
         function: the query function.
         outputs: the fields that the query adds.
@@ -28,7 +50,9 @@ def check_query(
     """
     if not isinstance(function, QueryFunction):
         raise FunctionError(
-            "state_query", f"{function!r} is not a query function", hint="use MapGet() or SnapshotGet()"
+            "state_query",
+            f"{function!r} is not a query function",
+            hint="use MapGet(), SnapshotGet(), TupleCollectionGet() or a subclass of QueryFunction",
         )
     if not outputs:
         raise FunctionError("state_query", f"{function} has no output field")
@@ -36,19 +60,50 @@ def check_query(
         raise FunctionError("state_query", f"SnapshotGet reads the one value of a state; got the fields {list(inputs)}")
     if isinstance(function, MapGet) and not inputs:
         raise FunctionError("state_query", "MapGet needs the fields to match with the state's keys")
-    if writer is not None:
-        _check_writer(state, writer, inputs, outputs)
+    if shape is None:
+        return
+    if isinstance(function, TupleCollectionGet):
+        _check_tuples(state, shape, outputs)
+    elif isinstance(function, MapGet | SnapshotGet):
+        _check_values(state, shape, inputs, outputs)
 
 
-def _check_writer(state: str, writer: PersistNode, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
-    if not writer.aggregations:
-        raise FunctionError("state_query", f'state "{state}" keeps rows and has no values by key to ask for')
-    if len(inputs) != len(writer.group):
+def query_types(function: QueryFunction, outputs: tuple[str, ...], types: tuple[str, ...]) -> tuple[str, ...]:
+    """The types of the outputs of a function written in Python; of a built-in one they are the state's: empty.
+
+    Raises:
+        FunctionError: if nobody says them.
+    """
+    if isinstance(function, _BUILT_IN):
+        return ()
+    types = types or as_names(function.returns)
+    if len(types) != len(outputs):
         raise FunctionError(
             "state_query",
-            f'state "{state}" has the keys {list(writer.group)}; got the fields {list(inputs)}',
+            f"{function} does not say the types of {', '.join(outputs)}",
+            hint=f'write the outputs as a schema ("{outputs[0]} bigint") or set `returns`',
+        )
+    return types
+
+
+def _check_tuples(state: str, shape: Shape, outputs: tuple[str, ...]) -> None:
+    fields = shape.keys + shape.values
+    if len(outputs) != len(fields):
+        require(f"state_query {state}", outputs, fields)
+
+
+def _check_values(state: str, shape: Shape, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
+    if not shape.by_key:
+        raise FunctionError(
+            "state_query",
+            f'state "{state}" keeps rows and has no values by key to ask for',
+            hint="use TupleCollectionGet() for all of them",
+        )
+    if len(inputs) != len(shape.keys):
+        raise FunctionError(
+            "state_query",
+            f'state "{state}" has the keys {list(shape.keys)}; got the fields {list(inputs)}',
             hint="use MapGet() with one field a key, or SnapshotGet() for a state without keys",
         )
-    values = [one.output for one in writer.aggregations]
-    if len(outputs) > 1 or len(values) > 1:
-        require(f"state_query {state}", outputs, values)
+    if len(outputs) > 1 or len(shape.values) > 1:
+        require(f"state_query {state}", outputs, shape.values)

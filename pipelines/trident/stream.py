@@ -1,46 +1,31 @@
-"""Stream and GroupedStream: the fluent half of the Trident API. Every line is checked when it is written."""
+"""Stream: the fluent half of the Trident API. Every line is checked when it is written."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipelines.errors import FunctionError
 from pipelines.graph import nodes
 from pipelines.graph.expressions import fields_of_sql
-from pipelines.graph.fields import FieldNames, added, checked_name, require, storable
+from pipelines.graph.fields import FieldNames, added, require
 from pipelines.trident.aggregation import parse_aggregations
+from pipelines.trident.chained import ChainedAggregation
 from pipelines.trident.functions import ColumnFunction, as_function, as_predicate
-from pipelines.trident.queries import check_query
-from pipelines.trident.states import LOG, ROWS, DeltaState, TridentState, state_name
+from pipelines.trident.grouped import GroupedStream
+from pipelines.trident.operations import Debug
+from pipelines.trident.partitioning import Partitioning
+from pipelines.trident.persisting import Persisting
+from pipelines.trident.user_code import Assembly
 
-if TYPE_CHECKING:
-    from pipelines.trident.topology import TridentTopology
+__all__ = ["GroupedStream", "Stream"]
 
 
-class Stream:
+class Stream(Partitioning, Persisting):
     """Tuples of named fields, cut in batches. Immutable: each operation returns a new stream.
 
     Field arguments take a name or a list of names. An operation that names a field that is not there raises FieldError
     at its own line; one that adds a field that is there raises DuplicateFieldError.
     """
-
-    def __init__(self, topology: TridentTopology, node: int, name: str | None = None) -> None:
-        self._topology, self._node, self._name = topology, node, name
-
-    @property
-    def output_fields(self) -> tuple[str, ...]:
-        """The fields of the stream's tuples, in order."""
-        return self._topology.graph[self._node].fields
-
-    @property
-    def node(self) -> int:
-        """Id of the node whose output this stream is."""
-        return self._node
-
-    def name(self, name: str) -> Stream:
-        """The same stream; operations that follow carry the name (Trident rules 1.2, metadata)."""
-        return Stream(self._topology, self._node, checked_name("stream", name))
 
     def each(self, *args: Any) -> Stream:
         """Append fields, or keep tuples.
@@ -74,6 +59,10 @@ class Stream:
         """
         if len(args) not in (1, 2):
             raise FunctionError("filter", "takes (predicate) or (inputs, predicate)")
+        if isinstance(args[-1], Debug):
+            return self.peek(
+                args[-1].over(require("filter", args[0], self.output_fields)) if len(args) == 2 else args[-1]
+            )
         predicate = as_predicate("filter", args[-1])
         inputs = require("filter", args[0], self.output_fields) if len(args) == 2 else self.output_fields
         if isinstance(predicate, str):
@@ -115,86 +104,38 @@ class Stream:
         return GroupedStream(self, group)
 
     def aggregate(self, *args: Any) -> Stream:
-        """Aggregate each batch to one tuple: `aggregate([fields,] aggregator, output)` or `aggregate([aggregators])`.
+        """Aggregate each batch: `aggregate([fields,] aggregator, outputs)` or `aggregate([aggregators])`.
 
-        An empty batch gives the aggregator's zero (Trident rules 1.3).
+        A combiner or reducer gives one tuple, of an empty batch too (Trident rules 1.3); a general `Aggregator` gives
+        what it emits. The fields are the outputs alone; several aggregators are a chain (see `chained_agg`).
         """
-        return self._aggregate((), args)
+        return self._aggregate("aggregate", (), args)
 
-    def _aggregate(self, group: tuple[str, ...], args: tuple[Any, ...]) -> Stream:
-        found = parse_aggregations("aggregate", args, self.output_fields)
-        fields = group + added("aggregate", [one.output for one in found], group)
-        return self._add(nodes.AggregateNode, fields=fields, group=group, aggregations=found)
+    def partition_aggregate(self, *args: Any) -> Stream:
+        """As `aggregate`, for each partition of a batch by itself, empty partitions too."""
+        return self._aggregate("partition_aggregate", (), args, partitioned=True)
 
-    def persistent_aggregate(self, state: DeltaState, *args: Any) -> TridentState:
-        """Keep an aggregate of the whole stream: `persistent_aggregate(state, [fields,] aggregator, output)`."""
-        return self._persistent_aggregate(state, (), args)
+    def chained_agg(self) -> ChainedAggregation:
+        """Several aggregators over the same tuples: `chained_agg().aggregate(...).aggregate(...).chain_end()`."""
+        return ChainedAggregation(self, ())
 
-    def _persistent_aggregate(self, state: DeltaState, group: tuple[str, ...], args: tuple[Any, ...]) -> TridentState:
-        found = parse_aggregations("persistent_aggregate", args, self.output_fields)
-        values = added("persistent_aggregate", [one.output for one in found], group)
-        return self._persist(state, LOG, group, values, group=group, aggregations=found)
-
-    def partition_persist(
-        self, state: DeltaState, fields: FieldNames | None = None, updater: Any = None
-    ) -> TridentState:
-        """Keep the tuples themselves in a state: all fields, or `fields`. One append a batch."""
-        if updater is not None:
-            raise FunctionError(
-                "partition_persist", "a user's own updater is not supported", hint="leave `updater` out"
-            )
-        inputs = require("partition_persist", fields, self.output_fields) or self.output_fields
-        return self._persist(state, ROWS, (), added("partition_persist", inputs, ()), inputs=inputs)
-
-    def _persist(
-        self, state: DeltaState, layout: str, keys: tuple[str, ...], values: tuple[str, ...], **more: Any
-    ) -> TridentState:
-        operation = "partition_persist" if layout == ROWS else "persistent_aggregate"
-        if not isinstance(state, DeltaState):
-            raise FunctionError(operation, f"{state!r} is not a state", hint='write DeltaState("name")')
-        if state.layout not in (None, layout):
-            raise FunctionError(
-                operation, f'state "{state.name}" has layout {state.layout}; this operation writes {layout}'
-            )
-        fields = keys + values
-        storable(fields)
-        self._topology.claim_state(state.name)
-        stream = self._add(nodes.PersistNode, fields=fields, state=state, **more)
-        return TridentState(state, keys, values, stream.node, stream)
-
-    def state_query(
-        self, state: TridentState | DeltaState | str, fields: FieldNames | None, function: Any, outputs: FieldNames
+    def _aggregate(
+        self, operation: str, group: tuple[str, ...], args: tuple[Any, ...], *, partitioned: bool = False
     ) -> Stream:
-        """Append what a state holds for each tuple: `state_query(state, fields, MapGet(), outputs)`.
+        found = parse_aggregations(operation, args, self.output_fields)
+        return self._aggregated(operation, group, found, partitioned=partitioned)
 
-        Inside a stream the state is read as of the batch's own txid; in a query stream at the latest committed batch.
-        """
-        return self._state_query((), state, fields, function, outputs)
-
-    def _state_query(
-        self,
-        group: tuple[str, ...],
-        state: TridentState | DeltaState | str,
-        fields: FieldNames | None,
-        function: Any,
-        outputs: FieldNames,
+    def _aggregated(
+        self, operation: str, group: tuple[str, ...], chain: tuple[nodes.Aggregation, ...], *, partitioned: bool
     ) -> Stream:
-        name = state_name(state)
-        inputs = require("state_query", fields, self.output_fields)
-        new = added("state_query", outputs, self.output_fields)
-        # By name and not by the handle's node: the handle may be another topology's.
-        writer = next((node for node in self._topology.persists if node.state.name == name), None)
-        check_query(name, writer, inputs, function, new)
-        return self._add(
-            nodes.StateQueryNode,
-            fields=self.output_fields + new,
-            state=name,
-            state_node=writer.id if writer else None,
-            inputs=inputs,
-            function=function,
-            outputs=new,
-            group=group,
-        )
+        fields = group + added(operation, [output for one in chain for output in one.outputs], group)
+        return self._add(nodes.AggregateNode, fields=fields, group=group, aggregations=chain, partitioned=partitioned)
+
+    def apply_assembly(self, assembly: Assembly) -> Any:
+        """What `assembly.apply(stream)` makes of this stream: a piece of a topology under one name, e.g. `FirstN(3)`."""
+        if not callable(getattr(assembly, "apply", None)):
+            raise FunctionError("apply_assembly", f"{assembly!r} has no apply(stream)")
+        return assembly.apply(self)
 
     def gate(self, *checks: Any, name: str | None = None) -> Stream:
         """Put data checks here: `gate(warn(...), drop(...), fail(...), name=...)` or `gate(Gate(...))`.
@@ -209,59 +150,3 @@ class Stream:
         gate.validate(self.output_fields)
         self._topology.claim_gate(gate.name)
         return self._add(nodes.GateNode, gate=gate)
-
-    def _add(self, kind: type[nodes.Node], *, fields: Sequence[str] | None = None, **more: Any) -> Stream:
-        graph = self._topology.graph
-        node = kind(
-            id=graph.next_id(),
-            parents=(self._node,),
-            fields=self.output_fields if fields is None else tuple(fields),
-            name=self._name,
-            at=nodes.CodeLocation.of_caller(),
-            **more,
-        )
-        return Stream(self._topology, graph.add(node).id, self._name)
-
-
-class GroupedStream:
-    """A stream whose aggregates are per group; made by `Stream.group_by`."""
-
-    def __init__(self, stream: Stream, group: tuple[str, ...]) -> None:
-        self._stream, self._group = stream, group
-
-    @property
-    def group_fields(self) -> tuple[str, ...]:
-        return self._group
-
-    @property
-    def output_fields(self) -> tuple[str, ...]:
-        return self._stream.output_fields
-
-    def name(self, name: str) -> GroupedStream:
-        """The same grouped stream; operations that follow carry the name."""
-        return GroupedStream(self._stream.name(name), self._group)
-
-    def to_stream(self) -> Stream:
-        """The stream without its grouping."""
-        return self._stream
-
-    def each(self, *args: Any) -> GroupedStream:
-        """As `Stream.each`; the grouping stays."""
-        return GroupedStream(self._stream.each(*args), self._group)
-
-    def aggregate(self, *args: Any) -> Stream:
-        """Aggregate each group of each batch; an empty batch gives nothing. Fields: the group's, then the outputs."""
-        return self._stream._aggregate(self._group, args)
-
-    def persistent_aggregate(self, state: DeltaState, *args: Any) -> TridentState:
-        """Keep an aggregate a key over all batches: `persistent_aggregate(state, [fields,] aggregator, output)`.
-
-        `persistent_aggregate(state, [Count("n"), Sum("x", "sum_x")])` keeps several values a key in one state.
-        """
-        return self._stream._persistent_aggregate(state, self._group, args)
-
-    def state_query(
-        self, state: TridentState | DeltaState | str, fields: FieldNames | None, function: Any, outputs: FieldNames
-    ) -> Stream:
-        """As `Stream.state_query`, with the tuples brought to the partition of their key first."""
-        return self._stream._state_query(self._group, state, fields, function, outputs)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from pipelines.errors import BadNameError, DefinitionError
+from pipelines.errors import BadNameError, DefinitionError, FunctionError
 from pipelines.graph import nodes
 from pipelines.graph.expressions import fields_of_sql
-from pipelines.graph.fields import added, checked_name, parse_ddl, require
+from pipelines.graph.fields import FieldNames, added, checked_name, parse_ddl, require
+from pipelines.trident.combining import joined, merged, multi_reduced
+from pipelines.trident.states import DeltaState, FixedState, TridentState
+from pipelines.trident.steps import checked_resources
 from pipelines.trident.stream import Stream
 
 
@@ -26,6 +30,8 @@ class TridentTopology:
         self.name = checked_name("topology", name)
         self.description = description
         self.graph = nodes.Graph()
+        self.resource_defaults: dict[str, float] = {}
+        self.coordinator_resources: dict[str, float] = {}
         self._streams: set[str] = set()
         self._states: set[str] = set()
         self._gates: set[str] = set()
@@ -42,7 +48,14 @@ class TridentTopology:
         Raises:
             BadNameError: for a name that is not legal or is taken.
             FieldError: if `slice_by` names a field that the source does not have.
+            FunctionError: if `source` is not a source.
         """
+        if not all(hasattr(source, wanted) for wanted in ("fields", "schema", "stream", "bounded")):
+            raise FunctionError(
+                "new_stream",
+                f"{source!r} is not a source",
+                hint="use one of pipelines.sources, or PythonSource for your own",
+            )
         fields = added("new_stream", tuple(source.fields), ())
         if slice_by is not None:
             require(f"new_stream {name} slice_by", fields_of_sql("slice_by", slice_by), fields)
@@ -57,6 +70,102 @@ class TridentTopology:
         """
         fields = tuple(column for column, _ in parse_ddl(schema))
         return self._spout(nodes.QuerySpoutNode, name, fields, schema=schema)
+
+    def new_static_state(self, state: DeltaState | FixedState) -> TridentState:
+        """A state that this topology only reads: a table of the lake that something else writes, or rows given in code.
+
+        A query needs no static state for a table of the lake: `state_query("name", ...)` reads it as well.
+
+        Raises:
+            FunctionError: if it is neither.
+            BadNameError: if the topology has a state of this name.
+        """
+        if not isinstance(state, DeltaState | FixedState):
+            raise FunctionError(
+                "new_static_state", f"{state!r} is not a state", hint="give a DeltaState or a FixedState"
+            )
+        self.claim_state(state.name)
+        keys = tuple(state.keys) if isinstance(state, FixedState) else ()
+        fields = state.fields if isinstance(state, FixedState) else ()
+        node = nodes.StaticStateNode(
+            id=self.graph.next_id(),
+            parents=(),
+            fields=fields,
+            at=nodes.CodeLocation.of_caller(),
+            state=state,
+            keys=keys,
+        )
+        source = Stream(self, self.graph.add(node).id)
+        return TridentState(state, keys, tuple(name for name in fields if name not in keys), node.id, source)
+
+    def merge(self, *streams: Any, outputs: FieldNames | None = None) -> Stream:
+        """The tuples of all streams as one; fields are matched by position (Trident rules 1.1).
+
+        Args:
+            streams: one or more, or one list of them, with the same number of fields.
+            outputs: names of the fields; None: those of the first stream.
+
+        Raises:
+            FunctionError: if the numbers of fields differ, or a stream is of another topology.
+            MixedSpoutsError: if one is a query stream.
+        """
+        given = streams[0] if len(streams) == 1 and isinstance(streams[0], list | tuple) else streams
+        return merged(self, given, outputs)
+
+    def join(self, *args: Any, kind: str | Sequence[str] = "inner", mode: str = nodes.COMPACT, **named: Any) -> Stream:
+        """Join streams on equal fields, batch by batch (Trident rules 8); null equals null.
+
+        `join(left, left_fields, right, right_fields, outputs)` or `join([s1, s2, s3], [f1, f2, f3], outputs)`.
+
+        Args:
+            args: the streams, their join fields, the names of the fields that come out; `outputs` may be named.
+            kind: `"inner"`, `"outer"` (any side may be absent: its fields are null), or one of them for each side:
+                `mixed(INNER, OUTER)` keeps every tuple of the left.
+            mode: `"compact"`: the join fields once, then the other fields of each stream; `"preserve"`: all fields of
+                each stream in their own order, the join fields repeated.
+
+        Raises:
+            FieldError: if a join field is not there.
+            FunctionError: if numbers of streams, fields, kinds or outputs do not fit.
+            MixedSpoutsError: if one is a query stream.
+        """
+        if set(named) - {"outputs"}:
+            raise FunctionError("join", f"does not take {', '.join(named)}")
+        args = (*args, *named.values())
+        if len(args) == 5:
+            return joined(self, [args[0], args[2]], [args[1], args[3]], args[4], kind, mode)
+        if len(args) == 3 and all(isinstance(one, list | tuple) for one in args[:2]):
+            return joined(self, args[0], args[1], args[2], kind, mode)
+        raise FunctionError(
+            "join", "takes (left, left_fields, right, right_fields, outputs) or ([streams], [fields], outputs)"
+        )
+
+    def multi_reduce(
+        self, streams: Sequence[Any], inputs: Sequence[FieldNames | None] | None, reducer: Any, outputs: Any
+    ) -> Stream:
+        """Reduce the tuples of several streams together, per partition of a batch, or per group (Trident rules 1.1).
+
+        Args:
+            streams: streams, or grouped streams with the same number of group fields.
+            inputs: for each stream the fields that the reducer sees (None: all); None: all of all.
+            reducer: a MultiReducer.
+            outputs: the fields that come out, exactly these (a group's own fields are the reducer's to emit): names, or
+                a schema with types (`"word string, n bigint"`).
+
+        Raises:
+            FieldError, FunctionError, MixedSpoutsError: as of `join`.
+        """
+        return multi_reduced(self, streams, inputs, reducer, outputs)
+
+    def set_resource_defaults(self, **kinds: float) -> TridentTopology:
+        """What each operation needs that does not say it itself: `set_resource_defaults(cpu=10, memory=128)`."""
+        self.resource_defaults.update(checked_resources("set_resource_defaults", kinds))
+        return self
+
+    def set_coordinator_resources(self, **kinds: float) -> TridentTopology:
+        """What a batch group's coordinator (the driver) needs, over the defaults."""
+        self.coordinator_resources.update(checked_resources("set_coordinator_resources", kinds))
+        return self
 
     def _spout(
         self, kind: type[nodes.SpoutNode] | type[nodes.QuerySpoutNode], name: str, fields: tuple[str, ...], **more: Any
@@ -77,9 +186,9 @@ class TridentTopology:
         return Stream(self, self.graph.add(node).id)
 
     def claim_state(self, name: str) -> None:
-        """A state has one writer: two would mix their txids."""
+        """A state has one writer, since two would mix their txids; and a static state is not written."""
         if name in self._states:
-            raise BadNameError("state", name, "is written by another operation of this topology")
+            raise BadNameError("state", name, "is taken by another state of this topology")
         self._states.add(name)
 
     def claim_gate(self, name: str) -> None:
@@ -108,9 +217,27 @@ class TridentTopology:
     def persists(self) -> tuple[nodes.PersistNode, ...]:
         return tuple(node for node in self.graph if isinstance(node, nodes.PersistNode))
 
-    def spout_of(self, node_id: int) -> nodes.Node:
-        """The spout that leads to a node."""
-        found = [n for n in self.graph.ancestors(node_id) if isinstance(n, nodes.SpoutNode | nodes.QuerySpoutNode)]
+    @property
+    def static_states(self) -> tuple[nodes.StaticStateNode, ...]:
+        return tuple(node for node in self.graph if isinstance(node, nodes.StaticStateNode))
+
+    def holder_of(self, state: str) -> nodes.PersistNode | nodes.StaticStateNode | None:
+        """The node that writes a state or names it as static; None if it is not of this topology."""
+        holders: tuple[nodes.PersistNode | nodes.StaticStateNode, ...] = (*self.persists, *self.static_states)
+        return next((node for node in holders if node.state.name == state), None)
+
+    def spouts_of(self, node_id: int) -> tuple[nodes.SpoutNode | nodes.QuerySpoutNode, ...]:
+        """The spouts whose tuples can reach a node, in the order of their definition."""
+        found = self.graph.ancestors(node_id)
+        return tuple(node for node in found if isinstance(node, nodes.SpoutNode | nodes.QuerySpoutNode))
+
+    def spout_of(self, node_id: int) -> nodes.SpoutNode | nodes.QuerySpoutNode:
+        """The one spout that leads to a node.
+
+        Raises:
+            DefinitionError: if there are several, or none.
+        """
+        found = self.spouts_of(node_id)
         if len(found) != 1:
             raise DefinitionError(f"node {node_id} of {self.name} has {len(found)} sources; expected one")
         return found[0]

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from pipelines.aggregators import (
     BUILT_IN,
     Average,
+    Collect,
     ColumnAggregator,
     CombinerAggregator,
     Count,
+    DistinctCount,
     Max,
     Min,
     ReducerAggregator,
@@ -39,6 +41,8 @@ DIRECT: dict[type[ColumnAggregator], Callable[[list[Any]], Any]] = {
         if any(v is not None for v in values)
         else None
     ),
+    DistinctCount: lambda values: len({v for v in values if v is not None}),
+    Collect: lambda values: sorted(v for v in values if v is not None),
 }
 
 
@@ -77,7 +81,8 @@ def test_zero_changes_nothing(kind: type[ColumnAggregator], values: list[Any]) -
 
 
 @pytest.mark.parametrize(
-    ("aggregator", "zero"), [(Count(), 0), (Sum(), 0), (Min(), None), (Max(), None), (Average(), None)]
+    ("aggregator", "zero"),
+    [(Count(), 0), (Sum(), 0), (Min(), None), (Max(), None), (Average(), None), (DistinctCount(), 0), (Collect(), [])],
 )
 def test_rule_1_3_the_value_of_nothing(aggregator: ColumnAggregator, zero: Any) -> None:
     assert aggregator.finish(aggregator.zero()) == zero
@@ -130,4 +135,6 @@ def test_a_state_table_can_name_every_built_in() -> None:
         "Min": None,
         "Max": None,
         "Average": None,
+        "DistinctCount": 0,
+        "Collect": [],
     }

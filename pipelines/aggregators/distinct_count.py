@@ -1,0 +1,62 @@
+"""DistinctCount: how many different values a field has, exactly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pipelines.aggregators.base import ColumnAggregator
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+
+class DistinctCount(ColumnAggregator):
+    """Number of different non-null values of one field, as bigint; 0 if there are none.
+
+    The partial value is the array of the different values itself, so that batches can be folded: a key costs as much
+    room as it has values.
+    """
+
+    def init(self, *values: Any) -> list[Any]:
+        return [] if values[0] is None else [values[0]]
+
+    def combine(self, a: list[Any], b: list[Any]) -> list[Any]:
+        known = {_identity(value) for value in a}
+        return a + [value for value in b if _identity(value) not in known]
+
+    def zero(self) -> list[Any]:
+        return []
+
+    def finish(self, value: list[Any]) -> int:
+        return len(value)
+
+    def partial(self, *inputs: Column) -> Column:
+        from pyspark.sql import functions as F
+
+        return F.collect_set(inputs[0])
+
+    def fold(self, value: Column) -> Column:
+        from pyspark.sql import functions as F
+
+        return F.array_distinct(F.flatten(F.collect_list(value)))
+
+    def result(self, value: Column) -> Column:
+        from pyspark.sql import functions as F
+
+        return F.size(value).cast("bigint")
+
+    def fold_sql(self, column: str) -> str:
+        return f"array_distinct(flatten(array_agg({column})))"
+
+    def result_sql(self, column: str) -> str:
+        # The length of an empty list is null in DataFusion.
+        return f"CAST(coalesce(array_length({self.fold_sql(column)}), 0) AS BIGINT)"
+
+
+def _identity(value: Any) -> Any:
+    """A hashable stand-in: all NaN are one value, as in Spark."""
+    if isinstance(value, float) and value != value:
+        return "NaN", float
+    if isinstance(value, dict):
+        return tuple((key, _identity(item)) for key, item in value.items())
+    return tuple(_identity(item) for item in value) if isinstance(value, list | tuple) else value

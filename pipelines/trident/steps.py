@@ -1,0 +1,89 @@
+"""What every part of a Stream stands on: its topology, its node, and adding a node behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+from pipelines.errors import FunctionError
+from pipelines.graph import nodes
+from pipelines.graph.fields import checked_name
+
+if TYPE_CHECKING:
+    from pipelines.trident.topology import TridentTopology
+
+
+def checked_resources(operation: str, kinds: dict[str, float]) -> tuple[tuple[str, float], ...]:
+    """Resources by kind, in order of their names.
+
+    Raises:
+        FunctionError: if there is none, or one is not a number from 0.
+    """
+    if not kinds:
+        raise FunctionError(operation, "takes at least one kind, e.g. cpu=50, memory=1024")
+    for kind, value in kinds.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            raise FunctionError(operation, f"{kind}={value!r} is not a number from 0")
+    return tuple(sorted((kind, float(value)) for kind, value in kinds.items()))
+
+
+class Steps:
+    """The base of `Stream`. Immutable but for what is said of its last node: a hint, resources."""
+
+    def __init__(self, topology: TridentTopology, node: int, name: str | None = None) -> None:
+        self._topology, self._node, self._name = topology, node, name
+
+    @property
+    def output_fields(self) -> tuple[str, ...]:
+        """The fields of the stream's tuples, in order."""
+        return self._topology.graph[self._node].fields
+
+    @property
+    def node(self) -> int:
+        """Id of the node whose output this stream is."""
+        return self._node
+
+    def name(self, name: str) -> Self:
+        """The same stream; operations that follow carry the name (Trident rules 1.2, metadata)."""
+        return type(self)(self._topology, self._node, checked_name("stream", name))
+
+    def parallelism_hint(self, tasks: int) -> Self:
+        """In how many tasks the operation before runs, and all others back to and on to a repartition (rules 3.9).
+
+        The largest hint between two repartitions wins. Said right behind a repartition it concerns nothing, as in the
+        original: hint what follows.
+
+        Raises:
+            FunctionError: if it is not a positive whole number.
+        """
+        if isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < 1:
+            raise FunctionError("parallelism_hint", f"takes a positive whole number; got {tasks!r}")
+        self._topology.graph.replace(replace(self._topology.graph[self._node], hint=tasks))
+        return self
+
+    def set_resources(self, **kinds: float) -> Self:
+        """What the operation before needs, by kind: `set_resources(cpu=50, memory=1024)` (rules 3.10).
+
+        cpu in percent of a core, memory and off_heap in MB. What is said again replaces its kind.
+
+        Raises:
+            FunctionError: if a value is not a number from 0.
+        """
+        node = self._topology.graph[self._node]
+        new = dict(checked_resources("set_resources", kinds))
+        self._topology.graph.replace(replace(node, resources=tuple(sorted({**dict(node.resources), **new}.items()))))
+        return self
+
+    def _add(self, node_type: type[nodes.Node], /, *, fields: Sequence[str] | None = None, **more: Any) -> Self:
+        """The stream of a new node behind this one."""
+        graph = self._topology.graph
+        node = node_type(
+            id=graph.next_id(),
+            parents=(self._node,),
+            fields=self.output_fields if fields is None else tuple(fields),
+            name=self._name,
+            at=nodes.CodeLocation.of_caller(),
+            **more,
+        )
+        return type(self)(self._topology, graph.add(node).id, self._name)
