@@ -16,8 +16,8 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from pipelines.errors import TrideltaError
-from pipelines.jars import cache_folder, jar_paths
+from pipelines.errors import JarsError, TrideltaError
+from pipelines.jars import cache_folder, jar_paths, kafka_paths
 from pipelines.java import Java, find_java
 
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -89,7 +89,7 @@ def settings(master: str, *, java: Java, cache: Path) -> dict[str, str]:
     if is_local(master):
         # All of a local Spark is in this process: nothing needs to be reached from outside, or with the network down.
         return chosen | {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-    return chosen | {"spark.jars": ",".join(jars)}
+    return chosen | {"spark.jars": ",".join([*jars, *map(str, _kafka_jars(cache))])}
 
 
 def java_options(java: Java, cache: Path) -> str:
@@ -150,7 +150,7 @@ def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
     extra = conf.pop("spark.driver.extraJavaOptions", "")
     chosen["spark.driver.extraJavaOptions"] = f"{chosen['spark.driver.extraJavaOptions']} {extra}".strip()
     chosen |= {"spark.app.name": app, **conf}
-    _prepare_environment(java, local=is_local(master))
+    _prepare_environment(java, cache, local=is_local(master))
     spark_conf = SparkConf(loadDefaults=False).setAll(list(chosen.items()))
     if SparkContext._gateway is None:
         gateway = launch_gateway(spark_conf, {"stderr": subprocess.PIPE})
@@ -159,9 +159,23 @@ def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
     return SparkSession.builder.config(conf=spark_conf).getOrCreate()
 
 
-def _prepare_environment(java: Java, *, local: bool) -> None:
+def _kafka_jars(cache: Path) -> list[Path]:
+    """Kafka's jars, or none: a session without them does everything but read Kafka, and that source says what is missing."""
+    try:
+        return kafka_paths(cache)
+    except JarsError:
+        return []
+
+
+def _prepare_environment(java: Java, cache: Path, *, local: bool) -> None:
     """Sets what Spark reads from the environment before the JVM starts."""
     os.environ["JAVA_HOME"] = str(java.home)
+    # At the end of the class path: the archive fits as long as the path only grows there, and a flow without Kafka never
+    # opens these jars. `spark.driver.extraClassPath` comes first in the path.
+    path = [entry for entry in os.environ.get("SPARK_DIST_CLASSPATH", "").split(os.pathsep) if entry]
+    path += [jar for jar in map(str, _kafka_jars(cache)) if jar not in path]
+    if path:
+        os.environ["SPARK_DIST_CLASSPATH"] = os.pathsep.join(path)
     if local:
         # Another Spark on this machine, or another Python for the workers, fails late and in words nobody understands.
         os.environ |= {"SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable}
