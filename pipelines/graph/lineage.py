@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import singledispatch
-from typing import Protocol
+from typing import Any, Protocol
 
+from pipelines.errors import FieldError
 from pipelines.graph import nodes
 from pipelines.graph.fields import distinct
 
@@ -29,65 +30,168 @@ class HasGraph(Protocol):
 def lineage(topology: HasGraph, node_id: int) -> dict[str, tuple[Origin, ...]]:
     """The origins of every output field of a node: `{"count": (("sentences", "sentence"),)}`.
 
-    Only where values come from counts; what decides whether a row is there does not: a filter, a gate and the keys of a
-    group leave no trace in the fields beside them. The rules:
+    Only where values come from counts; what decides whether a row is there does not: a filter, a gate, a repartition,
+    min and max and the keys of a group leave no trace in the fields beside them. The rules:
 
     - `each`: the outputs come from all inputs; `map` and `flat_map`: every field from all fields;
     - an aggregate: from its input fields. `Count` looks at no field, so its output has an empty tuple;
-    - a state query: from the state's column, as (state, column), and no further: the state has a lineage of its own.
+    - a merge: from the fields at the same place of all streams; a join: each field from the one that it shows, a key of
+      a compact join from the keys of all sides (an absent side's comes from another); a multi-reduce: from all inputs and
+      group fields of all streams;
+    - a state query: from the state's column, as (state, column), and no further: the state has a lineage of its own. Of
+      a query function written in Python: from its inputs and all values of the state;
+    - a state with an updater: from the updater's inputs, and so what the updater emits;
+    - new values: as the state's fields.
+
+    A function, aggregator, reducer, updater or query function may know better: its attribute `lineage`, a mapping from
+    outputs to the inputs that each comes from, wins for the outputs that it names.
+
+    Raises:
+        FieldError: if a declared lineage names an input that the function does not have.
     """
     found: dict[int, Lineage] = {}
     for node in topology.graph.ancestors(node_id):
-        merged: dict[str, tuple[Origin, ...]] = {}
-        for parent in node.parents:
-            for field, origins in found[parent].items():
-                merged[field] = distinct((*merged.get(field, ()), *origins))
-        found[node.id] = _step(node, merged, topology.graph)
+        found[node.id] = _step(node, tuple(found[parent] for parent in node.parents), topology.graph)
     return dict(found[node_id])
 
 
-def _from(above: Lineage, fields: tuple[str, ...]) -> tuple[Origin, ...]:
+Above = tuple[Lineage, ...]
+"""The lineage of each parent."""
+
+
+def _from(above: Lineage, fields: Iterable[str]) -> tuple[Origin, ...]:
     return distinct(origin for field in fields for origin in above[field])
 
 
+def _all(origins: Iterable[tuple[Origin, ...]]) -> tuple[Origin, ...]:
+    return distinct(origin for some in origins for origin in some)
+
+
+def _made(
+    function: Any, inputs: Mapping[str, tuple[Origin, ...]], outputs: Iterable[str], more: tuple[Origin, ...] = ()
+) -> dict[str, tuple[Origin, ...]]:
+    """The outputs of a function: as it declares them, else from all its inputs and `more`."""
+    declared: Mapping[str, Sequence[str]] = getattr(function, "lineage", None) or {}
+    for name in (name for names in declared.values() for name in names):
+        if name not in inputs:
+            raise FieldError(f"lineage of {function}", name, tuple(inputs))
+    everything = _all((*inputs.values(), more))
+    return {
+        output: _all(inputs[name] for name in declared[output]) if output in declared else everything
+        for output in outputs
+    }
+
+
 @singledispatch
-def _step(node: nodes.Node, above: Lineage, graph: nodes.Graph) -> Lineage:
-    """Filters, gates, peeks and projections: the fields as they were."""
-    return {field: above[field] for field in node.fields}
+def _step(node: nodes.Node, above: Above, graph: nodes.Graph) -> Lineage:
+    """Filters, gates, peeks, repartitions, extremes and projections: the fields as they were."""
+    return {field: above[0][field] for field in node.fields}
 
 
 @_step.register(nodes.SpoutNode)
 @_step.register(nodes.QuerySpoutNode)
-def _spout(node: nodes.SpoutNode | nodes.QuerySpoutNode, above: Lineage, graph: nodes.Graph) -> Lineage:
+def _spout(node: nodes.SpoutNode | nodes.QuerySpoutNode, above: Above, graph: nodes.Graph) -> Lineage:
     return {field: ((node.stream, field),) for field in node.fields}
 
 
 @_step.register
-def _each(node: nodes.EachNode, above: Lineage, graph: nodes.Graph) -> Lineage:
-    return {**above, **dict.fromkeys(node.outputs, _from(above, node.inputs))}
+def _static_state(node: nodes.StaticStateNode, above: Above, graph: nodes.Graph) -> Lineage:
+    return {field: ((node.state.name, field),) for field in node.fields}
 
 
 @_step.register
-def _map(node: nodes.MapNode, above: Lineage, graph: nodes.Graph) -> Lineage:
-    return dict.fromkeys(node.fields, _from(above, tuple(above)))
-
-
-@_step.register(nodes.AggregateNode)
-@_step.register(nodes.PersistNode)
-def _aggregate(node: nodes.AggregateNode | nodes.PersistNode, above: Lineage, graph: nodes.Graph) -> Lineage:
-    outputs = {one.output: _from(above, one.inputs) for one in node.aggregations}
-    return {field: outputs[field] if field in outputs else above[field] for field in node.fields}
+def _each(node: nodes.EachNode, above: Above, graph: nodes.Graph) -> Lineage:
+    return {**above[0], **_made(node.function, {name: above[0][name] for name in node.inputs}, node.outputs)}
 
 
 @_step.register
-def _state_query(node: nodes.StateQueryNode, above: Lineage, graph: nodes.Graph) -> Lineage:
-    writer = None if node.state_node is None else graph[node.state_node]
-    columns = {output: ((node.state, _column(output, writer)),) for output in node.outputs}
-    return {**above, **columns}
+def _map(node: nodes.MapNode, above: Above, graph: nodes.Graph) -> Lineage:
+    return _made(node.function, above[0], node.fields)
 
 
-def _column(output: str, writer: nodes.Node | None) -> str:
-    """The state's column that a query's output shows: the one of its name, else the state's only value."""
-    if not isinstance(writer, nodes.PersistNode) or output in writer.fields or len(writer.aggregations) != 1:
+@_step.register
+def _aggregate(node: nodes.AggregateNode, above: Above, graph: nodes.Graph) -> Lineage:
+    return {**{field: above[0][field] for field in node.group}, **_aggregations(node.aggregations, above[0])}
+
+
+@_step.register
+def _persist(node: nodes.PersistNode, above: Above, graph: nodes.Graph) -> Lineage:
+    """The state's fields; with an updater what it emits as well, for a stream of new values."""
+    if node.updater is not None:
+        inputs = {name: above[0][name] for name in node.inputs}
+        return _made(node.updater, inputs, distinct((*node.fields, *node.outputs)))
+    outputs = _aggregations(node.aggregations, above[0])
+    return {field: outputs[field] if field in outputs else above[0][field] for field in node.fields}
+
+
+def _aggregations(chain: Iterable[nodes.Aggregation], above: Lineage) -> dict[str, tuple[Origin, ...]]:
+    found: dict[str, tuple[Origin, ...]] = {}
+    for one in chain:
+        found |= _made(one.aggregator, {name: above[name] for name in one.inputs}, one.outputs)
+    return found
+
+
+@_step.register
+def _merge(node: nodes.MergeNode, above: Above, graph: nodes.Graph) -> Lineage:
+    columns = zip(*(parent.values() for parent in above), strict=True)
+    return {field: _all(origins) for field, origins in zip(node.fields, columns, strict=True)}
+
+
+@_step.register
+def _join(node: nodes.JoinNode, above: Above, graph: nodes.Graph) -> Lineage:
+    if node.mode == nodes.PRESERVE:
+        columns = [origins for parent in above for origins in parent.values()]
+    else:
+        keys = zip(*(_columns(parent, side.keys) for parent, side in zip(above, node.sides, strict=True)), strict=True)
+        columns = [_all(origins) for origins in keys]
+        for parent, side in zip(above, node.sides, strict=True):
+            columns += _columns(parent, side.values)
+    return dict(zip(node.fields, columns, strict=True))
+
+
+def _columns(above: Lineage, fields: Iterable[str]) -> list[tuple[Origin, ...]]:
+    return [above[field] for field in fields]
+
+
+@_step.register
+def _multi_reduce(node: nodes.MultiReduceNode, above: Above, graph: nodes.Graph) -> Lineage:
+    """Fields before the outputs are the groups', by position; a declared lineage means an input of any stream."""
+    groups = node.groups or ((),) * len(above)
+    inputs: dict[str, tuple[Origin, ...]] = {}
+    for parent, group, names in zip(above, groups, node.inputs, strict=True):
+        for name in (*group, *names):
+            inputs[name] = distinct((*inputs.get(name, ()), *parent[name]))
+    by_place = zip(*(_columns(parent, group) for parent, group in zip(above, groups, strict=True)), strict=True)
+    leading = node.fields[: len(node.fields) - len(node.outputs)]
+    keys = {field: _all(origins) for field, origins in zip(leading, by_place, strict=False)}
+    return {**keys, **_made(node.reducer, inputs, node.outputs)}
+
+
+@_step.register
+def _state_query(node: nodes.StateQueryNode, above: Above, graph: nodes.Graph) -> Lineage:
+    holder = None if node.state_node is None else graph[node.state_node]
+    if not node.types:
+        columns = {output: ((node.state, _column(node, place, holder)),) for place, output in enumerate(node.outputs)}
+        return {**above[0], **columns}
+    values = _values(holder) or node.outputs
+    shown = tuple((node.state, name) for name in values)
+    return {**above[0], **_made(node.function, {name: above[0][name] for name in node.inputs}, node.outputs, shown)}
+
+
+def _values(holder: nodes.Node | None) -> tuple[str, ...]:
+    """The fields of a state that are not keys; of one whose table alone knows them, none."""
+    if isinstance(holder, nodes.PersistNode | nodes.StaticStateNode):
+        keys = holder.group if isinstance(holder, nodes.PersistNode) else holder.keys
+        return tuple(name for name in holder.fields if name not in keys)
+    return ()
+
+
+def _column(node: nodes.StateQueryNode, place: int, holder: nodes.Node | None) -> str:
+    """The column that an output of a built-in query shows: of its name, else its place among all or among the values."""
+    output = node.outputs[place]
+    if holder is None or set(node.outputs) <= set(holder.fields):
         return output
-    return writer.aggregations[0].output
+    for fields in (_values(holder), holder.fields):
+        if len(fields) == len(node.outputs):
+            return fields[place]
+    return output
