@@ -25,9 +25,15 @@ class Source(Protocol):
     Attributes:
         fields: the fields of the tuples, in order.
         schema: the same as DDL with types.
+        max_parallelism: in how many tasks its tuples can start at most; None: no limit (Trident rules 3.9, 7).
+        sliceable: whether all of it can be read again by position, so that a backfill can replace a slice.
+        transactional: whether a replayed batch has the same rows (Trident rules 6); otherwise its states must be opaque.
     """
 
     schema: str
+    max_parallelism: int | None
+    sliceable: bool
+    transactional: bool
 
     @property
     def fields(self) -> tuple[str, ...]: ...
@@ -90,6 +96,9 @@ class FileSource:
     format: str = ""
     text: bool = True
     """Whether records are parsed from text, so that they can be malformed."""
+    max_parallelism: int | None = None
+    sliceable: bool = True
+    transactional: bool = True
 
     def __init__(
         self,

@@ -50,6 +50,9 @@ class DeltaTableSource:
         return tuple(name for name, _ in self._columns)
 
     text = False
+    max_parallelism: int | None = None
+    sliceable: bool = True
+    transactional: bool = True
 
     def __repr__(self) -> str:
         return f"DeltaTableSource({self.path!r})"
