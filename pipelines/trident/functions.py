@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipelines.errors import FunctionError
 from pipelines.graph.fields import parse_ddl
 
 _TYPES = {int: "bigint", float: "double", str: "string", bool: "boolean", bytes: "binary"}
+
+Declared = Mapping[str, Sequence[str]]
+"""A function's own word on its lineage: the inputs that each output comes from; of outputs left out: from all."""
 
 
 class ColumnFunction:
@@ -23,9 +26,16 @@ class ColumnFunction:
     reference engine and queries that need no Spark then use these.
     """
 
-    def __init__(self, call: Callable[..., Any] | None = None, name: str | None = None) -> None:
+    lineage: Declared | None = None
+    """Which inputs each output comes from, where not from all of them."""
+
+    def __init__(
+        self, call: Callable[..., Any] | None = None, name: str | None = None, *, lineage: Declared | None = None
+    ) -> None:
         self._call = call
         self._name = name or str(getattr(call, "__name__", type(self).__name__))
+        if declared := lineage or getattr(call, "lineage", None):
+            self.lineage = declared
 
     def __call__(self, *columns: Any) -> Any:
         if self._call is None:
@@ -51,10 +61,12 @@ class RowFunction:
     Args:
         call: the generator function; for `filter` a predicate.
         types: the Spark SQL types of the output fields in order, e.g. `("bigint",)`.
+        lineage: which inputs each output comes from, where not from all of them: `{"total": ["price", "tax"]}`.
     """
 
     call: Callable[..., Any]
     types: tuple[str, ...] = ()
+    lineage: Declared | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return getattr(self.call, "__name__", "function")
@@ -69,23 +81,29 @@ class ArrowFunction:
     Args:
         call: the function.
         types: the Spark SQL types of the output fields in order.
+        lineage: as of a `RowFunction`.
     """
 
     call: Callable[..., Any]
     types: tuple[str, ...] = ()
+    lineage: Declared | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return getattr(self.call, "__name__", "function")
 
 
-def row_function(types: str | Sequence[str]) -> Callable[[Callable[..., Any]], RowFunction]:
+def row_function(
+    types: str | Sequence[str], *, lineage: Declared | None = None
+) -> Callable[[Callable[..., Any]], RowFunction]:
     """Decorator: a Python generator as a row function, e.g. `@row_function("bigint")`."""
-    return lambda call: RowFunction(call, (types,) if isinstance(types, str) else tuple(types))
+    return lambda call: RowFunction(call, (types,) if isinstance(types, str) else tuple(types), lineage)
 
 
-def arrow_function(types: str | Sequence[str]) -> Callable[[Callable[..., Any]], ArrowFunction]:
+def arrow_function(
+    types: str | Sequence[str], *, lineage: Declared | None = None
+) -> Callable[[Callable[..., Any]], ArrowFunction]:
     """Decorator: a function over `pyarrow.Array`s as an Arrow function, e.g. `@arrow_function("double")`."""
-    return lambda call: ArrowFunction(call, (types,) if isinstance(types, str) else tuple(types))
+    return lambda call: ArrowFunction(call, (types,) if isinstance(types, str) else tuple(types), lineage)
 
 
 Function = ColumnFunction | RowFunction | ArrowFunction
@@ -108,7 +126,7 @@ def as_function(operation: str, given: Any, outputs: str | Sequence[str] | None)
         found = given.types or types
         if len(found) != len(names) and names:
             raise FunctionError(operation, f"{given} needs one type an output field; got {found} for {names}")
-        return type(given)(given.call, found), names
+        return replace(given, types=found), names
     if isinstance(given, ColumnFunction):
         return given, names
     if not callable(given):
@@ -123,7 +141,7 @@ def as_function(operation: str, given: Any, outputs: str | Sequence[str] | None)
                 f"the Python generator {given.__name__} does not say the types of {', '.join(names) or 'its rows'}",
                 hint=f'write the outputs as a schema ("{(names or ("x",))[0]} bigint") or use @row_function("bigint")',
             )
-        return RowFunction(given, types), names
+        return RowFunction(given, types, getattr(given, "lineage", None)), names
     return ColumnFunction(given), names
 
 
