@@ -68,6 +68,7 @@ class PlanRun:
         label: of the batch, for messages.
         state: gives the table and version that a state query reads.
         slices: the slices wanted (a bounded run: each is a batch of its own), or None for a stream's batch.
+        txid: of a stream's batch.
     """
 
     def __init__(
@@ -77,8 +78,9 @@ class PlanRun:
         label: str,
         state: Any,
         slices: tuple[str, ...] | None = None,
+        txid: int | None = None,
     ) -> None:
-        self.group, self.label, self.slices = group, label, slices
+        self.group, self.label, self.slices, self.txid = group, label, slices, txid
         self._state = state
         self._cached: list[DataFrame] = []
         self._observation: Observation | None = None

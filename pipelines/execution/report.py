@@ -23,7 +23,7 @@ class BatchReport:
     """One batch of a stream.
 
     `received` rows came from the source; `quarantined` of them went to quarantine (malformed records and dropped rows);
-    `gates` holds each gate's result as JSON (`GateResult.to_json()`).
+    `gates` holds each gate's result as JSON (`GateResult.to_json()`); `counters` what user functions counted.
     """
 
     flow: str
@@ -36,6 +36,7 @@ class BatchReport:
     seconds: float
     gates: tuple[Mapping[str, Any], ...] = ()
     skipped: bool = False
+    counters: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

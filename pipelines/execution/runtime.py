@@ -13,6 +13,7 @@ from pipelines.errors import BatchError, DefinitionError, ReadPointError, Unknow
 from pipelines.execution.bounded import BoundedRunner, check_sliced
 from pipelines.execution.checkpoint import Checkpoint
 from pipelines.execution.group import BatchGroup, group_name, spout_groups
+from pipelines.execution.hooks import Hook
 from pipelines.execution.listeners import Listener
 from pipelines.execution.report import BackfillReport, BatchReport, RunReport, SliceReport
 from pipelines.execution.streaming import REFUSE, StreamRunner, reason_of
@@ -38,6 +39,7 @@ class Runtime:
         spark: a classic session (`pipelines.spark_session()`).
         lake: where tables and checkpoints are.
         listeners: called around each commit (see `Listener`).
+        hooks: told a batch and stage what was emitted, received, committed, and what failed (see `Hook`).
         max_attempts: tries a batch before it is poison and the flow stops.
         lock_wait_seconds: how long to wait for another process that runs the same flow.
     """
@@ -48,11 +50,13 @@ class Runtime:
         lake: Lake,
         *,
         listeners: Sequence[Listener] = (),
+        hooks: Sequence[Hook] = (),
         max_attempts: int = 3,
         lock_wait_seconds: float = 30.0,
     ) -> None:
         self.spark, self.lake = spark, lake
         self._listeners, self._max_attempts, self._wait = tuple(listeners), max_attempts, lock_wait_seconds
+        self._hooks = tuple(hooks)
 
     # --- streams ----------------------------------------------------------------------------------------------------
 
@@ -240,6 +244,7 @@ class Runtime:
             max_attempts=self._max_attempts,
             lock_wait_seconds=max(self._wait, 600.0),
             on_batch=progress,
+            hooks=self._hooks,
         )
 
 

@@ -15,6 +15,7 @@ from pyspark.util import inheritable_thread_target
 from pipelines.execution.accounts import taken_off, with_hash
 from pipelines.execution.coordinator import Batch
 from pipelines.execution.group import BatchGroup, Sink
+from pipelines.execution.hooks import Counters, Hook, StageEvent, tell
 from pipelines.execution.plan_run import RECEIVED, REFUSED, XOR, PlanRun, observed
 from pipelines.execution.quarantine import NAME, table_columns
 from pipelines.execution.report import BatchReport, StateCommit
@@ -60,6 +61,8 @@ class StreamBatch:
         tracker: the batch protocol.
         listeners: told of each commit.
         sizes: rows of each state's last commit, kept from batch to batch.
+        hooks: told a stage.
+        counters: of the group's user functions.
     """
 
     def __init__(
@@ -69,8 +72,13 @@ class StreamBatch:
         tracker: BatchTracker,
         listeners: tuple[Listener, ...],
         sizes: dict[str, int],
+        hooks: tuple[Hook, ...] = (),
+        counters: Counters | None = None,
     ) -> None:
         self._group, self._epoch, self._tracker, self._listeners, self._sizes = group, epoch, tracker, listeners, sizes
+        self._hooks = hooks
+        self._counters = counters or Counters(group.spark, f"{group.topology.name}/{group.name}/")
+        self._started = time.monotonic()
 
     def run(self, batch: Batch, sources: Frames, position: Position) -> BatchReport:
         """Compute, commit and account for a batch.
@@ -79,7 +87,8 @@ class StreamBatch:
             GateError: a gate refused it; nothing behind the gate is committed.
             AccountingError: a stage received other than what was emitted.
         """
-        started = time.monotonic()
+        started = self._started = time.monotonic()
+        self._counters.start()
         self._tracker.commit_signal(batch)
         known = {sink.name: self._known(sink, batch.txid) for sink in self._group.sinks}
         commits = [self._replayed(sink, record) for sink in self._group.sinks if (record := known[sink.name])]
@@ -116,10 +125,14 @@ class StreamBatch:
             commits=tuple(sorted(commits, key=lambda commit: order[commit.state])),
             seconds=time.monotonic() - started,
             gates=gates,
+            counters=self._counters.since_start(),
         )
 
     def _plan_run(self, batch: Batch, sources: Frames) -> PlanRun:
-        return PlanRun(self._group, sources, f"batch {batch.txid}", lambda name: self._state_as_of(name, batch.txid))
+        def state(name: str) -> tuple[StateTable, int | None]:
+            return self._state_as_of(name, batch.txid)
+
+        return PlanRun(self._group, sources, f"batch {batch.txid}", state, txid=batch.txid)
 
     def _state_as_of(self, name: str, txid: int) -> tuple[StateTable, int | None]:
         """The table of a state query and the version to read.
@@ -166,7 +179,8 @@ class StreamBatch:
     def _commit(
         self, batch: Batch, run: PlanRun, claimed: Claims, sinks: list[Sink], position: Position
     ) -> list[StateCommit]:
-        frames = run.frames([sink.node.id for sink in sinks], claimed)
+        with self._counters.collected():
+            frames = run.frames([sink.node.id for sink in sinks], claimed)
         small = [sink for sink in sinks if self._is_small(sink, position)]
         results = self._compute(run, {sink.name: frames[sink.node.id] for sink in small})
         # All is computed before the first commit; the commits follow one another in topological order.
@@ -288,17 +302,41 @@ class StreamBatch:
     ) -> None:
         """Feed the tracker: what came in, what each state's part of the plan took in, and what its table says it holds."""
         self._tracker.emitted(batch, self._group.name, counts[RECEIVED], xor=counts.get(XOR))
+        self._tell_hooks("emitted", batch, self._group.name, counts[RECEIVED])
         for commit in commits:
             own = received.get(commit.state, counts)
             self._tracker.received(batch, commit.state, own[RECEIVED], xor=own.get(XOR))
+            self._tell_hooks("received", batch, commit.state, own[RECEIVED])
             held = self._held(commit, batch.txid)
             self._tracker.committed(batch, commit.state, emitted=commit.rows, committed=held)
+            self._tell_hooks("committed", batch, commit.state, held, commit.seconds)
 
     def _held(self, commit: StateCommit, txid: int) -> int:
         """Rows that the table's own log says this txid wrote."""
         table = next(sink.table for sink in self._group.sinks if sink.name == commit.state)
         found = [c for c in reversed(table.commits.batches()) if c.txid == txid][:1]
         return _committed_rows(found[0].metrics, commit.rows) if found else commit.rows
+
+    def failed(self, batch: Batch, reason: str) -> None:
+        """Tell the hooks that an attempt has failed."""
+        self._tell_hooks("failed", batch, self._group.name, 0, error=reason)
+
+    def _tell_hooks(
+        self, moment: str, batch: Batch, stage: str, rows: int, seconds: float | None = None, error: str | None = None
+    ) -> None:
+        if self._hooks:
+            event = StageEvent(
+                flow=self._group.topology.name,
+                group=self._group.name,
+                stage=stage,
+                txid=batch.txid,
+                attempt=batch.attempt,
+                rows=rows,
+                seconds=time.monotonic() - self._started if seconds is None else seconds,
+                counters=self._counters.since_start(),
+                error=error,
+            )
+            tell(self._hooks, moment, event)
 
     def _tell(self, moment: str, state: str, batch: Batch) -> None:
         for listener in self._listeners:

@@ -27,6 +27,7 @@ from pipelines.errors import (
 from pipelines.execution.checkpoint import Checkpoint, Epoch
 from pipelines.execution.coordinator import Batch, BatchState, Poison, RefusedError
 from pipelines.execution.group import BatchGroup
+from pipelines.execution.hooks import Counters, Hook
 from pipelines.execution.listeners import Listener
 from pipelines.execution.quarantine import NAME, refused_batch, table_columns
 from pipelines.execution.report import BatchReport
@@ -61,6 +62,7 @@ class StreamRunner:
         max_attempts: tries a batch before it is poison.
         lock_wait_seconds: how long to wait for another process that holds the checkpoint.
         on_batch: called with each batch's report.
+        hooks: told a stage of each batch.
     """
 
     def __init__(
@@ -72,10 +74,13 @@ class StreamRunner:
         max_attempts: int = 3,
         lock_wait_seconds: float = 30.0,
         on_batch: Callable[[BatchReport], None] | None = None,
+        hooks: tuple[Hook, ...] = (),
     ) -> None:
         self._group, self._checkpoint, self._listeners = group, checkpoint, listeners
         self._max_attempts, self._wait, self._on_batch = max_attempts, lock_wait_seconds, on_batch
         self._sizes: dict[str, int] = {}
+        self._hooks = hooks
+        self._counters = Counters(group.spark, f"{group.topology.name}/{group.name}/")
         self._stop_after: int | None = None
         self.draining = threading.Event()
         self.reports: list[BatchReport] = []
@@ -234,7 +239,9 @@ class StreamRunner:
 
     def _attempts(self, txid: int, sources: Frames, position: Position) -> BatchReport:
         """Attempts at one batch until one comes through, or none is left."""
-        stream_batch = StreamBatch(self._group, self._epoch, self._tracker, self._listeners, self._sizes)
+        stream_batch = StreamBatch(
+            self._group, self._epoch, self._tracker, self._listeners, self._sizes, self._hooks, self._counters
+        )
         tries = 0
         while True:
             batch = self._open(txid, sources)
@@ -247,6 +254,7 @@ class StreamRunner:
                 return report
             except Exception as error:
                 tries += 1
+                stream_batch.failed(batch, reason_of(error))
                 self._after_failure(batch, error, sources, tries)
                 time.sleep(_BACK_OFF(_retry_state(tries)))
 

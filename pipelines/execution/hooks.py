@@ -1,0 +1,128 @@
+"""Hooks: told a batch and stage what was emitted, received, committed, and what failed (the original's task hooks)."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspark.accumulators import AccumulatorParam
+
+from pipelines import logs
+from pipelines.trident.counters import counting_into
+
+if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
+    from pyspark.sql import SparkSession
+
+logger = logs.logger(__name__)
+
+
+@dataclass(frozen=True)
+class StageEvent:
+    """What happened at one stage of one attempt.
+
+    Attributes:
+        flow: the topology.
+        group: the batch group.
+        stage: the group's name for its sources, else the state's.
+        txid: the batch.
+        attempt: the try, from 0.
+        rows: of the event; 0 for `failed`.
+        seconds: from the batch's start for `emitted`, `received` and `failed`; the commit's own for `committed`.
+        counters: what user functions counted in this attempt so far (`pipelines.trident.count`).
+        error: for `failed` the reason in one line.
+    """
+
+    flow: str
+    group: str
+    stage: str
+    txid: int
+    attempt: int
+    rows: int
+    seconds: float
+    counters: Mapping[str, int] = field(default_factory=dict)
+    error: str | None = None
+
+
+class Hook:
+    """Override what is of interest. Called in the thread that runs the batch; an error in a hook is logged and left."""
+
+    def emitted(self, event: StageEvent) -> None:
+        """The sources have delivered their rows."""
+
+    def received(self, event: StageEvent) -> None:
+        """A state's part of the plan has taken its rows in."""
+
+    def committed(self, event: StageEvent) -> None:
+        """A state's Delta commit is there."""
+
+    def failed(self, event: StageEvent) -> None:
+        """The attempt failed; another may follow."""
+
+
+def tell(hooks: tuple[Hook, ...], moment: str, event: StageEvent) -> None:
+    """Call one method of all hooks."""
+    for hook in hooks:
+        try:
+            getattr(hook, moment)(event)
+        except Exception as error:
+            logger.warning("hook failed", hook=type(hook).__name__, moment=moment, flow=event.flow, reason=repr(error))
+
+
+class _Counts(AccumulatorParam[dict[str, int]]):
+    """Adds dicts of numbers."""
+
+    def zero(self, value: dict[str, int]) -> dict[str, int]:
+        return {}
+
+    def addInPlace(self, value1: dict[str, int], value2: dict[str, int]) -> dict[str, int]:  # noqa: N802 - Spark's name
+        for name, number in value2.items():
+            value1[name] = value1.get(name, 0) + number
+        return value1
+
+
+_accumulators: weakref.WeakKeyDictionary[Any, Accumulator[dict[str, int]]] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+class Counters:
+    """The user counters of one batch group: one accumulator a Spark context carries those of all groups.
+
+    Spark keeps every accumulator that was ever made, so a batch cannot have one of its own.
+
+    Args:
+        spark: the session.
+        scope: what tells this group's counters from others', e.g. `flow/group/`.
+    """
+
+    def __init__(self, spark: SparkSession, scope: str) -> None:
+        self._scope = scope
+        context = spark.sparkContext
+        with _lock:
+            if context not in _accumulators:
+                _accumulators[context] = context.accumulator({}, _Counts())
+            self._accumulator = _accumulators[context]
+        self._before: dict[str, int] = {}
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Plans that are built within count here."""
+        with counting_into(self._accumulator, self._scope):
+            yield
+
+    def start(self) -> None:
+        """A new attempt: what was counted before is of others."""
+        self._before = self._mine()
+
+    def since_start(self) -> dict[str, int]:
+        """What this group's functions have counted since `start`, by name."""
+        now = self._mine()
+        return {name: n - self._before.get(name, 0) for name, n in now.items() if n != self._before.get(name, 0)}
+
+    def _mine(self) -> dict[str, int]:
+        value = dict(self._accumulator.value)
+        return {name.removeprefix(self._scope): n for name, n in value.items() if name.startswith(self._scope)}

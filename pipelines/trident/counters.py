@@ -1,0 +1,83 @@
+"""User counters: raised inside functions wherever they run, they arrive at the hooks of the batch (design, section 5).
+
+```python
+from pipelines.trident import count
+
+@row_function("string")
+def words(sentence):
+    if not sentence:
+        count("empty_sentences")
+    yield from (sentence or "").split()
+```
+
+As in the original, a counter says what was done and not what was committed: a row that is computed twice, for an attempt that
+failed or a task that Spark ran again, counts twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+
+class Sink(Protocol):
+    """What takes counts: a Spark accumulator of dicts, or `LocalSink`."""
+
+    def add(self, counts: dict[str, int]) -> None: ...
+
+
+class LocalSink:
+    """Counts of functions that run in this process."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def add(self, counts: dict[str, int]) -> None:
+        for name, number in counts.items():
+            self.counts[name] = self.counts.get(name, 0) + number
+
+
+_compiling: tuple[Sink, str] | None = None
+"""Where the functions of the plan that is being built shall count, and the prefix of their counters' names."""
+_running: tuple[Sink, str] | None = None
+"""Where the function that runs now, in this process, counts."""
+
+
+def count(name: str, number: int = 1) -> None:
+    """Add to a counter of the batch. Outside a topology's function it does nothing."""
+    if _running is not None:
+        sink, scope = _running
+        sink.add({f"{scope}{name}": number})
+
+
+@contextmanager
+def counting_into(sink: Sink, scope: str = "") -> Iterator[None]:
+    """Within it, plans are built whose functions count into `sink`, under names that begin with `scope`."""
+    global _compiling
+    before, _compiling = _compiling, (sink, scope)
+    try:
+        yield
+    finally:
+        _compiling = before
+
+
+def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A user's function as a plan ships it: its counters go where the plan's counters go.
+
+    A generator's body runs after this returns, so what it counts goes to the same place: the function that ran last in the
+    process is of the same plan.
+    """
+    return call if _compiling is None else _Counted(call, _compiling)
+
+
+class _Counted:
+    """A class and not a closure: pickled by name, it finds this module's own globals in the worker."""
+
+    def __init__(self, call: Callable[..., Any], target: tuple[Sink, str]) -> None:
+        self._call, self._target = call, target
+
+    def __call__(self, *values: Any) -> Any:
+        global _running
+        _running = self._target
+        return self._call(*values)
