@@ -192,6 +192,30 @@ class SourceSchemaError(SourceError):
         )
 
 
+class NotSliceableError(SourceError, DefinitionError):
+    """A slice is asked of a source that cannot be read again by position (Kafka, a rate, a change feed)."""
+
+    def __init__(self, source: str, asked: str) -> None:
+        self.source, self.asked = source, asked
+        super().__init__(
+            f"{asked}: {source} has no slices: what it has delivered cannot all be read again",
+            hint="leave slice_by out; or write the stream into a Delta table (partition_persist) and slice that",
+        )
+
+
+class LostRowsError(SourceError):
+    """Rows that a flow has still to read are gone from its source (Kafka's retention, a topic made anew)."""
+
+    def __init__(self, source: str, lost: str) -> None:
+        self.source, self.lost = source, lost
+        super().__init__(
+            f'source "{source}" no longer has rows that the flow has still to read: {lost}',
+            hint="bring them back if you can. To go on without them: remove the flow's checkpoint and pass "
+            'on_fresh_checkpoint="continue"; the source then starts where its `starting` says. To prevent it: let the '
+            "source keep its rows for longer than the flow may stand still",
+        )
+
+
 class StateSchemaError(TrideltaError):
     """A flow's schema for a state does not fit the table that is there: refused before the start."""
 
@@ -228,6 +252,17 @@ class StateBehindError(TrideltaError):
         )
 
 
+class NeedsSparkError(TrideltaError):
+    """An expression that only Spark can evaluate, where there is no Spark."""
+
+    def __init__(self, wanted_for: str) -> None:
+        self.wanted_for = wanted_for
+        super().__init__(
+            f"Spark is needed to evaluate {wanted_for}, and there is no session",
+            hint='pass spark=, or give the function a plain form ("rows", "keep") or write it as a Python generator',
+        )
+
+
 class ReadPointError(TrideltaError):
     """A read names a txid, version or time that the table does not hold (not yet, or no longer)."""
 
@@ -238,6 +273,17 @@ class ReadPointError(TrideltaError):
 
 class StateAccessError(TrideltaError):
     """A function reads or changes a state with keys or values that are not shaped like the state's."""
+
+
+class DuplicateKeyError(StateAccessError):
+    """Two rows of one batch set the same key of a map state: partitions changed it each for itself."""
+
+    def __init__(self, key: Sequence[object]) -> None:
+        self.key = tuple(key)
+        super().__init__(
+            f"the batch sets key {self.key!r} of the state more than once",
+            hint="bring the tuples of one key together before the state: partition_by its key fields, or global_()",
+        )
 
 
 class BehindStateError(TrideltaError):

@@ -14,10 +14,15 @@ if TYPE_CHECKING:
 
 def read_by_spark(spark: SparkSession, path: Path, reader: Reader) -> DataFrame:
     """What `reader.scan()` gives, as a frame over the table's files."""
+    from pyspark.sql import functions as F
+
     declared = reader.declared
     stored = (
         spark.read.format("delta").option("versionAsOf", reader.snapshot.version).load(str(path)).where(reader.where)
     )
+    # Columns that the state got after this version.
+    later = {name: kind for name, kind in declared.columns if name not in reader.snapshot.types}
+    stored = stored.withColumns({name: F.lit(None).cast(kind) for name, kind in later.items()})
     if declared.layout == LOG:
         return _folded(stored, reader)
     if declared.layout == MAP and reader.before is not None:
@@ -31,7 +36,7 @@ def _before(reader: Reader) -> list[Column]:
     replayed = F.col(TXID) == F.lit(reader.before)
     return [
         _column(name)
-        if name in reader.keys
+        if name in reader.keys or name not in reader.snapshot.types
         else F.when(replayed, _column(PREVIOUS)[name]).otherwise(_column(name)).alias(name)
         for name in reader.declared.names
     ]

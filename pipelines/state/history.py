@@ -10,7 +10,7 @@ from typing import NoReturn
 from pipelines.errors import ReadPointError
 from pipelines.state.record import BATCH, COMPACTION, RESET, SLICE, CommitRecord, parse_commit
 
-_HARMLESS = ("OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES")
+_HARMLESS = ("OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "ADD COLUMN", "ADD COLUMNS")
 """Delta's operations that change no row."""
 
 

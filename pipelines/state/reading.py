@@ -34,6 +34,8 @@ class Reader:
         self.snapshot, self.declared = snapshot, declared
         self.before = before if declared.kind == OPAQUE else None
         self.keys = declared.keys
+        self._later = tuple(name for name in declared.names if name not in snapshot.types)
+        """Columns that the state got after this version."""
 
     # --- by key -----------------------------------------------------------------------------------------------------
 
@@ -56,8 +58,17 @@ class Reader:
     def stored(self, keys: Sequence[Mapping[str, Any]]) -> pa.Table:
         """The stored rows of some keys, and perhaps of others: partial values in a log state."""
         condition = keys_condition(keys, self.keys, self.snapshot.types)
-        columns = ", ".join(quoted(name) for name in self.declared.names)
-        return self.snapshot.query(f"SELECT {columns} FROM {self.source} WHERE {condition}")
+        return self._completed(self.snapshot.query(f"SELECT {self._columns} FROM {self.source} WHERE {condition}"))
+
+    @property
+    def _columns(self) -> str:
+        return ", ".join(quoted(name) for name in self.declared.names if name not in self._later)
+
+    def _completed(self, found: pa.Table) -> pa.Table:
+        """With nulls for the columns that this version lacks."""
+        for name in self._later:
+            found = found.append_column(name, pa.nulls(found.num_rows))
+        return found.select(list(self.declared.names)) if self._later else found
 
     def fold(self, stored: Sequence[Row]) -> dict[Key, Row]:
         """Stored rows as one finished row a key, in plain Python: a read of a few keys has few rows."""
@@ -94,20 +105,25 @@ class Reader:
         """
         declared = self.declared
         if declared.layout != LOG:
-            columns = ", ".join(quoted(name) for name in declared.names)
-            return self.snapshot.query(f"SELECT {columns} FROM {self.source} WHERE {where}")
+            return self._completed(self.snapshot.query(f"SELECT {self._columns} FROM {self.source} WHERE {where}"))
         keys = [quoted(name) for name in declared.keys]
-        values = [f"{v.make().result_sql(quoted(v.name))} AS {quoted(v.name)}" for v in declared.values]
+        values = [
+            f"{v.make().result_sql(quoted(v.name))} AS {quoted(v.name)}"
+            for v in declared.values
+            if v.name not in self._later
+        ]
         sql = f"SELECT {', '.join(keys + values)} FROM {self.source} WHERE {where}"
         found = self.snapshot.query(sql + (f" GROUP BY {', '.join(keys)}" if keys else ""))
-        return self._with_zeros(self._with_types(found)).select(list(declared.names))
+        return self._with_zeros(self._completed(self._with_types(found))).select(list(declared.names))
 
     def _with_zeros(self, found: pa.Table) -> pa.Table:
         """Zeros where nothing is stored: a state without keys that is new, a value that the state got later on."""
         for name, zero in self.zero().items():
             if zero is not None and found[name].null_count:
-                filled = pc.coalesce(found[name], pa.scalar(zero, type=found[name].type))
-                found = found.set_column(found.schema.get_field_index(name), found.schema.field(name), filled)
+                kind = found[name].type
+                zeros = pa.scalar(zero, type=None if pa.types.is_null(kind) else kind)
+                filled = pc.coalesce(found[name].cast(zeros.type), zeros)
+                found = found.set_column(found.schema.get_field_index(name), name, filled)
         return found
 
     def _with_types(self, found: pa.Table) -> pa.Table:
@@ -135,6 +151,8 @@ class Reader:
 
     def _columns_before(self) -> Iterator[str]:
         for name in self.declared.names:
+            if name in self._later:
+                continue
             column = quoted(name)
             if name not in self.keys:
                 column = f"CASE WHEN {TXID} = {self.before} THEN {PREVIOUS}['{name}'] ELSE {column} END AS {column}"

@@ -10,6 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+MERGE = "MERGE"
+"""Delta's operation by which map states are written."""
 BATCH, SLICE, COMPACTION, RESET = "batch", "slice", "compaction", "reset"
 
 GENERATION = 64
@@ -102,7 +104,15 @@ class CommitRecord:
     def rows(self) -> int:
         """Rows written; where Spark wrote them, by Delta's own count, since the record is made before the write."""
         written = self.record.rows if self.record else 0
-        return written or int(self.metrics.get("numOutputRows", 0))
+        return written or int(self.metrics.get("numSourceRows" if self.operation == MERGE else "numOutputRows", 0))
+
+    @property
+    def written(self) -> int | None:
+        """Rows that the commit wrote by Delta's own count, None where it does not say. Of a MERGE the rows that came to
+        it: its output counts the rows that it moved as well.
+        """
+        names = ("numSourceRows", "num_source_rows") if self.operation == MERGE else ("numOutputRows", "num_added_rows")
+        return next((int(self.metrics[name]) for name in names if name in self.metrics), None)
 
 
 def parse_commit(version: int, info: Mapping[str, Any]) -> CommitRecord:

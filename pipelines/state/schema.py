@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from pipelines.aggregators import BUILT_IN, ColumnAggregator
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 PROPERTY = "tridelta.state"
 TXID, SLICE_COLUMN, GEN = "_txid", "_slice", "_gen"
@@ -80,41 +80,71 @@ class StateSchema(BaseModel):
         return json.dumps(self.model_dump(mode="json"))
 
     def difference(self, other: StateSchema) -> str | None:
-        """In words, the first thing in which `other` (the flow's) does not fit this (the table's), or None."""
-        for what in ("layout", "flow", "keys", "sliced"):
+        """In words, the first thing in which `other` (the flow's) does not fit this (the table's).
+
+        None if it fits, or if the table only gets further columns by it (`evolution`).
+        """
+        found = self.evolution(other)
+        return found if isinstance(found, str) else None
+
+    def evolution(self, other: StateSchema) -> tuple[tuple[str, str], ...] | str:
+        """What the table needs to hold what `other` (the flow's) declares. Columns are told apart by name alone.
+
+        Returns:
+            The columns to add, as names and types: none if it fits as it is. Or in words why it does not fit.
+        """
+        for what in ("layout", "kind", "flow", "keys", "sliced"):
             mine, theirs = getattr(self, what), getattr(other, what)
             if mine != theirs:
-                return f"{what} is {_shown(mine)} in the table and {_shown(theirs)} in the flow"
-        mine, theirs = dict(self.columns), dict(other.columns)
-        for name in dict.fromkeys((*mine, *theirs)):
-            if mine.get(name) != theirs.get(name):
-                there, here = mine.get(name, "missing"), theirs.get(name, "missing")
-                return f'column "{name}" is {there} in the table and {here} in the flow'
-        for one, two in zip(self.values, other.values, strict=True):
-            if one != two:
-                return f'value "{one.name}" is a {one.aggregator} in the table and a {two.aggregator} in the flow'
-        return None
+                return f"{what} is {_shown(mine)} in the table and {_shown(theirs)} in the flow" + _LOSSES.get(what, "")
+        there, here = dict(self.columns), dict(other.columns)
+        for name, kind in there.items():
+            if name not in here:
+                return f'column "{name}" ({kind}) is missing in the flow: what the table holds of it would be lost'
+            if kind != here[name]:
+                return f'column "{name}" is {kind} in the table and {here[name]} in the flow' + _LOSSES["type"]
+        mine, theirs = ({one.name: one.aggregator for one in schema.values} for schema in (self, other))
+        for name, aggregator in mine.items():
+            if theirs.get(name) != aggregator:
+                now = f"a {theirs[name]}" if name in theirs else "none"
+                return f'value "{name}" is a {aggregator} in the table and {now} in the flow' + _LOSSES["aggregator"]
+        return tuple((name, kind) for name, kind in other.columns if name not in there)
+
+
+_LOSSES = {
+    "keys": ": what is counted by the old key cannot be told apart by the new one",
+    "type": ": the rows that are there are of the old type",
+    "aggregator": ": what is folded so far means something else",
+}
 
 
 def _shown(value: object) -> str:
     return ", ".join(value) or "none" if isinstance(value, tuple) else str(value)
 
 
-def table_schema(columns: StructType) -> StructType:
-    """The user's columns (nullable throughout) with the engine's: `_txid bigint, _slice string, _gen bigint`."""
-    from pyspark.sql.types import LongType, StringType, StructField, StructType
+def table_schema(columns: StructType, declared: StateSchema) -> StructType:
+    """The user's columns (nullable throughout) with the engine's.
+
+    Log and rows: `_txid bigint, _slice string, _gen bigint`. Map: `_txid bigint`, and of opaque states `_prev
+    struct<txid bigint, values...>, _removed boolean`.
+    """
+    from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
 
     # Inside structs too: to Spark a fold of `struct<sum bigint not null>` is nullable, and it does not cast that back.
     nullable = StructType.fromJson(_nullable(columns.jsonValue()))
-    fields = [f for f in nullable.fields if f.name not in ENGINE_COLUMNS]
-    return StructType(
-        [
-            *fields,
-            StructField(TXID, LongType(), True),
-            StructField(SLICE_COLUMN, StringType(), True),
-            StructField(GEN, LongType(), True),
-        ]
-    )
+    fields = [f for f in nullable.fields if f.name not in HIDDEN]
+    if declared.layout != MAP:
+        return StructType([*fields, *(StructField(n, k, True) for n, k in _engine(LongType(), StringType()))])
+    engine = [StructField(TXID, LongType(), True)]
+    if declared.kind == OPAQUE:
+        values = [f for f in fields if f.name not in declared.keys]
+        engine.append(StructField(PREVIOUS, StructType([StructField("txid", LongType(), True), *values]), True))
+        engine.append(StructField(REMOVED, BooleanType(), True))
+    return StructType([*fields, *engine])
+
+
+def _engine(long: DataType, string: DataType) -> tuple[tuple[str, DataType], ...]:
+    return ((TXID, long), (SLICE_COLUMN, string), (GEN, long))
 
 
 def _nullable(schema: Any) -> Any:

@@ -48,7 +48,7 @@ class StateTable:
         self._history = History(name, path)
         self._table: DeltaTable | None = None
         self._snapshots: dict[int, Snapshot] = {}
-        self._schema: StateSchema | None = None
+        self._schema: tuple[DeltaTable, str, StateSchema] | None = None
         self._lock = threading.Lock()
 
     # --- what it is -------------------------------------------------------------------------------------------------
@@ -62,10 +62,15 @@ class StateTable:
 
     @property
     def declared(self) -> StateSchema:
-        """The state's declared schema."""
-        if self._schema is None:
-            self._schema = StateSchema.model_validate_json(self._latest().metadata().configuration[PROPERTY])
-        return self._schema
+        """The state's declared schema, as of the last version: a flow may have added columns."""
+        latest = self._latest()
+        if self._schema is None or self._schema[0] is not latest:
+            text = latest.metadata().configuration[PROPERTY]
+            # Parsed once for all versions that say the same.
+            same = self._schema is not None and self._schema[1] == text
+            schema = self._schema[2] if same and self._schema else StateSchema.model_validate_json(text)
+            self._schema = (latest, text, schema)
+        return self._schema[2]
 
     @property
     def schema(self) -> pa.Schema:

@@ -1,4 +1,4 @@
-"""Commits into a state table: a batch's append, the replacement of a slice.
+"""Commits into a state table: a batch's append or merge, the replacement of a slice.
 
 Two writers make the same commit. Small results travel to the driver as Arrow and are committed by delta-rs, in some
 10 ms; large ones are written by Spark's Delta writer where they lie, which costs about a second of jobs a commit
@@ -10,25 +10,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from deltalake import (
-    CommitProperties,
-    DeltaTable,
-    PostCommitHookProperties,
-    Transaction,
-    WriterProperties,
-    write_deltalake,
-)
+from deltalake import DeltaTable, WriterProperties, write_deltalake
 from deltalake import Schema as DeltaSchema
 
-from pipelines.errors import StateSchemaError
+from pipelines.errors import BehindStateError, StateSchemaError
+from pipelines.state.commits import HOOKS, properties
+from pipelines.state.evolution import add_columns
 from pipelines.state.literals import literal
+from pipelines.state.merge import merge_arrow, merge_spark
 from pipelines.state.record import RESET, BatchRecord, generation
 from pipelines.state.schema import (
     ENGINE_COLUMNS,
     GEN,
+    MAP,
+    NON_TRANSACTIONAL,
+    OPAQUE,
     PROPERTY,
     ROLL_UP,
     SLICE_COLUMN,
+    TRANSACTIONAL,
     TXID,
     UNSLICED,
     StateSchema,
@@ -43,10 +43,11 @@ if TYPE_CHECKING:
 # Checkpoints of the Delta log: a reader opens at most so many small files on top of one. Our history needs the small
 # files, so the log is only cleaned by the compaction job, never as a side effect of a commit.
 _CONFIGURATION = {"delta.checkpointInterval": "50", "delta.enableExpiredLogCleanup": "false"}
+_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_APP_ID, _VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 REMEMBERED = "delta.deletedFileRetentionDuration"
 # Rows a row group in folded files: they are sorted by key, and a read of a few keys decodes one row group of each.
 ROW_GROUP_ROWS = 65_536
-_HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 
 
 class StateWriter:
@@ -61,7 +62,9 @@ class StateWriter:
         self.table, self.declared = table, declared
 
     def prepare(self, columns: StructType) -> None:
-        """Create the table, or see that the one that is there fits.
+        """Create the table, or see that the one that is there fits. New value columns are added to it.
+
+        Rows that are there read null in a new column, or in a log state the zero of its aggregator.
 
         Args:
             columns: the user's columns as Spark types.
@@ -69,17 +72,20 @@ class StateWriter:
         Raises:
             StateSchemaError: if the table that is there does not fit the flow's schema.
         """
+        wanted = DeltaSchema.from_json(table_schema(columns, self.declared).json())
         if self.table.exists():
-            problem = self.table.declared.difference(self.declared)
-            if problem:
-                raise StateSchemaError(self.table.name, problem)
+            added = self.table.declared.evolution(self.declared)
+            if isinstance(added, str):
+                raise StateSchemaError(self.table.name, added)
+            if added:
+                add_columns(DeltaTable(str(self.table.path)), wanted, self.declared)
             return
         self.table.path.parent.mkdir(parents=True, exist_ok=True)
         DeltaTable.create(
             str(self.table.path),
-            DeltaSchema.from_json(table_schema(columns).json()),
+            wanted,
             mode="ignore",
-            partition_by=[SLICE_COLUMN, GEN],
+            partition_by=None if self.declared.layout == MAP else [SLICE_COLUMN, GEN],
             configuration={PROPERTY: self.declared.dump(), **_CONFIGURATION},
             raise_if_key_not_exists=False,
         )
@@ -94,12 +100,62 @@ class StateWriter:
 
     # --- a batch ----------------------------------------------------------------------------------------------------
 
-    def append_arrow(self, rows: pa.Table, record: BatchRecord, app_id: str) -> int:
-        """Commit a batch's rows (user columns and perhaps `_slice`). Returns the table version."""
-        return self._write(self._complete(rows, record.txid), record, app_id)
+    def skips(self, known: bool) -> bool:
+        """Whether a batch has nothing to do here: the state is transactional, and `known` to hold the txid already."""
+        return known and self.declared.kind == TRANSACTIONAL
 
-    def append_spark(self, frame: DataFrame, record: BatchRecord, app_id: str) -> int:
-        """Commit a batch's frame where it lies. Returns the table version; `record.rows` is not known before."""
+    def commit_batch(self, rows: pa.Table | DataFrame, record: BatchRecord, app_id: str, *, known: bool) -> int:
+        """Commit a batch as the state's kind and layout ask for, in one Delta commit.
+
+        | kind | a txid that the table holds |
+        |---|---|
+        | transactional | nothing is done |
+        | opaque | the rows replace what the txid wrote before |
+        | non_transactional | the rows are applied again |
+
+        Args:
+            rows: user columns and perhaps `_slice` (log, rows) or `_removed` (map): Arrow, committed by delta-rs, or a
+                frame, which Spark writes where it lies.
+            record: `record.rows` is filled in where the rows are Arrow.
+            app_id: the transaction id; left out for non-transactional states.
+            known: whether the table holds this txid already (`committed`, or for non-transactional states the history).
+
+        Returns:
+            The table version.
+
+        Raises:
+            BehindStateError: an opaque state holds a later txid.
+            DuplicateKeyError: a map state gets two rows of one key.
+        """
+        if self.skips(known):
+            return self.table.version()
+        kind = self.declared.kind
+        self._check_in_turn(record)
+        named = None if kind == NON_TRANSACTIONAL else app_id
+        replaces = known and kind == OPAQUE
+        merges = self.declared.layout == MAP
+        if isinstance(rows, pa.Table):
+            arrow = self.merge_arrow if merges else self.append_arrow
+            return arrow(rows, record, named, replaces=replaces)
+        spark = self.merge_spark if merges else self.append_spark
+        return spark(rows, record, named, replaces=replaces)
+
+    def _check_in_turn(self, record: BatchRecord) -> None:
+        last = self.table.last_txid() if self.declared.kind == OPAQUE else None
+        if last is not None and last > record.txid:
+            raise BehindStateError(record.txid, last, self.table.name)
+
+    def append_arrow(self, rows: pa.Table, record: BatchRecord, app_id: str | None, *, replaces: bool = False) -> int:
+        """Append a batch's rows (user columns and perhaps `_slice`). Returns the table version.
+
+        Args:
+            replaces: what this txid wrote before goes in the same commit.
+        """
+        where = _own_rows(record.txid) if replaces else None
+        return self._write(self._complete(rows, record.txid, record.txid), record, app_id, where)
+
+    def append_spark(self, frame: DataFrame, record: BatchRecord, app_id: str | None, *, replaces: bool = False) -> int:
+        """Append a batch's frame where it lies. Returns the table version; `record.rows` is not known before."""
         from pyspark.sql import functions as F
 
         if SLICE_COLUMN not in frame.columns:
@@ -107,15 +163,44 @@ class StateWriter:
         frame = frame.withColumn(TXID, F.lit(record.txid).cast("long"))
         frame = frame.withColumn(GEN, F.lit(generation(record.txid)).cast("long"))
         names = [*self.declared.names, *ENGINE_COLUMNS]
-        (
-            frame.select(*(f"`{name}`" for name in names))
-            .write.format("delta")
-            .mode("append")
-            .option("txnAppId", app_id)
-            .option("txnVersion", record.txid)
-            .option("userMetadata", record.dump())
-            .save(str(self.table.path))
-        )
+        writer = frame.select(*(f"`{name}`" for name in names)).write.format("delta")
+        writer = writer.option("userMetadata", record.dump()).mode("overwrite" if replaces else "append")
+        if replaces:
+            # Without the transaction id, which the table has: Delta drops what comes under a known one.
+            writer = writer.option("replaceWhere", _own_rows(record.txid))
+        elif app_id:
+            writer = writer.option("txnAppId", app_id).option("txnVersion", record.txid)
+        writer.save(str(self.table.path))
+        return self.table.version()
+
+    def merge_arrow(self, rows: pa.Table, record: BatchRecord, app_id: str | None, *, replaces: bool = False) -> int:
+        """Merge a batch's changes (keys, values, perhaps `_removed`) into a map state. Returns the table version.
+
+        Args:
+            replaces: what this txid changed before is undone in the same commit.
+        """
+        table = DeltaTable(str(self.table.path))
+        carried = properties(record.model_copy(update={"rows": rows.num_rows}), app_id)
+        merge_arrow(table, rows, self.declared, record.txid, carried, replayed=replaces)
+        return table.version()
+
+    def merge_spark(self, frame: DataFrame, record: BatchRecord, app_id: str | None, *, replaces: bool = False) -> int:
+        """The same for a frame, by Spark's MERGE INTO. Returns the table version.
+
+        MERGE takes its transaction id and userMetadata from the session, so the frame's own session has them meanwhile:
+        no other thread may write Delta tables in it.
+        """
+        spark = frame.sparkSession
+        given = {_METADATA: record.dump()}
+        if app_id and not replaces:
+            given |= {_APP_ID: app_id, _VERSION: str(record.txid)}
+        for name, value in given.items():
+            spark.conf.set(name, value)
+        try:
+            merge_spark(spark, str(self.table.path), frame, self.declared, record.txid, replayed=replaces)
+        finally:
+            for name in given:
+                spark.conf.unset(name)
         return self.table.version()
 
     # --- slices -----------------------------------------------------------------------------------------------------
@@ -123,17 +208,18 @@ class StateWriter:
     def replace_slice(self, rows: pa.Table, record: BatchRecord) -> int:
         """Put `rows` in the place of all that the table holds of `record.slice`, in one commit.
 
-        A roll-up of all slices stops being true, so it goes in the same commit.
+        A roll-up of all slices stops being true, so it goes in the same commit. The rows are of no batch (`_txid` -1): a
+        replay of the last one must not take them for its own.
         """
         assert record.slice is not None
         names = ", ".join(literal(SLICE_COLUMN, one, pa.string()) for one in (record.slice, ROLL_UP))
         where = f"{SLICE_COLUMN} IN ({names})"
-        return self._write(self._complete(rows, record.txid), record, None, where)
+        return self._write(self._complete(rows, -1, record.txid), record, None, where)
 
     def reset(self, record: BatchRecord) -> int:
         """Empty the table; its history so far no longer counts."""
         table = DeltaTable(str(self.table.path))
-        table.delete(commit_properties=_properties(record.model_copy(update={"kind": RESET}), None))
+        table.delete(commit_properties=properties(record.model_copy(update={"kind": RESET}), None))
         return self.table.version()
 
     def forget_rows(self, txid: int, *, stage: str) -> None:
@@ -142,7 +228,7 @@ class StateWriter:
         where = f"{TXID} = {literal(TXID, txid, long)} AND stage = {literal('stage', stage, string)}"
         if self.table.count(where):
             record = BatchRecord(kind=RESET + "_batch", flow=self.declared.flow, txid=txid)
-            DeltaTable(str(self.table.path)).delete(where, commit_properties=_properties(record, None))
+            DeltaTable(str(self.table.path)).delete(where, commit_properties=properties(record, None))
 
     # --- compaction -------------------------------------------------------------------------------------------------
 
@@ -158,8 +244,8 @@ class StateWriter:
             predicate=where,
             target_file_size=file_bytes,
             writer_properties=WriterProperties(max_row_group_size=ROW_GROUP_ROWS),
-            commit_properties=_properties(record.model_copy(update={"rows": rows.num_rows}), None),
-            post_commithook_properties=_HOOKS,
+            commit_properties=properties(record.model_copy(update={"rows": rows.num_rows}), None),
+            post_commithook_properties=HOOKS,
         )
         return table.version()
 
@@ -185,8 +271,8 @@ class StateWriter:
             partition_filters=[(GEN, "in", [str(one) for one in generations])],
             target_size=file_bytes,
             writer_properties=WriterProperties(max_row_group_size=ROW_GROUP_ROWS),
-            commit_properties=_properties(record, None),
-            post_commithook_properties=_HOOKS,
+            commit_properties=properties(record, None),
+            post_commithook_properties=HOOKS,
         )
 
     def remember_removed(self, hours: int) -> None:
@@ -204,18 +290,19 @@ class StateWriter:
             dry_run=record is None,
             # Delta's own floor (a week) guards tables with unknown writers; here the caller's retention decides.
             enforce_retention_duration=False,
-            commit_properties=_properties(record, None) if record else None,
-            post_commithook_properties=_HOOKS,
+            commit_properties=properties(record, None) if record else None,
+            post_commithook_properties=HOOKS,
             full=left_overs,
         )
 
-    def _complete(self, rows: pa.Table, txid: int) -> pa.Table:
+    def _complete(self, rows: pa.Table, txid: int, since: int) -> pa.Table:
+        """All columns of the table: rows of `txid`, in the generation of `since`."""
         schema = pa.schema(DeltaTable(str(self.table.path)).schema().to_arrow())
         count = rows.num_rows
         columns = {name: rows[name] for name in rows.column_names}
         columns.setdefault(SLICE_COLUMN, pa.repeat(pa.scalar(UNSLICED), count))
         columns[TXID] = pa.repeat(pa.scalar(txid, pa.int64()), count)
-        columns[GEN] = pa.repeat(pa.scalar(generation(txid), pa.int64()), count)
+        columns[GEN] = pa.repeat(pa.scalar(generation(since), pa.int64()), count)
         return pa.table({f.name: columns[f.name] for f in schema}).cast(schema)
 
     def _write(self, rows: pa.Table, record: BatchRecord, app_id: str | None, where: str | None = None) -> int:
@@ -225,12 +312,12 @@ class StateWriter:
             rows,
             mode="overwrite" if where else "append",
             predicate=where,
-            commit_properties=_properties(record.model_copy(update={"rows": rows.num_rows}), app_id),
-            post_commithook_properties=_HOOKS,
+            commit_properties=properties(record.model_copy(update={"rows": rows.num_rows}), app_id),
+            post_commithook_properties=HOOKS,
         )
         return table.version()
 
 
-def _properties(record: BatchRecord, app_id: str | None) -> CommitProperties:
-    transactions = [Transaction(app_id, record.txid)] if app_id else None
-    return CommitProperties(custom_metadata={"userMetadata": record.dump()}, app_transactions=transactions)
+def _own_rows(txid: int) -> str:
+    """The rows that a batch wrote. Compaction leaves the last batch's generation of an opaque state alone."""
+    return f"{TXID} = {txid} AND {GEN} = {generation(txid)}"

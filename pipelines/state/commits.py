@@ -1,0 +1,16 @@
+"""What every commit of delta-rs carries: the batch record, the transaction id, and what follows it."""
+
+from __future__ import annotations
+
+from deltalake import CommitProperties, PostCommitHookProperties, Transaction
+
+from pipelines.state.record import BatchRecord
+
+HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+"""Checkpoints of the log as its interval says; the log itself is cleaned by the compaction job alone."""
+
+
+def properties(record: BatchRecord, app_id: str | None) -> CommitProperties:
+    """The record as `userMetadata`, and with an application id its transaction id, whose version is the txid."""
+    transactions = [Transaction(app_id, record.txid)] if app_id else None
+    return CommitProperties(custom_metadata={"userMetadata": record.dump()}, app_transactions=transactions)

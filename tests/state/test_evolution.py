@@ -1,0 +1,115 @@
+"""A flow that declares other columns than its table has: what is added by name, and what is refused. No Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from pipelines.errors import StateSchemaError
+from pipelines.state.lake import Lake
+from pipelines.state.schema import LOG, MAP, OPAQUE, ROWS, TRANSACTIONAL, ValueColumn
+from tests.state.small_kinds import APP, COLUMNS, WIDER, SmallTable, declared, record
+
+REORDERED = StructType(
+    [StructField("total", LongType()), StructField("n", LongType()), StructField("word", StringType())]
+)
+
+
+@pytest.mark.parametrize("kind", [TRANSACTIONAL, OPAQUE])
+@pytest.mark.parametrize(("layout", "nothing"), [(LOG, 0), (MAP, None), (ROWS, None)])
+def test_a_new_value_is_added_and_old_rows_read_nothing(
+    tmp_path: Path, layout: str, nothing: int | None, kind: str
+) -> None:
+    before = SmallTable(tmp_path, layout, kind)
+    before.commit(0, ("a", 1), ("b", 2))
+    reader = Lake(tmp_path).state("counts")
+    assert reader.scan().column_names == ["word", "n"]
+    state = SmallTable(tmp_path, layout, kind, WIDER)
+    assert state.held() == [("a", 1, nothing), ("b", 2, nothing)]
+    state.commit(1, ("b", 5, 50))
+    for table in (state.table, reader):
+        rows = {row["n"]: row["total"] for row in table.get([{"word": "a"}, {"word": "b"}])}
+        assert rows == {LOG: {1: 0, 7: 50}, MAP: {1: None, 5: 50}, ROWS: {1: None, 2: None, 5: 50}}[layout]
+    assert state.held(txid=0) == [("a", 1, nothing), ("b", 2, nothing)]
+    assert state.held(version=1) == state.held(txid=0)
+    assert state.table.get([{"word": "a"}], version=1) == [{"word": "a", "n": 1, "total": nothing}]
+    assert state.table.last_txid() == 1
+    if kind == OPAQUE:
+        assert state.base(1) == state.held(txid=0)
+        state.commit(1, known=True)
+        assert state.held() == state.held(txid=0)
+
+
+@pytest.mark.parametrize("layout", [LOG, MAP, ROWS])
+def test_columns_are_told_apart_by_name_alone(tmp_path: Path, layout: str) -> None:
+    SmallTable(tmp_path, layout, TRANSACTIONAL, WIDER).commit(0, ("a", 1, 10))
+    version = Lake(tmp_path).state("counts").version()
+    state = SmallTable(tmp_path, layout, TRANSACTIONAL, REORDERED)
+    assert state.table.version() == version
+    state.commit(1, (20, 2, "b"))
+    assert sorted(row["word"] + str(row["total"]) for row in state.table.scan().to_pylist()) == ["a10", "b20"]
+
+
+def test_an_evolution_that_was_cut_off_is_finished(tmp_path: Path) -> None:
+    from deltalake import DeltaTable, Field
+    from deltalake.schema import PrimitiveType
+
+    state = SmallTable(tmp_path, MAP, OPAQUE)
+    state.commit(0, ("a", 1))
+    DeltaTable(state.table.path).alter.add_columns([Field("total", PrimitiveType("long"))])
+    assert state.held() == [("a", 1)]
+    after = SmallTable(tmp_path, MAP, OPAQUE, WIDER)
+    after.commit(1, ("a", 2, 20))
+    after.commit(1, known=True)
+    assert after.held() == [("a", 1, None)]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"columns": (("word", "string"),), "values": ()}, 'column "n" .* is missing .* lost'),
+        ({"columns": (("word", "string"), ("n", "int"))}, 'column "n" is bigint in the table and int in the flow'),
+        ({"keys": ("n",)}, "keys is word in the table and n in the flow.*old key"),
+        ({"keys": ()}, "keys is word in the table and none"),
+        ({"values": (ValueColumn(name="n", aggregator="Max"),)}, 'value "n" is a Sum in the table and a Max'),
+        ({"kind": OPAQUE}, "kind is transactional in the table and opaque"),
+        ({"layout": MAP}, "layout is log"),
+        ({"flow": "other"}, "flow is shop"),
+        ({"sliced": True}, "sliced is False"),
+    ],
+)
+def test_what_would_lose_something_is_refused(tmp_path: Path, change: dict[str, Any], says: str) -> None:
+    state = SmallTable(tmp_path, LOG, TRANSACTIONAL)
+    state.commit(0, ("a", 1))
+    wanted = declared(LOG, TRANSACTIONAL).model_copy(update=change)
+    assert isinstance(state.table.declared.evolution(wanted), str)
+    assert state.table.declared.difference(wanted) == state.table.declared.evolution(wanted)
+    state.writer.declared = wanted
+    with pytest.raises(StateSchemaError, match=says) as caught:
+        state.writer.prepare(COLUMNS)
+    assert caught.value.state == "counts"
+    assert state.held() == [("a", 1)]
+
+
+def test_what_evolves_is_no_difference() -> None:
+    narrow, wide = declared(LOG, TRANSACTIONAL), declared(LOG, TRANSACTIONAL, WIDER)
+    assert (narrow.evolution(wide), narrow.difference(wide)) == ((("total", "bigint"),), None)
+    assert narrow.evolution(narrow) == ()
+    assert "total" in str(wide.difference(narrow))
+
+
+def test_averages_get_a_place_for_their_pairs(tmp_path: Path) -> None:
+    """A partial value that is a struct: null in the rows from before."""
+    SmallTable(tmp_path, LOG, TRANSACTIONAL).commit(0, ("a", 1))
+    pair = StructType([StructField("sum", LongType()), StructField("count", LongType())])
+    columns = StructType([*COLUMNS.fields, StructField("mean", pair)])
+    values = (ValueColumn(name="n", aggregator="Sum"), ValueColumn(name="mean", aggregator="Average"))
+    state = SmallTable(tmp_path, LOG, TRANSACTIONAL, columns, values=values)
+    assert state.table.get([{"word": "a"}]) == [{"word": "a", "n": 1, "mean": None}]
+    rows = pa.table({"word": ["a"], "n": [2], "mean": [{"sum": 9, "count": 2}]})
+    state.writer.commit_batch(rows, record(1), APP, known=False)
+    assert state.table.get([{"word": "a"}]) == [{"word": "a", "n": 3, "mean": 4.5}] == state.table.scan().to_pylist()

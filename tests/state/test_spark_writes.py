@@ -1,0 +1,66 @@
+"""Spark's commits and delta-rs' make the same tables: appends, merges, replays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import Observation, SparkSession
+from pyspark.sql import functions as F
+
+from pipelines.errors import DuplicateKeyError
+from pipelines.state import table as state_table
+from pipelines.state.schema import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, REMOVED, ROWS, TRANSACTIONAL
+from tests.state.small_kinds import APP, SmallTable, in_order, record
+
+STEPS: list[tuple[int, bool, list[tuple[Any, ...]]]] = [
+    (0, False, [("a", 1), ("it's", 2), (None, 3)]),
+    (1, False, [("a", 10), (None, None), ("d", 4), ("nobody", None)]),
+    (1, True, [("it's", 20), ("d", 5), ("e", 6)]),
+    (2, False, [("e", 7), ("a", None)]),
+    (2, True, [("e", 8)]),
+]
+
+
+def spark_commit(spark: SparkSession, state: SmallTable, txid: int, known: bool, rows: list[tuple[Any, ...]]) -> int:
+    frame = spark.createDataFrame(rows, "word string, n bigint")
+    if state.writer.declared.layout == MAP:
+        frame = frame.withColumn(REMOVED, F.col("n").isNull())
+    return state.writer.commit_batch(frame, record(txid), APP, known=known)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("layout", "kind"), [(MAP, TRANSACTIONAL), (MAP, OPAQUE), (LOG, OPAQUE), (ROWS, NON_TRANSACTIONAL)]
+)
+def test_both_writers_make_the_same_table(
+    spark: SparkSession, tmp_path: Path, layout: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_spark, by_arrow = SmallTable(tmp_path / "s", layout, kind), SmallTable(tmp_path / "a", layout, kind)
+    for txid, known, rows in STEPS:
+        spark_commit(spark, by_spark, txid, known, rows)
+        by_arrow.commit(txid, *rows, known=known)
+        assert by_spark.held() == by_arrow.held()
+        assert by_spark.base(txid) == by_arrow.base(txid)
+        assert by_spark.writer.committed(APP) == by_arrow.writer.committed(APP)
+    assert not [name for name in spark.conf.getAll if "txnAppId" in name or "txnVersion" in name or "Metadata" in name]
+    ours = [(c.kind, c.txid, c.epoch) for c in by_spark.table.history()]
+    assert ours == [(c.kind, c.txid, c.epoch) for c in by_arrow.table.history()]
+    monkeypatch.setattr(state_table, "LOCAL_ROWS", -1)
+    assert in_order(by_arrow.table.frame(spark).toArrow()) == by_spark.held()
+    assert in_order(by_arrow.table.base_frame(spark, 2).toArrow()) == by_arrow.base(2)
+
+
+def test_what_is_observed_in_a_merged_frame_is_seen(spark: SparkSession, tmp_path: Path) -> None:
+    state, seen = SmallTable(tmp_path, MAP, TRANSACTIONAL), Observation()
+    frame = spark.range(10).selectExpr("CAST(id AS STRING) AS word", "id AS n")
+    state.writer.commit_batch(frame.observe(seen, F.count(F.lit(1)).alias("n")), record(0), APP, known=False)
+    assert (seen.get["n"], len(state.held()), state.table.history()[-1].rows) == (10, 10, 10)
+
+
+def test_spark_refuses_a_key_that_is_set_twice(spark: SparkSession, tmp_path: Path) -> None:
+    state = SmallTable(tmp_path, MAP, TRANSACTIONAL)
+    with pytest.raises(DuplicateKeyError) as caught:
+        spark_commit(spark, state, 0, False, [("x", 1), ("x", 2)])
+    assert (caught.value.key, state.table.last_txid()) == (("x",), None)
