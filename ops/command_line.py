@@ -236,6 +236,23 @@ def history(
 
 @app.command()
 @plainly
+def verify(name: FlowName, as_json: AsJson = False) -> None:
+    """Prove that the tables of a flow still hold what its batches committed. Exit code 1 if one does not."""
+    from pipelines.execution.verify import verify as verify_flow
+
+    topology = flow(name).topology()
+    with _runtime(as_json) as runtime:
+        report = verify_flow(runtime.spark, runtime.lake, topology)
+    if as_json:
+        _emit(report.to_json())
+    else:
+        rendering.verified(report)
+    if report.differing:
+        raise typer.Exit(1)
+
+
+@app.command()
+@plainly
 def skip(
     name: FlowName, txid: Annotated[int, typer.Argument(help="The poison batch.")], as_json: AsJson = False
 ) -> None:

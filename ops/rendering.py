@@ -15,6 +15,7 @@ from resources.markdown import cell
 
 if TYPE_CHECKING:
     from pipelines.execution.report import BackfillReport, RunReport
+    from pipelines.execution.verify import VerifyReport
 
 console = Console(highlight=False)
 Advance = Callable[[str], None]
@@ -122,6 +123,22 @@ def backfill(report: BackfillReport) -> None:
         )
     total = sum(one.received for one in report.slices)
     say(f"{report.flow}: {len(report.slices)} slices, {total:,} rows, {report.seconds:.1f} s")
+
+
+def verified(report: VerifyReport) -> None:
+    """What verify found: a line a state and verdict, and each commit that differs."""
+    tally: dict[tuple[str, str], int] = {}
+    for one in report.findings:
+        tally[one.state, one.verdict] = tally.get((one.state, one.verdict), 0) + 1
+    rows(
+        f"{report.flow}: commits verified",
+        [{"state": state, "verdict": verdict, "commits": n} for (state, verdict), n in tally.items()],
+    )
+    if report.differing:
+        rows(
+            "these differ",
+            [{"state": d.state, "txid": d.txid, "slice": d.slice, "why": d.reason} for d in report.differing],
+        )
 
 
 def flat_tables(report: Any) -> list[dict[str, Any]]:

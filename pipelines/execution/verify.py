@@ -1,0 +1,174 @@
+"""Proof after the fact that a table still holds what its batches committed (design, section 7).
+
+Each commit's record keeps how many rows it wrote and the XOR of their hashes. Every stored row names the batch that wrote it, so
+one pass over the table finds both again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from pipelines.execution.accounts import xor, xor_of_rows
+from pipelines.state.record import BATCH, COMPACTION, RESET, SLICE, CommitRecord
+from pipelines.state.schema import GEN, ROLL_UP, SLICE_COLUMN, TXID
+from pipelines.state.table import LOG_LAYOUT, StateTable
+from pipelines.trident.states import MAP
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipelines.state.lake import Lake
+    from pipelines.trident.topology import TridentTopology
+
+HOLDS, DIFFERS, BY_COUNT, NOT_CHECKED = "holds", "differs", "holds by count", "not checked"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What became of one commit.
+
+    Attributes:
+        state: the table.
+        txid: the batch (for a slice the last one that its replacement covers).
+        slice: the slice, for the commit of a backfill.
+        verdict: `holds`, `differs`, `holds by count` (no hash was kept), or `not checked`.
+        rows: what the record says.
+        found: rows that the table holds of it now.
+        reason: why it was not checked, or what differs.
+    """
+
+    state: str
+    txid: int
+    slice: str | None
+    verdict: str
+    rows: int
+    found: int
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What `verify` found, a finding a commit, oldest first."""
+
+    flow: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def differing(self) -> tuple[Finding, ...]:
+        return tuple(one for one in self.findings if one.verdict == DIFFERS)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"flow": self.flow, "findings": [asdict(one) for one in self.findings]}
+
+
+def verify(spark: SparkSession, lake: Lake, topology: TridentTopology) -> VerifyReport:
+    """Compare every state of a flow with its commits' records: one Spark job a state.
+
+    Checked are tables of rows, and of log states the generations that compaction has left alone. Of a batch that a later
+    backfill has replaced in part, and of states in map layout, whose rows are overwritten, nothing can be said.
+    """
+    findings: list[Finding] = []
+    for node in topology.persists:
+        path = lake.state_path(node.state.name)
+        table = lake.table(path, node.state.name)
+        if table.exists():
+            findings += _findings(spark, table)
+    return VerifyReport(topology.name, tuple(findings))
+
+
+@dataclass(frozen=True)
+class _Held:
+    rows: int
+    hash: int
+
+
+_Held_by = dict[tuple[int, str], _Held]
+"""By txid and slice what the table holds."""
+
+
+def _findings(spark: SparkSession, table: StateTable) -> Iterable[Finding]:
+    commits = _since_reset(table.history())
+    if table.declared.layout == MAP:
+        return [_unchecked(table, one, "rows of a map are overwritten") for one in commits if one.kind == BATCH]
+    stored = spark.read.format("delta").option("versionAsOf", table.version()).load(str(table.path))
+    counted = stored.where(F.col(SLICE_COLUMN) != ROLL_UP).groupBy(TXID, SLICE_COLUMN, GEN)
+    found = counted.agg(F.count(F.lit(1)).alias("rows"), xor_of_rows(stored.schema).alias("hash")).collect()
+    held = {(row[TXID], row[SLICE_COLUMN]): _Held(row["rows"], row["hash"]) for row in found}
+    folded = _folded_before(table, commits)
+    replaced = {one.slice: one for one in commits if one.kind == SLICE}
+    return [*_of_slices(table, replaced, held, folded), *_of_batches(table, commits, replaced, held, folded)]
+
+
+def _since_reset(commits: list[CommitRecord]) -> list[CommitRecord]:
+    last = max((number for number, one in enumerate(commits) if one.kind == RESET), default=-1)
+    return [one for one in commits[last + 1 :] if one.record is not None]
+
+
+def _folded_before(table: StateTable, commits: list[CommitRecord]) -> int:
+    """The first txid whose rows no compaction has folded."""
+    if table.declared.layout != LOG_LAYOUT:
+        return -1
+    return max((one.record.folded_before or 0 for one in commits if one.kind == COMPACTION and one.record), default=0)
+
+
+def _of_slices(
+    table: StateTable, replaced: dict[str | None, CommitRecord], held: _Held_by, folded: int
+) -> Iterable[Finding]:
+    for slice_, commit in replaced.items():
+        if (commit.txid or 0) < folded:
+            yield _unchecked(table, commit, "compaction has folded it")
+        else:
+            yield _judged(table, [commit], held.get((commit.txid or 0, slice_ or ""), _Held(0, 0)))
+
+
+def _of_batches(
+    table: StateTable,
+    commits: list[CommitRecord],
+    replaced: dict[str | None, CommitRecord],
+    held: _Held_by,
+    folded: int,
+) -> Iterable[Finding]:
+    by_txid: dict[int, list[CommitRecord]] = defaultdict(list)
+    for one in commits:
+        if one.kind == BATCH and one.txid is not None:
+            by_txid[one.txid].append(one)
+    last_replacement = max((one.version for one in replaced.values()), default=-1)
+    for txid, records in by_txid.items():
+        own = [rows for (t, slice_), rows in held.items() if t == txid and not _is_of(replaced, slice_, txid)]
+        now = _Held(sum(one.rows for one in own), xor([one.hash for one in own]))
+        # Of an opaque batch the last commit stands for all of it; of a non-transactional one each has added its rows.
+        counted = records if getattr(table.declared, "kind", "") == "non_transactional" else records[-1:]
+        if txid < folded:
+            yield _unchecked(table, records[-1], "compaction has folded it")
+        elif records[-1].version < last_replacement and now.rows != sum(one.rows for one in counted):
+            yield _unchecked(table, records[-1], "a later backfill has replaced some of its rows")
+        else:
+            yield _judged(table, counted, now)
+
+
+def _is_of(replaced: dict[str | None, CommitRecord], slice_: str, txid: int) -> bool:
+    """Whether rows of this slice and txid are a backfill's."""
+    commit = replaced.get(slice_)
+    return commit is not None and commit.txid == txid
+
+
+def _judged(table: StateTable, commits: list[CommitRecord], now: _Held) -> Finding:
+    commit, rows = commits[-1], sum(one.rows for one in commits)
+    hashes = [one.record.hash if one.record else None for one in commits]
+    verdict, reason = HOLDS, ""
+    if now.rows != rows:
+        verdict, reason = DIFFERS, f"it wrote {rows} rows, the table holds {now.rows}"
+    elif None in hashes:
+        verdict, reason = BY_COUNT, "its record keeps no hash"
+    elif now.hash != xor([one for one in hashes if one is not None]):
+        verdict, reason = DIFFERS, "the rows are others than it wrote (their hashes differ)"
+    return Finding(table.name, commit.txid or 0, commit.slice, verdict, rows, now.rows, reason)
+
+
+def _unchecked(table: StateTable, commit: CommitRecord, why: str) -> Finding:
+    return Finding(table.name, commit.txid or 0, commit.slice, NOT_CHECKED, commit.rows, 0, why)
