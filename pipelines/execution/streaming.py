@@ -178,7 +178,8 @@ class StreamRunner:
                 raise StateBehindError(self._group.topology.name, sink.name, batches)
 
     def _new_tracker(self) -> BatchTracker:
-        source = Stage(self._group.name, lazy=True, group=self._scope)
+        same = all(getattr(spout.source, "transactional", True) for spout in self._group.spouts)
+        source = Stage(self._group.name, lazy=True, transactional=same, group=self._scope)
         states = [
             Stage(sink.name, upstream=(source.name,), commits=True, lazy=True, group=self._scope)
             for sink in self._group.sinks

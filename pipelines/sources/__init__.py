@@ -7,29 +7,41 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipelines.sources.base import FileSource, Source
+    from pipelines.sources.change_feed import DeltaChangeFeed
     from pipelines.sources.delta import DeltaTableSource
     from pipelines.sources.files import CsvFiles, JsonFiles, ParquetFiles
     from pipelines.sources.fixed import FixedBatches
+    from pipelines.sources.kafka import Kafka
+    from pipelines.sources.python import PythonSource
+    from pipelines.sources.rate import Rate
     from pipelines.sources.text import TextFiles
 
 __all__ = [
     "CsvFiles",
+    "DeltaChangeFeed",
     "DeltaTableSource",
     "FileSource",
     "FixedBatches",
     "JsonFiles",
+    "Kafka",
     "ParquetFiles",
+    "PythonSource",
+    "Rate",
     "Source",
     "TextFiles",
 ]
 
 _LAZY = {
     "CsvFiles": "files",
+    "DeltaChangeFeed": "change_feed",
     "DeltaTableSource": "delta",
     "FileSource": "base",
     "FixedBatches": "fixed",
     "JsonFiles": "files",
+    "Kafka": "kafka",
     "ParquetFiles": "files",
+    "PythonSource": "python",
+    "Rate": "rate",
     "Source": "base",
     "TextFiles": "text",
 }

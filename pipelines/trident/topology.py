@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pipelines.errors import BadNameError, DefinitionError, FunctionError
+from pipelines.errors import BadNameError, DefinitionError, FunctionError, NotSliceableError
 from pipelines.graph import nodes
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import FieldNames, added, checked_name, parse_ddl, require
@@ -49,6 +49,7 @@ class TridentTopology:
             BadNameError: for a name that is not legal or is taken.
             FieldError: if `slice_by` names a field that the source does not have.
             FunctionError: if `source` is not a source.
+            NotSliceableError: if it names a slice of a source that has none (Kafka, a rate, a change feed).
         """
         if not all(hasattr(source, wanted) for wanted in ("fields", "schema", "stream", "bounded")):
             raise FunctionError(
@@ -58,6 +59,8 @@ class TridentTopology:
             )
         fields = added("new_stream", tuple(source.fields), ())
         if slice_by is not None:
+            if not getattr(source, "sliceable", True):
+                raise NotSliceableError(repr(source), f"new_stream {name} slice_by")
             require(f"new_stream {name} slice_by", fields_of_sql("slice_by", slice_by), fields)
         return self._spout(nodes.SpoutNode, name, fields, source=source, slice_by=slice_by)
 

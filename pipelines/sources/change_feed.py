@@ -1,0 +1,119 @@
+"""The change feed of a Delta table: rows as they were inserted, updated and deleted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from pipelines.errors import MissingPathError, SourceError
+from pipelines.graph.fields import added
+from pipelines.sources.base import file_key
+from pipelines.sources.delta import DeltaTableSource
+from pipelines.sources.unsliced import UnslicedSource, offset_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CHANGE_FIELDS = "change_type string, commit_version bigint, commit_timestamp timestamp"
+_ENABLED = "delta.enableChangeDataFeed"
+
+
+class DeltaChangeFeed(UnslicedSource):
+    """The changes of a Delta table, commit by commit.
+
+    Gives: the fields of `schema`, then `change_type string` (`insert`, `update_preimage`, `update_postimage`, `delete`),
+    `commit_version bigint`, `commit_timestamp timestamp`. Without `starting_version` the table as it is at the start comes
+    first, as inserts.
+    Positions: the commits, `delta:<path>@<version>`. It has no slices.
+    Transactional: a replayed batch reads the same files of the same commits; if VACUUM has removed them it fails.
+
+    Args:
+        path: the table's folder.
+        schema: DDL of the columns to read, a subset of the table's.
+        starting_version: the first commit whose changes are read; None: the whole table, then its changes.
+        max_files_per_batch: at most so many files a batch. A commit's changes are not divided.
+        max_bytes_per_batch: about so many bytes a batch.
+
+    Raises:
+        DuplicateFieldError: if the schema names one of the three fields itself.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        schema: str,
+        *,
+        starting_version: int | None = None,
+        max_files_per_batch: int | None = None,
+        max_bytes_per_batch: int | None = None,
+    ) -> None:
+        self.path, self.starting_version = str(path), starting_version
+        self.max_files_per_batch, self.max_bytes_per_batch = max_files_per_batch, max_bytes_per_batch
+        self._table = DeltaTableSource(path, schema)
+        added("DeltaChangeFeed", ("change_type", "commit_version", "commit_timestamp"), self._table.fields)
+        super().__init__(f"{schema}, {CHANGE_FIELDS}")
+
+    def __repr__(self) -> str:
+        return f"DeltaChangeFeed({self.path!r})"
+
+    def check(self, name: str, spark: SparkSession) -> None:
+        """The table is there, has the columns, and records its changes since the starting version.
+
+        Raises:
+            MissingPathError, SourceSchemaError
+            SourceError: it records no changes, or none yet at the starting version.
+        """
+        if not DeltaTable.is_deltatable(self.path):
+            raise MissingPathError(name, self.path)
+        self._table.check(name, spark)
+        if not self._records_changes(name, None):
+            raise SourceError(
+                f'source "{name}": the table {self.path} records no changes',
+                hint=f"ALTER TABLE delta.`{self.path}` SET TBLPROPERTIES ({_ENABLED} = true); changes are recorded from then on",
+            )
+        if self.starting_version is not None and not self._records_changes(name, self.starting_version):
+            raise SourceError(
+                f'source "{name}": the table {self.path} recorded no changes yet at version {self.starting_version}',
+                hint="start at the version that switched the recording on (DESCRIBE HISTORY shows it), or later",
+            )
+
+    def _records_changes(self, name: str, version: int | None) -> bool:
+        try:
+            table = DeltaTable(self.path, version=version)
+        except DeltaError as error:
+            raise SourceError(
+                f'source "{name}": the table {self.path} has no version {version}',
+                hint="DESCRIBE HISTORY shows the versions that are there",
+            ) from error
+        return table.metadata().configuration.get(_ENABLED) == "true"
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        reader = spark.readStream.format("delta").option("readChangeFeed", "true")
+        if self.starting_version is not None:
+            reader = reader.option("startingVersion", self.starting_version)
+        if self.max_files_per_batch:
+            reader = reader.option("maxFilesPerTrigger", self.max_files_per_batch)
+        if self.max_bytes_per_batch:
+            reader = reader.option("maxBytesPerTrigger", self.max_bytes_per_batch)
+        renamed = [F.col(f"_{field}").alias(field) for field in ("change_type", "commit_version", "commit_timestamp")]
+        frame = reader.load(self.path).select(*(f"`{field}`" for field in self._table.fields), *renamed)
+        return self._with_position(frame, None, F.concat(F.lit(self._address("")), F.col("commit_version")))
+
+    def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
+        """The commits that the batches read, in whole or in part."""
+        end = offset_of(checkpoint, last, index) if first <= last else None
+        if end is None:
+            return frozenset()
+        before = offset_of(checkpoint, first - 1, index)
+        start = before["reservoirVersion"] if before else self.starting_version or 0
+        behind = end["reservoirVersion"] + (1 if end["index"] >= 0 or end["isStartingVersion"] else 0)
+        return frozenset(file_key(self._address(version)) for version in range(start, behind))
+
+    def _address(self, version: int | str) -> str:
+        return f"delta:{quote(self.path)}@{version}"

@@ -1,0 +1,256 @@
+"""Topics of Kafka."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipelines.errors import DefinitionError, LostRowsError, SourceError
+from pipelines.graph.fields import added, parse_ddl
+from pipelines.sources.base import CORRUPT
+from pipelines.sources.unsliced import UnslicedSource, offset_of, shown
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+JSON, TEXT, BYTES = "json", "text", "bytes"
+EARLIEST, LATEST = "earliest", "latest"
+RECORD_FIELDS = {
+    "key": "key string",
+    "topic": "topic string",
+    "partition": "partition int",
+    "offset": "offset bigint",
+    "timestamp": "timestamp timestamp",
+}
+"""What `with_fields` may name, with its type."""
+_ANSWER_SECONDS = 15
+
+
+class Kafka(UnslicedSource):
+    """The records of one or more topics; a batch is a range of offsets of each partition.
+
+    Gives: the fields of `schema` out of each record's value, then those of `with_fields`. A value that is not JSON, or does
+    not fit the types, is malformed: it goes to quarantine with its text. A record without a value (a tombstone) has null
+    fields.
+    Positions: the partitions, `kafka:<topic>/<partition>`. It has no slices.
+    Transactional: Spark keeps the offsets of a batch before it runs, so a replay asks for the same offsets; if they are no
+    longer there (retention, a topic made anew) the flow stops with LostRowsError, it never leaves rows out in silence.
+    A compacted topic may give fewer rows on a replay: its states must be opaque.
+    A new partition is found by itself and read from its start. Delegation tokens (Kerberos) are not supported.
+
+    Args:
+        servers: `host:port`, several with commas or as a list.
+        topics: one topic or a list.
+        schema: DDL of the value's fields; for `text` and `bytes` one field of type string or binary, `value` by default.
+        value_format: `json` (an object), `text` (UTF-8) or `bytes`.
+        starting: where a new flow starts: `earliest`, `latest`, or a time (datetime, or ISO text; UTC if it names no zone).
+            A flow that has run goes on where it stopped.
+        max_records_per_batch: at most so many records a batch, over all partitions; None: all that are there.
+        with_fields: further fields of each record: `key` (as text), `topic`, `partition`, `offset`, `timestamp`.
+        options: further options of Spark's Kafka source and, with `kafka.` before their names, of Kafka's consumer, e.g.
+            `{"kafka.security.protocol": "SASL_SSL"}`. They are never shown. Records of a Kafka transaction that was not
+            committed are left out, unless `kafka.isolation.level` says otherwise.
+
+    Raises:
+        DefinitionError: for anything else than the above.
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        topics: str | Sequence[str],
+        schema: str | None = None,
+        *,
+        value_format: str = JSON,
+        starting: str | datetime = EARLIEST,
+        max_records_per_batch: int | None = None,
+        with_fields: Sequence[str] = (),
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        self.servers = servers if isinstance(servers, str) else ",".join(servers)
+        self.topics = (topics,) if isinstance(topics, str) else tuple(topics)
+        self.value_format, self.starting = value_format, _starting(starting)
+        self.max_records_per_batch, self.options = max_records_per_batch, dict(options or {})
+        self.value_schema = _value_schema(schema, value_format)
+        self.with_fields = tuple(with_fields)
+        self._check_arguments()
+        values = tuple(name for name, _ in parse_ddl(self.value_schema))
+        added("Kafka with_fields", self.with_fields, values)
+        self.text = value_format == JSON
+        super().__init__(", ".join([self.value_schema, *(RECORD_FIELDS[name] for name in self.with_fields)]))
+
+    def _check_arguments(self) -> None:
+        if not self.servers or not self.topics:
+            raise DefinitionError("Kafka: name at least one server and one topic")
+        for topic in self.topics:
+            if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic):
+                raise DefinitionError(f"Kafka: {topic!r} cannot be the name of a topic")
+        unknown = [name for name in self.with_fields if name not in RECORD_FIELDS]
+        if unknown:
+            raise DefinitionError(f"Kafka with_fields: no {unknown[0]!r}; there are: {', '.join(RECORD_FIELDS)}")
+        if self.max_records_per_batch is not None and self.max_records_per_batch < 1:
+            raise DefinitionError("Kafka: max_records_per_batch must be at least 1")
+
+    def __repr__(self) -> str:
+        return f"Kafka({self.servers!r}, {', '.join(self.topics)!r})"
+
+    # --- before the start -------------------------------------------------------------------------------------------
+
+    def check(self, name: str, spark: SparkSession) -> None:
+        """The jars are there, a broker answers and has the topics.
+
+        Raises:
+            JarsError: Kafka's jars are not in the cache.
+            SourceError: the session started without them, no broker answers, or it lacks a topic.
+        """
+        from pipelines.jars import cache_folder, kafka_paths
+        from pipelines.session import is_local
+
+        jvm = spark._jvm
+        assert jvm is not None
+        try:
+            jvm.java.lang.Class.forName("org.apache.spark.sql.kafka010.KafkaSourceProvider")
+        except Exception:
+            if is_local(str(spark.sparkContext.master)):
+                kafka_paths(cache_folder())
+            raise SourceError(
+                f'source "{name}": this Spark session has started without Kafka\'s jars',
+                hint="start it with pipelines.spark_session, in a process of its own",
+            ) from None
+        self._check_topics(name, spark)
+
+    def _check_topics(self, name: str, spark: SparkSession) -> None:
+        from py4j.protocol import Py4JJavaError
+
+        jvm = spark._jvm
+        assert jvm is not None
+        settings = jvm.java.util.HashMap()
+        for option, value in self._reader_options().items():
+            if option.startswith("kafka."):
+                settings.put(option.removeprefix("kafka."), value)
+        settings.put("default.api.timeout.ms", str(_ANSWER_SECONDS * 1000))
+        settings.put("request.timeout.ms", str(_ANSWER_SECONDS * 1000))
+        try:
+            admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+            try:
+                wanted = jvm.java.util.ArrayList()
+                for topic in self.topics:
+                    wanted.add(topic)
+                admin.describeTopics(wanted).allTopicNames().get()
+            finally:
+                admin.close()
+        except Py4JJavaError as error:
+            raise self._refusal(name, str(error.java_exception)) from None
+
+    def _refusal(self, name: str, text: str) -> SourceError:
+        if "UnknownTopicOrPartition" in text:
+            return SourceError(
+                f'source "{name}": {self.servers} does not have all of the topics {", ".join(self.topics)}',
+                hint="create the topic or correct its name",
+            )
+        if "Timeout" in text or "No resolvable bootstrap" in text:
+            return SourceError(
+                f'source "{name}": no Kafka broker answers at {self.servers} (waited {_ANSWER_SECONDS} s)',
+                hint="start the broker, or correct `servers` or the security options",
+            )
+        reason = text.split("Exception: ")[-1].splitlines()[0]
+        return SourceError(f'source "{name}": {self.servers} refuses topics {", ".join(self.topics)}: {reason}')
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        records = spark.readStream.format("kafka").options(**self._reader_options()).load()
+        position = F.concat(F.lit("kafka:"), F.col("topic"), F.lit("/"), F.col("partition"))
+        text = F.make_valid_utf8(F.col("value").cast("string"))
+        extra = [_record_field(name) for name in self.with_fields]
+        if self.value_format != JSON:
+            value = (text if self.value_format == TEXT else F.col("value")).alias(parse_ddl(self.value_schema)[0][0])
+            return self._with_position(
+                records.select(value, *extra, position.alias("_position")), None, F.col("_position")
+            )
+        settings = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+        parsed = F.from_json(text, f"{self.value_schema}, {CORRUPT} string", settings)
+        frame = records.select(text.alias("_text"), parsed.alias("_value"), *extra, position.alias("_position"))
+        # Empty text is no record at all to Spark's parser, and here a value that is not an object.
+        bad = F.coalesce(F.col(f"_value.{CORRUPT}"), F.when(F.trim("_text") == "", F.col("_text")))
+        values = [F.col(f"_value.`{field}`").alias(field) for field, _ in parse_ddl(self.value_schema)]
+        flat = frame.select(*values, *(f"`{field}`" for field in self.with_fields), bad.alias("_bad"), "_position")
+        return self._with_position(flat, F.col("_bad"), F.col("_position"))
+
+    def _reader_options(self) -> dict[str, str]:
+        found = {
+            "kafka.isolation.level": "read_committed",
+            **self.options,
+            "kafka.bootstrap.servers": self.servers,
+            "subscribe": ",".join(self.topics),
+            "failOnDataLoss": "true",
+        }
+        if isinstance(self.starting, datetime):
+            found["startingTimestamp"] = str(round(self.starting.timestamp() * 1000))
+            # A time after the last record means what comes from now on.
+            found["startingOffsetsByTimestampStrategy"] = "latest"
+        else:
+            found["startingOffsets"] = self.starting
+        if self.max_records_per_batch is not None:
+            found["maxOffsetsPerTrigger"] = str(self.max_records_per_batch)
+        return found
+
+    def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
+        """The partitions from which the batches took anything."""
+        end = _by_partition(offset_of(checkpoint, last, index)) if first <= last else {}
+        start = _by_partition(offset_of(checkpoint, first - 1, index))
+        return frozenset(f"kafka:{where}" for where, offset in end.items() if start.get(where) != offset)
+
+    def fault(self, name: str, error: BaseException) -> LostRowsError | None:
+        """Offsets that are gone."""
+        text = shown(error)
+        found = re.search(r"\[KAFKA_DATA_LOSS\.(\w+)\]\s*(.*)", text)
+        if found:
+            return LostRowsError(name, _first_sentences(found[2]) or found[1].lower().replace("_", " "))
+        found = re.search(r"(?:OffsetOutOfRangeException|UnknownTopicOrPartitionException): (.*)", text)
+        return LostRowsError(name, found[1]) if found else None
+
+
+def _first_sentences(text: str) -> str:
+    """What was lost, without Spark's advice on how not to notice."""
+    return re.split(r"\s*(?:Some data may have been lost|If you (?:don't )?want)", text)[0].strip()
+
+
+def _by_partition(offset: Mapping[str, Mapping[str, int]] | None) -> dict[str, int]:
+    return {f"{topic}/{number}": at for topic, parts in (offset or {}).items() for number, at in parts.items()}
+
+
+def _record_field(name: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.make_valid_utf8(F.col("key").cast("string")).alias("key") if name == "key" else F.col(name)
+
+
+def _value_schema(schema: str | None, value_format: str) -> str:
+    kinds = {TEXT: "string", BYTES: "binary"}
+    if value_format == JSON:
+        if schema is None:
+            raise DefinitionError('Kafka: value_format "json" needs a schema')
+        return schema
+    if value_format not in kinds:
+        raise DefinitionError(f'Kafka: value_format {value_format!r} is none of "json", "text", "bytes"')
+    kind = kinds[value_format]
+    if [one for _, one in parse_ddl(schema or f"value {kind}")] != [kind]:
+        raise DefinitionError(f'Kafka: value_format "{value_format}" gives one field of type {kind}, not: {schema}')
+    return schema or f"value {kind}"
+
+
+def _starting(starting: str | datetime) -> str | datetime:
+    """`earliest`, `latest` or a time with a zone."""
+    if isinstance(starting, str) and starting in (EARLIEST, LATEST):
+        return starting
+    try:
+        time = datetime.fromisoformat(starting) if isinstance(starting, str) else starting
+        return time if time.tzinfo else time.replace(tzinfo=UTC)
+    except (ValueError, AttributeError):
+        raise DefinitionError(f"Kafka: starting {starting!r} is neither earliest, latest nor a time") from None

@@ -1,0 +1,153 @@
+"""A source that a user writes, with Spark's Python data source API."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.errors import DefinitionError, SourceError, TrideltaError
+from pipelines.sources.unsliced import UnslicedSource, shown
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class PythonSource(UnslicedSource):
+    """A class of the user's as a source: a `pyspark.sql.datasource.DataSource`.
+
+    Gives: the fields of `schema`.
+    Positions: one, `python:<class>`. A class with a `reader` alone can be backfilled; with a stream it has no slices.
+    Transactional: as the class is. Spark keeps the offsets of a batch before it runs and asks for the same offsets on a
+    replay (`read(partition)` of `partitions(start, end)`, `readBetweenOffsets(start, end)`). If the same offsets may give
+    other rows say `transactional=False`, and persist into opaque states.
+
+    Args:
+        source: the class. `streamReader` or `simpleStreamReader` makes it a stream, `reader` lets it be read whole.
+        schema: DDL of the rows that it gives.
+        transactional: whether the same offsets always give the same rows.
+        max_parallelism: in how many tasks its tuples can start at most; None: no limit.
+        options: what the class finds in its `options`, as text.
+
+    Raises:
+        DefinitionError: if it is not such a class, or can neither be streamed nor read.
+    """
+
+    def __init__(
+        self,
+        source: type[Any],
+        schema: str,
+        *,
+        transactional: bool = True,
+        max_parallelism: int | None = None,
+        **options: Any,
+    ) -> None:
+        from pyspark.sql.datasource import DataSource
+
+        if not (isinstance(source, type) and issubclass(source, DataSource)):
+            raise DefinitionError(f"PythonSource: {source!r} is not a subclass of pyspark.sql.datasource.DataSource")
+        self.source, self.options = source, {name: str(value) for name, value in options.items()}
+        self.transactional, self.max_parallelism = transactional, max_parallelism
+        self.streams = any(_overrides(source, DataSource, way) for way in ("streamReader", "simpleStreamReader"))
+        self.reads = _overrides(source, DataSource, "reader")
+        if not self.streams and not self.reads:
+            raise DefinitionError(
+                f"PythonSource: {source.__name__} ({_place(source)}) has no reader and no stream reader",
+                hint="define streamReader, simpleStreamReader or reader",
+            )
+        self.sliceable = self.reads and not self.streams
+        super().__init__(schema)
+
+    def __repr__(self) -> str:
+        return f"PythonSource({self.source.__name__})"
+
+    def check(self, name: str, spark: SparkSession) -> None:
+        """The class can be made and its readers can be asked for.
+
+        Raises:
+            SourceError: with the class, the file and the line.
+        """
+        from pyspark.errors import PySparkNotImplementedError
+
+        from pipelines.state.schema import struct_of
+
+        try:
+            made, schema = self.source(options=dict(self.options)), struct_of(self.schema)
+            self.source.name()
+            if self.reads:
+                made.reader(schema)
+            if self.streams:
+                try:
+                    made.streamReader(schema)
+                except PySparkNotImplementedError:
+                    made.simpleStreamReader(schema)
+        except Exception as error:
+            frames = inspect.getinnerframes(error.__traceback__) if error.__traceback__ else []
+            where = next((f"{f.filename}:{f.lineno}" for f in reversed(frames) if _is_users(f.filename)), None)
+            raise self._failed(name, where, f"{type(error).__name__}: {error}") from error
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        """A streaming frame.
+
+        Raises:
+            SourceError: if the class has no stream.
+        """
+        from pyspark.sql import functions as F
+
+        if not self.streams:
+            raise SourceError(
+                f"{self.source.__name__} ({_place(self.source)}) has a reader and no stream reader: it cannot be streamed",
+                hint="define streamReader or simpleStreamReader, or run the flow as a backfill",
+            )
+        spark.dataSource.register(self.source)
+        reader = spark.readStream.format(self.source.name()).schema(self.schema).options(**self.options)
+        return self._with_position(reader.load(), None, F.lit(self._position))
+
+    def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
+        from pyspark.sql import functions as F
+
+        if not self.sliceable:
+            return super().bounded(spark)
+        spark.dataSource.register(self.source)
+        reader = spark.read.format(self.source.name()).schema(self.schema).options(**self.options)
+        return self._with_position(reader.load(), None, F.lit(self._position)), frozenset({self._position})
+
+    @property
+    def _position(self) -> str:
+        return f"python:{self.source.__name__}"
+
+    def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
+        return frozenset({self._position}) if self.streams and first <= last else frozenset()
+
+    def fault(self, name: str, error: BaseException) -> TrideltaError | None:
+        """An exception of the class itself, by the traceback that Spark passes on from the Python worker."""
+        text = shown(error)
+        frames = re.findall(r'File "([^"]+)", line (\d+)', text)
+        file = inspect.getsourcefile(self.source)
+        own = [line for seen, line in frames if file and Path(seen) == Path(file)]
+        if not own:
+            return None
+        last = re.findall(r"^(?:\w+\.)*(\w*(?:Error|Exception|Interrupt|Exit|Warning)\b.*)$", text, re.MULTILINE)
+        return self._failed(name, f"{file}:{own[-1]}", last[-1] if last else "it raised an exception")
+
+    def _failed(self, name: str, where: str | None, reason: str) -> SourceError:
+        return SourceError(
+            f'source "{name}": {self.source.__name__} failed at {where or _place(self.source)}: {reason}',
+            hint="correct the class and run the flow again: it continues with the same batch",
+        )
+
+
+def _overrides(source: type[Any], base: type[Any], name: str) -> bool:
+    return getattr(source, name) is not getattr(base, name)
+
+
+def _is_users(file: str) -> bool:
+    return "/pyspark/" not in file and "/pipelines/sources/" not in file
+
+
+def _place(source: type[Any]) -> str:
+    try:
+        return f"{inspect.getsourcefile(source)}:{inspect.getsourcelines(source)[1]}"
+    except (OSError, TypeError):
+        return source.__module__
