@@ -87,6 +87,10 @@ class Running:
             self._of_tuple = taking(aggregator.aggregate, 1, inputs)
             self.state = initial(aggregator.init, batch)
 
+    def go_on_from(self, value: Any) -> None:
+        """Go on from a value that a state holds: what is taken in is merged into it or reduced onto it."""
+        self.state = value
+
     def add(self, values: Row) -> None:
         """Take in one tuple's input values."""
         if isinstance(self.aggregator, CombinerAggregator):

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pipelines.errors import BatchError, DefinitionError, UnknownQueryError, nearest
 from pipelines.graph import nodes
+from pipelines.planner.plain import in_order, plain
 from pipelines.sources import FixedBatches
 from pipelines.sources.base import FILE
 from pipelines.state.schema import SLICE_COLUMN, TXID
 from pipelines.testing.reference import Batch, ReferenceEngine, States
 from pipelines.testing.spark_step import session
-from pipelines.testing.table import in_order, plain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -153,7 +153,7 @@ def _run(
 def _rows(lake: Lake, node: nodes.PersistNode) -> list[dict[str, Any]]:
     """A state's rows in the order that `run_topology` states."""
     table = lake.state(node.state.name)
-    if node.aggregations:
+    if node.aggregations or node.updater is not None:
         return in_order(table.scan().to_pylist(), node.group)
     slices = [f"{SLICE_COLUMN} = '{commit.slice}'" for commit in table.history() if commit.slice is not None]
     txids = sorted({commit.txid for commit in table.history() if commit.txid is not None})

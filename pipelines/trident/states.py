@@ -102,6 +102,11 @@ class FixedState:
     def fields(self) -> tuple[str, ...]:
         return tuple(name for name, _ in parse_ddl(self.schema))
 
+    @property
+    def types(self) -> dict[str, str | None]:
+        """The columns' Spark SQL types."""
+        return dict(parse_ddl(self.schema))
+
     def _row(self, row: Sequence[Any] | Mapping[str, Any]) -> tuple[Any, ...]:
         values = tuple(row.get(name) for name in self.fields) if isinstance(row, Mapping) else tuple(row)
         if len(values) != len(self.fields) or (isinstance(row, Mapping) and set(row) - set(self.fields)):

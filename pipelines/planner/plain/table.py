@@ -1,4 +1,4 @@
-"""Rows between two steps of the reference engine, and the one order in which results are shown."""
+"""Rows between two steps, and the one order in which results are shown."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Table:
-    """Tuples of named fields. `types` holds each field's Spark SQL type, or None where only Spark would know it."""
+    """Tuples of named fields. `types` holds each field's Spark SQL type, or None where only Spark would know it.
+
+    `tasks` is each row's task, None if all are in task 0.
+    """
 
     fields: tuple[str, ...]
     types: tuple[str | None, ...]
     rows: tuple[Row, ...]
+    tasks: tuple[int, ...] | None = None
 
     def column(self, field: str) -> list[Any]:
         """The values of one field."""
@@ -28,14 +32,42 @@ class Table:
     def type_of(self, field: str) -> str | None:
         return self.types[self.fields.index(field)]
 
+    def type_or_guess(self, field: str) -> str:
+        """A field's type, from its values where nobody said it."""
+        return self.type_of(field) or sql_type_of(self.column(field))
+
+    def task_of(self, number: int) -> int:
+        """The task of a row."""
+        return 0 if self.tasks is None else self.tasks[number]
+
     def select(self, fields: Sequence[str]) -> Table:
         """These fields, in this order."""
         at = [self.fields.index(field) for field in fields]
         rows = tuple(tuple(row[i] for i in at) for row in self.rows)
-        return Table(tuple(fields), tuple(self.types[i] for i in at), rows)
+        return Table(tuple(fields), tuple(self.types[i] for i in at), rows, self.tasks)
 
-    def with_rows(self, rows: Iterable[Row]) -> Table:
-        return Table(self.fields, self.types, tuple(rows))
+    def take(self, numbers: Sequence[int]) -> Table:
+        """The rows with these numbers."""
+        tasks = None if self.tasks is None else tuple(self.tasks[i] for i in numbers)
+        return Table(self.fields, self.types, tuple(self.rows[i] for i in numbers), tasks)
+
+    def by_task(self, tasks: int) -> list[Table]:
+        """The rows of each task, one table each, empty ones too."""
+        numbers: list[list[int]] = [[] for _ in range(tasks)]
+        for i in range(len(self.rows)):
+            numbers[self.task_of(i)].append(i)
+        return [self.take(found) for found in numbers]
+
+    def dealt(self, tasks: Iterable[int] | None) -> Table:
+        """The same rows in other tasks."""
+        return Table(self.fields, self.types, self.rows, None if tasks is None else tuple(tasks))
+
+    def replaced(self, fields: Sequence[str], types: Sequence[str | None], of_row: Sequence[Sequence[Row]]) -> Table:
+        """What a function made: `of_row` holds the new rows of each row, which stay in its task."""
+        tasks = None
+        if self.tasks is not None:
+            tasks = tuple(task for task, found in zip(self.tasks, of_row, strict=True) for _ in found)
+        return Table(tuple(fields), tuple(types), tuple(row for found in of_row for row in found), tasks)
 
     def dicts(self) -> list[dict[str, Any]]:
         """The rows as dicts."""

@@ -1,0 +1,11 @@
+"""The operations of one batch in plain Python: the reference engine's, and of queries that need no Spark.
+
+`step(node, tables, context)` gives what a node makes of its parents' tables. It imports no Spark; what only Spark can
+evaluate (SQL text, callables of Columns without a plain form, gates) is asked of the context, which may refuse.
+"""
+
+from pipelines.planner.plain.context import Context, Evaluated, needs_spark
+from pipelines.planner.plain.steps import read, step
+from pipelines.planner.plain.table import Row, Table, freeze, in_order, plain
+
+__all__ = ["Context", "Evaluated", "Row", "Table", "freeze", "in_order", "needs_spark", "plain", "read", "step"]

@@ -1,0 +1,126 @@
+"""Several streams of one batch together: merge, join, multi_reduce (Trident rules 1.1 and 8)."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from pipelines.aggregators.calls import emitted, row_of
+from pipelines.graph import nodes
+from pipelines.planner.plain.context import Context
+from pipelines.planner.plain.partitions import by_hash
+from pipelines.planner.plain.table import Row, Table, freeze
+
+
+def merged(node: nodes.MergeNode, tables: Sequence[Table], context: Context) -> Table:
+    """All parents' tuples, by position, the first parent's first; each stays in its task."""
+    types = tuple(
+        next((kind for kind in kinds if kind), None) for kinds in zip(*(t.types for t in tables), strict=True)
+    )
+    tasks: list[int] | None = None
+    if context.tasks_of(node.id) > 1:
+        tasks = [table.task_of(i) for table in tables for i in range(len(table.rows))]
+    return Table(node.fields, types, tuple(row for table in tables for row in table.rows)).dealt(tasks)
+
+
+def joined(node: nodes.JoinNode, tables: Sequence[Table], context: Context) -> Table:
+    """The tuples of one batch on equal keys; null equals null. A side that is absent is one row of nulls if it is outer."""
+    by_key: dict[Any, tuple[Row, list[list[Row]]]] = {}
+    for side, table in enumerate(tables):
+        keys = table.select(node.sides[side].keys).rows
+        shown = table.rows if node.mode == nodes.PRESERVE else table.select(node.sides[side].values).rows
+        for key, row in zip(keys, shown, strict=True):
+            _, rows = by_key.setdefault(freeze(key), (key, [[] for _ in tables]))
+            rows[side].append(row)
+    made: list[Row] = []
+    for key, rows in by_key.values():
+        made += _crossed(node, tables, key, rows)
+    types = _types(node, tables)
+    # Dealt by their keys, which the outputs need not hold: with PRESERVE a side's are null where it is absent.
+    tasks = context.tasks_of(node.id)
+    numbers = [found for key, rows in by_key.values() for found in [key] * len(_crossed(node, tables, key, rows))]
+    key_table = Table(node.sides[0].keys, _key_types(node, tables), tuple(numbers))
+    return Table(node.fields, types, tuple(made), by_hash(key_table, key_table.fields, tasks).tasks)
+
+
+def _crossed(node: nodes.JoinNode, tables: Sequence[Table], key: Row, rows: list[list[Row]]) -> list[Row]:
+    """The cross product of one key's tuples, the last side fastest; none if a side that must be there is absent."""
+    sides = []
+    for side, table, found in zip(node.sides, tables, rows, strict=True):
+        if not found and not side.outer:
+            return []
+        width = len(table.fields) if node.mode == nodes.PRESERVE else len(side.values)
+        sides.append(found or [(None,) * width])
+    first = () if node.mode == nodes.PRESERVE else key
+    return [(*first, *itertools.chain.from_iterable(product)) for product in itertools.product(*sides)]
+
+
+def _types(node: nodes.JoinNode, tables: Sequence[Table]) -> tuple[str | None, ...]:
+    if node.mode == nodes.PRESERVE:
+        return tuple(kind for table in tables for kind in table.types)
+    values = (table.type_of(name) for side, table in zip(node.sides, tables, strict=True) for name in side.values)
+    return (*_key_types(node, tables), *values)
+
+
+def _key_types(node: nodes.JoinNode, tables: Sequence[Table]) -> tuple[str | None, ...]:
+    return tuple(tables[0].type_of(name) for name in node.sides[0].keys)
+
+
+def multi_reduced(node: nodes.MultiReduceNode, tables: Sequence[Table], context: Context) -> Table:
+    """The tuples of several streams through one reducer, per partition or per group."""
+    tasks = context.tasks_of(node.id)
+    if any(node.groups):
+        return _grouped(node, tables, tasks)
+    parts = zip(*(table.by_task(tasks) for table in tables), strict=True)
+    made = [_reduced(node, part) for part in parts]
+    numbers = [task for task, rows in enumerate(made) for _ in rows]
+    found = Table(node.fields, node.types, tuple(row for rows in made for row in rows))
+    return found.dealt(numbers if tasks > 1 else None)
+
+
+def _reduced(node: nodes.MultiReduceNode, tables: Sequence[Table]) -> list[Row]:
+    reduction = _Reduction(node, ())
+    for stream, table in enumerate(tables):
+        for values in table.select(node.inputs[stream]).rows:
+            reduction.execute(stream, (), values)
+    return reduction.complete(())
+
+
+def _grouped(node: nodes.MultiReduceNode, tables: Sequence[Table], tasks: int) -> Table:
+    found: dict[Any, tuple[Row, _Reduction]] = {}
+    for stream, table in enumerate(tables):
+        groups = table.select(node.groups[stream]).rows
+        for group, values in zip(groups, table.select(node.inputs[stream]).rows, strict=True):
+            frozen = freeze(group)
+            if frozen not in found:
+                found[frozen] = group, _Reduction(node, group)
+            found[frozen][1].execute(stream, (group,), values)
+    rows, keys = list[Row](), list[Row]()
+    for group, reduction in found.values():
+        made = reduction.complete((group,))
+        rows += made
+        keys += [group] * len(made)
+    types = tuple(tables[0].type_of(name) for name in node.groups[0])
+    dealt = by_hash(Table(node.groups[0], types, tuple(keys)), node.groups[0], tasks)
+    return Table(node.fields, node.types, tuple(rows), dealt.tasks)
+
+
+class _Reduction:
+    """One reducer at work on a partition or group."""
+
+    def __init__(self, node: nodes.MultiReduceNode, group: Row) -> None:
+        self._reducer, self._label, self._width = node.reducer, node.label, len(node.outputs)
+        self._state = node.reducer.init(*group)
+        self._rows: list[Row] = []
+
+    def execute(self, stream: int, group: tuple[Row, ...], values: Row) -> None:
+        given = self._reducer.execute(self._state, stream, *group, *values)
+        if inspect.isgenerator(given):
+            self._rows += [row_of(self._label, item, self._width) for item in given]
+        elif given is not None:
+            self._state = given
+
+    def complete(self, group: tuple[Row, ...]) -> list[Row]:
+        return self._rows + emitted(self._label, self._reducer.complete(self._state, *group), self._width)

@@ -1,0 +1,86 @@
+"""Tasks: where tuples enter, repartitions, and what works on each partition (Trident rules 1.2 and 1.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cmp_to_key
+from typing import Any
+
+from pipelines.errors import FunctionError
+from pipelines.graph import nodes
+from pipelines.planner.plain.calls import call
+from pipelines.planner.plain.context import Context
+from pipelines.planner.plain.murmur import task_of
+from pipelines.planner.plain.table import Row, Table, order
+
+
+def entered(table: Table, tasks: int) -> Table:
+    """A spout's tuples in their tasks."""
+    return by_hash(table, table.fields, tasks)
+
+
+def by_hash(table: Table, by: Sequence[str], tasks: int) -> Table:
+    """Each tuple in the task of its fields' hash."""
+    if tasks == 1:
+        return table.dealt(None)
+    hashed = [field for field in by if not table.type_or_guess(field).startswith("map<")]
+    types = [table.type_or_guess(field) for field in hashed]
+    return table.dealt(task_of(row, types, tasks) for row in table.select(hashed).rows)
+
+
+def repartitioned(node: nodes.PartitionNode, table: Table, context: Context) -> Table:
+    """`shuffle`, `partition_by` and the others."""
+    tasks = context.tasks_of(node.id)
+    if tasks == 1:
+        return table.dealt(None)
+    if node.kind == nodes.IDENTITY:
+        return table
+    if node.kind == nodes.LOCAL_OR_SHUFFLE and context.tasks_of(node.parents[0]) == tasks:
+        return table
+    if node.kind == nodes.BROADCAST:
+        rows = [[row] * tasks for row in table.rows]
+        copies = table.dealt(None).replaced(table.fields, table.types, rows)
+        return copies.dealt(task for _ in rows for task in range(tasks))
+    if node.kind == nodes.GLOBAL:
+        return table.dealt([0] * len(table.rows))
+    if node.kind == nodes.BATCH_GLOBAL:
+        return in_batch_task(table, tasks, context)
+    if node.kind in (nodes.CUSTOM, nodes.DIRECT):
+        return table.dealt(0 if one is None else int(one) % tasks for one in _chosen(node, table, context))
+    return by_hash(table, node.by or node.fields, tasks)
+
+
+def in_batch_task(table: Table, tasks: int, context: Context) -> Table:
+    """All tuples in the one task that takes the batch."""
+    return table.dealt(None if tasks == 1 else [context.batch % tasks] * len(table.rows))
+
+
+def _chosen(node: nodes.PartitionNode, table: Table, context: Context) -> list[Any]:
+    if node.kind == nodes.DIRECT:
+        return table.column(node.by[0])
+    found, _ = call(node.function, table, ("task",), context)
+    if any(len(rows) != 1 for rows in found):
+        raise FunctionError(node.label, f"{node.function} must give one task a tuple")
+    return [rows[0][0] for rows in found]
+
+
+def extreme(node: nodes.ExtremeNode, table: Table, context: Context) -> Table:
+    """Of each partition the tuple with the least or the largest value; of equals the last."""
+    parts = table.by_task(context.tasks_of(node.id))
+    found = [(task, row) for task, part in enumerate(parts) for row in _extreme_of(node, part)]
+    tasks = None if len(parts) == 1 else tuple(task for task, _ in found)
+    return Table(table.fields, table.types, tuple(row for _, row in found), tasks)
+
+
+def _extreme_of(node: nodes.ExtremeNode, part: Table) -> list[Row]:
+    compared = part.dicts() if node.field is None else part.column(node.field)
+    there = [number for number, value in enumerate(compared) if value is not None]
+    if not there:
+        return []
+    key: Any = cmp_to_key(node.comparator) if node.comparator else order
+    best = there[0]
+    for number in there[1:]:
+        new, known = key(compared[number]), key(compared[best])
+        if (known <= new) if node.largest else (new <= known):
+            best = number
+    return [part.rows[best]]

@@ -1,0 +1,59 @@
+"""State queries over a view of the state (Trident rules 4.3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipelines.aggregators.calls import emitted
+from pipelines.errors import StateQueryError
+from pipelines.graph import nodes
+from pipelines.planner.plain.context import Context
+from pipelines.planner.plain.partitions import by_hash
+from pipelines.planner.plain.table import Row, Table
+from pipelines.trident.query_functions import MapGet, SnapshotGet, TupleCollectionGet
+
+
+def queried(node: nodes.StateQueryNode, table: Table, context: Context) -> Table:
+    """What a query function makes of each tuple; asked once a batch, not at all for an empty one.
+
+    Raises:
+        StateQueryError: if the function gives another number of results than there are tuples.
+    """
+    if node.group:
+        table = by_hash(table, node.group, context.tasks_of(node.id))
+    types = _types(node, context)
+    if not table.rows:
+        return Table(node.fields, table.types + types, (), None if table.tasks is None else ())
+    view: Any = context.view(node.state)
+    arguments = list(table.select(node.inputs).rows)
+    results = list(node.function.batch_retrieve(view, arguments))
+    if len(results) != len(arguments):
+        raise StateQueryError(str(node.function), node.state, len(results), len(arguments))
+    made = [_made(node, view, given, result) for given, result in zip(arguments, results, strict=True)]
+    of_row = [[row + new for new in found] for row, found in zip(table.rows, made, strict=True)]
+    return table.replaced(node.fields, table.types + types, of_row)
+
+
+def _made(node: nodes.StateQueryNode, view: Any, arguments: Row, result: Any) -> list[Row]:
+    if isinstance(node.function, TupleCollectionGet):
+        names = (*view.keys, *view.values)
+        at = [names.index(one) for one in _columns(node.outputs, names)]
+        return [tuple(row[i] for i in at) for row in result]
+    if isinstance(node.function, MapGet | SnapshotGet):
+        values = (None,) * len(view.values) if result is None else result if len(view.values) > 1 else (result,)
+        return [tuple(values[view.values.index(one)] for one in _columns(node.outputs, view.values))]
+    return emitted(node.label, node.function.execute(arguments, result), len(node.outputs))
+
+
+def _columns(outputs: tuple[str, ...], columns: tuple[str, ...]) -> tuple[str, ...]:
+    """The state's columns that the outputs show: those of their names, else by position."""
+    return outputs if set(outputs) <= set(columns) else columns[: len(outputs)]
+
+
+def _types(node: nodes.StateQueryNode, context: Context) -> tuple[str | None, ...]:
+    if node.types:
+        return node.types
+    known = context.state_types(node.state)
+    if set(node.outputs) <= set(known):
+        return tuple(known[one] for one in node.outputs)
+    return (None,) * len(node.outputs)
