@@ -1,49 +1,32 @@
 """Graph -> Spark plan. One compiled plan serves streams and bounded input: only what enters differs.
 
-A frame on its way carries its stream's fields and the engine's column `_slice`, so that one pass over bounded input keeps
-its slices apart. Nothing here starts a Spark job.
+A frame on its way carries its stream's fields and the engine's hidden columns: `_slice`, so that one pass over bounded
+input keeps its slices apart, and where something needs them `_task` and `_order` (`step.py`). Nothing here starts a Spark
+job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import reduce
-from typing import TYPE_CHECKING, Any, Protocol
-
-from pyspark.sql import functions as F
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from pipelines.graph import nodes
+from pipelines.graph.bolts import is_spout, node_tasks
+from pipelines.planner.aggregates import aggregated
+from pipelines.planner.extremes import extreme
 from pipelines.planner.functions import appended, condition, consumed, replaced
-from pipelines.state.schema import SLICE_COLUMN
+from pipelines.planner.joins import joined
+from pipelines.planner.multi_reduce import multi_reduced
+from pipelines.planner.new_values import new_values, reads_tuples
+from pipelines.planner.partitioning import entered, hidden_needs, merged, repartitioned
+from pipelines.planner.persists import persisted
+from pipelines.planner.state_queries import queried
+from pipelines.planner.step import Context, Step, columns
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
-    from pipelines.state.table import StateTable
-
-
-class Context(Protocol):
-    """What a plan needs from the run that it serves.
-
-    Attributes:
-        slices: of a bounded run its slices, each of which is a batch; None for a stream's batch.
-    """
-
-    slices: tuple[str, ...] | None
-
-    def gate(self, node: nodes.GateNode, frame: DataFrame) -> DataFrame:
-        """Let a frame pass a gate."""
-
-    def shared(self, node: nodes.Node, frame: DataFrame) -> DataFrame:
-        """A frame that two consumers read."""
-
-    def state(self, name: str) -> tuple[StateTable, int | None]:
-        """A state to query and the version to read it at."""
-
-
-def column(name: str) -> Column:
-    """A column by its exact name."""
-    return F.col(f"`{name}`")
+__all__ = ["Compiler", "Context"]
 
 
 class Compiler:
@@ -53,90 +36,75 @@ class Compiler:
         graph: the topology's graph.
         wanted: ids of the nodes whose frames are asked for (persists, a query's end).
         context: the run.
-        spouts: frames of the spout nodes, by id, with the hidden columns.
+        spouts: frames of the spout nodes, by id: their fields, and `_slice` if the run has slices.
     """
 
     def __init__(
-        self, graph: nodes.Graph, wanted: tuple[int, ...], context: Context, spouts: dict[int, DataFrame]
+        self, graph: nodes.Graph, wanted: tuple[int, ...], context: Context, spouts: Mapping[int, DataFrame]
     ) -> None:
-        self._graph, self._context = graph, context
-        self._frames = dict(spouts)
-        self._hidden = {SLICE_COLUMN} if any(SLICE_COLUMN in frame.columns for frame in spouts.values()) else set()
-        self._needed = {node.id for one in wanted for node in graph.ancestors(one)}
-        self._wanted = wanted
+        self._graph, self._context, self._wanted, self._spouts = graph, context, wanted, spouts
+        self._frames: dict[int, DataFrame] = {}
+        self._sources = self._read_from()
+        self._tasks = node_tasks(graph)
+        self._needs = hidden_needs(graph, set(self._sources), self._tasks)
 
     def frames(self) -> dict[int, DataFrame]:
-        """The frames of the wanted nodes. A persist's frame is what it commits: keys and partial values, or the rows."""
+        """The frames of the wanted nodes. A persist's frame is what it commits (`persists.py`)."""
+        readers = [parent for parents in self._sources.values() for parent in parents] + list(self._wanted)
         for node in self._graph:
-            if node.id in self._needed:
-                if node.id not in self._frames:
-                    self._frames[node.id] = self._compile(node, self._frames[node.parents[0]])
-                readers = sum(1 for child in self._graph.children(node.id) if child.id in self._needed)
-                if readers > 1:
-                    self._frames[node.id] = self._context.shared(node, self._frames[node.id])
+            if node.id in self._sources:
+                frame = self._compile(node)
+                self._frames[node.id] = self._context.shared(node, frame) if readers.count(node.id) > 1 else frame
         return {one: self._frames[one] for one in self._wanted}
 
-    def _compile(self, node: nodes.Node, frame: DataFrame) -> DataFrame:
-        compilers: dict[type[nodes.Node], Callable[[Any, DataFrame], DataFrame]] = {
-            nodes.EachNode: appended,
-            nodes.FilterNode: lambda n, f: f.where(condition(n)),
-            nodes.MapNode: lambda n, f: replaced(n, f, self._kept()),
-            nodes.PeekNode: lambda n, f: consumed(n, f, self._kept()),
-            nodes.ProjectNode: lambda n, f: f.select(*(column(name) for name in n.fields), *self._kept()),
-            nodes.AggregateNode: self._aggregate,
-            nodes.GateNode: self._context.gate,
-            nodes.StateQueryNode: self._state_query,
-            nodes.PersistNode: self._persist,
-        }
-        return compilers[type(node)](node, frame)
+    def _read_from(self) -> dict[int, tuple[int, ...]]:
+        """For each node that is needed the nodes whose frames it reads.
 
-    def _kept(self) -> list[Column]:
-        return [column(name) for name in sorted(self._hidden)]
+        They are its parents, but for new values: they read the tuples that went into the state, and then the state.
+        """
+        found: dict[int, tuple[int, ...]] = {}
+        waiting = list(self._wanted)
+        while waiting:
+            node = self._graph[waiting.pop()]
+            if node.id not in found:
+                parents = node.parents
+                if isinstance(node, nodes.NewValuesNode) and reads_tuples(node, self._graph):
+                    parents = self._graph[parents[0]].parents
+                found[node.id] = parents
+                waiting += parents
+        return found
 
-    def _aggregate(self, node: nodes.AggregateNode, frame: DataFrame) -> DataFrame:
-        made = [
-            a.aggregator.result(a.aggregator.partial(*(column(i) for i in a.inputs))).alias(a.output)
-            for a in node.aggregations
-        ]
-        keys = [column(name) for name in node.group] + self._kept()
-        grouped = frame.groupBy(*keys).agg(*made)
-        slices = self._context.slices
-        if slices is not None and not node.group and self._hidden:
-            grouped = _with_zeros(node, grouped, slices)
-        return grouped.select(*(column(name) for name in node.fields), *self._kept())
-
-    def _persist(self, node: nodes.PersistNode, frame: DataFrame) -> DataFrame:
-        if not node.aggregations:
-            return frame.select(*(column(name) for name in node.inputs), *self._kept())
-        partials = [a.aggregator.partial(*(column(i) for i in a.inputs)).alias(a.output) for a in node.aggregations]
-        # Not a stream-wide agg(): an empty batch has no partial value to store, only a reader sees the zero.
-        keys = [column(name) for name in node.group] + (self._kept() or [F.lit(0).alias("_all")])
-        return frame.groupBy(*keys).agg(*partials).drop("_all")
-
-    def _state_query(self, node: nodes.StateQueryNode, frame: DataFrame) -> DataFrame:
-        table, version = self._context.state(node.state)
-        spark = frame.sparkSession
-        names = table.declared.keys
-        values = node.outputs if set(node.outputs) <= set(table.declared.names) else table.declared.names[len(names) :]
-        state = table.frame(spark, version=version)
-        state = state.select(
-            *(column(name).alias(f"_key{i}") for i, name in enumerate(names)),
-            *(column(value).alias(output) for value, output in zip(values, node.outputs, strict=False)),
+    def _compile(self, node: nodes.Node) -> DataFrame:
+        needed, tasks = self._needs[node.id], self._tasks[node.id]
+        if is_spout(node):
+            assert node.id in self._spouts, f"the run gives no frame for {node.label}"
+            return entered(self._spouts[node.id], node.fields, needed, tasks)
+        step = Step(
+            node=node,
+            frames=tuple(self._frames[one] for one in self._sources[node.id]),
+            graph=self._graph,
+            context=self._context,
+            tasks=tasks,
+            needed=needed,
         )
-        if not names:
-            return frame.join(F.broadcast(state), how="left")
-        same = [column(name).eqNullSafe(F.col(f"_key{i}")) for i, name in enumerate(node.inputs)]
-        joined = frame.join(state, on=reduce(lambda a, b: a & b, same), how="left")
-        return joined.select(*(column(name) for name in node.fields), *self._kept())
+        if isinstance(node, nodes.PartitionNode):
+            return repartitioned(step, self._tasks[node.parents[0]])
+        return _COMPILERS[type(node)](step)
 
 
-def _with_zeros(node: nodes.AggregateNode, grouped: DataFrame, slices: tuple[str, ...]) -> DataFrame:
-    """A row of zeros for each slice without rows: a stream-wide aggregate of an empty batch (Trident rules 1.3)."""
-    schema = grouped.schema
-    wanted = grouped.sparkSession.createDataFrame([(one,) for one in slices], f"{SLICE_COLUMN} string")
-    joined = wanted.join(grouped.withColumn("_there", F.lit(True)), SLICE_COLUMN, "left")
-    outputs = []
-    for a in node.aggregations:
-        zero = F.lit(a.aggregator.finish(a.aggregator.zero())).cast(schema[a.output].dataType)
-        outputs.append(F.when(F.col("_there"), column(a.output)).otherwise(zero).alias(a.output))
-    return joined.select(*outputs, SLICE_COLUMN)
+_COMPILERS: dict[type[nodes.Node], Callable[[Step], DataFrame]] = {
+    nodes.EachNode: lambda step: appended(step.node, step.frame),
+    nodes.FilterNode: lambda step: step.frame.where(condition(step.node, step.frame)),
+    nodes.MapNode: lambda step: replaced(step.node, step.frame, step.parent().fields, step.kept),
+    nodes.PeekNode: lambda step: consumed(step.node, step.frame),
+    nodes.ProjectNode: lambda step: step.frame.select(*columns(step.node.fields), *step.kept),
+    nodes.GateNode: lambda step: step.context.gate(step.node, step.frame),
+    nodes.MergeNode: merged,
+    nodes.AggregateNode: aggregated,
+    nodes.ExtremeNode: extreme,
+    nodes.JoinNode: joined,
+    nodes.MultiReduceNode: multi_reduced,
+    nodes.NewValuesNode: new_values,
+    nodes.StateQueryNode: queried,
+    nodes.PersistNode: persisted,
+}

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import Column, Row
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from pipelines.aggregators.calls import taking
 from pipelines.errors import FunctionError
 from pipelines.graph import nodes
+from pipelines.planner.failures import Where
+from pipelines.planner.user_values import from_spark, to_spark
 from pipelines.trident.functions import ArrowFunction, RowFunction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
 
 
 # Spark 4.1+ has it; its stubs do not say so.
@@ -32,15 +36,17 @@ def _column(name: str) -> Column:
 
 
 def outputs(
-    where: nodes.Node, function: Any, inputs: Sequence[Column], names: Sequence[str], *, many: bool
+    where: nodes.Node, function: Any, frame: DataFrame, fields: Sequence[str], names: Sequence[str], *, many: bool
 ) -> list[Column]:
     """The function's output columns, named. At most one of them is a generator (any number of rows).
 
     Args:
+        fields: the input fields in the frame.
         many: whether the function may give other than one row a tuple.
     """
+    inputs = [_column(name) for name in fields]
     if isinstance(function, RowFunction):
-        return [_row_call(where, function, inputs, names)]
+        return [_row_call(where, function, _types(frame, fields), inputs, names)]
     if isinstance(function, ArrowFunction):
         return _arrow_call(where, function, inputs, names)
     given = function(*inputs)
@@ -56,54 +62,76 @@ def outputs(
 
 def appended(node: nodes.EachNode, frame: DataFrame) -> DataFrame:
     """`each`: the frame with the function's outputs."""
-    inputs = [_column(name) for name in node.inputs]
-    return frame.select("*", *outputs(node, node.function, inputs, node.outputs, many=True))
+    return frame.select("*", *outputs(node, node.function, frame, node.inputs, node.outputs, many=True))
 
 
-def replaced(node: nodes.MapNode, frame: DataFrame, kept: Sequence[Column]) -> DataFrame:
+def replaced(node: nodes.MapNode, frame: DataFrame, fields: Sequence[str], kept: Sequence[Column]) -> DataFrame:
     """`map` and `flat_map`: the function's outputs in place of the fields."""
-    inputs = [_column(name) for name in frame.columns if not name.startswith("_")]
-    return frame.select(*outputs(node, node.function, inputs, node.fields, many=node.flat), *kept)
+    return frame.select(*outputs(node, node.function, frame, fields, node.fields, many=node.flat), *kept)
 
 
-def condition(node: nodes.FilterNode) -> Column:
+def task_of(node: nodes.PartitionNode, frame: DataFrame, fields: Sequence[str]) -> Column:
+    """The number that a function of the user's gives a tuple, for `partition`."""
+    inputs = [_column(name) for name in fields]
+    if isinstance(node.function, RowFunction):
+        return _udf(_reporting(node, node.function.call, _types(frame, fields)), "bigint")(*inputs)
+    found = node.function(*inputs)
+    if not isinstance(found, Column):
+        raise FunctionError("partition", f"at {node.at}: it returned {found!r}, not a Column")
+    return found
+
+
+def condition(node: nodes.FilterNode, frame: DataFrame) -> Column:
     """A filter's predicate as a boolean column; null counts as false."""
     inputs = [_column(name) for name in node.inputs]
     if isinstance(node.predicate, str):
         return F.expr(node.predicate)
     if isinstance(node.predicate, RowFunction):
-        return _udf(_reporting(node, node.predicate.call), "boolean")(*inputs)
+        return _udf(_reporting(node, node.predicate.call, _types(frame, node.inputs)), "boolean")(*inputs)
     found = node.predicate(*inputs)
     if not isinstance(found, Column):
         raise FunctionError("filter", f"at {node.at}: it returned {found!r}, not a Column")
     return found
 
 
-def consumed(node: nodes.PeekNode, frame: DataFrame, kept: Sequence[Column]) -> DataFrame:
+def consumed(node: nodes.PeekNode, frame: DataFrame) -> DataFrame:
     """`peek`: the consumer sees every row as a dict; a non-deterministic filter, so that Spark neither drops nor repeats it."""
-    consumer = _reporting(node, lambda row: node.consumer(row.asDict()))
+    names, consumer = node.fields, node.consumer
+    shown = _reporting(node, lambda *values: consumer(dict(zip(names, values, strict=True))), _types(frame, names))
 
-    def seen(row: Row) -> bool:
-        consumer(row)
+    def seen(*values: Any) -> bool:
+        shown(*values)
         return True
 
-    fields = F.struct(*(_column(name) for name in node.fields))
-    return frame.where(_udf(seen, "boolean").asNondeterministic()(fields))
+    return frame.where(_udf(seen, "boolean").asNondeterministic()(*(_column(name) for name in names)))
 
 
-def _row_call(where: nodes.Node, function: RowFunction, inputs: Sequence[Column], names: Sequence[str]) -> Column:
+def _row_call(
+    where: nodes.Node, function: RowFunction, given: Sequence[DataType], inputs: Sequence[Column], names: Sequence[str]
+) -> Column:
     """A Python generator as `inline(udf(inputs))`: only the inputs travel to Python, the other fields stay in the JVM."""
     if len(function.types) != len(names):
         raise FunctionError(where.label, f"at {where.at}: {function} does not say the types of {', '.join(names)}")
-    single = len(names) == 1
-    call = _reporting(where, function.call)
-
-    def rows(*values: Any) -> list[tuple[Any, ...]]:
-        found = call(*values)
-        return [(row,) if single and not isinstance(row, tuple) else tuple(row) for row in found]
-
     kind = ", ".join(f"`{name}`: {type_}" for name, type_ in zip(names, function.types, strict=True))
+    rows = _reporting(where, taking(function.call, 0, len(inputs)), given, _as_rows(len(names), function.types))
     return F.inline(_udf(rows, f"array<struct<{kind}>>")(*inputs)).alias(*names)
+
+
+def _as_rows(width: int, types: Sequence[str]) -> Callable[[Any], list[tuple[Any, ...]]]:
+    """From what a function gave (a generator, a list, one row) to rows as Spark takes them."""
+    convert = to_spark(types)
+
+    def rows(found: Any) -> list[tuple[Any, ...]]:
+        items: Iterable[Any] = found if isinstance(found, list) or inspect.isgenerator(found) else [found]
+        made = []
+        for item in items:
+            row: tuple[Any, ...] = item if isinstance(item, tuple) else tuple(item) if width > 1 else (item,)
+            if len(row) != width:
+                raise ValueError(f"it gave {len(row)} value(s) for {width} field(s): {item!r}")
+            made.append(convert(row) if convert else row)
+        return made
+
+    return rows
 
 
 def _arrow_call(
@@ -111,11 +139,11 @@ def _arrow_call(
 ) -> list[Column]:
     if len(function.types) != len(names):
         raise FunctionError(where.label, f"at {where.at}: {function} does not say the types of {', '.join(names)}")
-    call, fields = _reporting_arrays(where, function.call), list(names)
+    call, fields = _reporting_arrays(where, function.call, len(names)), list(names)
 
     # Spark reads what kind of function this is from these annotations, so the user's own may be anything.
     def one(*arrays: pa.Array) -> pa.Array:
-        return call(*arrays)
+        return call(*arrays)[0]
 
     def together(*arrays: pa.Array) -> pa.Array:
         return pa.StructArray.from_arrays(list(call(*arrays)), names=fields)
@@ -127,31 +155,59 @@ def _arrow_call(
     return [made[name].alias(name) for name in names]
 
 
-def _reporting(where: nodes.Node, call: Callable[..., Any]) -> Callable[..., Any]:
-    """The call, its errors naming the step, the user's line and the offending row."""
-    label, at = where.label, str(where.at)
+def _types(frame: DataFrame, fields: Sequence[str]) -> list[DataType]:
+    by_name = {field.name: field.dataType for field in frame.schema.fields}
+    return [by_name[name] for name in fields]
+
+
+def _reporting(
+    node: nodes.Node,
+    call: Callable[..., Any],
+    types: Sequence[DataType],
+    finish: Callable[[Any], Any] | None = None,
+) -> Callable[..., Any]:
+    """The call with plain values, its errors naming the step, the user's line and the offending row."""
+    where, convert = Where.of(node), from_spark(types)
 
     def reported(*values: Any) -> Any:
+        given = convert(values) if convert else values
         try:
-            found = call(*values)
-            if inspect.isgenerator(found):
-                return list(found)
-            return [found] if where_is_map and not isinstance(found, list) else found
+            found = call(*given)
+            return finish(found) if finish else found
         except Exception as error:
-            raise RuntimeError(f"{label} (defined at {at}) failed on {values!r}: {error!r}") from error
+            raise where.failed(given, error) from error
 
-    where_is_map = isinstance(where, nodes.MapNode | nodes.EachNode)
     return reported
 
 
-def _reporting_arrays(where: nodes.Node, call: Callable[..., Any]) -> Callable[..., Any]:
-    """An Arrow function, its errors naming the step and the user's line."""
-    label, at = where.label, str(where.at)
+def _reporting_arrays(node: nodes.Node, call: Callable[..., Any], width: int) -> Callable[..., Sequence[Any]]:
+    """An Arrow function, its errors naming the step, the user's line and the first row that fails by itself."""
+    where = Where.of(node)
 
-    def reported(*arrays: Any) -> Any:
+    def checked(*arrays: Any) -> Sequence[Any]:
+        found = call(*arrays)
+        made = list(found) if isinstance(found, tuple | list) else [found]
+        if len(made) != width or any(len(one) != len(arrays[0]) for one in made if arrays):
+            raise ValueError(f"it must return {width} array(s) of the length of its inputs")
+        return made
+
+    def reported(*arrays: Any) -> Sequence[Any]:
         try:
-            return call(*arrays)
+            return checked(*arrays)
         except Exception as error:
-            raise RuntimeError(f"{label} (defined at {at}) failed on a batch: {error!r}") from error
+            row, cause = _culprit(checked, arrays, error)
+            raise where.failed(row, cause) from error
 
     return reported
+
+
+def _culprit(call: Callable[..., Any], arrays: Sequence[Any], error: Exception) -> tuple[Any, Exception]:
+    """The first row on which a function over arrays fails by itself, else the number of rows that it failed on."""
+    count = len(arrays[0]) if arrays else 0
+    for number in range(count):
+        one = [array.slice(number, 1) for array in arrays]
+        try:
+            call(*one)
+        except Exception as cause:
+            return tuple(array[0].as_py() for array in one), cause
+    return f"a batch of {count} rows", error

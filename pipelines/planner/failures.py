@@ -1,0 +1,46 @@
+"""Errors of a user's Python code in Spark's workers: they name the step, the line that defined it and the row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.graph import nodes
+
+# A row may hold whole documents; the message is one line that a person reads.
+_SHOWN = 500
+
+
+@dataclass(frozen=True)
+class Where:
+    """A step as messages name it. It travels to the workers."""
+
+    label: str
+    at: str
+
+    @classmethod
+    def of(cls, node: nodes.Node) -> Where:
+        return cls(node.label, str(node.at))
+
+    def failed(self, row: Any, error: BaseException) -> RuntimeError:
+        """The error of user code that was given `row`.
+
+        `reason_of` shows the line of a worker's trace that starts with `RuntimeError: `, so it is one line.
+        """
+        return self.error(f"failed on {shown(row)}", error)
+
+    def unfit(self, row: Any, error: BaseException) -> RuntimeError:
+        """What user code gave does not fit the output fields' types."""
+        return self.error(f"gave {shown(row)}, which does not fit its output fields", error)
+
+    def error(self, what: str, error: BaseException | str) -> RuntimeError:
+        if isinstance(error, RuntimeError) and str(error).startswith(f"{self.label} (defined at"):
+            return error
+        reason = error if isinstance(error, str) else repr(error)
+        return RuntimeError(f"{self.label} (defined at {self.at}) {what}: {' '.join(reason.split())}")
+
+
+def shown(row: Any) -> str:
+    """A row in a message: one line, cut where it is very long."""
+    text = " ".join(repr(row).splitlines())
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

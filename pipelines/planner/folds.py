@@ -1,0 +1,145 @@
+"""Aggregators at work in Spark's workers: many groups at a time, their values found by key. No Spark here.
+
+`pipelines.aggregators.calls.Running` is the same for one group; here the user's calls are prepared once for all groups.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from pipelines.aggregators import CombinerAggregator, ReducerAggregator
+from pipelines.aggregators.calls import emitted, initial, row_of, taking
+from pipelines.planner.values import Row
+
+UNSET = object()
+"""The value of a combiner that has seen nothing: its zero is put in once, at the end, however the tuples were spread."""
+
+
+class Fold:
+    """One aggregator of a chain.
+
+    Attributes:
+        rows_early: whether rows come before the end; `early` then takes them out of a value.
+    """
+
+    rows_early = False
+
+    def start(self, batch: Any) -> Any:
+        """The value before the first tuple."""
+        raise NotImplementedError
+
+    def add(self, value: Any, inputs: Row) -> Any:
+        """The value with one tuple more."""
+        raise NotImplementedError
+
+    def rows(self, value: Any) -> list[Row]:
+        """The rows at the end."""
+        raise NotImplementedError
+
+    def early(self, value: Any) -> list[Row]:
+        """The rows so far, which are taken out."""
+        return []
+
+
+class CombinerFold(Fold):
+    """A combiner; those over columns by their plain form."""
+
+    def __init__(self, aggregator: CombinerAggregator, inputs: int) -> None:
+        self.aggregator = aggregator
+        self._init = taking(aggregator.init, 0, inputs)
+
+    def start(self, batch: Any) -> Any:
+        return UNSET
+
+    def add(self, value: Any, inputs: Row) -> Any:
+        return self.merge(value, self._init(*inputs))
+
+    def merge(self, value: Any, other: Any) -> Any:
+        """The value with a partial value more."""
+        return other if value is UNSET else self.aggregator.merge(value, other)
+
+    def total(self, value: Any) -> Any:
+        """The partial value of all tuples, zero included."""
+        zero = self.aggregator.zero()
+        return zero if value is UNSET else self.aggregator.merge(zero, value)
+
+    def rows(self, value: Any) -> list[Row]:
+        return [(self.aggregator.finish(self.total(value)),)]
+
+
+class ReducerFold(Fold):
+    def __init__(self, aggregator: ReducerAggregator, inputs: int) -> None:
+        self.aggregator = aggregator
+        self._reduce = taking(aggregator.reduce, 1, inputs)
+
+    def start(self, batch: Any) -> Any:
+        return self.aggregator.init()
+
+    def add(self, value: Any, inputs: Row) -> Any:
+        return self._reduce(value, *inputs)
+
+    def rows(self, value: Any) -> list[Row]:
+        return [(value,)]
+
+
+class General:
+    """The calls that a general aggregator and a multi-reducer share: a user's state, and rows at any time.
+
+    A value is the list of the user's state and the rows that wait.
+    """
+
+    def __init__(self, label: str, outputs: int) -> None:
+        self._label, self._outputs = label, outputs
+
+    def take(self, value: list[Any], given: Any) -> list[Any]:
+        """What a call gave: the new state, None if it changed the state itself, or a generator of rows."""
+        if inspect.isgenerator(given):
+            given = self._drained(value, given)
+        if given is not None:
+            value[0] = given
+        return value
+
+    def _drained(self, value: list[Any], generator: Any) -> Any:
+        while True:
+            try:
+                value[1].append(row_of(self._label, next(generator), self._outputs))
+            except StopIteration as end:
+                return end.value
+
+    def early(self, value: list[Any]) -> list[Row]:
+        rows, value[1] = value[1], []
+        return rows
+
+    def last(self, value: list[Any], given: Any) -> list[Row]:
+        return self.early(value) + emitted(self._label, given, self._outputs)
+
+
+class AggregatorFold(Fold):
+    rows_early = True
+
+    def __init__(self, aggregator: Any, inputs: int, outputs: int) -> None:
+        self.aggregator = aggregator
+        self._general = General(str(aggregator), outputs)
+        self._aggregate = taking(aggregator.aggregate, 1, inputs)
+
+    def start(self, batch: Any) -> list[Any]:
+        return [initial(self.aggregator.init, batch), []]
+
+    def add(self, value: list[Any], inputs: Row) -> list[Any]:
+        return self._general.take(value, self._aggregate(value[0], *inputs))
+
+    def rows(self, value: list[Any]) -> list[Row]:
+        return self._general.last(value, self.aggregator.complete(value[0]))
+
+    def early(self, value: list[Any]) -> list[Row]:
+        return self._general.early(value)
+
+
+def fold_of(aggregator: Any, inputs: int, outputs: int) -> Fold:
+    """The fold of an aggregator of any of the three contracts."""
+    if isinstance(aggregator, CombinerAggregator):
+        return CombinerFold(aggregator, inputs)
+    if isinstance(aggregator, ReducerAggregator):
+        return ReducerFold(aggregator, inputs)
+    return AggregatorFold(aggregator, inputs, outputs)

@@ -1,0 +1,97 @@
+"""Joins of one batch: the tuples of several streams with equal keys (Trident rules 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from pipelines.graph import nodes
+from pipelines.planner.step import Step, column
+from pipelines.state.schema import SLICE_COLUMN
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+def joined(step: Step) -> DataFrame:
+    """The join of all parents, null equal to null; nothing crosses batches.
+
+    Where a side is INNER its keys decide, so those are joined first and the others are looked up; only if all sides may
+    be absent it takes full outer joins.
+    """
+    node = step.node
+    sides = [_renamed(step, number) for number in range(len(node.sides))]
+    inner = [number for number, side in enumerate(node.sides) if not side.outer]
+    outer = [number for number, side in enumerate(node.sides) if side.outer]
+    first, *others = inner or outer
+    found = _keyed(sides[first], first, _keys(step, first), rename=True)
+    for number in others:
+        found = _with(found, sides[number], number, _keys(step, number), "inner" if inner else "full_outer")
+    for number in outer if inner else []:
+        found = _with(found, sides[number], number, _keys(step, number), "left")
+    return step.with_task(_shaped(step, found), [f"_key{at}" for at in range(len(node.sides[0].keys))]).select(
+        *(column(name) for name in node.fields), *(F.col(name) for name in _hidden(step))
+    )
+
+
+def same(pairs: Sequence[tuple[str, str]]) -> Column:
+    """Whether columns are pairwise equal, null equal to null."""
+    equal = [column(one).eqNullSafe(column(other)) for one, other in pairs]
+    return reduce(lambda one, other: one & other, equal)
+
+
+def _hidden(step: Step) -> list[str]:
+    return [*step.batch(), *sorted(step.needed)]
+
+
+def _renamed(step: Step, number: int) -> DataFrame:
+    """A parent's frame with names that no other side has: `_<side>_<field number>`, the slice `_<side>_slice`."""
+    frame, fields = step.frames[number], step.parent(number).fields
+    picked = [column(name).alias(f"_{number}_{at}") for at, name in enumerate(fields)]
+    if SLICE_COLUMN in step.frame.columns:
+        picked.append(F.col(SLICE_COLUMN).alias(f"_{number}{SLICE_COLUMN}"))
+    return frame.select(*picked)
+
+
+def _keys(step: Step, number: int) -> list[str]:
+    """The renamed columns that a side is joined on: its key fields, then the slice."""
+    fields = step.parent(number).fields
+    slices = [f"_{number}{SLICE_COLUMN}"] if SLICE_COLUMN in step.frame.columns else []
+    return [f"_{number}_{fields.index(key)}" for key in step.node.sides[number].keys] + slices
+
+
+def _keyed(frame: DataFrame, number: int, keys: list[str], *, rename: bool) -> DataFrame:
+    """The frame with its keys once more, as `_key0`, `_key1` ... if the join goes on with them."""
+    name = "_key" if rename else f"_{number}_key"
+    return frame.select("*", *(F.col(key).alias(f"{name}{at}") for at, key in enumerate(keys)))
+
+
+def _with(found: DataFrame, side: DataFrame, number: int, keys: list[str], how: str) -> DataFrame:
+    """One side more. In a full outer join the keys are whichever side has them."""
+    side = _keyed(side, number, keys, rename=False)
+    pairs = [(f"_key{at}", f"_{number}_key{at}") for at in range(len(keys))]
+    both = found.join(side, on=same(pairs), how=how)
+    own = [name for name in found.columns if not name.startswith("_key")]
+    others = [name for name in side.columns if not name.startswith(f"_{number}_key")]
+    joint = [
+        (F.coalesce(F.col(one), F.col(other)) if how == "full_outer" else F.col(one)).alias(one) for one, other in pairs
+    ]
+    return both.select(*(F.col(name) for name in (*own, *others)), *joint)
+
+
+def _shaped(step: Step, found: DataFrame) -> DataFrame:
+    """The fields as the join names them; `_key...` columns stay beside them for the task."""
+    node = step.node
+    count = len(node.sides[0].keys)
+    joint = [F.col(f"_key{at}") for at in range(count)]
+    made: list[Column] = list(joint) if node.mode == nodes.COMPACT else []
+    for number, side in enumerate(node.sides):
+        fields = step.parent(number).fields
+        shown = fields if node.mode == nodes.PRESERVE else side.values
+        made += [F.col(f"_{number}_{fields.index(name)}") for name in shown]
+    slices = [F.col(f"_key{count}").alias(SLICE_COLUMN)] if SLICE_COLUMN in step.frame.columns else []
+    named = [one.alias(name) for one, name in zip(made, node.fields, strict=True)]
+    return found.select(*named, *joint, *slices)

@@ -1,0 +1,135 @@
+"""Logical partitions: which frames must carry the task and the order of their tuples, and the repartitions.
+
+A batch is cut in tasks only in name: the hidden column `_task` says which one a tuple belongs to, and what works per
+partition groups by it. So the answers do not depend on how Spark lays the rows out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from pipelines.aggregators import CombinerAggregator
+from pipelines.graph import nodes
+from pipelines.planner.functions import task_of
+from pipelines.planner.step import BUILT_IN_QUERIES, ORDER, TASK, Step, column, columns, hidden, task_by
+from pipelines.state.schema import SLICE_COLUMN
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+NOTHING: frozenset[str] = frozenset()
+
+_PASSING = (
+    nodes.EachNode,
+    nodes.FilterNode,
+    nodes.MapNode,
+    nodes.PeekNode,
+    nodes.ProjectNode,
+    nodes.GateNode,
+    nodes.MergeNode,
+)
+
+
+def hidden_needs(graph: nodes.Graph, members: set[int], tasks: Mapping[int, int]) -> dict[int, frozenset[str]]:
+    """For each of the nodes the hidden columns, beside the slice, that its consumers ask of its frame."""
+    found: dict[int, frozenset[str]] = dict.fromkeys(members, NOTHING)
+    for node in sorted((graph[one] for one in members), key=lambda one: one.id, reverse=True):
+        for parent in node.parents:
+            if parent in found:
+                found[parent] |= _asked(node, found[node.id], tasks[node.id], tasks[parent])
+    return found
+
+
+def _asked(node: nodes.Node, needed: frozenset[str], tasks: int, before: int) -> frozenset[str]:
+    """What a node asks of its parents' frames."""
+    task = frozenset({TASK}) if tasks > 1 else NOTHING
+    order = frozenset({ORDER})
+    if isinstance(node, _PASSING):
+        return needed
+    if isinstance(node, nodes.StateQueryNode):
+        above = needed - {TASK} if node.group else needed
+        in_python = not isinstance(node.function, BUILT_IN_QUERIES)
+        return above | (order if in_python else NOTHING) | (task if in_python and not node.group else NOTHING)
+    if isinstance(node, nodes.PartitionNode):
+        return needed if keeps_tasks(node, tasks, before) else needed - {TASK}
+    if isinstance(node, nodes.AggregateNode):
+        return (task if node.partitioned else NOTHING) | (order if in_order(node.aggregations) else NOTHING)
+    if isinstance(node, nodes.ExtremeNode):
+        return task | order
+    if isinstance(node, nodes.MultiReduceNode):
+        return order if any(node.groups) else task | order
+    if isinstance(node, nodes.PersistNode):
+        if node.updater is not None:
+            return task | order
+        return order if in_order(node.aggregations) else NOTHING
+    return NOTHING
+
+
+def in_order(aggregations: tuple[nodes.Aggregation, ...]) -> bool:
+    """Whether the order of the tuples can matter to one of the aggregators; to combiners it does not."""
+    return not all(isinstance(a.aggregator, CombinerAggregator) for a in aggregations)
+
+
+def keeps_tasks(node: nodes.PartitionNode, tasks: int, before: int) -> bool:
+    """Whether each tuple stays in its task."""
+    return node.kind == nodes.IDENTITY or (node.kind == nodes.LOCAL_OR_SHUFFLE and tasks == before)
+
+
+def entered(frame: DataFrame, fields: tuple[str, ...], needed: frozenset[str], tasks: int) -> DataFrame:
+    """A spout's frame with its hidden columns: its tuples are dealt to tasks by a hash of all fields."""
+    if ORDER in needed:
+        frame = frame.withColumn(ORDER, F.monotonically_increasing_id())
+    return frame.withColumn(TASK, task_by(frame, fields, tasks)) if TASK in needed else frame
+
+
+def repartitioned(step: Step, before: int) -> DataFrame:
+    """`shuffle`, `partition_by` and the others (Trident rules 1.5).
+
+    Those that spread tuples over several tasks spread them over as many partitions of Spark's, too, so that a hint makes
+    a function in Python run that many times at once.
+    """
+    node, frame, tasks = step.node, step.frame, step.tasks
+    if tasks == 1:
+        return frame.drop(TASK)
+    if keeps_tasks(node, tasks, before):
+        return frame
+    frame = frame.drop(TASK)
+    if node.kind == nodes.BROADCAST:
+        return frame.withColumn(TASK, F.explode(F.sequence(F.lit(0), F.lit(tasks - 1))))
+    if node.kind in (nodes.GLOBAL, nodes.BATCH_GLOBAL):
+        if TASK not in step.needed:
+            return frame
+        return frame.withColumn(TASK, F.lit(0) if node.kind == nodes.GLOBAL else step.batch_task(frame))
+    if node.kind == nodes.CUSTOM:
+        task = F.pmod(task_of(node, frame, node.fields).cast("bigint"), F.lit(tasks)).cast("int")
+    elif node.kind == nodes.DIRECT:
+        task = F.pmod(column(node.by[0]).cast("bigint"), F.lit(tasks)).cast("int")
+    else:
+        task = task_by(frame, node.by or node.fields, tasks)
+    dealt = frame.withColumn(TASK, F.coalesce(task, F.lit(0))).repartition(tasks, TASK)
+    return dealt if TASK in step.needed else dealt.drop(TASK)
+
+
+def merged(step: Step) -> DataFrame:
+    """All parents' tuples, by position, named as the merge's fields; the first parent's come first."""
+    names = step.node.fields
+    carried = [name for name in (SLICE_COLUMN, TASK) if all(name in frame.columns for frame in step.frames)]
+    parts = []
+    for number, (frame, parent) in enumerate(zip(step.frames, step.node.parents, strict=True)):
+        own = zip(step.graph[parent].fields, names, strict=True)
+        picked = [column(name).alias(new) for name, new in own] + columns(carried)
+        if ORDER in step.needed:
+            picked.append((arrival(frame) + F.lit(number << 58)).alias(ORDER))
+        parts.append(frame.select(*picked))
+    first, *others = parts
+    for one in others:
+        first = first.union(one)
+    return first
+
+
+def arrival(frame: DataFrame) -> Column:
+    """A number that grows in the order in which a frame's tuples arrived."""
+    return column(ORDER) if ORDER in hidden(frame) else F.monotonically_increasing_id()

@@ -1,0 +1,192 @@
+"""What a persist commits, by the layout of its state.
+
+- rows: the tuples, or the wanted fields of them;
+- log: keys and the batch's partial values;
+- map: keys and their new values, worked out from what the state held before the batch;
+- with an updater: `_op` ("put", "remove", "emit"), keys, values, and the outputs as `_out_<name>` (`updaters.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from pipelines.aggregators import ColumnAggregator
+from pipelines.errors import FunctionError, UnknownStateError
+from pipelines.planner.aggregates import over_columns, partials
+from pipelines.planner.folds import UNSET, CombinerFold, Fold
+from pipelines.planner.joins import same
+from pipelines.planner.passes import Chain, Groups, WholePass
+from pipelines.planner.python_aggregation import (
+    arrow,
+    by_key,
+    chain_of,
+    combine_early,
+    in_workers,
+    inputs_of,
+    partial_fields,
+    partial_values,
+    tuples,
+    with_keys,
+)
+from pipelines.planner.step import ORDER, Step, column, columns
+from pipelines.planner.updaters import updated
+from pipelines.planner.values import Row, RowsOut, plain_rows
+from pipelines.state.schema import MAP
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+def persisted(step: Step) -> DataFrame:
+    """The rows to commit, with the slice."""
+    node, keys = step.node, step.batch()
+    if node.updater is not None:
+        return updated(step)
+    if not node.aggregations:
+        return step.frame.select(*columns(node.inputs), *columns(keys))
+    built_in = over_columns(node.aggregations)
+    if node.state.layout == MAP or not built_in:
+        stored = stored_values(step)
+        found = _map_in_spark(step, keys, stored) if built_in else _map_in_python(step, keys, stored)
+        return found.select(*columns(node.fields), *columns(keys))
+    return _partials_in_spark(step, keys)
+
+
+def stored_values(step: Step) -> DataFrame | None:
+    """Keys and values of a map state as they were before the batch; None if there is no such state yet."""
+    node, context = step.node, step.context
+    base = getattr(context, "map_base", None)
+    if base is not None:
+        found: DataFrame | None = base(node)
+        return found
+    try:
+        table, version = context.state(node.state.name)
+    except UnknownStateError:
+        return None
+    return table.frame(step.frame.sparkSession, version=version) if table.exists() else None
+
+
+def _partials_in_spark(step: Step, keys: list[str]) -> DataFrame:
+    node = step.node
+    # Not a stream-wide agg(): an empty batch has no partial value to store, only a reader sees the zero.
+    by = [*columns(node.group), *(columns(keys) or [F.lit(0).alias("_all")])]
+    return step.frame.groupBy(*by).agg(*partials(node.aggregations)).drop("_all")
+
+
+# --- map states -----------------------------------------------------------------------------------------------------
+
+
+def _map_in_spark(step: Step, keys: list[str], stored: DataFrame | None) -> DataFrame:
+    """Built-in aggregators: the batch's partial value and the stored one of each key that the batch touched, folded."""
+    node = step.node
+    for a in node.aggregations:
+        if type(a.aggregator).result is not ColumnAggregator.result:
+            raise FunctionError(
+                "persistent_aggregate",
+                f"at {node.at}: {a.aggregator} cannot be kept in layout map, where a reader sees what is stored",
+                hint="use layout log, the default",
+            )
+    found = _partials_in_spark(step, keys)
+    if stored is None:
+        return found
+    outputs = [a.output for a in node.aggregations]
+    both = _beside(found, node.group, stored, node.group, outputs)
+    pair = F.array(
+        F.struct(*columns(outputs)), F.struct(*(F.col(f"_s{at}").alias(name) for at, name in enumerate(outputs)))
+    )
+    each = both.select(*columns(node.group), *columns(keys), F.explode(pair).alias("_value"))
+    by = [*columns(node.group), *(columns(keys) or [F.lit(0).alias("_all")])]
+    return each.groupBy(*by).agg(
+        *(a.aggregator.fold(F.col("_value")[a.output]).alias(a.output) for a in node.aggregations)
+    )
+
+
+def _map_in_python(step: Step, keys: list[str], stored: DataFrame | None) -> DataFrame:
+    """Aggregators written in Python: combiners go on from their stored values, reducers start from them."""
+    node = step.node
+    group = [*keys, *node.group]
+    early = combine_early(node.aggregations)
+    frame = (partial_values if early else tuples)(step, group, node.aggregations)
+    schema = with_keys(step.frame, group, partial_fields(step.frame, node.aggregations))
+    chain = chain_of(step, group, node.aggregations)
+    if stored is not None:
+        of_group = [f"_k{at}" for at in range(len(keys), len(group))]
+        frame = _beside(frame, of_group, stored, node.group, [a.output for a in node.aggregations])
+    values = len(node.aggregations) if early else len(inputs_of(node.aggregations))
+    run = StatePass(chain, arrow(schema), partial=early, values=values, stored=stored is not None)
+    return by_key(frame, len(group)).mapInArrow(in_workers(run), schema)
+
+
+def _beside(
+    frame: DataFrame, keys: Sequence[str], stored: DataFrame, stored_keys: Sequence[str], outputs: Sequence[str]
+) -> DataFrame:
+    """The frame with what the state holds for its keys, as `_s0 ...`, null where it holds nothing; the order last."""
+    found = stored.select(
+        *(column(name).alias(f"_b{at}") for at, name in enumerate(stored_keys)),
+        *(column(name).alias(f"_s{at}") for at, name in enumerate(outputs)),
+    )
+    shown: list[Column] = [column(name) for name in frame.columns if name != ORDER]
+    shown += [F.col(f"_s{at}") for at in range(len(outputs))]
+    shown += [F.col(ORDER)] if ORDER in frame.columns else []
+    if not keys:
+        return frame.join(F.broadcast(found), how="left").select(*shown)
+    pairs = [(name, f"_b{at}") for at, name in enumerate(keys)]
+    return frame.join(found, on=same(pairs), how="left").select(*shown)
+
+
+@dataclass(frozen=True)
+class StatePass:
+    """The new value of each key. A row is the keys, the values or partial values, and perhaps what is stored.
+
+    A combiner's new value is `combine(stored, batch's)`, or the batch's where nothing is stored; a reducer starts from
+    the stored value, or from `init()` (Trident rules 1.3).
+    """
+
+    chain: Chain
+    schema: pa.Schema
+    partial: bool
+    values: int
+    stored: bool
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        folds, groups = self.chain.folds(), Groups()
+        whole = WholePass(self.chain, self.schema, partial=self.partial)
+        inputs = [at for _, at, _ in self.chain.aggregators]
+        before: dict[Any, Row] = {}
+        first = self.chain.keys + self.values
+        for batch in batches:
+            if self.stored:
+                held = plain_rows(batch, range(first, first + len(folds)))
+                for (look, key), row in zip(groups.keyed(batch, self.chain.keys), held, strict=True):
+                    if look not in before:
+                        before[look] = row
+                        groups.found[look] = (key, self._start(folds, key, row))
+            whole.take(folds, inputs, groups, batch)
+        out = RowsOut(self.schema, self.chain.where, self.chain.keys)
+        for look, (key, values) in groups.found.items():
+            out.add((*key, *self._ended(folds, values, before.get(look))))
+            yield from out.full()
+        yield from out.rest()
+
+    def _start(self, folds: list[Fold], key: Row, stored: Row) -> list[Any]:
+        return [
+            UNSET if isinstance(fold, CombinerFold) else fold.start(self.chain.batch_of(key)) if one is None else one
+            for fold, one in zip(folds, stored, strict=True)
+        ]
+
+    def _ended(self, folds: list[Fold], values: list[Any], stored: Row | None) -> list[Any]:
+        found = []
+        for at, (fold, value) in enumerate(zip(folds, values, strict=True)):
+            if isinstance(fold, CombinerFold):
+                held = None if stored is None else stored[at]
+                try:
+                    value = fold.aggregator.merge(held, fold.total(value))
+                except Exception as error:
+                    raise self.chain.where.error(f"failed to combine {held!r} and {value!r}", error) from error
+            found.append(value)
+        return found

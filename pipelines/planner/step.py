@@ -1,0 +1,158 @@
+"""What compiles one node: the node, the frames of its parents, and what its own frame must carry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pyspark.sql import functions as F
+
+from pipelines.graph import nodes
+from pipelines.state.schema import SLICE_COLUMN
+from pipelines.trident.query_functions import MapGet, SnapshotGet, TupleCollectionGet
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+    from pipelines.state.table import StateTable
+
+TASK = "_task"
+"""Hidden column: the logical partition of a tuple, from 0. Only where something needs it and there is more than one."""
+ORDER = "_order"
+"""Hidden column: grows in the order of the tuples' arrival. Only where something needs it."""
+BUILT_IN_QUERIES = (MapGet, SnapshotGet, TupleCollectionGet)
+"""The query functions that Spark runs as joins."""
+HIDDEN_COLUMNS = (SLICE_COLUMN, TASK, ORDER)
+
+
+class Context(Protocol):
+    """What a plan needs from the run that it serves.
+
+    A context may have more, which is used if it is there: `txid: int | None` (of a stream's batch),
+    `map_base(node) -> DataFrame | None` (keys and stored values of a map state as they were before the batch),
+    `base_view(node) -> StateView | None` (the same, to be opened in the workers for a state updater),
+    `emitted(node) -> DataFrame | None` (what an updater emitted, kept since its state was committed) and
+    `view(name) -> StateView` (a state for a query function; else it is opened at the version of `state`).
+
+    Attributes:
+        slices: of a bounded run its slices, each of which is a batch; None for a stream's batch.
+    """
+
+    slices: tuple[str, ...] | None
+
+    def gate(self, node: nodes.GateNode, frame: DataFrame) -> DataFrame:
+        """Let a frame pass a gate."""
+
+    def shared(self, node: nodes.Node, frame: DataFrame) -> DataFrame:
+        """A frame that two consumers read."""
+
+    def state(self, name: str) -> tuple[StateTable, int | None]:
+        """A state to query and the version to read it at."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One node on its way to a frame.
+
+    Attributes:
+        node: the operation.
+        frames: of its parents, in order.
+        graph: the topology's graph.
+        context: the run.
+        tasks: in how many logical partitions the node works.
+        needed: the hidden columns, beside the slice, that a consumer asks of the node's frame.
+    """
+
+    node: Any
+    frames: tuple[DataFrame, ...]
+    graph: nodes.Graph
+    context: Context
+    tasks: int
+    needed: frozenset[str]
+
+    @property
+    def frame(self) -> DataFrame:
+        """The frame of the one parent."""
+        return self.frames[0]
+
+    @property
+    def txid(self) -> int:
+        """The batch's txid; 0 where there is none."""
+        return getattr(self.context, "txid", None) or 0
+
+    @property
+    def kept(self) -> list[Column]:
+        """The hidden columns of the parent's frame, for operations that pass each tuple on."""
+        return columns(hidden(self.frame))
+
+    def parent(self, number: int = 0) -> nodes.Node:
+        return self.graph[self.node.parents[number]]
+
+    def batch(self, *, partitioned: bool = False) -> list[str]:
+        """The hidden columns that tell batches, or partitions of batches, apart."""
+        wanted = (SLICE_COLUMN, TASK) if partitioned else (SLICE_COLUMN,)
+        return [name for name in wanted if name in self.frame.columns]
+
+    def wanted(self, keys: Sequence[str]) -> list[tuple[Any, ...]] | None:
+        """The values of `batch()` columns that must give a row even without tuples, or None if that is not known.
+
+        Not known are the slices of a stream's batch: those are there that have tuples.
+        """
+        slices = self.context.slices
+        found: list[tuple[Any, ...]] = [()]
+        if SLICE_COLUMN in keys:
+            if slices is None:
+                return None
+            found = [(one,) for one in slices]
+        return [(*one, task) for one in found for task in range(self.tasks)] if TASK in keys else found
+
+    def with_task(self, frame: DataFrame, by: Sequence[str]) -> DataFrame:
+        """The node's frame with the task of each tuple, if that is needed: by a hash of fields, or without any the batch's."""
+        if TASK not in self.needed:
+            return frame
+        task = task_by(frame, by, self.tasks) if by else self.batch_task(frame)
+        return frame.withColumn(TASK, task)
+
+    def batch_task(self, frame: DataFrame) -> Column:
+        """The task that takes a whole batch (Trident rules 1.5, batchGlobal)."""
+        if self.context.slices is None:
+            return F.lit(self.txid % self.tasks)
+        named = SLICE_COLUMN in frame.columns
+        slice_ = F.col(SLICE_COLUMN) if named else F.lit(next(iter(self.context.slices), ""))
+        return F.pmod(F.hash(slice_), F.lit(self.tasks))
+
+
+def column(name: str) -> Column:
+    """A column by its exact name."""
+    return F.col(f"`{name}`")
+
+
+def columns(names: Iterable[str]) -> list[Column]:
+    return [column(name) for name in names]
+
+
+def hidden(frame: DataFrame) -> list[str]:
+    """The engine's columns that a frame carries."""
+    return [name for name in HIDDEN_COLUMNS if name in frame.columns]
+
+
+def task_by(frame: DataFrame, by: Sequence[str], tasks: int) -> Column:
+    """The task of a tuple by a hash of its fields. Maps have no hash and are left out."""
+    from pyspark.sql.types import MapType
+
+    types = {field.name: field.dataType for field in frame.schema.fields}
+    hashed = [column(name) for name in by if not isinstance(types[name], MapType)]
+    return F.pmod(F.hash(*hashed), F.lit(tasks)) if hashed else F.lit(0)
+
+
+def type_of(text: str) -> DataType:
+    """A Spark SQL type by its text."""
+    return struct(f"x {text}").fields[0].dataType
+
+
+def struct(ddl: str) -> StructType:
+    from pipelines.state.schema import struct_of
+
+    return struct_of(ddl)

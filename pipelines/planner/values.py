@@ -1,0 +1,131 @@
+"""Values between Spark and a user's Python code: what the user is given is plain Python, whatever way it came.
+
+Timestamps are without time zone, in UTC; structs and maps are dicts, arrays are lists. No Spark here: this runs in the
+workers.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from pipelines.planner.failures import Where
+
+Row = tuple[Any, ...]
+Convert = Callable[[Any], Any]
+
+# Rows an Arrow batch on the way back to Spark: its own size for the way there.
+BATCH_ROWS = 10_000
+
+
+def converter(kind: pa.DataType) -> Convert | None:
+    """How a value that Arrow gave becomes a plain one; None if it is one already."""
+    if pa.types.is_timestamp(kind):
+        return _without_zone if kind.tz else None
+    if pa.types.is_struct(kind):
+        inner = {field.name: converter(field.type) or _same for field in kind}
+        return _optional(lambda value: {name: inner[name](item) for name, item in value.items()})
+    if pa.types.is_map(kind):
+        key, item = converter(kind.key_type) or _same, converter(kind.item_type) or _same
+        return _optional(lambda pairs: {key(one): item(other) for one, other in pairs})
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        each = converter(kind.value_type)
+        return _optional(lambda values: [each(value) for value in values]) if each else None
+    return None
+
+
+def plain_columns(batch: pa.RecordBatch, positions: Iterable[int]) -> list[list[Any]]:
+    """Columns of a batch as lists of plain values."""
+    found = []
+    for position in positions:
+        array = batch.column(position)
+        convert = converter(array.type)
+        if convert is _without_zone:
+            found.append(array.cast(pa.timestamp(array.type.unit)).to_pylist())
+        else:
+            values = array.to_pylist()
+            found.append([convert(value) for value in values] if convert else values)
+    return found
+
+
+def plain_rows(batch: pa.RecordBatch, positions: Sequence[int]) -> Iterator[Row]:
+    """The rows of a batch, of some columns."""
+    if not positions:
+        return iter([()] * batch.num_rows)
+    return zip(*plain_columns(batch, positions), strict=True)
+
+
+def freeze(value: Any) -> Any:
+    """A hashable stand-in for a key: equal for values that Spark groups together (two NaN, two equal arrays)."""
+    if isinstance(value, float):
+        return ("NaN", float) if value != value else value
+    if isinstance(value, Mapping):
+        return tuple((key, freeze(item)) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(freeze(item) for item in value)
+    return value
+
+
+def freezes(kind: pa.DataType) -> bool:
+    """Whether keys of a type need `freeze`."""
+    return pa.types.is_floating(kind) or pa.types.is_nested(kind)
+
+
+class RowsOut:
+    """Rows on their way back to Spark.
+
+    Args:
+        schema: of the batches that Spark expects.
+        where: the step, for errors about values that do not fit.
+        own: how many leading columns are the engine's: the user's values are those behind.
+    """
+
+    def __init__(self, schema: pa.Schema, where: Where, own: int = 0) -> None:
+        self._schema, self._where, self._own = schema, where, own
+        self._rows: list[Row] = []
+
+    def add(self, row: Row) -> None:
+        self._rows.append(row)
+
+    def full(self) -> Iterator[pa.RecordBatch]:
+        """A batch, if there are rows enough for one."""
+        if len(self._rows) >= BATCH_ROWS:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """All rows that wait."""
+        rows, self._rows = self._rows, []
+        for start in range(0, len(rows), BATCH_ROWS):
+            yield self._batch(rows[start : start + BATCH_ROWS])
+
+    def _batch(self, rows: list[Row]) -> pa.RecordBatch:
+        try:
+            return _arrays(rows, self._schema)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as error:
+            for row in rows:
+                try:
+                    _arrays([row], self._schema)
+                except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as one:
+                    raise self._where.unfit(row[self._own :], one) from one
+            raise self._where.unfit(rows[0][self._own :], error) from error
+
+
+def _arrays(rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True) if len(schema) else ()
+    arrays = [pa.array(values, type=field.type) for values, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _without_zone(value: datetime.datetime | None) -> datetime.datetime | None:
+    return None if value is None else value.astimezone(datetime.UTC).replace(tzinfo=None)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _optional(convert: Convert) -> Convert:
+    return lambda value: None if value is None else convert(value)
