@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable, WriterProperties, write_deltalake
 from deltalake import Schema as DeltaSchema
 
@@ -26,6 +27,7 @@ from pipelines.state.schema import (
     NON_TRANSACTIONAL,
     OPAQUE,
     PROPERTY,
+    REMOVED,
     ROLL_UP,
     SLICE_COLUMN,
     TRANSACTIONAL,
@@ -215,6 +217,18 @@ class StateWriter:
         names = ", ".join(literal(SLICE_COLUMN, one, pa.string()) for one in (record.slice, ROLL_UP))
         where = f"{SLICE_COLUMN} IN ({names})"
         return self._write(self._complete(rows, -1, record.txid), record, None, where)
+
+    def replace_map(self, rows: pa.Table, record: BatchRecord) -> int:
+        """Put `rows` (keys, values, perhaps `_removed`) in the place of all that a map state holds, in one commit."""
+        schema = pa.schema(DeltaTable(str(self.table.path)).schema().to_arrow())
+        if REMOVED in rows.column_names:
+            rows = rows.filter(pc.invert(rows[REMOVED])).drop_columns([REMOVED])
+        columns = {name: rows[name] for name in rows.column_names}
+        columns[TXID] = pa.repeat(pa.scalar(record.txid, pa.int64()), rows.num_rows)
+        if REMOVED in schema.names:
+            columns[REMOVED] = pa.repeat(pa.scalar(False), rows.num_rows)
+        whole = {f.name: columns.get(f.name, pa.nulls(rows.num_rows, f.type)) for f in schema}
+        return self._write(pa.table(whole).cast(schema), record, None, "true")
 
     def reset(self, record: BatchRecord) -> int:
         """Empty the table; its history so far no longer counts."""
