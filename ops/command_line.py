@@ -98,6 +98,28 @@ def list_flows(as_json: AsJson = False) -> None:
 
 @app.command()
 @plainly
+def plan(
+    name: FlowName,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print the plan as a Mermaid flowchart instead.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what would change against what is deployed. Needs no Spark; exit code 1 if the flow would be refused."""
+    from ops import plan_view
+    from pipelines.planner.changes import plan_changes
+
+    changes = plan_changes(flow(name).topology(), _lake())
+    if mermaid:
+        print(changes.mermaid, end="")
+    elif as_json:
+        _emit(changes.to_json())
+    else:
+        plan_view.show(changes)
+    if changes.refused:
+        raise typer.Exit(1)
+
+
+@app.command()
+@plainly
 def run(
     name: FlowName,
     max_batches: Annotated[int | None, typer.Option(min=1, help="Stop after so many batches.")] = None,

@@ -135,6 +135,16 @@ class ResourceError(DefinitionError):
         )
 
 
+class PlanFileError(TrideltaError):
+    """The plan that a run stored beside its checkpoint cannot be read."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path, self.problem = path, problem
+        super().__init__(
+            f"the stored plan {path} {problem}", hint="remove the file; the next run of the flow writes it again"
+        )
+
+
 class UnknownFlowError(TrideltaError):
     """The catalog has no flow of this name."""
 

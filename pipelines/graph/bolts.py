@@ -53,6 +53,11 @@ class BatchGroup:
     nodes: tuple[int, ...]
     query: bool
 
+    @property
+    def folder(self) -> str:
+        """The name of its checkpoint's folder: its streams, joined by two underscores."""
+        return "__".join(self.streams)
+
 
 @dataclass(frozen=True)
 class Layout:

@@ -1,0 +1,213 @@
+"""What would change if a flow were deployed as it is defined now. No Spark here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.graph.bolts import BatchGroup
+from pipelines.planner.plan import TopologyPlan
+from pipelines.planner.state_changes import EVOLVES, REFUSED, StateChange, state_changes
+from pipelines.planner.stored import StoredPlan, deployed_plan, load_plan, save_plan
+
+if TYPE_CHECKING:
+    from pipelines.graph.lineage import HasGraph
+    from pipelines.state.lake import Lake
+
+NEW, REMOVED, CHANGED, SAME = "new", "removed", "changed", "same"
+
+__all__ = ["Change", "PlanChanges", "StateChange", "StoredPlan", "load_plan", "plan_changes", "save_plan"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A bolt, a spout or a batch group beside what is deployed.
+
+    `change` is new, removed, changed or same; `before` its name there, `details` say what differs.
+    """
+
+    name: str
+    change: str
+    before: str | None = None
+    details: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PlanChanges:
+    """What would change.
+
+    Attributes:
+        flow: the flow's name.
+        deployed_at: when a run stored the plan that this one is compared with (ISO, UTC); None: no run ever did.
+        bolts: told apart by what they do: a bolt that only got another number is `changed`, with its old name.
+        spouts: sources and queries, by their stream's name.
+        batch_groups: by their streams. A new one starts with a fresh checkpoint.
+        parallelism: tasks before and now of each bolt or spout that is still there, where they differ.
+        states: what becomes of each state: it fits, it evolves (gets columns), or the flow is refused at its start.
+        mermaid: the plan as it is now, drawn.
+    """
+
+    flow: str
+    deployed_at: str | None
+    bolts: tuple[Change, ...]
+    spouts: tuple[Change, ...]
+    batch_groups: tuple[Change, ...]
+    parallelism: Mapping[str, tuple[int, int]]
+    states: tuple[StateChange, ...]
+    mermaid: str
+
+    @property
+    def refused(self) -> tuple[StateChange, ...]:
+        """The states for which the flow would be refused at its start."""
+        return tuple(one for one in self.states if one.verdict == REFUSED)
+
+    @property
+    def nothing(self) -> bool:
+        """Whether what is deployed is what is defined."""
+        parts = [one.change for one in (*self.bolts, *self.spouts, *self.batch_groups)]
+        parts += [one.change for one in self.states]
+        return self.deployed_at is not None and not self.parallelism and all(change == SAME for change in parts)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        return {
+            "flow": self.flow,
+            "deployed_at": self.deployed_at,
+            "refused": [one.name for one in self.refused],
+            "evolves": [one.name for one in self.states if one.verdict == EVOLVES],
+            "nothing": self.nothing,
+            "bolts": [asdict(one) for one in self.bolts],
+            "spouts": [asdict(one) for one in self.spouts],
+            "batch_groups": [asdict(one) for one in self.batch_groups],
+            "parallelism": {name: {"before": one, "now": two} for name, (one, two) in self.parallelism.items()},
+            "states": [asdict(one) for one in self.states],
+            "mermaid": self.mermaid,
+        }
+
+
+def plan_changes(topology: HasGraph, lake: Lake) -> PlanChanges:
+    """Compare a topology with what is deployed: the states of the lake, and the plan that a run stored at its start.
+
+    Args:
+        topology: the flow as it is defined now.
+        lake: where it is deployed.
+
+    Raises:
+        DefinitionError: the topology cannot be planned.
+        PlanFileError: a stored plan is damaged.
+    """
+    plan = TopologyPlan.of(topology)
+    now = plan.to_json()
+    folder = lake.root / "checkpoints" / topology.name
+    stored = deployed_plan(folder)
+    before: dict[str, Any] = stored.plan if stored else {}
+    pairs = list(_paired_bolts(before.get("bolts", []), now["bolts"]))
+    spouts = list(_paired(before.get("spouts", []), now["spouts"], "stream"))
+    return PlanChanges(
+        flow=plan.name,
+        deployed_at=stored.saved_at.isoformat(timespec="seconds") if stored else None,
+        bolts=tuple(_bolt(one, two) for one, two in pairs),
+        spouts=tuple(_spout(one, two) for one, two in spouts),
+        batch_groups=tuple(_batch_groups(before, plan.batch_groups, folder)),
+        parallelism={
+            two["name"]: (one["tasks"], two["tasks"])
+            for one, two in (*pairs, *spouts)
+            if one and two and one["tasks"] != two["tasks"]
+        },
+        states=state_changes(topology, plan.batch_groups, lake),
+        mermaid=plan.to_mermaid(),
+    )
+
+
+Json = dict[str, Any]
+Pair = tuple[Json | None, Json | None]
+
+
+def _paired(before: list[Json], now: list[Json], key: str) -> Iterator[Pair]:
+    """What has one value of `key`: what there is now, in order, then what is gone."""
+    old = {one[key]: one for one in before}
+    for one in now:
+        yield old.pop(one[key], None), one
+    for gone in old.values():
+        yield gone, None
+
+
+def _paired_bolts(before: list[Json], now: list[Json]) -> Iterator[Pair]:
+    """Bolts that do the same, else bolts of one name, else new and removed ones."""
+    left = list(before)
+    found: dict[str, Json | None] = {}
+    for same in (_does, _name):
+        for bolt in now:
+            if found.get(bolt["name"]) is None:
+                match = next((one for one in left if same(one) == same(bolt)), None)
+                found[bolt["name"]] = match
+                if match is not None:
+                    left.remove(match)
+    yield from ((found[bolt["name"]], bolt) for bolt in now)
+    yield from ((gone, None) for gone in left)
+
+
+def _does(bolt: Json) -> tuple[Any, ...]:
+    return tuple(bolt["operations"]), tuple(bolt["states"])
+
+
+def _name(bolt: Json) -> str:
+    return str(bolt["name"])
+
+
+def _bolt(before: Json | None, now: Json | None) -> Change:
+    if before is None or now is None:
+        return _alone(before, now, "name", [*(before or now or {})["operations"]])
+    details = [f"with {one}" for one in now["operations"] if one not in before["operations"]]
+    details += [f"without {one}" for one in before["operations"] if one not in now["operations"]]
+    if not details and now["operations"] != before["operations"]:
+        details.append("its operations in another order")
+    if [one["by"] for one in before["inputs"]] != [one["by"] for one in now["inputs"]]:
+        details.append(f"takes its tuples by {_by(now)}, not by {_by(before)}")
+    if before["tasks"] != now["tasks"]:
+        details.append(f"{before['tasks']} -> {now['tasks']} tasks")
+    renamed = before["name"] != now["name"]
+    return Change(now["name"], CHANGED if details or renamed else SAME, before["name"], tuple(details))
+
+
+def _by(bolt: Json) -> str:
+    return ", ".join(one["by"] for one in bolt["inputs"]) or "nothing"
+
+
+def _spout(before: Json | None, now: Json | None) -> Change:
+    if before is None or now is None:
+        return _alone(before, now, "stream", [])
+    details = [
+        f"{what.replace('_', ' ')}: {_text(before[what])} -> {_text(now[what])}"
+        for what in ("fields", "source", "slice_by", "tasks")
+        if before[what] != now[what]
+    ]
+    return Change(now["stream"], CHANGED if details else SAME, before["stream"], tuple(details))
+
+
+def _text(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def _alone(before: Json | None, now: Json | None, key: str, details: list[str]) -> Change:
+    if now is not None:
+        return Change(now[key], NEW, None, tuple(details))
+    assert before is not None
+    return Change(before[key], REMOVED, before[key], tuple(details))
+
+
+def _batch_groups(before: Json, now: tuple[BatchGroup, ...], folder: Path) -> Iterator[Change]:
+    """By their streams; queries have no batches. Of a flow that stored no plan the checkpoints' folders tell."""
+    there = {"__".join(one["streams"]) for one in before.get("batch_groups", ()) if not one["query"]}
+    if not before and folder.is_dir():
+        there = {one.name for one in folder.iterdir() if (one / "epoch.json").exists()}
+    groups = [one.folder for one in now if not one.query]
+    for name in groups:
+        if name in there:
+            yield Change(name, SAME, name)
+        else:
+            yield Change(name, NEW, None, ("starts with a fresh checkpoint, at the beginning of its sources",))
+    for name in sorted(there.difference(groups)):
+        yield Change(name, REMOVED, name, ("its checkpoint stays and is not read any more",))

@@ -1,0 +1,74 @@
+"""The plan of a deployed flow, as a run stores it beside its checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.errors import PlanFileError
+from pipelines.planner.plan import PLAN_FORMAT, TopologyPlan
+
+if TYPE_CHECKING:
+    from pipelines.graph.lineage import HasGraph
+
+PLAN_FILE = "plan.json"
+
+
+@dataclass(frozen=True)
+class StoredPlan:
+    """A plan that a run has stored: when, and `TopologyPlan.to_json()`."""
+
+    saved_at: datetime
+    plan: dict[str, Any]
+
+
+def save_plan(topology: HasGraph, folder: Path) -> Path:
+    """Store a topology's plan in the checkpoint folder of one of its batch groups, in one piece.
+
+    Args:
+        topology: the flow that starts to run.
+        folder: `<lake>/checkpoints/<flow>/<group>`; made if it is not there.
+
+    Returns:
+        The file.
+    """
+    file = folder / PLAN_FILE
+    folder.mkdir(parents=True, exist_ok=True)
+    stored = {
+        "format": PLAN_FORMAT,
+        "saved_at": datetime.now(UTC).isoformat(),
+        "plan": TopologyPlan.of(topology).to_json(),
+    }
+    draft = file.with_suffix(f".{os.getpid()}.tmp")
+    draft.write_text(json.dumps(stored, indent=1), encoding="utf-8")
+    draft.replace(file)
+    return file
+
+
+def load_plan(folder: Path) -> StoredPlan | None:
+    """The plan that is stored in a folder, or None if there is none.
+
+    Raises:
+        PlanFileError: if the file is damaged, or of a format that this version does not know.
+    """
+    file = folder / PLAN_FILE
+    if not file.exists():
+        return None
+    try:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        if stored["format"] != PLAN_FORMAT:
+            raise PlanFileError(str(file), f"is of format {stored['format']}, and this version reads {PLAN_FORMAT}")
+        return StoredPlan(datetime.fromisoformat(stored["saved_at"]), dict(stored["plan"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise PlanFileError(str(file), f"cannot be read: {error!r}") from error
+
+
+def deployed_plan(checkpoints: Path) -> StoredPlan | None:
+    """Of the plans of a flow's batch groups (`<lake>/checkpoints/<flow>`) the one stored last; None if there is none."""
+    folders = sorted(checkpoints.iterdir()) if checkpoints.is_dir() else []
+    found = [stored for stored in map(load_plan, folders) if stored is not None]
+    return max(found, key=lambda one: one.saved_at, default=None)
