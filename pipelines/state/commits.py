@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from deltalake import CommitProperties, PostCommitHookProperties, Transaction
 
-from pipelines.state.record import BatchRecord
+from pipelines.state.record import UNCHANGED, BatchRecord
 
 HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 """Checkpoints of the log as its interval says; the log itself is cleaned by the compaction job alone."""
 
 
-def properties(record: BatchRecord, app_id: str | None) -> CommitProperties:
-    """The record as `userMetadata`, and with an application id its transaction id, whose version is the txid."""
+def properties(record: BatchRecord, app_id: str | None, *, unchanged: bool = False) -> CommitProperties:
+    """The record as `userMetadata`, and with an application id its transaction id, whose version is the txid.
+
+    Args:
+        unchanged: the commit stands for a MERGE that changed nothing, so Delta's counts say nothing of it.
+    """
     transactions = [Transaction(app_id, record.txid)] if app_id else None
-    return CommitProperties(custom_metadata={"userMetadata": record.dump()}, app_transactions=transactions)
+    metadata = {"userMetadata": record.dump()} | ({UNCHANGED: "true"} if unchanged else {})
+    return CommitProperties(custom_metadata=metadata, app_transactions=transactions)

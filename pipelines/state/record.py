@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict
 
 MERGE = "MERGE"
 """Delta's operation by which map states are written."""
+UNCHANGED = "unchanged"
+"""In a commit's info: it stands for a MERGE that changed nothing."""
 BATCH, SLICE, COMPACTION, RESET = "batch", "slice", "compaction", "reset"
 
 GENERATION = 64
@@ -130,5 +132,5 @@ def parse_commit(version: int, info: Mapping[str, Any]) -> CommitRecord:
         time=datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC),
         operation=info.get("operation", ""),
         record=record,
-        metrics=info.get("operationMetrics") or {},
+        metrics={} if UNCHANGED in info else info.get("operationMetrics") or {},
     )

@@ -182,9 +182,10 @@ class StateWriter:
             replaces: what this txid changed before is undone in the same commit.
         """
         table = DeltaTable(str(self.table.path))
-        carried = properties(record.model_copy(update={"rows": rows.num_rows}), app_id)
-        merge_arrow(table, rows, self.declared, record.txid, carried, replayed=replaces)
-        return table.version()
+        before, record = table.version(), record.model_copy(update={"rows": rows.num_rows})
+        merge_arrow(table, rows, self.declared, record.txid, properties(record, app_id), replayed=replaces)
+        # A MERGE that changes nothing is no commit to delta-rs; the batch is to be known all the same.
+        return table.version() if table.version() > before else self._note(table, record, app_id)
 
     def merge_spark(self, frame: DataFrame, record: BatchRecord, app_id: str | None, *, replaces: bool = False) -> int:
         """The same for a frame, by Spark's MERGE INTO. Returns the table version.
@@ -318,6 +319,12 @@ class StateWriter:
         columns[TXID] = pa.repeat(pa.scalar(txid, pa.int64()), count)
         columns[GEN] = pa.repeat(pa.scalar(generation(since), pa.int64()), count)
         return pa.table({f.name: columns[f.name] for f in schema}).cast(schema)
+
+    def _note(self, table: DeltaTable, record: BatchRecord, app_id: str | None) -> int:
+        """A commit of no rows, for its record and transaction id."""
+        carried = properties(record, app_id, unchanged=True)
+        write_deltalake(table, self.empty(), mode="append", commit_properties=carried, post_commithook_properties=HOOKS)
+        return table.version()
 
     def _write(self, rows: pa.Table, record: BatchRecord, app_id: str | None, where: str | None = None) -> int:
         table = DeltaTable(str(self.table.path))

@@ -102,6 +102,15 @@ def test_map_rows_are_put_updated_and_removed(tmp_path: Path) -> None:
     assert DeltaTable(state.table.path).metadata().partition_columns == []
 
 
+@pytest.mark.parametrize("kind", [TRANSACTIONAL, OPAQUE])
+def test_a_batch_that_changes_no_row_is_known_all_the_same(tmp_path: Path, kind: str) -> None:
+    state = SmallTable(tmp_path, MAP, kind)
+    state.commit(0, ("nobody", None))
+    state.commit(1)
+    assert (state.writer.committed(APP), state.table.last_txid(), state.held(txid=0)) == (1, 1, [])
+    assert [(c.rows, c.written) for c in state.table.commits.batches()] == [(1, None), (0, None)]
+
+
 def test_map_state_without_keys(tmp_path: Path) -> None:
     state = SmallTable(tmp_path, MAP, OPAQUE, keys=())
     assert state.table.get() == []
