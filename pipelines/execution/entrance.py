@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
+    from pipelines.errors import TrideltaError
+
 SOURCE = "_source"
 
 Frames = dict[int, DataFrame]
@@ -93,6 +95,15 @@ class Entrance:
         """The positions (as `file_key`) that the stream's batches `first..last` (Spark's ids) took."""
         found = (spout.source.positions(checkpoint, first, last, n) for n, spout in enumerate(self.spouts))
         return frozenset().union(*found)
+
+    def fault(self, error: BaseException) -> TrideltaError | None:
+        """What an error of Spark's says about one of the sources; None if it says nothing."""
+        for spout in self.spouts:
+            ask = getattr(spout.source, "fault", None)
+            found: TrideltaError | None = ask(spout.stream, error) if ask else None
+            if found is not None:
+                return found
+        return None
 
     def __repr__(self) -> str:
         return ", ".join(repr(spout.source) for spout in self.spouts)
