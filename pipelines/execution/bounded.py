@@ -22,14 +22,15 @@ from pipelines.execution.accounts import taken_off, with_hash
 from pipelines.execution.checkpoint import Checkpoint
 from pipelines.execution.group import BatchGroup, Sink
 from pipelines.execution.listeners import Listener
-from pipelines.execution.plan_run import PlanRun
+from pipelines.execution.plan_run import Base, PlanRun
 from pipelines.execution.quarantine import NAME, table_columns
 from pipelines.execution.report import BackfillReport, SliceReport, StateCommit
 from pipelines.execution.streaming import disk_full, reason_of
+from pipelines.execution.updates import changes_and_emitted
 from pipelines.graph import nodes
 from pipelines.sources.base import file_key
 from pipelines.state.record import SLICE, BatchRecord
-from pipelines.state.schema import NO_SLICE, RESERVED, SLICE_COLUMN, UNSLICED
+from pipelines.state.schema import MAP, NO_SLICE, RESERVED, SLICE_COLUMN, UNSLICED
 from pipelines.state.writer import StateWriter
 
 if TYPE_CHECKING:
@@ -51,6 +52,18 @@ class SourceGoneError(SourceError):
             f'source "{source}": {len(files)} file(s) that the stream has counted are gone, e.g. {files[0]}; '
             "a backfill would lose their rows",
             hint="put the files back, then backfill again",
+        )
+
+
+class SliceOfMapError(TrideltaError):
+    """A slice cannot be put into a map state (again): what is folded into a value cannot be taken out of it."""
+
+    def __init__(self, flow: str, state: str, slice_: str, reason: str) -> None:
+        self.flow, self.state, self.slice, self.reason = flow, state, slice_, reason
+        super().__init__(
+            f'flow "{flow}": slice "{slice_}" cannot be replaced in state "{state}", which is a map: {reason}',
+            hint="keep it in layout log (a built-in aggregator), or start over with a fresh checkpoint and "
+            'on_fresh_checkpoint="reset"',
         )
 
 
@@ -88,6 +101,7 @@ class BoundedRunner:
     ) -> None:
         self._group, self._checkpoint, self._listeners = group, checkpoint, listeners
         self._wait, self._on_slice = lock_wait_seconds, on_slice
+        self._emitted: dict[int, pa.Table] = {}
 
     def run(self, slices: Sequence[str]) -> BackfillReport:
         """Replace exactly these slices in every state of the group.
@@ -105,13 +119,34 @@ class BoundedRunner:
         for one in wanted:
             if one in RESERVED:
                 raise DefinitionError(f'"{one}" cannot be a slice: the name is reserved')
-        # A plan that queries states reads what the slices before have committed: one at a time.
-        size = 1 if self._group.queries_states else SLICES_A_PASS
+        self._check_maps(wanted)
+        # A plan that queries states, or folds into a map, reads what the slices before have committed: one at a time.
+        size = 1 if self._group.queries_states or self._maps() else SLICES_A_PASS
         reports: list[SliceReport] = []
         with self._checkpoint.rewriting(self._wait):
             for start in range(0, len(wanted), size):
                 reports += self._in_waves(wanted[start : start + size])
         return BackfillReport(self._group.topology.name, tuple(reports), time.monotonic() - started)
+
+    def _maps(self) -> list[Sink]:
+        return [sink for sink in self._group.sinks if sink.writer.declared.layout == MAP]
+
+    def _check_maps(self, slices: tuple[str, ...]) -> None:
+        """A map state takes each slice once, and only while no stream has written it. The whole of it is replaced freely.
+
+        Raises:
+            SliceOfMapError
+        """
+        for sink in self._maps() if self._group.entrance.sliced else ():
+            done = {commit.slice for commit in sink.table.history() if commit.kind == SLICE}
+            for slice_ in slices:
+                if sink.table.commits.batches():
+                    reason = "its stream has counted batches already"
+                elif slice_ in done:
+                    reason = "it is in there already"
+                else:
+                    continue
+                raise SliceOfMapError(self._group.topology.name, sink.name, slice_, reason)
 
     def _in_waves(self, slices: tuple[str, ...]) -> list[SliceReport]:
         """States that query other states of the flow are worked out after those are replaced (`BatchGroup.waves`)."""
@@ -152,7 +187,17 @@ class BoundedRunner:
     def _work_out(self, slices: tuple[str, ...], wave: tuple[Sink, ...], *, last: bool) -> _Pass:
         sources, positions = self._group.entrance.bounded(self._group.spark)
         label = f"slices {slices[0]} to {slices[-1]}" if len(slices) > 1 else f"slice {slices[0]}"
-        run = PlanRun(self._group, sources, label, lambda name: (self._group.lake.state(name), None), slices)
+        lake = self._group.lake
+
+        def state(name: str, behind: bool) -> tuple[StateTable, int | None]:
+            return lake.state(name), None
+
+        def base(name: str) -> Base:
+            return Base(lake.state(name))
+
+        # The whole of a state starts from nothing.
+        sliced = self._group.entrance.sliced
+        run = PlanRun(self._group, sources, label, state, slices, emitted=self._emitted, base=base if sliced else None)
         try:
             counts = run.slice_counts()
             # The last wave passes all gates, so that what they refuse is replaced in quarantine once and whole.
@@ -218,7 +263,10 @@ class BoundedRunner:
     ) -> StateCommit:
         started = time.monotonic()
         found = work.results[sink.name].get(slice_)
-        rows, digest = taken_off(found) if found is not None else (sink.writer.empty(), 0)
+        rows, digest = taken_off(found) if found is not None else (None, 0)
+        if sink.node.updater is not None and rows is not None:
+            rows, self._emitted[sink.node.id] = changes_and_emitted(rows, sink.node)
+        rows = sink.writer.empty() if rows is None else rows
         version = self._write(sink.writer, sink.name, rows, slice_, received, files, streamed, digest)
         return StateCommit(sink.name, version, rows.num_rows, time.monotonic() - started)
 
@@ -247,7 +295,11 @@ class BoundedRunner:
             claims=tuple(sorted(file for file in files if file_key(file) not in streamed)),
         )
         self._tell("committing", name, record.txid)
-        version = writer.replace_slice(rows, record)
+        if writer.declared.layout == MAP:
+            whole = not self._group.entrance.sliced
+            version = writer.replace_map(rows, record) if whole else writer.merge_arrow(rows, record, None)
+        else:
+            version = writer.replace_slice(rows, record)
         self._tell("committed", name, record.txid)
         return version
 

@@ -18,9 +18,9 @@ from pipelines.planner.compile import Compiler
 from pipelines.quality.compiled import CompiledGate, compile_gate
 from pipelines.sources.base import FILE
 from pipelines.state.lake import Lake
-from pipelines.state.schema import SLICE_COLUMN, StateSchema, ValueColumn
+from pipelines.state.schema import SLICE_COLUMN, TRANSACTIONAL, StateSchema, ValueColumn
 from pipelines.state.writer import StateWriter
-from pipelines.trident.states import LOG, ROWS
+from pipelines.trident.states import LOG
 from pipelines.trident.topology import TridentTopology
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ class BatchGroup:
                 f'stream "{self.name}" of flow "{topology.name}" ends in no state, so running it would do nothing',
                 hint="end it with persistent_aggregate or partition_persist",
             )
+        self._check_kinds()
         self.quarantine = quarantine_writer(lake, topology.name)
         self.waves = self._in_waves()
         self.drops = any(
@@ -137,17 +138,28 @@ class BatchGroup:
         graph, names = self.topology.graph, {sink.name: sink for sink in self.sinks}
         level: dict[str, int] = {}
         for sink in self.sinks:
-            queried = [
-                level[node.state]
-                for node in graph.ancestors(sink.node.id)
-                if isinstance(node, nodes.StateQueryNode)
-                and node.state in names
-                and names[node.state].node.id < node.id
-            ]
+            read = [_read_after_commit(node, graph) for node in graph.ancestors(sink.node.id) if node is not sink.node]
+            queried = [level[state] for state in read if state in names and names[state].node.id < sink.node.id]
             level[sink.name] = max(queried, default=-1) + 1
         return tuple(
             tuple(sink for sink in self.sinks if level[sink.name] == number) for number in sorted(set(level.values()))
         )
+
+    @property
+    def transactional(self) -> bool:
+        """Whether a replay must deliver the same rows: some state would not take others (Trident rules 6)."""
+        return any(sink.writer.declared.kind == TRANSACTIONAL for sink in self.sinks)
+
+    def _check_kinds(self) -> None:
+        """The exactly-once matrix of Trident rules 6: an opaque source needs opaque states."""
+        opaque = [spout.stream for spout in self.spouts if not spout.source.transactional]
+        wrong = [sink.name for sink in self.sinks if sink.writer.declared.kind == TRANSACTIONAL]
+        if opaque and wrong:
+            raise DefinitionError(
+                f'flow "{self.topology.name}": a replayed batch of the source of "{opaque[0]}" may have other rows, which '
+                f"these transactional states would not take: {', '.join(wrong)}",
+                hint="declare them with kind=OPAQUE (exactly once), or NON_TRANSACTIONAL (a replay counts twice)",
+            )
 
     def _check_slices(self) -> None:
         """Of streams that meet all have slices, or none: a joined row has one slice."""
@@ -182,9 +194,14 @@ class BatchGroup:
         return StructType([by_name[name] for name in node.fields])
 
     def _declared(self, node: nodes.PersistNode, columns: StructType) -> StateSchema:
-        values = tuple(ValueColumn(name=a.output, aggregator=type(a.aggregator).__name__) for a in node.aggregations)
+        values: tuple[ValueColumn, ...] = ()
+        if node.state.layout == LOG:
+            values = tuple(
+                ValueColumn(name=a.output, aggregator=type(a.aggregator).__name__) for a in node.aggregations
+            )
         return StateSchema(
-            layout=LOG if node.aggregations else ROWS,
+            layout=node.state.layout,
+            kind=node.state.kind,
             flow=self.topology.name,
             keys=node.group,
             values=values,
@@ -203,6 +220,17 @@ class BatchGroup:
         return self._gates[node.id][1]
 
 
+def _read_after_commit(node: nodes.Node, graph: nodes.Graph) -> str | None:
+    """The state that a node reads as the batch has left it: a query behind a persist, and new values."""
+    if isinstance(node, nodes.StateQueryNode) and node.state_node is not None:
+        return node.state if isinstance(graph[node.state_node], nodes.PersistNode) else None
+    if isinstance(node, nodes.NewValuesNode):
+        persist = graph[node.parents[0]]
+        assert isinstance(persist, nodes.PersistNode)
+        return persist.state.name if persist.aggregations or persist.updater is not None else None
+    return None
+
+
 class _Dry:
     """The context of a plan that is only analysed."""
 
@@ -218,5 +246,5 @@ class _Dry:
     def shared(self, node: nodes.Node, frame: DataFrame) -> DataFrame:
         return frame
 
-    def state(self, name: str) -> tuple[StateTable, int | None]:
+    def state(self, name: str, behind: bool = True) -> tuple[StateTable, int | None]:
         return self._group.lake.state(name), None

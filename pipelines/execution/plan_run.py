@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,10 @@ from pipelines.quality.compiled import CompiledGate, compile_gate
 from pipelines.quality.results import GateResult
 from pipelines.sources.base import CORRUPT, FILE
 from pipelines.state.schema import NO_SLICE, RESERVED, SLICE_COLUMN
+from pipelines.state.views import StateView
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column
 
     from pipelines.execution.entrance import Frames
@@ -49,6 +51,15 @@ def observed(observation: Observation) -> Mapping[str, Any]:
     return observation.get
 
 
+@dataclass(frozen=True)
+class Base:
+    """What a map state held before a batch: the table at a version, without what the txid `before` wrote to it."""
+
+    table: StateTable
+    version: int | None = None
+    before: int | None = None
+
+
 @dataclass
 class _PassedGate:
     """A gate that a frame has passed in this run."""
@@ -66,9 +77,11 @@ class PlanRun:
         group: the batch group.
         sources: by spout the source's frame: fields, `_corrupt`, `_file`.
         label: of the batch, for messages.
-        state: gives the table and version that a state query reads.
+        state: gives the table and version that a state query reads, by the name and whether it stands behind the persist.
         slices: the slices wanted (a bounded run: each is a batch of its own), or None for a stream's batch.
         txid: of a stream's batch.
+        emitted: what updaters have emitted in this batch, by persist node.
+        base: gives what a map state held before the batch; None: map states start from nothing.
     """
 
     def __init__(
@@ -76,12 +89,14 @@ class PlanRun:
         group: BatchGroup,
         sources: Frames,
         label: str,
-        state: Any,
+        state: Callable[[str, bool], tuple[StateTable, int | None]],
         slices: tuple[str, ...] | None = None,
         txid: int | None = None,
+        emitted: Mapping[int, pa.Table] | None = None,
+        base: Callable[[str], Base] | None = None,
     ) -> None:
         self.group, self.label, self.slices, self.txid = group, label, slices, txid
-        self._state = state
+        self._state, self._emitted, self._base = state, emitted or {}, base
         self._cached: list[DataFrame] = []
         self._observation: Observation | None = None
         self._counts: dict[str, Any] | None = None
@@ -146,8 +161,30 @@ class PlanRun:
         passed = self.gates.get(node.id)
         return passed is not None and passed.observation is None
 
-    def state(self, name: str) -> tuple[StateTable, int | None]:
-        return self._state(name)
+    def state(self, name: str, behind: bool = True) -> tuple[StateTable, int | None]:
+        return self._state(name, behind)
+
+    def map_base(self, node: nodes.PersistNode) -> DataFrame:
+        """What a map state held before the batch: keys and values."""
+        if self._base is None:
+            return self.group.lake.state(node.state.name).frame(self.group.spark).limit(0)
+        base = self._base(node.state.name)
+        if base.before is None:
+            return base.table.frame(self.group.spark, version=base.version)
+        return base.table.base_frame(self.group.spark, base.before, base.version)
+
+    def base_view(self, node: nodes.PersistNode) -> StateView:
+        """The same as a map that workers open."""
+        if self._base is None:
+            declared = self.group.lake.state(node.state.name).declared
+            return StateView.of_rows(declared.keys, declared.value_names, [])
+        base = self._base(node.state.name)
+        return base.table.view(base.version, before=base.before)
+
+    def emitted(self, node: nodes.PersistNode) -> DataFrame | None:
+        """What an updater emitted, if its state is committed."""
+        rows = self._emitted.get(node.id)
+        return None if rows is None else self.group.spark.createDataFrame(rows)
 
     def gate(self, node: nodes.GateNode, frame: DataFrame) -> DataFrame:
         """Let a frame pass: count what the checks find, refuse the batch (or slices) where one says so, keep the rest."""

@@ -306,7 +306,7 @@ class _QueryContext:
     def shared(self, node: nodes.Node, frame: DataFrame) -> DataFrame:
         return frame
 
-    def state(self, name: str) -> tuple[StateTable, int | None]:
+    def state(self, name: str, behind: bool = True) -> tuple[StateTable, int | None]:
         table = self._lake.state(name)
         return table, None if self._txid is None else table.commits.version_of(self._txid)
 

@@ -16,12 +16,14 @@ from pipelines.execution.accounts import taken_off, with_hash
 from pipelines.execution.coordinator import Batch
 from pipelines.execution.group import BatchGroup, Sink
 from pipelines.execution.hooks import Counters, Hook, StageEvent, tell
-from pipelines.execution.plan_run import RECEIVED, REFUSED, XOR, PlanRun, observed
+from pipelines.execution.plan_run import RECEIVED, REFUSED, XOR, Base, PlanRun, observed
 from pipelines.execution.quarantine import NAME, table_columns
 from pipelines.execution.report import BatchReport, StateCommit
 from pipelines.execution.tracker import BatchTracker
+from pipelines.execution.updates import changes_and_emitted
 from pipelines.sources.base import file_key
 from pipelines.state.record import BATCH, BatchRecord
+from pipelines.state.schema import MAP, NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,6 +81,7 @@ class StreamBatch:
         self._hooks = hooks
         self._counters = counters or Counters(group.spark, f"{group.topology.name}/{group.name}/")
         self._started = time.monotonic()
+        self._emitted: dict[int, pa.Table] = {}
 
     def run(self, batch: Batch, sources: Frames, position: Position) -> BatchReport:
         """Compute, commit and account for a batch.
@@ -91,22 +94,24 @@ class StreamBatch:
         self._counters.start()
         self._tracker.commit_signal(batch)
         known = {sink.name: self._known(sink, batch.txid) for sink in self._group.sinks}
-        commits = [self._replayed(sink, record) for sink in self._group.sinks if (record := known[sink.name])]
+        skipped = {sink.name for sink in self._group.sinks if sink.writer.skips(known[sink.name])}
+        commits = [self._replayed(sink, batch.txid) for sink in self._group.sinks if sink.name in skipped]
         runs: list[tuple[Claims, PlanRun]] = []
         received: dict[str, Mapping[str, Any]] = {}
         try:
             for wave in self._group.waves:
-                for claimed, sinks in self._by_claims(wave, position, known):
+                todo = tuple(sink for sink in wave if sink.name not in skipped)
+                for claimed, sinks in self._by_claims(todo, position):
                     run = self._plan_run(batch, sources)
                     runs.append((claimed, run))
-                    done = self._commit(batch, run, claimed, sinks, position)
+                    done = self._commit(batch, run, claimed, sinks, position, known)
                     received |= {commit.state: run.counts for commit in done}
                     commits += done
             if not runs:
                 runs.append(({}, self._plan_run(batch, sources)))
                 runs[0][1].count_now()
             counts = runs[0][1].counts
-            complete = not any(known.values()) and len(runs) == 1
+            complete = not skipped and len(runs) == 1
             quarantined = self._quarantine(batch, sources, runs if complete else [], counts, position)
             self._account(batch, counts, commits, received)
             gates = runs[0][1].gate_results()
@@ -129,55 +134,73 @@ class StreamBatch:
         )
 
     def _plan_run(self, batch: Batch, sources: Frames) -> PlanRun:
-        def state(name: str) -> tuple[StateTable, int | None]:
-            return self._state_as_of(name, batch.txid)
+        def state(name: str, behind: bool) -> tuple[StateTable, int | None]:
+            return self._state_as_of(name, batch.txid, behind=behind)
 
-        return PlanRun(self._group, sources, f"batch {batch.txid}", state, txid=batch.txid)
+        def base(name: str) -> Base:
+            return self._base(name, batch.txid)
 
-    def _state_as_of(self, name: str, txid: int) -> tuple[StateTable, int | None]:
+        label = f"batch {batch.txid}"
+        return PlanRun(self._group, sources, label, state, txid=batch.txid, emitted=self._emitted, base=base)
+
+    def _base(self, name: str, txid: int) -> Base:
+        """What a map state held before the batch, also where the batch is committed already.
+
+        An opaque state knows it row by row (another batch may be folded in since), a transactional one by its version.
+        """
+        table = self._group.lake.state(name)
+        if table.declared.kind == OPAQUE:
+            return Base(table, before=txid)
+        own = [commit.version for commit in table.commits.batches() if commit.txid == txid]
+        return Base(table, own[0] - 1 if own and table.declared.kind == TRANSACTIONAL else None)
+
+    def _state_as_of(self, name: str, txid: int, *, behind: bool) -> tuple[StateTable, int | None]:
         """The table of a state query and the version to read.
 
         A state of this group is read as of this txid if the query stands behind its persist (`BatchGroup.waves` has seen to
-        its commit), so a replay reads what the first attempt read; any other state at its last version.
+        its commit), else as of what was there before the batch: a replay reads what the first attempt read. A state of
+        others is read at its last version.
         """
         table = self._group.lake.state(name)
         own = [commit.version for commit in table.commits.batches() if commit.txid == txid]
-        mine = any(sink.name == name for sink in self._group.sinks)
-        return table, own[0] if mine and own else None
+        if not own or all(sink.name != name for sink in self._group.sinks):
+            return table, None
+        return table, own[-1] if behind else own[0] - 1
 
     # --- commits ----------------------------------------------------------------------------------------------------
 
     def _app_id(self, name: str) -> str:
         return f"{self._group.topology.name}/{name}/{self._epoch.number}"
 
-    def _known(self, sink: Sink, txid: int) -> BatchRecord | None:
-        """The record of this txid, if the table holds it already (a replay after a crash before Spark's commit)."""
+    def _known(self, sink: Sink, txid: int) -> bool:
+        """Whether the table holds this txid already (a replay after a crash before Spark's commit)."""
+        if sink.writer.declared.kind == NON_TRANSACTIONAL:
+            commits = sink.table.commits.batches()
+            return any(c.txid == txid and c.epoch == self._epoch.number for c in commits[-1:])
         last = sink.writer.committed(self._app_id(sink.name))
-        if last is None or last < txid:
-            return None
-        found = [c.record for c in sink.table.commits.batches() if c.txid == txid and c.epoch == self._epoch.number]
-        return found[0] if found else BatchRecord(kind=BATCH, flow=self._group.topology.name, txid=txid)
+        return last is not None and last >= txid
 
-    def _replayed(self, sink: Sink, record: BatchRecord) -> StateCommit:
-        return StateCommit(sink.name, sink.table.version(), self._rows_of(sink, record), 0.0, replayed=True)
+    def _replayed(self, sink: Sink, txid: int) -> StateCommit:
+        found = [c for c in sink.table.commits.batches() if c.txid == txid][-1:]
+        rows = _committed_rows(found[0].metrics, found[0].rows) if found else 0
+        return StateCommit(sink.name, sink.table.version(), rows, 0.0, replayed=True)
 
-    def _rows_of(self, sink: Sink, record: BatchRecord) -> int:
-        found = [c for c in sink.table.commits.batches() if c.txid == record.txid]
-        return _committed_rows(found[0].metrics, record.rows) if found else record.rows
-
-    def _by_claims(
-        self, wave: tuple[Sink, ...], position: Position, known: Mapping[str, BatchRecord | None]
-    ) -> list[tuple[Claims, list[Sink]]]:
-        """The sinks that lack this txid, together where the same rows are left out (nearly always: none, one group)."""
+    def _by_claims(self, sinks: tuple[Sink, ...], position: Position) -> list[tuple[Claims, list[Sink]]]:
+        """The sinks, together where the same rows are left out (nearly always: none, one group)."""
         groups: dict[frozenset[tuple[str, frozenset[str]]], list[Sink]] = {}
-        for sink in wave:
-            if known[sink.name] is None:
-                claimed = claimed_rows(sink.table, position)
-                groups.setdefault(frozenset(claimed.items()), []).append(sink)
-        return [(dict(claimed), sinks) for claimed, sinks in groups.items()]
+        for sink in sinks:
+            claimed = claimed_rows(sink.table, position)
+            groups.setdefault(frozenset(claimed.items()), []).append(sink)
+        return [(dict(claimed), members) for claimed, members in groups.items()]
 
     def _commit(
-        self, batch: Batch, run: PlanRun, claimed: Claims, sinks: list[Sink], position: Position
+        self,
+        batch: Batch,
+        run: PlanRun,
+        claimed: Claims,
+        sinks: list[Sink],
+        position: Position,
+        known: Mapping[str, bool],
     ) -> list[StateCommit]:
         with self._counters.collected():
             frames = run.frames([sink.node.id for sink in sinks], claimed)
@@ -188,9 +211,9 @@ class StreamBatch:
         for sink in sinks:
             if sink.name in results:
                 rows, seconds = results[sink.name]
-                done.append(self._commit_arrow(batch, run, sink, rows, seconds))
+                done.append(self._commit_arrow(batch, run, sink, rows, seconds, known=known[sink.name]))
             else:
-                done.append(self._commit_spark(batch, run, sink, frames[sink.node.id]))
+                done.append(self._commit_spark(batch, sink, frames[sink.node.id], known=known[sink.name]))
         return done
 
     def _compute(self, run: PlanRun, frames: Mapping[str, DataFrame]) -> dict[str, tuple[pa.Table, float]]:
@@ -209,6 +232,8 @@ class StreamBatch:
             return results | {name: job.result() for name, job in jobs.items()}
 
     def _is_small(self, sink: Sink, position: Position) -> bool:
+        if sink.node.updater is not None:
+            return True
         if sink.name in self._sizes:
             return self._sizes[sink.name] <= DRIVER_ROWS
         return position.bytes is not None and position.bytes <= DRIVER_BYTES
@@ -227,24 +252,28 @@ class StreamBatch:
             offsets={"batch": batch.txid - self._epoch.first_txid},
         )
 
-    def _commit_arrow(self, batch: Batch, run: PlanRun, sink: Sink, result: pa.Table, seconds: float) -> StateCommit:
+    def _commit_arrow(
+        self, batch: Batch, run: PlanRun, sink: Sink, result: pa.Table, seconds: float, *, known: bool
+    ) -> StateCommit:
         started = time.monotonic()
         rows, digest = taken_off(result)
+        if sink.node.updater is not None:
+            rows, self._emitted[sink.node.id] = changes_and_emitted(rows, sink.node)
         record = self._record(batch, run.counts, rows.num_rows, digest)
         self._tell("committing", sink.name, batch)
-        version = sink.writer.append_arrow(rows, record, self._app_id(sink.name))
+        version = sink.writer.commit_batch(rows, record, self._app_id(sink.name), known=known)
         self._tell("committed", sink.name, batch)
         self._sizes[sink.name] = rows.num_rows
         return StateCommit(sink.name, version, rows.num_rows, seconds + time.monotonic() - started)
 
-    def _commit_spark(self, batch: Batch, run: PlanRun, sink: Sink, frame: DataFrame) -> StateCommit:
+    def _commit_spark(self, batch: Batch, sink: Sink, frame: DataFrame, *, known: bool) -> StateCommit:
         started = time.monotonic()
         self._tell("committing", sink.name, batch)
         emitted = Observation()
         counted = frame.observe(emitted, F.count(F.lit(1)).alias(RECEIVED))
         # The record is written before Spark has seen a row: the count is in Delta's own metrics, the hash is not kept.
         record = self._record(batch, {RECEIVED: 0}, 0, None)
-        version = sink.writer.append_spark(counted, record, self._app_id(sink.name))
+        version = sink.writer.commit_batch(counted, record, self._app_id(sink.name), known=known)
         self._tell("committed", sink.name, batch)
         rows = observed(emitted)[RECEIVED]
         self._sizes[sink.name] = rows
@@ -314,6 +343,8 @@ class StreamBatch:
     def _held(self, commit: StateCommit, txid: int) -> int:
         """Rows that the table's own log says this txid wrote."""
         table = next(sink.table for sink in self._group.sinks if sink.name == commit.state)
+        if table.declared.layout == MAP:
+            return commit.rows  # a MERGE's metrics count what it moved and undid too
         found = [c for c in reversed(table.commits.batches()) if c.txid == txid][:1]
         return _committed_rows(found[0].metrics, commit.rows) if found else commit.rows
 

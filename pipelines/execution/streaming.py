@@ -20,6 +20,7 @@ from pipelines.errors import (
     DiskFullError,
     FreshCheckpointError,
     GateError,
+    LostRowsError,
     PoisonBatchError,
     StateBehindError,
     TrideltaError,
@@ -130,9 +131,10 @@ class StreamRunner:
 
     def _named(self, error: Exception) -> TrideltaError:
         """An error of Spark's outside our batch, with what a reader needs of it."""
-        full = disk_full(error, str(self._checkpoint.folder), "Spark wrote its checkpoint")
-        if full:
-            return full
+        known: TrideltaError | None = disk_full(error, str(self._checkpoint.folder), "Spark wrote its checkpoint")
+        known = known or self._group.entrance.fault(error)
+        if known:
+            return known
         text = str(error).split("JVM stacktrace")[0].strip().splitlines()
         return TrideltaError(
             f'flow "{self._group.topology.name}": Spark stopped the stream "{self._group.name}": {text[0] if text else error!r}',
@@ -178,8 +180,7 @@ class StreamRunner:
                 raise StateBehindError(self._group.topology.name, sink.name, batches)
 
     def _new_tracker(self) -> BatchTracker:
-        same = all(getattr(spout.source, "transactional", True) for spout in self._group.spouts)
-        source = Stage(self._group.name, lazy=True, transactional=same, group=self._scope)
+        source = Stage(self._group.name, lazy=True, group=self._scope, transactional=self._group.transactional)
         states = [
             Stage(sink.name, upstream=(source.name,), commits=True, lazy=True, group=self._scope)
             for sink in self._group.sinks
@@ -276,15 +277,17 @@ class StreamRunner:
         """Let a further attempt come, or stop the flow.
 
         Raises:
-            DiskFullError: the disk is full: nothing is wrong with the batch.
+            DiskFullError, LostRowsError: the disk is full, or the source has lost rows: nothing is wrong with the batch.
             PoisonBatchError: no attempt is left, or the same rows can only fail again.
         """
         full = disk_full(error, str(self._group.lake.root), f"batch {batch.txid} was written")
+        fault = self._group.entrance.fault(error)
         outcome = self._tracker.fail(batch, error)
-        if full is not None:
+        outside = full or (fault if isinstance(fault, LostRowsError) else None)
+        if outside is not None:
             self._tracker.retry(batch.txid) if isinstance(outcome, Poison) else None
-            raise full from error
-        reason = reason_of(error)
+            raise outside from error
+        reason = reason_of(fault or error)
         logger.warning(
             "attempt failed", flow=self._group.topology.name, txid=batch.txid, attempt=batch.attempt, reason=reason
         )
