@@ -338,7 +338,8 @@ class StateQueryNode(Node):
     """Appends `outputs` = function(state, inputs). `group`: the fields of a grouped stream's partitions.
 
     `types` are the outputs' Spark SQL types for a query function written in Python; `state_node` the PersistNode or
-    StaticStateNode of the same topology, if there is one.
+    StaticStateNode of the same topology, if there is one. With `parted` (all tuples of a state, asked behind a broadcast)
+    each task sees the part of the state whose keys' hash is its number, so that together they give each tuple once.
     """
 
     state: str
@@ -348,6 +349,7 @@ class StateQueryNode(Node):
     outputs: tuple[str, ...]
     types: tuple[str, ...] = ()
     group: tuple[str, ...] = ()
+    parted: bool = False
 
     @property
     def label(self) -> str:

@@ -52,7 +52,8 @@ def _asked(node: nodes.Node, needed: frozenset[str], tasks: int, before: int) ->
     if isinstance(node, nodes.StateQueryNode):
         above = needed - {TASK} if node.group else needed
         in_python = not isinstance(node.function, BUILT_IN_QUERIES)
-        return above | (order if in_python else NOTHING) | (task if in_python and not node.group else NOTHING)
+        by_task = (in_python and not node.group) or node.parted
+        return above | (order if in_python else NOTHING) | (task if by_task else NOTHING)
     if isinstance(node, nodes.PartitionNode):
         return needed if keeps_tasks(node, tasks, before) else needed - {TASK}
     if isinstance(node, nodes.AggregateNode):

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pipelines.graph import nodes
 from pipelines.planner.joins import same
 from pipelines.planner.python_queries import queried_in_python
-from pipelines.planner.step import BUILT_IN_QUERIES, TASK, Step, column, columns, hidden
+from pipelines.planner.step import BUILT_IN_QUERIES, TASK, Step, column, columns, hidden, task_by
 from pipelines.sources.fixed import arrow_rows
 from pipelines.state.views import StateView
 from pipelines.trident.query_functions import TupleCollectionGet
@@ -30,7 +30,7 @@ def queried(step: Step) -> DataFrame:
     kept = columns(hidden(step.frame))
     if isinstance(node.function, TupleCollectionGet):
         values = node.outputs if set(node.outputs) <= set(state.columns) else state.columns
-        found = step.frame.crossJoin(_renamed(state, (), values, node.outputs))
+        found = _all_of(step, state, keys, tuple(values))
     else:
         others = [name for name in state.columns if name not in keys]
         values = node.outputs if set(node.outputs) <= set(state.columns) else others
@@ -41,6 +41,18 @@ def queried(step: Step) -> DataFrame:
         else:
             found = step.frame.join(F.broadcast(renamed), how="left")
     return found.select(*columns(node.fields), *kept)
+
+
+def _all_of(step: Step, state: DataFrame, keys: tuple[str, ...], values: tuple[str, ...]) -> DataFrame:
+    """Each tuple with all rows of the state; of copies that a broadcast made, each with the rows of its task."""
+    if not step.node.parted or TASK not in step.frame.columns:
+        return step.frame.crossJoin(_renamed(state, (), values, step.node.outputs))
+    shown = zip(values, step.node.outputs, strict=False)
+    parts = state.select(
+        task_by(state, keys, step.tasks).alias("_part"),
+        *(column(value).alias(output) for value, output in shown),
+    )
+    return step.frame.join(parts, step.frame[TASK] == parts["_part"])
 
 
 def _by_group(step: Step) -> Step:

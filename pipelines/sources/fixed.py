@@ -34,7 +34,7 @@ class FixedBatches(FileSource):
 
     format = "parquet"
     text = False
-    max_parallelism = 1
+    max_parallelism: int | None = 1
 
     def __init__(self, schema: str, batches: Sequence[Sequence[Sequence[Any] | Mapping[str, Any]]]) -> None:
         super().__init__("", schema, max_files_per_batch=1)

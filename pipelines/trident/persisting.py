@@ -11,12 +11,15 @@ from pipelines.graph.fields import FieldNames, added, as_names, require, storabl
 from pipelines.trident.aggregation import parse_aggregations
 from pipelines.trident.functions import output_schema
 from pipelines.trident.queries import Shape, check_query, query_types
+from pipelines.trident.query_functions import TupleCollectionGet
 from pipelines.trident.states import LOG, MAP, ROWS, DeltaState, FixedState, TridentState, state_name
 from pipelines.trident.steps import Steps
 from pipelines.trident.user_code import StateUpdater
 
 if TYPE_CHECKING:
     from pipelines.trident.stream import Stream
+
+_PER_TUPLE = (nodes.EachNode, nodes.FilterNode, nodes.MapNode, nodes.PeekNode, nodes.ProjectNode, nodes.GateNode)
 
 
 class Persisting(Steps):
@@ -150,4 +153,12 @@ class Persisting(Steps):
             outputs=new,
             types=query_types(function, new, types),
             group=group,
+            parted=isinstance(function, TupleCollectionGet) and not group and self._is_broadcast(),
         )
+
+    def _is_broadcast(self) -> bool:
+        """Whether the tuples are copies that a broadcast gave to every task."""
+        node = self._topology.graph[self._node]
+        while isinstance(node, _PER_TUPLE):
+            node = self._topology.graph[node.parents[0]]
+        return isinstance(node, nodes.PartitionNode) and node.kind == nodes.BROADCAST

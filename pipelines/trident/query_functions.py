@@ -54,7 +54,8 @@ class SnapshotGet(QueryFunction):
 class TupleCollectionGet(QueryFunction):
     """All that a state holds, for each input tuple: keys and values, one row each (Trident's TupleCollectionGet).
 
-    The outputs are the state's fields by name, or all of them by position. Input fields are of no account.
+    The outputs are the state's fields by name, or all of them by position. Input fields are of no account. Behind a
+    `broadcast()` each task gives its own part of the state, so that a tuple that went to all of them gets all of it once.
     """
 
     def batch_retrieve(self, state: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:

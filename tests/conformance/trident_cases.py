@@ -1,14 +1,12 @@
-"""The cases of `test_trident_operations.py`: a topology, its batches, and what every engine must make of them."""
+"""Cases of the operations on one stream: functions, filters, projections, aggregates and states over columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 from pipelines.aggregators import ColumnAggregator
 from pipelines.quality import drop, warn
-from pipelines.sources import FixedBatches
 from pipelines.trident import (
     Average,
     Count,
@@ -19,49 +17,11 @@ from pipelines.trident import (
     RowFunction,
     SnapshotGet,
     Split,
-    Stream,
     Sum,
-    TridentTopology,
     arrow_function,
     row_function,
 )
-
-Rows = list[dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One conformance case.
-
-    Attributes:
-        rule: where it comes from.
-        schema: of the one source, `s`.
-        build: puts operations and states on the stream.
-        batches: of the source.
-        states: what each state holds afterwards; rows states in commit order, within a commit by value.
-        spark: whether the reference engine needs Spark for an expression.
-    """
-
-    rule: str
-    schema: str
-    build: Callable[[Stream], object]
-    batches: list[list[tuple[Any, ...]]]
-    states: dict[str, Rows]
-    spark: bool = False
-
-    def topology(self) -> TridentTopology:
-        topology = TridentTopology("conformance")
-        self.build(topology.new_stream("s", FixedBatches(self.schema, [])))
-        return topology
-
-
-def rows(names: str, *values: tuple[Any, ...]) -> Rows:
-    """`rows("a b", (1, 2))` -> `[{"a": 1, "b": 2}]`."""
-    return [dict(zip(names.split(), value, strict=True)) for value in values]
-
-
-def keep(stream: Stream, name: str = "out") -> object:
-    return stream.partition_persist(DeltaState(name))
+from tests.conformance.case import Case, keep, rows
 
 
 def all_of(field: str) -> list[ColumnAggregator]:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from pipelines.aggregators.calls import emitted, row_of
+from pipelines.aggregators.calls import emitted, row_of, taking
 from pipelines.graph import nodes
 from pipelines.planner.plain.context import Context
 from pipelines.planner.plain.partitions import by_hash
@@ -113,10 +113,12 @@ class _Reduction:
     def __init__(self, node: nodes.MultiReduceNode, group: Row) -> None:
         self._reducer, self._label, self._width = node.reducer, node.label, len(node.outputs)
         self._state = node.reducer.init(*group)
+        leading = 3 if any(node.groups) else 2
+        self._execute = [taking(node.reducer.execute, leading, len(inputs)) for inputs in node.inputs]
         self._rows: list[Row] = []
 
     def execute(self, stream: int, group: tuple[Row, ...], values: Row) -> None:
-        given = self._reducer.execute(self._state, stream, *group, *values)
+        given = self._execute[stream](self._state, stream, *group, *values)
         if inspect.isgenerator(given):
             self._rows += [row_of(self._label, item, self._width) for item in given]
         elif given is not None:

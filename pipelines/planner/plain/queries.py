@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pipelines.aggregators.calls import emitted
@@ -29,9 +30,22 @@ def queried(node: nodes.StateQueryNode, table: Table, context: Context) -> Table
     results = list(node.function.batch_retrieve(view, arguments))
     if len(results) != len(arguments):
         raise StateQueryError(str(node.function), node.state, len(results), len(arguments))
+    if node.parted:
+        results = _parts(view, table, results, context.state_types(node.state), context.tasks_of(node.id))
     made = [_made(node, view, given, result) for given, result in zip(arguments, results, strict=True)]
     of_row = [[row + new for new in found] for row, found in zip(table.rows, made, strict=True)]
     return table.replaced(node.fields, table.types + types, of_row)
+
+
+def _parts(view: Any, table: Table, results: list[Any], types: Mapping[str, str | None], tasks: int) -> list[Any]:
+    """For each tuple those rows of the state that belong to its task."""
+    found: dict[int, list[Row]] = {}
+    if results:
+        known = tuple(types.get(name) for name in (*view.keys, *view.values))
+        part = by_hash(Table((*view.keys, *view.values), known, tuple(results[0])), view.keys, tasks)
+        for number, row in enumerate(part.rows):
+            found.setdefault(part.task_of(number), []).append(row)
+    return [found.get(table.task_of(number), []) for number in range(len(table.rows))]
 
 
 def _made(node: nodes.StateQueryNode, view: Any, arguments: Row, result: Any) -> list[Row]:
