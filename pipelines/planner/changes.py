@@ -135,26 +135,29 @@ def _paired(before: list[Json], now: list[Json], key: str) -> Iterator[Pair]:
 
 
 def _paired_bolts(before: list[Json], now: list[Json]) -> Iterator[Pair]:
-    """Bolts that do the same, else bolts of one name, else new and removed ones."""
-    left = list(before)
-    found: dict[str, Json | None] = {}
-    for same in (_does, _name):
+    """Bolts that do the same, then those that have most in common; the others are new or removed.
+
+    Not by name: one operation more may give other bolts other numbers.
+    """
+    left, found = list(before), dict[str, Json]()
+    for alike in (_equal, _in_common):
         for bolt in now:
-            if found.get(bolt["name"]) is None:
-                match = next((one for one in left if same(one) == same(bolt)), None)
-                found[bolt["name"]] = match
-                if match is not None:
-                    left.remove(match)
-    yield from ((found[bolt["name"]], bolt) for bolt in now)
+            best = max(left, key=lambda one: alike(one, bolt), default=None) if bolt["name"] not in found else None
+            if best is not None and alike(best, bolt):
+                found[bolt["name"]] = best
+                left.remove(best)
+    yield from ((found.get(bolt["name"]), bolt) for bolt in now)
     yield from ((gone, None) for gone in left)
 
 
-def _does(bolt: Json) -> tuple[Any, ...]:
-    return tuple(bolt["operations"]), tuple(bolt["states"])
+def _equal(one: Json, other: Json) -> int:
+    return int(all(one[what] == other[what] for what in ("operations", "states")))
 
 
-def _name(bolt: Json) -> str:
-    return str(bolt["name"])
+def _in_common(one: Json, other: Json) -> int:
+    """How much two bolts share; a state is at home in one bolt alone."""
+    shared = {what: set(one[what]) & set(other[what]) for what in ("operations", "states")}
+    return len(shared["operations"]) + 100 * len(shared["states"])
 
 
 def _bolt(before: Json | None, now: Json | None) -> Change:

@@ -54,7 +54,7 @@ def test_an_error_is_its_text_and_exit_code_1(arguments: list[str], said: str) -
 
 def test_help_names_every_verb() -> None:
     shown = runner.invoke(app, ["--help"]).stdout
-    for verb in ("list", "run", "backfill", "query", "state", "history", "skip", "compact"):
+    for verb in ("list", "plan", "run", "backfill", "query", "state", "history", "skip", "compact"):
         assert verb in shown
 
 

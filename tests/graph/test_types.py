@@ -1,0 +1,103 @@
+"""Types of fields that the definition says: `known_types`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pipelines.graph.types import known_types, same_type
+from pipelines.sources import FixedBatches
+from pipelines.trident import (
+    Aggregator,
+    Count,
+    DeltaState,
+    FixedState,
+    MapGet,
+    MultiReducer,
+    QueryFunction,
+    StateUpdater,
+    Stream,
+    TridentTopology,
+    row_function,
+)
+
+
+def stream(topology: TridentTopology, name: str = "s", schema: str = "a string, b bigint") -> Stream:
+    return topology.new_stream(name, FixedBatches(schema, []))
+
+
+def types(made: Any) -> dict[str, str | None]:
+    return known_types(made._topology.graph, made.node)
+
+
+@row_function(["double", "int"])
+def two(*values: Any) -> Iterator[Any]:
+    yield 1.0, 1
+
+
+class Adds(StateUpdater):
+    keys, values = "a string", "total decimal(10,2)"
+
+
+class Asks(QueryFunction): ...
+
+
+def test_types_pass_through() -> None:
+    source = stream(TridentTopology("t"))
+    assert types(source.filter("b > 0").shuffle().project(["b", "a"]).min_by("b")) == {"b": "bigint", "a": "string"}
+
+
+def test_functions_say_their_types_and_columns_do_not() -> None:
+    source = stream(TridentTopology("t"))
+    assert types(source.each("a", two, ["x", "y"])) == {"a": "string", "b": "bigint", "x": "double", "y": "int"}
+    assert types(source.map(two, ["x", "y"])) == {"x": "double", "y": "int"}
+    assert types(source.map(lambda a, b: (a, b))) == {"a": None, "b": None}
+
+
+def test_aggregators_in_python_say_their_types_and_built_in_ones_do_not() -> None:
+    general = Aggregator(list, lambda state, *values: None, lambda state: state, returns=["bigint", "string"])
+    grouped = stream(TridentTopology("t")).group_by("a").chained_agg()
+    chain = grouped.aggregate("b", general, ["x", "y"]).aggregate(Count(), "n").chain_end()
+    assert types(chain) == {"a": "string", "x": "bigint", "y": "string", "n": None}
+
+
+def test_streams_that_come_together() -> None:
+    topology = TridentTopology("t")
+    left, right = stream(topology), stream(topology, "o", "c string, d int")
+    assert types(topology.merge(left, right)) == {"a": "string", "b": None}
+    assert types(topology.join(left, "a", right, "c", ["k", "x", "y"])) == {"k": "string", "x": "bigint", "y": "int"}
+    kept = topology.join(left, "a", right, "c", ["p", "q", "r", "s"], mode="preserve")
+    assert types(kept) == {"p": "string", "q": "bigint", "r": "string", "s": "int"}
+    reducer = MultiReducer(list, lambda state, n, *values: None, lambda state: state)
+    assert types(topology.multi_reduce([left, right], None, reducer, "n bigint")) == {"n": "bigint"}
+
+
+def test_states() -> None:
+    topology = TridentTopology("t")
+    source = stream(topology)
+    counts = source.group_by("a").persistent_aggregate(DeltaState("counts"), Count(), "n")
+    assert types(counts.new_values_stream()) == {"a": "string", "n": None}
+    updated = source.partition_persist(DeltaState("u"), ["a", "b"], Adds(), "seen date")
+    assert types(updated.new_values_stream()) == {"seen": "date"}
+    assert known_types(topology.graph, updated.node)["total"] == "decimal(10, 2)"
+    fixed = topology.new_static_state(FixedState("fixed", "who string, n int", "who"))
+    assert known_types(topology.graph, fixed.node) == {"who": "string", "n": "int"}
+    asked = topology.new_query_stream("ask", "w string").state_query(counts, "w", MapGet(), "n")
+    assert types(asked) == {"w": "string", "n": None}
+    own = topology.new_query_stream("own", "w string").state_query(counts, "w", Asks(), "x double")
+    assert types(own) == {"w": "string", "x": "double"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("bigint", "bigint", True),
+        ("decimal(10, 2)", "decimal(10,2)", True),
+        ("struct<a: INT>", "struct<a:int>", True),
+        (None, "int", True),
+        ("int", None, True),
+        ("int", "bigint", False),
+    ],
+)
+def test_same_type(one: str | None, other: str | None, same: bool) -> None:
+    assert same_type(one, other) is same

@@ -1,0 +1,71 @@
+"""`tridelta plan`: for people, as JSON, as a drawing; exit code 1 if the flow would be refused. No Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ops.command_line import app
+from pipelines.catalog import FlowSettings, flow
+from pipelines.planner.changes import save_plan
+from pipelines.state.lake import Lake
+
+runner = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TRIDELTA_HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+def test_of_a_flow_that_never_ran() -> None:
+    done = runner.invoke(app, ["plan", "flights"])
+    assert done.exit_code == 0, done.output
+    for said in ("stored no plan", "bolts (0 stay as they are)", "carrier_delay", "fits", "The flow can be deployed."):
+        assert said in done.stdout
+
+
+def test_of_what_is_deployed() -> None:
+    lake = Lake(FlowSettings.from_environment().lake)
+    save_plan(flow("flights").topology(), lake.checkpoint_path("flights", "flights"))
+    done = runner.invoke(app, ["plan", "flights"])
+    assert done.exit_code == 0, done.output
+    assert "compared with what runs since 20" in done.stdout
+    assert "bolts" not in done.stdout
+
+
+def test_as_json_and_as_a_drawing() -> None:
+    plain = json.loads(runner.invoke(app, ["plan", "flights", "--json"]).stdout)
+    assert plain["refused"] == []
+    assert {one["change"] for one in plain["states"]} == {"new"}
+    drawn = runner.invoke(app, ["plan", "flights", "--mermaid"])
+    assert drawn.exit_code == 0
+    assert drawn.stdout == plain["mermaid"]
+    assert drawn.stdout.startswith("flowchart LR\n")
+
+
+def test_exit_code_1_if_the_flow_would_be_refused(home: Path) -> None:
+    from deltalake import write_deltalake
+    from pyarrow import table
+
+    path = Path(FlowSettings.from_environment().lake) / "states" / "carrier_delay"
+    path.mkdir(parents=True)
+    write_deltalake(str(path), table({"carrier": ["AA"]}))
+    done = runner.invoke(app, ["plan", "flights"])
+    assert done.exit_code == 1
+    assert "The flow would be refused at its start because of: carrier_delay" in done.stdout
+    as_json = runner.invoke(app, ["plan", "flights", "--json"])
+    assert as_json.exit_code == 1
+    assert json.loads(as_json.stdout)["refused"] == ["carrier_delay"]
+    assert runner.invoke(app, ["plan", "flights", "--mermaid"]).exit_code == 1
+
+
+def test_an_unknown_flow_is_an_error_as_text() -> None:
+    done = runner.invoke(app, ["plan", "fligths"])
+    assert done.exit_code == 1
+    assert 'did you mean "flights"?' in done.stderr
