@@ -20,12 +20,13 @@ from pipelines.execution.group import group_name, spout_groups
 from pipelines.maintenance import retention
 from pipelines.maintenance.figures import measure
 from pipelines.maintenance.folding import DRIVER_ROWS, fold_arrow, fold_spark
-from pipelines.maintenance.merging import merge
+from pipelines.maintenance.merging import merge, tidy
 from pipelines.maintenance.plan import Closed, FoldPlan, closed_generations, parts_of, plan_fold
 from pipelines.maintenance.report import CompactionReport, TableReport
 from pipelines.state.lake import Lake
 from pipelines.state.record import COMPACTION, GENERATION, BatchRecord
-from pipelines.state.table import LOG_LAYOUT, StateTable
+from pipelines.state.schema import LOG, MAP, OPAQUE
+from pipelines.state.table import StateTable
 from pipelines.state.writer import StateWriter
 from pipelines.trident.topology import TridentTopology
 
@@ -169,10 +170,7 @@ class _Compaction:
         hours = math.ceil(self.retention_hours)
         if hours <= retention.remembered_hours(DeltaTable(str(writer.table.path))):
             return
-        with ExitStack() as locks:
-            if self.open_generations > 0:
-                for group in self.groups:
-                    locks.enter_context(group.committing(self.wait))
+        with self._between_batches():
             writer.remember_removed(hours)
 
     def _rewrite(self, writer: StateWriter, done: _Done) -> None:
@@ -194,14 +192,32 @@ class _Compaction:
 
     def _rewrite_once(self, writer: StateWriter, done: _Done) -> None:
         table = writer.table
+        if table.declared.layout == MAP:
+            with self._between_batches():
+                done.slices = tidy(writer, self._record(table))
+            return
         opened = DeltaTable(str(table.path))
-        if table.declared.layout == LOG_LAYOUT:
-            plan = plan_fold(parts_of(opened), closed_generations(table.last_txid(), self.open_generations))
+        if table.declared.layout == LOG:
+            plan = plan_fold(parts_of(opened), self._closed(table))
             if plan.work:
                 self._fold(writer, opened, plan)
             done.slices, done.rolled_up = len(plan.slices), plan.rolls_up
         else:
             done.slices = merge(writer, self.spark, opened, self._closed_rows(table), self._record(table))
+
+    @contextmanager
+    def _between_batches(self) -> Iterator[None]:
+        """While no stream of the flow commits: for commits that Delta would refuse beside one."""
+        with ExitStack() as locks:
+            if self.open_generations > 0:
+                for group in self.groups:
+                    locks.enter_context(group.committing(self.wait))
+            yield
+
+    def _closed(self, table: StateTable) -> Closed:
+        """The closed generations. What an opaque state's last batch wrote is replaced if the batch comes again."""
+        least = 1 if table.declared.kind == OPAQUE else 0
+        return closed_generations(table.last_txid(), max(self.open_generations, least))
 
     def _closed_rows(self, table: StateTable) -> Closed:
         """The closed generations of a table of rows.
@@ -214,7 +230,7 @@ class _Compaction:
             for group in self.groups
             if (epoch := group.epoch) is not None and group.last_batch() >= 0
         ]
-        own = closed_generations(table.last_txid(), self.open_generations)
+        own = self._closed(table)
         return min([own, *planned], key=lambda closed: closed.before)
 
     def _fold(self, writer: StateWriter, opened: DeltaTable, plan: FoldPlan) -> None:

@@ -12,8 +12,8 @@ from deltalake import DeltaTable, QueryBuilder
 from pipelines.maintenance.plan import parts_of
 from pipelines.maintenance.report import TableFigures
 from pipelines.state.literals import quoted
-from pipelines.state.schema import ROLL_UP
-from pipelines.state.table import LOG_LAYOUT, StateTable
+from pipelines.state.schema import ROLL_UP, ROWS
+from pipelines.state.table import StateTable
 
 _KEYS = 10
 # The first read opens the version; of the next ones the median, so that one stall of a busy machine does not count.
@@ -36,7 +36,7 @@ def measure(table: StateTable) -> TableFigures:
 
 
 def _get_ms(table: StateTable, opened: DeltaTable) -> float | None:
-    if table.declared.layout != LOG_LAYOUT:
+    if table.declared.layout == ROWS:
         return None
     keys = _some_keys(table, opened)
     if not keys:

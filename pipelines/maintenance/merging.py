@@ -1,4 +1,4 @@
-"""Merging the small files of tables of rows: the same rows in fewer files.
+"""Merging the small files of tables of rows and of map states: the same rows in fewer files.
 
 Commits of this kind say that no data changed, so a stream that reads the table does not read the rows again.
 """
@@ -46,6 +46,20 @@ def merge(
     if crowded:
         writer.optimize(table, sorted({part.gen for part in crowded}), record, TARGET_FILE_BYTES)
     return len({part.slice for part in crowded})
+
+
+def tidy(writer: StateWriter, record: BatchRecord) -> int:
+    """A map state's files in fewer ones, without the keys that were removed. Returns 1 if anything was to be done.
+
+    For a moment between two batches: a MERGE reads all files, so Delta refuses it beside this, and this beside it.
+    """
+    gone = writer.forget_removed(record)
+    table = DeltaTable(str(writer.table.path))
+    parts = parts_of(table)
+    crowded = any(part.files > math.ceil(part.bytes / TARGET_FILE_BYTES) for part in parts)
+    if crowded:
+        writer.optimize(table, None, record, TARGET_FILE_BYTES)
+    return int(crowded or gone > 0)
 
 
 def loose_generations(parts: Iterable[Part]) -> dict[str, tuple[int, ...]]:

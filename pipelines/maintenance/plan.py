@@ -11,7 +11,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from pipelines.state.record import generation
-from pipelines.state.schema import GEN, ROLL_UP, SLICE_COLUMN
+from pipelines.state.schema import GEN, ROLL_UP, SLICE_COLUMN, UNSLICED
 
 # The size of a data file to aim for: so large that a scan is not opening files, so small that cores share a table.
 TARGET_FILE_BYTES = 96 * 1024 * 1024
@@ -86,10 +86,12 @@ class FoldPlan:
 
 
 def parts_of(table: DeltaTable) -> list[Part]:
-    """The partitions of an open version, from its log."""
-    actions = pa.table(table.get_add_actions(flatten=True)).select(
-        [f"partition.{SLICE_COLUMN}", f"partition.{GEN}", "size_bytes", "num_records"]
-    )
+    """The partitions of an open version, from its log. A map state, which has none, is one part."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    if SLICE_COLUMN not in table.metadata().partition_columns:
+        size, rows = (sum(actions[name].to_pylist()) for name in ("size_bytes", "num_records"))
+        return [Part(UNSLICED, -1, actions.num_rows, size, rows)] if actions.num_rows else []
+    actions = actions.select([f"partition.{SLICE_COLUMN}", f"partition.{GEN}", "size_bytes", "num_records"])
     sums: dict[tuple[str | None, int], list[int]] = defaultdict(lambda: [0, 0, 0])
     for slice_, gen, size, rows in zip(*(column.to_pylist() for column in actions.columns), strict=True):
         one = sums[slice_, int(gen)]

@@ -280,15 +280,25 @@ class StateWriter:
         )
         return self.table.version()
 
-    def optimize(self, table: DeltaTable, generations: list[int], record: BatchRecord, file_bytes: int) -> None:
-        """Merge small files within the partitions of some generations; the rows stay as they are."""
+    def optimize(self, table: DeltaTable, generations: list[int] | None, record: BatchRecord, file_bytes: int) -> None:
+        """Merge small files within the partitions of some generations, or of the table; the rows stay as they are."""
         table.optimize.compact(
-            partition_filters=[(GEN, "in", [str(one) for one in generations])],
+            partition_filters=None if generations is None else [(GEN, "in", [str(one) for one in generations])],
             target_size=file_bytes,
             writer_properties=WriterProperties(max_row_group_size=ROW_GROUP_ROWS),
             commit_properties=properties(record, None),
             post_commithook_properties=HOOKS,
         )
+
+    def forget_removed(self, record: BatchRecord) -> int:
+        """Delete the rows that an opaque map state keeps of removed keys, but those of its last batch. Returns how many."""
+        if (self.declared.layout, self.declared.kind) != (MAP, OPAQUE):
+            return 0
+        where = f"{REMOVED} AND {TXID} < {record.txid}"
+        count = self.table.count(where)
+        if count:
+            DeltaTable(str(self.table.path)).delete(where, commit_properties=properties(record, None))
+        return count
 
     def remember_removed(self, hours: int) -> None:
         """Have the log's checkpoints remember removed files for so long: what is forgotten is never vacuumed."""

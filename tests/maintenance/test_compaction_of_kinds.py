@@ -1,0 +1,89 @@
+"""Compaction of map states and of the kinds: a replay after it finds what it needs. No Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from pipelines.maintenance import compact
+from pipelines.maintenance.report import TableReport
+from pipelines.state.lake import Lake
+from pipelines.state.record import COMPACTION, GENERATION
+from pipelines.state.schema import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRANSACTIONAL
+from tests.state.small_kinds import FLOW, SmallTable
+
+
+def compacted(root: Path, **more: float) -> TableReport:
+    (report,) = compact(None, Lake(root), FLOW, **more).tables  # type: ignore[arg-type]
+    return report
+
+
+@pytest.mark.parametrize("layout", [LOG, ROWS])
+@pytest.mark.parametrize("last", [GENERATION - 1, GENERATION])
+def test_what_an_opaque_states_last_batch_wrote_stays_replaceable(tmp_path: Path, layout: str, last: int) -> None:
+    """Also where no stream runs, and at both sides of a generation's edge."""
+    state = SmallTable(tmp_path, layout, OPAQUE)
+    for txid in range(last - 3, last):
+        state.commit(txid, ("a", 1))
+    before = state.held()
+    state.commit(last, ("a", 50), ("b", 50))
+    whole = state.held()
+    compacted(tmp_path)
+    assert state.held() == whole
+    assert state.base(last) == before
+    state.commit(last, ("c", 7), known=True)
+    assert state.held() == sorted([*before, ("c", 7)])
+
+
+def test_an_opaque_log_is_folded_up_to_the_last_generation(tmp_path: Path) -> None:
+    state = SmallTable(tmp_path, LOG, OPAQUE)
+    for txid in range(2 * GENERATION - 5, 2 * GENERATION + 2):
+        state.commit(txid, ("a", 1))
+    report = compacted(tmp_path)
+    assert (report.before.rows, report.after.rows, report.slices_folded) == (7, 3, 1)
+    assert len(DeltaTable(state.table.path).file_uris()) == 3
+    assert state.held() == [("a", 7)]
+
+
+@pytest.mark.parametrize("layout", [LOG, MAP, ROWS])
+def test_a_non_transactional_replay_after_a_compaction_counts_again(tmp_path: Path, layout: str) -> None:
+    state = SmallTable(tmp_path, layout, NON_TRANSACTIONAL)
+    state.commit(0, ("a", 1))
+    state.commit(1, ("a", 2))
+    compacted(tmp_path)
+    state.commit(1, ("a", 2), known=True)
+    assert state.held() == {LOG: [("a", 5)], MAP: [("a", 2)], ROWS: [("a", 1), ("a", 2), ("a", 2)]}[layout]
+
+
+@pytest.mark.parametrize("kind", [TRANSACTIONAL, OPAQUE])
+def test_a_map_states_files_become_one_and_removed_keys_go(tmp_path: Path, kind: str) -> None:
+    state = SmallTable(tmp_path, MAP, kind)
+    for txid in range(6):
+        state.commit(txid, (f"k{txid}", txid))
+    state.commit(6, ("k0", None), ("k1", None))
+    state.commit(7, ("k2", None), ("k3", 30))
+    whole, before = state.held(), state.base(7)
+    first = compacted(tmp_path)
+    assert (first.layout, first.after.files, first.slices_folded, first.rolled_up) == (MAP, 1, 1, False)
+    # The key that the last batch removed is kept for its replay.
+    assert first.after.rows == {TRANSACTIONAL: 3, OPAQUE: 4}[kind]
+    assert state.held() == whole == state.held(txid=7)
+    assert (state.base(7), state.table.last_txid()) == (before, 7)
+    assert state.table.history()[-1].kind == COMPACTION
+    assert compacted(tmp_path).slices_folded == 0
+    state.commit(7, ("k9", 9), known=True)
+    expected = [*before, ("k9", 9)] if kind == OPAQUE else whole
+    assert state.held() == expected
+    assert first.before.get_ms is not None
+
+
+def test_a_map_state_is_vacuumed(tmp_path: Path) -> None:
+    state = SmallTable(tmp_path, MAP, TRANSACTIONAL)
+    for txid in range(5):
+        state.commit(txid, ("a", txid), (f"k{txid}", txid))
+    report = compacted(tmp_path, retention_hours=0)
+    assert report.files_removed > 0
+    assert len(list(state.table.path.glob("*.parquet"))) == 1
+    assert len(state.held()) == 6
