@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from pipelines.graph import nodes
 from pipelines.graph.expansion import Operation, components, expand
@@ -79,6 +80,11 @@ def is_spout(node: nodes.Node) -> bool:
     return isinstance(node, nodes.SpoutNode | nodes.QuerySpoutNode)
 
 
+# A stream asks at every batch and a warm query each time, and laying out takes milliseconds. Nodes are frozen, so a graph
+# of the same nodes is the same graph.
+_KNOWN: WeakKeyDictionary[nodes.Graph, tuple[tuple[nodes.Node, ...], Layout]] = WeakKeyDictionary()
+
+
 def layout(graph: nodes.Graph) -> Layout:
     """The spouts and bolts of a graph, with their tasks.
 
@@ -89,6 +95,19 @@ def layout(graph: nodes.Graph) -> Layout:
         MixedSpoutsError: if a query stream meets a stream of another spout.
         ParallelismError: if the bolts of a class cannot have the same number of tasks.
     """
+    members = tuple(graph)
+    known = _KNOWN.get(graph)
+    if (
+        known is None
+        or len(known[0]) != len(members)
+        or any(a is not b for a, b in zip(known[0], members, strict=True))
+    ):
+        known = (members, _laid_out(graph))
+        _KNOWN[graph] = known
+    return known[1]
+
+
+def _laid_out(graph: nodes.Graph) -> Layout:
     expansion = expand(graph)
     grouping = group(expansion)
     number = tasks(grouping)

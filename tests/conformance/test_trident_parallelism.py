@@ -23,7 +23,7 @@ from pipelines.trident import (
 class Wide(FixedBatches):
     """A source that can start in any number of tasks."""
 
-    max_parallelism = None  # type: ignore[assignment]
+    max_parallelism = None
 
 
 class Narrow(FixedBatches):

@@ -3,6 +3,7 @@
 import pytest
 
 from pipelines.errors import DefinitionError
+from pipelines.graph.bolts import layout, node_tasks
 from pipelines.planner import TopologyPlan
 from pipelines.quality import drop
 from pipelines.sources import FixedBatches
@@ -113,3 +114,14 @@ def test_the_plan_says_all() -> None:
     assert plan.gate_lineage["clean"]["word"] == (("sentences", "sentence"),)
     assert plan.query_lineage == {"ask": {"sum": (("counts", "n"),)}}
     assert plan.to_mermaid().startswith("flowchart LR\n")
+
+
+def test_a_layout_is_made_once_and_anew_after_a_change() -> None:
+    topology = TridentTopology("t")
+    stream = words(topology).shuffle().filter("word > 'a'")
+    first = layout(topology.graph)
+    assert layout(topology.graph) is first
+    stream.parallelism_hint(3)
+    assert node_tasks(topology.graph)[stream.node] == 3
+    more = stream.filter("word > 'b'")
+    assert node_tasks(topology.graph)[more.node] == 3

@@ -18,7 +18,7 @@ REDUCER = ReducerAggregator(lambda: 0, lambda total, value: total + value)
 
 
 class Wide(FixedBatches):
-    max_parallelism = None  # type: ignore[assignment]
+    max_parallelism = None
 
 
 class Builder:
