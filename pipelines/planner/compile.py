@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F
+
 from pipelines.graph import nodes
 from pipelines.graph.bolts import is_spout, node_tasks
 from pipelines.planner.aggregates import aggregated
@@ -21,7 +23,7 @@ from pipelines.planner.new_values import new_values, reads_tuples
 from pipelines.planner.partitioning import entered, hidden_needs, merged, repartitioned
 from pipelines.planner.persists import persisted
 from pipelines.planner.state_queries import queried
-from pipelines.planner.step import Context, Step, columns
+from pipelines.planner.step import TASK, Context, Step, columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -81,7 +83,7 @@ class Compiler:
             return entered(self._spouts[node.id], node.fields, needed, tasks)
         step = Step(
             node=node,
-            frames=tuple(self._frames[one] for one in self._sources[node.id]),
+            frames=tuple(self._entering(node, one) for one in self._sources[node.id]),
             graph=self._graph,
             context=self._context,
             tasks=tasks,
@@ -90,6 +92,16 @@ class Compiler:
         if isinstance(node, nodes.PartitionNode):
             return repartitioned(step, self._tasks[node.parents[0]])
         return _COMPILERS[type(node)](step)
+
+    def _entering(self, node: nodes.Node, parent: int) -> DataFrame:
+        """A parent's frame, its tuples in the tasks that the node has.
+
+        A repartition in front of bolts of different parallelism deals to the most of them.
+        """
+        frame, tasks = self._frames[parent], self._tasks[node.id]
+        if isinstance(node, nodes.PartitionNode) or TASK not in frame.columns or self._tasks[parent] == tasks:
+            return frame
+        return frame.withColumn(TASK, F.pmod(TASK, F.lit(tasks))) if tasks > 1 else frame.drop(TASK)
 
 
 _COMPILERS: dict[type[nodes.Node], Callable[[Step], DataFrame]] = {

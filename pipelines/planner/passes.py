@@ -31,6 +31,7 @@ class Chain:
         aggregators: of each: the aggregator, the positions of its inputs among the values, the number of its outputs.
         batch_at: which key is the batch's id, or None: then it is `batch`.
         seeded: whether the last column is `_seed`.
+        all_tasks: which key is the task, and how many there are, if a slice that has tuples must show all of them.
     """
 
     where: Where
@@ -39,6 +40,7 @@ class Chain:
     batch: Any = None
     batch_at: int | None = None
     seeded: bool = False
+    all_tasks: tuple[int, int] | None = None
 
     def folds(self) -> list[Fold]:
         return [fold_of(aggregator, len(inputs), outputs) for aggregator, inputs, outputs in self.aggregators]
@@ -118,11 +120,21 @@ class WholePass:
         for batch in batches:
             self.take(folds, inputs, groups, batch, out if early else None)
             yield from out.full()
+        self._fill(folds, groups)
         for key, values in groups.found.values():
             for row in self._rows(folds, key, values):
                 out.add(row)
             yield from out.full()
         yield from out.rest()
+
+    def _fill(self, folds: list[Fold], groups: Groups) -> None:
+        """Start what has no tuples in tasks of slices that have some."""
+        if self.chain.all_tasks is not None:
+            at, count = self.chain.all_tasks
+            for key, _ in list(groups.found.values()):
+                for task in range(count):
+                    one = (*key[:at], task, *key[at + 1 :])
+                    _started(self.chain, folds, groups, one, one)
 
     def take(
         self,

@@ -14,7 +14,7 @@ from pipelines.graph.nodes import Aggregation
 from pipelines.planner.failures import Where
 from pipelines.planner.partitioning import arrival
 from pipelines.planner.passes import Chain, PartialPass, WholePass
-from pipelines.planner.step import ORDER, Step, column, columns, type_of
+from pipelines.planner.step import ORDER, TASK, Step, column, columns, type_of
 from pipelines.state.schema import SLICE_COLUMN
 
 if TYPE_CHECKING:
@@ -34,11 +34,16 @@ def aggregated_in_python(step: Step, keys: list[str]) -> DataFrame:
     group = [*keys, *node.group]
     early = combine_early(node.aggregations)
     frame = (partial_values if early else tuples)(step, group, node.aggregations)
+    all_tasks = None
     if not node.group:
         frame = seeded(step, frame, keys)
+        if step.wanted(keys) is None and TASK in keys:
+            all_tasks = (keys.index(TASK), step.tasks)
     schema = with_keys(step.frame, group, output_fields(step.frame, node.aggregations))
-    chain = chain_of(step, group, node.aggregations, seeded=SEED in frame.columns)
-    return by_key(frame, len(group)).mapInArrow(in_workers(WholePass(chain, arrow(schema), partial=early)), schema)
+    chain = chain_of(step, group, node.aggregations, seeded=SEED in frame.columns, all_tasks=all_tasks)
+    # The task is the last key: to fill in what is missing of a slice all its tasks must be together.
+    spread = len(group) - 1 if all_tasks else len(group)
+    return by_key(frame, spread).mapInArrow(in_workers(WholePass(chain, arrow(schema), partial=early)), schema)
 
 
 def combine_early(aggregations: Sequence[Aggregation]) -> bool:
@@ -97,7 +102,15 @@ def by_key(frame: DataFrame, keys: int) -> DataFrame:
     return spread.sortWithinPartitions(ORDER).drop(ORDER) if ORDER in frame.columns else spread
 
 
-def chain_of(step: Step, group: Sequence[str], aggregations: Sequence[Aggregation], *, seeded: bool = False) -> Chain:
+def chain_of(
+    step: Step,
+    group: Sequence[str],
+    aggregations: Sequence[Aggregation],
+    *,
+    seeded: bool = False,
+    all_tasks: tuple[int, int] | None = None,
+) -> Chain:
+    """The aggregators as they travel to the workers; see `Chain`."""
     inputs = inputs_of(aggregations)
     bounded = step.context.slices is not None and SLICE_COLUMN in group
     return Chain(
@@ -109,6 +122,7 @@ def chain_of(step: Step, group: Sequence[str], aggregations: Sequence[Aggregatio
         batch=step.txid if step.context.slices is None else next(iter(step.context.slices), None),
         batch_at=list(group).index(SLICE_COLUMN) if bounded else None,
         seeded=seeded,
+        all_tasks=all_tasks,
     )
 
 

@@ -80,8 +80,10 @@ def test_chains_are_a_cross_product(spark: SparkSession) -> None:
     chain = stream().group_by("k").chained_agg().aggregate("n", Early(), ["what", "v"])
     mixed = chain.aggregate("n", TOTAL, "t").aggregate("n", Average(), "mean").aggregate(Count(), "c").chain_end()
     assert rows_of(mixed, given(spark, ROWS[:3])) == sorted(
-        [("a", "sum", 4, 4, 2.0, 2), ("a", "count", 2, 4, 2.0, 2)]
-        + [("b", "even", 2, 2, 2.0, 1), ("b", "sum", 2, 2, 2.0, 1), ("b", "count", 1, 2, 2.0, 1)],
+        [
+            *[("a", "sum", 4, 4, 2.0, 2), ("a", "count", 2, 4, 2.0, 2)],
+            *[("b", "even", 2, 2, 2.0, 1), ("b", "sum", 2, 2, 2.0, 1), ("b", "count", 1, 2, 2.0, 1)],
+        ],
         key=repr,
     )
     silent = Aggregator(lambda: None, lambda state, n: None, lambda state: None)

@@ -1,0 +1,115 @@
+"""Logical partitions on Spark: repartitions, aggregates and extremes per task, merges; the plain engine says what is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipelines.aggregators import CombinerAggregator, Count, ReducerAggregator, Sum
+from pipelines.sources import FixedBatches
+from pipelines.testing import run_topology
+from pipelines.trident import DeltaState, RowFunction, Stream, TridentTopology
+from tests.planner.plans import Run, frame_of, rows_of, source
+
+SCHEMA = "k string, n bigint"
+WORDS = "the man on the moon is a man who is there"
+ROWS = [*((k, n) for n, k in enumerate(WORDS.split(" "))), (None, 99), ("a", None)]
+LISTED = ReducerAggregator(lambda: "", lambda text, n: f"{text},{n}", returns="string")
+TOTAL = CombinerAggregator(lambda n: n or 0, lambda a, b: a + b, lambda: 0)
+
+Build = Callable[[Stream], Stream]
+
+
+def per_task(stream: Stream) -> Stream:
+    """What a task holds, shown by all kinds of aggregators."""
+    chain = stream.chained_agg().partition_aggregate("n", LISTED, "all").partition_aggregate("n", TOTAL, "t")
+    return chain.partition_aggregate(Count(), "c").chain_end().parallelism_hint(3)
+
+
+CASES: dict[str, Build] = {
+    "shuffle": lambda s: per_task(s.shuffle()),
+    "partition_by": lambda s: per_task(s.partition_by("k")),
+    "local_or_shuffle": lambda s: per_task(s.partition_by("k").filter("true").parallelism_hint(3).local_or_shuffle()),
+    "local_or_shuffle to others": lambda s: per_task(s.partition_by("k").local_or_shuffle()),
+    "global_": lambda s: per_task(s.global_()),
+    "batch_global": lambda s: per_task(s.batch_global()),
+    "broadcast": lambda s: per_task(s.broadcast()),
+    "identity": lambda s: per_task(s.partition_by("k").filter("true").parallelism_hint(3).identity_partition()),
+    "by a column": lambda s: per_task(s.partition(lambda k, n: n - 20)),
+    "by a function": lambda s: per_task(s.partition(RowFunction(lambda k, n: -len(k or "")))),
+    "direct": lambda s: per_task(s.direct("n")),
+    "columns": lambda s: s.partition_by("k").partition_aggregate("n", Sum(), "s").parallelism_hint(3),
+    "grouped": lambda s: s.shuffle().group_by("k").partition_aggregate("n", LISTED, "all").parallelism_hint(3),
+    "combined": lambda s: s.partition_by("k").partition_aggregate("n", TOTAL, "s").parallelism_hint(3),
+    "min_by": lambda s: s.partition_by("k").min_by("n").parallelism_hint(3),
+    "max_by ties": lambda s: s.each("n", lambda n: n % 2, "odd").shuffle().max_by("odd").parallelism_hint(3),
+    "min by comparator": lambda s: (
+        s.each("n", lambda n: n % 2, "odd").shuffle().min_by("odd", lambda a, b: a - b).parallelism_hint(2)
+    ),
+    "max of tuples": lambda s: s.partition_by("k").max(lambda a, b: (a["n"] or 0) - (b["n"] or 0)).parallelism_hint(2),
+    "behind an aggregate": lambda s: (
+        s.group_by("k").aggregate("n", Sum(), "n").partition_aggregate("n", TOTAL, "t").parallelism_hint(3)
+    ),
+    "behind a whole aggregate": lambda s: per_task(s.aggregate("n", Sum(), "n").parallelism_hint(3)),
+    "merged": lambda s: per_task(
+        s._topology.merge(s.partition_by("k").filter("n < 5"), s.global_().filter("n > 5")).parallelism_hint(3)
+    ),
+    "one of two": lambda s: per_task(per_task(s.shuffle()).each("c", lambda c: c, "n").shuffle()),
+}
+
+
+def reference(build: Build) -> list[tuple[Any, ...]]:
+    """The tuples by the plain interpreter."""
+    s = stream()
+    build(s).partition_persist(DeltaState("out"))
+    found = run_topology(s._topology, {"s": [ROWS]})["out"]
+    return sorted((tuple(row.values()) for row in found), key=repr)
+
+
+def stream() -> Stream:
+    return TridentTopology("t").new_stream("s", FixedBatches(SCHEMA, []))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_tasks_hold_what_the_plain_engine_says(spark: SparkSession, name: str) -> None:
+    assert rows_of(CASES[name](stream()), {"s": source(spark, SCHEMA, ROWS)}) == reference(CASES[name])
+
+
+def test_slices_and_tasks(spark: SparkSession) -> None:
+    """Each slice has all tasks, those without tuples too; a slice without tuples as well."""
+    slices = ("x", "y", "z")
+    frames = {"s": source(spark, SCHEMA, ROWS, slices=["x" if n % 2 else "y" for n in range(len(ROWS))])}
+    for aggregator in (Count(), CombinerAggregator(lambda _: 1, lambda a, b: a + b, lambda: 0)):
+        s = stream().partition_by("k").partition_aggregate(aggregator, "c").parallelism_hint(3)
+        found = rows_of(s, frames, Run(slices))
+        assert len(found) == 9
+        assert sum(c for c, _ in found) == len(ROWS)
+        assert [c for c, slice_ in found if slice_ == "z"] == [0, 0, 0]
+        in_stream = rows_of(s, frames, Run())
+        assert [one for one in found if one[1] != "z"] == in_stream, "a stream's slices are those that have tuples"
+        few = [one for one in rows_of(s, {"s": frames["s"].where("k = 'man'")}) if one[0]]
+        assert len(few) < 3, "one task has both"
+        assert len(rows_of(s, {"s": frames["s"].where("k = 'man'")})) == 3 * len({slice_ for _, slice_ in few})
+    extremes = stream().max_by("n")
+    assert rows_of(extremes, frames, Run(slices)) == [("there", 10, "y"), (None, 99, "x")]
+
+
+def test_the_order_of_arrival_survives_a_repartition(spark: SparkSession) -> None:
+    rows = [("a", n) for n in range(2000)]
+    frame = source(spark, SCHEMA, rows).coalesce(1)
+    s = stream().shuffle().each("n", RowFunction(lambda n: n % 7, ("bigint",)), "m").parallelism_hint(4).global_()
+    listed = s.partition_aggregate("n", LISTED, "all")
+    assert rows_of(listed, {"s": frame}) == [("".join(f",{n}" for n in range(2000)),)]
+    last = max(n for n in range(2000) if n % 7 == 6)
+    assert rows_of(s.max_by("m").project(["n", "m"]), {"s": frame}) == [(last, 6)]
+
+
+def test_what_needs_no_tasks_has_none(spark: SparkSession) -> None:
+    """Word counts: no order, no tasks, nothing in Python, one shuffle."""
+    s = stream().partition_by("k").filter("n > 0").parallelism_hint(1).group_by("k").aggregate("n", Sum(), "s")
+    plan = frame_of(s, {"s": source(spark, SCHEMA, ROWS)})._jdf.queryExecution().executedPlan().toString()
+    assert plan.count("Exchange hashpartitioning") == 1
+    assert not [word for word in ("monotonically", "_task", "_order", "Python", "InArrow") if word in plan]
