@@ -103,11 +103,11 @@ class ParallelismError(DefinitionError):
         self.states, self.fixed, self.maximum = tuple(states), tuple(fixed), maximum
         demanded = ", ".join(f"{name} has {n}" for name, n in zip(states, fixed, strict=True))
         if maximum is None:
-            text = f"cannot have one group have fixed parallelism of two different values ({demanded})"
+            text = f"Cannot have one group have fixed parallelism of two different values ({demanded})"
             hint = "give these states the same number of partitions, or put a repartition between them"
         else:
             text = (
-                f"parallelism is fixed to {fixed[0]} but max parallelism is less than that: {maximum} "
+                f"Parallelism is fixed to {fixed[0]} but max parallelism is less than that: {maximum} "
                 f"({demanded} partitions; the source has at most {maximum} tasks)"
             )
             hint = "put a repartition (shuffle, partition_by) between the source and the state, or ask for fewer partitions"

@@ -114,7 +114,7 @@ def test_rule_3_9_fixed_above_the_cap_is_refused() -> None:
     topology = TridentTopology("t")
     stream(topology, source=Narrow).partition_persist(DeltaState("rows", partitions=4))
     with pytest.raises(
-        ParallelismError, match="parallelism is fixed to 4 but max parallelism is less than that: 3"
+        ParallelismError, match="Parallelism is fixed to 4 but max parallelism is less than that: 3"
     ) as e:
         topology.build()
     assert (e.value.states, e.value.fixed, e.value.maximum) == (("rows",), (4,), 3)
@@ -127,7 +127,9 @@ def test_rule_3_9_two_fixed_values_in_a_class_are_refused() -> None:
     source = stream(topology)
     source.partition_persist(DeltaState("two", partitions=2))
     source.partition_persist(DeltaState("three", partitions=3))
-    with pytest.raises(ParallelismError, match="two different values") as refused:
+    with pytest.raises(
+        ParallelismError, match="Cannot have one group have fixed parallelism of two different values"
+    ) as refused:
         topology.build()
     assert (refused.value.states, refused.value.fixed, refused.value.maximum) == (("two", "three"), (2, 3), None)
 

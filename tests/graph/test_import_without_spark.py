@@ -40,3 +40,18 @@ def test_defining_planning_and_interpreting_need_no_spark() -> None:
         """
     )
     assert loaded.isdisjoint({"pyspark", "delta", "py4j", "dagster", "great_expectations"})
+
+
+def test_comparing_a_flow_with_what_is_deployed_needs_no_spark() -> None:
+    loaded = modules_after(
+        """
+        import tempfile
+        from pipelines.catalog import flow
+        from pipelines.planner.changes import plan_changes
+        from pipelines.state.lake import Lake
+
+        with tempfile.TemporaryDirectory() as root:
+            assert plan_changes(flow("flights").topology(), Lake(root)).states
+        """
+    )
+    assert loaded.isdisjoint({"pyspark", "delta", "py4j", "dagster", "great_expectations"})
