@@ -315,5 +315,8 @@ def without(frame: DataFrame, left_out: Mapping[str, frozenset[str]]) -> DataFra
     by_files: dict[frozenset[str], list[str]] = {}
     for slice_, files in left_out.items():
         by_files.setdefault(files, []).append(slice_)
-    hit = [F.col(SLICE_COLUMN).isin(*slices) & F.col(FILE).isin(*files) for files, slices in by_files.items() if files]
+    # Without slices all rows are of the one that a bounded run replaces as a whole.
+    sliced = SLICE_COLUMN in frame.columns
+    of_slices = F.col(SLICE_COLUMN).isin if sliced else lambda *_: F.lit(True)
+    hit = [of_slices(*slices) & F.col(FILE).isin(*files) for files, slices in by_files.items() if files]
     return frame.where(~reduce(lambda a, b: a | b, hit)) if hit else frame

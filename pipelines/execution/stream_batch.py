@@ -111,6 +111,9 @@ class StreamBatch:
                 runs.append(({}, self._plan_run(batch, sources)))
                 runs[0][1].count_now()
             counts = runs[0][1].counts
+            for sink in self._group.sinks:
+                if sink.name in skipped:
+                    received |= self._received_before(sink, batch.txid)
             complete = not skipped and len(runs) == 1
             quarantined = self._quarantine(batch, sources, runs if complete else [], counts, position)
             self._account(batch, counts, commits, received)
@@ -184,6 +187,13 @@ class StreamBatch:
         found = [c for c in sink.table.commits.batches() if c.txid == txid][-1:]
         rows = _committed_rows(found[0].metrics, found[0].rows) if found else 0
         return StateCommit(sink.name, sink.table.version(), rows, 0.0, replayed=True)
+
+    def _received_before(self, sink: Sink, txid: int) -> dict[str, Mapping[str, Any]]:
+        """What the state's part of the plan took in when it committed this txid: a replay must bring the same."""
+        found = [c.record for c in sink.table.commits.batches() if c.txid == txid and c.record]
+        if not found or found[-1].received_hash is None:  # written by Spark, which saw the rows after the record
+            return {}
+        return {sink.name: {RECEIVED: found[-1].received, XOR: found[-1].received_hash}}
 
     def _by_claims(self, sinks: tuple[Sink, ...], position: Position) -> list[tuple[Claims, list[Sink]]]:
         """The sinks, together where the same rows are left out (nearly always: none, one group)."""

@@ -1,0 +1,120 @@
+"""Streams that meet are one batch group: one query, one txid sequence, one checkpoint (Trident rules 3.6, 8)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipelines import Lake, Runtime
+from pipelines.errors import DefinitionError
+from pipelines.sources import FixedBatches, JsonFiles
+from pipelines.trident import Count, DeltaState, TridentTopology
+
+LEFT = [[("a", 1), ("b", 2)], [("a", 3)], [("c", 4)]]
+RIGHT = [[("a", 10)], [("a", 30), ("x", 50)]]
+
+
+def joined() -> TridentTopology:
+    topology = TridentTopology("meeting")
+    left = topology.new_stream("left", FixedBatches("k string, v bigint", LEFT))
+    right = topology.new_stream("right", FixedBatches("k string, w bigint", RIGHT))
+    topology.join(left, "k", right, "k", ["k", "v", "w"]).partition_persist(DeltaState("pairs"))
+    left.group_by("k").persistent_aggregate(DeltaState("lefts"), Count(), "n")
+    return topology
+
+
+def test_batches_share_a_txid(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    report = Runtime(spark, lake).catch_up(joined())
+    assert [(b.group, b.txid, b.received) for b in report.batches] == [
+        ("left__right", 0, 3),
+        ("left__right", 1, 3),
+        ("left__right", 2, 1),
+    ]
+    pairs = lake.state("pairs").scan().to_pylist()
+    assert sorted(tuple(row.values()) for row in pairs) == [("a", 1, 10), ("a", 3, 30)]
+    assert lake.state("pairs").get(txid=0) == [{"k": "a", "v": 1, "w": 10}]
+    assert lake.state("lefts").get([{"k": "a"}]) == [{"k": "a", "n": 2}]
+    assert Runtime(spark, lake).catch_up(joined()).batches == ()
+
+
+def test_a_restart_between_the_commits_counts_once(spark: SparkSession, tmp_path: Path) -> None:
+    lake, died = Lake(tmp_path), []
+
+    def die_once(moment: str, state: str, txid: int) -> None:
+        if moment == "committed" and txid == 1 and not died:
+            died.append(state)
+            raise KeyboardInterrupt
+
+    with pytest.raises((KeyboardInterrupt, Exception)):
+        Runtime(spark, lake, listeners=[die_once]).catch_up(joined())
+    Runtime(spark, lake).catch_up(joined())
+    assert len(died) == 1
+    assert lake.state("lefts").get([{"k": key} for key in "abc"]) == [
+        {"k": "a", "n": 2},
+        {"k": "b", "n": 1},
+        {"k": "c", "n": 1},
+    ]
+    assert lake.state("pairs").count() == 2
+
+
+def test_streams_that_do_not_meet_have_txids_of_their_own(spark: SparkSession, tmp_path: Path) -> None:
+    topology = TridentTopology("apart")
+    for name, batches in (("left", LEFT), ("right", RIGHT)):
+        stream = topology.new_stream(name, FixedBatches("k string, v bigint", batches))
+        stream.group_by("k").persistent_aggregate(DeltaState(f"of_{name}"), Count(), "n")
+    report = Runtime(spark, Lake(tmp_path)).catch_up(topology)
+    assert [(b.group, b.txid) for b in report.batches] == [
+        ("left", 0),
+        ("left", 1),
+        ("left", 2),
+        ("right", 0),
+        ("right", 1),
+    ]
+
+
+def test_malformed_rows_of_each_source_go_to_quarantine(spark: SparkSession, tmp_path: Path) -> None:
+    topology = TridentTopology("spoiled")
+    streams = []
+    for name in ("left", "right"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.json").write_text(f'{{"k": "{name}"}}\nnot json of {name}\n')
+        streams.append(topology.new_stream(name, JsonFiles(tmp_path / name, "k string")))
+    topology.merge(*streams).group_by("k").persistent_aggregate(DeltaState("keys"), Count(), "n")
+    lake = Lake(tmp_path / "lake")
+    (batch,) = Runtime(spark, lake).catch_up(topology).batches
+    assert (batch.received, batch.quarantined) == (4, 2)
+    assert lake.state("keys").get([{"k": "left"}, {"k": "right"}]) == [{"k": "left", "n": 1}, {"k": "right", "n": 1}]
+    rows = sorted(row["row"] for row in lake.quarantine("spoiled").scan().to_pylist())
+    assert rows == ["not json of left", "not json of right"]
+
+
+def test_slices_of_streams_that_meet(spark: SparkSession, tmp_path: Path) -> None:
+    topology = TridentTopology("sliced")
+    left = topology.new_stream("left", FixedBatches("day string, v bigint", [[("d1", 1), ("d2", 2)]]), slice_by="day")
+    right = topology.new_stream(
+        "right", FixedBatches("day string, w bigint", [[("d1", 3)], [("d2", 4)]]), slice_by="day"
+    )
+    topology.merge(left, right, outputs=["day", "v"]).group_by("day").persistent_aggregate(
+        DeltaState("days"), Count(), "n"
+    )
+    lake = Lake(tmp_path)
+    runtime = Runtime(spark, lake)
+    wanted = [{"day": "d1", "n": 2}, {"day": "d2", "n": 2}]
+    runtime.backfill(topology, ["d2"])
+    assert lake.state("days").get([{"day": "d2"}]) == [wanted[1]]
+    runtime.catch_up(topology)
+    assert lake.state("days").get([{"day": "d1"}, {"day": "d2"}]) == wanted
+    runtime.backfill(topology, ["d1", "d2"])
+    assert lake.state("days").get([{"day": "d1"}, {"day": "d2"}]) == wanted
+
+
+def test_one_stream_with_slices_cannot_meet_one_without(spark: SparkSession, tmp_path: Path) -> None:
+    topology = TridentTopology("half_sliced")
+    left = topology.new_stream("left", FixedBatches("day string", []), slice_by="day")
+    right = topology.new_stream("right", FixedBatches("day string", []))
+    topology.merge(left, right).partition_persist(DeltaState("days"))
+    with pytest.raises(DefinitionError, match="these name no slice column: right"):
+        Runtime(spark, Lake(tmp_path)).catch_up(topology)
