@@ -46,7 +46,8 @@ class PlanChanges:
         batch_groups: by their streams. A new one starts with a fresh checkpoint.
         parallelism: tasks before and now of each bolt or spout that is still there, where they differ.
         states: what becomes of each state: it fits, it evolves (gets columns), or the flow is refused at its start.
-        mermaid: the plan as it is now, drawn.
+        plan: the plan as it is now, `TopologyPlan.to_json()`.
+        mermaid: the same, drawn.
     """
 
     flow: str
@@ -56,6 +57,7 @@ class PlanChanges:
     batch_groups: tuple[Change, ...]
     parallelism: Mapping[str, tuple[int, int]]
     states: tuple[StateChange, ...]
+    plan: Mapping[str, Any]
     mermaid: str
 
     @property
@@ -83,6 +85,7 @@ class PlanChanges:
             "batch_groups": [asdict(one) for one in self.batch_groups],
             "parallelism": {name: {"before": one, "now": two} for name, (one, two) in self.parallelism.items()},
             "states": [asdict(one) for one in self.states],
+            "plan": dict(self.plan),
             "mermaid": self.mermaid,
         }
 
@@ -117,6 +120,7 @@ def plan_changes(topology: HasGraph, lake: Lake) -> PlanChanges:
             if one and two and one["tasks"] != two["tasks"]
         },
         states=state_changes(topology, plan.batch_groups, lake),
+        plan=now,
         mermaid=plan.to_mermaid(),
     )
 

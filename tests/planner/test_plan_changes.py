@@ -350,5 +350,6 @@ def test_json_is_plain(lake: Lake) -> None:
     assert plain["flow"] == "words"
     assert (plain["refused"], plain["evolves"], plain["nothing"]) == ([], ["counts"], False)
     assert plain["parallelism"]["spout-lines"] == {"before": 1, "now": 2}
+    assert plain["plan"]["parallelism"]["spout-lines"] == 2
     assert plain["mermaid"].startswith("flowchart LR\n")
     assert [one["name"] for one in plain["states"]] == ["counts"]
