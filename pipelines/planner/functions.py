@@ -15,6 +15,7 @@ from pipelines.errors import FunctionError
 from pipelines.graph import nodes
 from pipelines.planner.failures import Where
 from pipelines.planner.user_values import from_spark, to_spark
+from pipelines.trident.counters import counted
 from pipelines.trident.functions import ArrowFunction, RowFunction
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _arrow_udf = F.arrow_udf  # type: ignore[attr-defined]
 
 def _udf(call: Callable[..., Any], returns: str) -> Any:
     """A Python function a row. Not Arrow-optimised: over columnar input such a function waits for ever (SPARK-58241)."""
-    return F.udf(call, returns, useArrow=False)
+    return F.udf(counted(call), returns, useArrow=False)
 
 
 def _column(name: str) -> Column:
@@ -139,7 +140,7 @@ def _arrow_call(
 ) -> list[Column]:
     if len(function.types) != len(names):
         raise FunctionError(where.label, f"at {where.at}: {function} does not say the types of {', '.join(names)}")
-    call, fields = _reporting_arrays(where, function.call, len(names)), list(names)
+    call, fields = counted(_reporting_arrays(where, function.call, len(names))), list(names)
 
     # Spark reads what kind of function this is from these annotations, so the user's own may be anything.
     def one(*arrays: pa.Array) -> pa.Array:
@@ -195,14 +196,16 @@ def _reporting_arrays(node: nodes.Node, call: Callable[..., Any], width: int) ->
         try:
             return checked(*arrays)
         except Exception as error:
-            row, cause = _culprit(checked, arrays, error)
+            row, cause = _culprit(checked, arrays)
+            if cause is None:
+                raise where.error(f"failed on a batch of {len(arrays[0]) if arrays else 0} rows", error) from error
             raise where.failed(row, cause) from error
 
     return reported
 
 
-def _culprit(call: Callable[..., Any], arrays: Sequence[Any], error: Exception) -> tuple[Any, Exception]:
-    """The first row on which a function over arrays fails by itself, else the number of rows that it failed on."""
+def _culprit(call: Callable[..., Any], arrays: Sequence[Any]) -> tuple[Any, Exception | None]:
+    """The first row on which a function over arrays fails by itself, with its error; no error if there is none."""
     count = len(arrays[0]) if arrays else 0
     for number in range(count):
         one = [array.slice(number, 1) for array in arrays]
@@ -210,4 +213,4 @@ def _culprit(call: Callable[..., Any], arrays: Sequence[Any], error: Exception) 
             call(*one)
         except Exception as cause:
             return tuple(array[0].as_py() for array in one), cause
-    return f"a batch of {count} rows", error
+    return None, None

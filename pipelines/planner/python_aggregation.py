@@ -16,6 +16,7 @@ from pipelines.planner.partitioning import arrival
 from pipelines.planner.passes import Chain, PartialPass, WholePass
 from pipelines.planner.step import ORDER, TASK, Step, column, columns, type_of
 from pipelines.state.schema import SLICE_COLUMN
+from pipelines.trident.counters import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -168,7 +169,7 @@ def in_workers(run: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def passing(batches: Any) -> Any:
         yield from run(batches)
 
-    return passing
+    return counted(passing)
 
 
 def with_keys(frame: DataFrame, group: Sequence[str], made: Sequence[StructField]) -> StructType:

@@ -70,7 +70,7 @@ def _frame(step: Step) -> tuple[DataFrame, tuple[str, ...]]:
     if fixed is not None:
         rows = arrow_rows(f'state "{fixed.name}"', fixed.schema, [tuple(row) for row in fixed.rows])
         return spark.createDataFrame(rows), tuple(fixed.keys)
-    table, version = step.context.state(step.node.state)
+    table, version = step.context.state(step.node.state, step.node.state_node is not None)
     return table.frame(spark, version=version), table.declared.keys
 
 
@@ -85,7 +85,7 @@ def _view(step: Step) -> StateView:
     if ask is not None:
         view: StateView = ask(step.node.state)
         return view
-    table, version = step.context.state(step.node.state)
+    table, version = step.context.state(step.node.state, step.node.state_node is not None)
     return table.view(version)
 
 

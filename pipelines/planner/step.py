@@ -48,8 +48,8 @@ class Context(Protocol):
     def shared(self, node: nodes.Node, frame: DataFrame) -> DataFrame:
         """A frame that two consumers read."""
 
-    def state(self, name: str) -> tuple[StateTable, int | None]:
-        """A state to query and the version to read it at."""
+    def state(self, name: str, behind: bool = True) -> tuple[StateTable, int | None]:
+        """A state to query and the version to read it at; `behind`: as the batch leaves it, else as it found it."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from pipelines.aggregators import (
 from pipelines.graph.nodes import COMPACT, PRESERVE
 from pipelines.trident.chained import ChainedAggregation
 from pipelines.trident.combining import INNER, OUTER, mixed
+from pipelines.trident.counters import count
 from pipelines.trident.functions import ArrowFunction, ColumnFunction, RowFunction, arrow_function, row_function
 from pipelines.trident.grouped import GroupedStream
 from pipelines.trident.operations import Debug, Equals, FilterNull, Not, Split
@@ -80,6 +81,7 @@ __all__ = [
     "TridentTopology",
     "TupleCollectionGet",
     "arrow_function",
+    "count",
     "mixed",
     "row_function",
 ]

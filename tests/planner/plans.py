@@ -29,7 +29,7 @@ class Run:
         self.kept.append(frame.persist())
         return self.kept[-1]
 
-    def state(self, name: str) -> Any:
+    def state(self, name: str, behind: bool = True) -> Any:
         return self.states[name]
 
 

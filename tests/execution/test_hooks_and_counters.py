@@ -1,0 +1,93 @@
+"""Hooks are told each stage of each batch; what user functions count arrives there (design, section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipelines import Lake, Runtime
+from pipelines.errors import PoisonBatchError
+from pipelines.execution.hooks import Hook, StageEvent
+from pipelines.sources import FixedBatches
+from pipelines.trident import Count, DeltaState, TridentTopology, row_function
+from pipelines.trident.counters import count
+
+
+class Diary(Hook):
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, StageEvent]] = []
+
+    def emitted(self, event: StageEvent) -> None:
+        self.seen.append(("emitted", event))
+
+    def received(self, event: StageEvent) -> None:
+        self.seen.append(("received", event))
+
+    def committed(self, event: StageEvent) -> None:
+        self.seen.append(("committed", event))
+
+    def failed(self, event: StageEvent) -> None:
+        self.seen.append(("failed", event))
+
+
+@row_function("string")
+def words(sentence: str | None) -> Iterator[str]:
+    if not sentence:
+        count("empty")
+    for word in (sentence or "").split():
+        if word == "boom":
+            raise ValueError("boom")
+        count("words")
+        yield word
+
+
+def topology(batches: list[list[tuple[str]]]) -> TridentTopology:
+    found = TridentTopology("hooked")
+    stream = found.new_stream("s", FixedBatches("sentence string", batches))
+    stream.each("sentence", words, "word").group_by("word").persistent_aggregate(DeltaState("counts"), Count(), "n")
+    return found
+
+
+def test_each_stage_of_each_batch_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    diary = Diary()
+    batches = [[("to be or not to be",), ("",)], [("be",)]]
+    report = Runtime(spark, Lake(tmp_path), hooks=[diary]).catch_up(topology(batches))
+    told = [(moment, event.stage, event.txid, event.rows) for moment, event in diary.seen]
+    assert told == [
+        ("emitted", "s", 0, 2),
+        ("received", "counts", 0, 2),
+        ("committed", "counts", 0, 4),
+        ("emitted", "s", 1, 1),
+        ("received", "counts", 1, 1),
+        ("committed", "counts", 1, 1),
+    ]
+    assert all(event.seconds > 0 and event.attempt == 0 and event.flow == "hooked" for _, event in diary.seen)
+    assert [batch.counters for batch in report.batches] == [{"words": 6, "empty": 1}, {"words": 1}]
+    assert diary.seen[2][1].counters == {"words": 6, "empty": 1}
+
+
+def test_a_failed_attempt_is_told_with_its_reason(spark: SparkSession, tmp_path: Path) -> None:
+    diary = Diary()
+    runtime = Runtime(spark, Lake(tmp_path), hooks=[diary], max_attempts=2)
+    with pytest.raises(PoisonBatchError):
+        runtime.catch_up(topology([[("a boom",)]]))
+    told = [(moment, event.attempt) for moment, event in diary.seen]
+    assert told == [("failed", 0), ("failed", 1)]
+    assert "ValueError('boom')" in str(diary.seen[0][1].error)
+
+
+def test_a_hook_that_fails_stops_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    class Broken(Hook):
+        def committed(self, event: StageEvent) -> None:
+            raise RuntimeError("broken hook")
+
+    lake = Lake(tmp_path)
+    Runtime(spark, lake, hooks=[Broken()]).catch_up(topology([[("be",)]]))
+    assert lake.state("counts").get([{"word": "be"}]) == [{"word": "be", "n": 1}]
+
+
+def test_outside_a_topology_a_counter_counts_nothing() -> None:
+    count("nobody_listens")
