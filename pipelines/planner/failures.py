@@ -29,6 +29,12 @@ class Where:
         """
         return self.error(f"failed on {shown(row)}", error)
 
+    def failed_on_all(self, tuples: list[Any], error: BaseException) -> RuntimeError:
+        """The error of user code that was given a batch's tuples at once."""
+        if len(tuples) == 1:
+            return self.failed(tuples[0], error)
+        return self.error(f"failed on {len(tuples)} tuples, the first {shown(tuples[0])}", error)
+
     def unfit(self, row: Any, error: BaseException) -> RuntimeError:
         """What user code gave does not fit the output fields' types."""
         return self.error(f"gave {shown(row)}, which does not fit its output fields", error)

@@ -71,7 +71,6 @@ class QueryPass:
 
     def _rows(self, asked: list[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
         arguments = [row for _, row in asked]
-        shown = arguments[0] if len(arguments) == 1 else f"{len(arguments)} tuples, the first {arguments[0]!r}"
         try:
             found = list(self.function.batch_retrieve(self.view, arguments))
             if len(found) != len(arguments):
@@ -79,7 +78,7 @@ class QueryPass:
         except StateQueryError as error:
             raise self.where.error("failed", str(error).splitlines()[0]) from error
         except Exception as error:
-            raise self.where.failed(shown, error) from error
+            raise self.where.failed_on_all(arguments, error) from error
         for (number, row), result in zip(asked, found, strict=True):
             try:
                 rows = emitted(str(self.function), self.function.execute(row, result), self.outputs)

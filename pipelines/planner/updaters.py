@@ -98,11 +98,10 @@ class UpdatePass:
 
     def _rows(self, tuples: list[Row]) -> Iterator[Row]:
         state = MapState(self.view)
-        shown = tuples[0] if len(tuples) == 1 else f"{len(tuples)} tuples, the first {tuples[0]!r}"
         try:
             rows = emitted(str(self.updater), self.updater.update_state(state, tuples), self.outputs)
         except Exception as error:
-            raise self.where.failed(shown, error) from error
+            raise self.where.failed_on_all(tuples, error) from error
         nothing = (None,) * self.outputs
         for *row, removed in state.changes():
             yield (REMOVE if removed else PUT, *row, *nothing)
