@@ -58,12 +58,18 @@ class History:
 
     def _refresh(self) -> None:
         """Read what is new. A batch looks at the ledger several times, so that must not cost a look at all of it."""
+        if self._records and not self._file(self._records[-1].version).exists():
+            # The log was cleaned beyond what was read, so nothing says what came next: all that is there, again.
+            self._forget()
         if not self._records:
             versions = sorted(int(file.stem) for file in self._log.glob("[0-9]*.json") if file.stem.isdigit())
             for version in versions:
                 self._add(version)
         while self._records and self._file(self._records[-1].version + 1).exists():
             self._add(self._records[-1].version + 1)
+
+    def _forget(self) -> None:
+        self._records, self._batches, self._claims, self._versions, self._head = [], [], {}, {}, None
 
     def _file(self, version: int) -> Path:
         return self._log / f"{version:020d}.json"

@@ -31,21 +31,42 @@ def literal(column: str, value: Any, kind: pa.DataType) -> str:
     Raises:
         KeyValueError: if the value does not have that type.
     """
+    known = typed(column, value, kind)
+    if isinstance(known, bool):
+        return str(known).lower()
+    if isinstance(known, int | float | decimal.Decimal):
+        return f"CAST({str(known)!r} AS DOUBLE)" if isinstance(known, float) else str(known)
+    if isinstance(known, datetime.datetime):
+        return f"CAST('{known.isoformat()}' AS TIMESTAMP)"
+    if isinstance(known, datetime.date):
+        return f"DATE '{known.isoformat()}'"
+    if isinstance(known, bytes):
+        return f"X'{known.hex()}'"
+    return "'" + str(known).replace("'", "''") + "'"
+
+
+def typed(column: str, value: Any, kind: pa.DataType) -> Any:
+    """A value as a column of the Arrow type gives it back.
+
+    Raises:
+        KeyValueError: if the value does not have that type.
+    """
     try:
-        typed = pa.scalar(value, type=kind).as_py()
+        return pa.scalar(value, type=kind).as_py()
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError):
         raise KeyValueError(column, value, str(kind)) from None
-    if isinstance(typed, bool):
-        return str(typed).lower()
-    if isinstance(typed, int | float | decimal.Decimal):
-        return f"CAST({str(typed)!r} AS DOUBLE)" if isinstance(typed, float) else str(typed)
-    if isinstance(typed, datetime.datetime):
-        return f"CAST('{typed.isoformat()}' AS TIMESTAMP)"
-    if isinstance(typed, datetime.date):
-        return f"DATE '{typed.isoformat()}'"
-    if isinstance(typed, bytes):
-        return f"X'{typed.hex()}'"
-    return "'" + str(typed).replace("'", "''") + "'"
+
+
+def check_names(keys: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+    """See that each key has exactly the key columns.
+
+    Raises:
+        FieldError: if a key names a column that the state does not have as a key, or leaves one out.
+    """
+    for key in keys:
+        for name in (*key, *names):
+            if name not in names or name not in key:
+                raise FieldError("get", name, tuple(names) if name not in names else tuple(key))
 
 
 # More conditions in a row than this and the query's text is deeply nested.
@@ -60,10 +81,7 @@ def keys_condition(keys: Sequence[Mapping[str, Any]], names: Sequence[str], type
     Raises:
         FieldError: if a key names a column that the state does not have as a key, or leaves one out.
     """
-    for key in keys:
-        for name in (*key, *names):
-            if name not in names or name not in key:
-                raise FieldError("get", name, tuple(names) if name not in names else tuple(key))
+    check_names(keys, names)
     if len(names) == 1 or (names and len(keys) > _KEYS_ONE_BY_ONE):
         return " AND ".join(_any_of(name, [key[name] for key in keys], types[name]) for name in names)
     return "(" + " OR ".join(f"({_one(key, names, types)})" for key in keys) + ")" if keys else "false"

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.aggregators import ColumnAggregator
-from pipelines.state.literals import keys_condition, quoted
+from pipelines.state.literals import check_names, keys_condition, quoted, typed
 from pipelines.state.record import generation
 from pipelines.state.schema import GEN, LOG, MAP, OPAQUE, PREVIOUS, REMOVED, TXID, StateSchema
 from pipelines.state.snapshot import Snapshot
@@ -40,9 +40,14 @@ class Reader:
     # --- by key -----------------------------------------------------------------------------------------------------
 
     def normal(self, key: Mapping[str, Any]) -> Key:
-        """A key's values as the table gives them back."""
+        """A key's values as the table gives them back.
+
+        Raises:
+            FieldError, KeyValueError: if a key does not fit the key columns.
+        """
+        check_names([key], self.keys)
         types = self.snapshot.types
-        return tuple(pa.scalar(key[name], type=types[name]).as_py() for name in self.keys)
+        return tuple(typed(name, key[name], types[name]) for name in self.keys)
 
     def find(self, keys: Sequence[Mapping[str, Any]]) -> dict[Key, Row]:
         """The rows of some keys (log and map states), by key; one read for up to 10,000 keys.
@@ -50,15 +55,44 @@ class Reader:
         Raises:
             FieldError, KeyValueError: if a key does not fit the key columns.
         """
-        stored: list[Row] = []
-        for start in range(0, len(keys), _KEYS_A_QUERY):
-            stored += self.stored(keys[start : start + _KEYS_A_QUERY]).to_pylist()
-        return self.fold(stored)
+        return finished(self.partials(self.stored(keys)), self.declared)
 
-    def stored(self, keys: Sequence[Mapping[str, Any]]) -> pa.Table:
-        """The stored rows of some keys, and perhaps of others: partial values in a log state."""
-        condition = keys_condition(keys, self.keys, self.snapshot.types)
-        return self._completed(self.snapshot.query(f"SELECT {self._columns} FROM {self.source} WHERE {condition}"))
+    def stored(self, keys: Sequence[Mapping[str, Any]], also: str = "true") -> list[Row]:
+        """The stored rows of some keys, and perhaps of others: partial values in a log state.
+
+        Args:
+            also: a further condition, over the stored columns.
+        """
+        found: list[Row] = []
+        for start in range(0, len(keys), _KEYS_A_QUERY):
+            condition = keys_condition(keys[start : start + _KEYS_A_QUERY], self.keys, self.snapshot.types)
+            sql = f"SELECT {self._columns} FROM {self.source} WHERE {condition} AND {also}"
+            found += self._completed(self.snapshot.query(sql)).to_pylist()
+        return found
+
+    def partials(self, stored: Sequence[Row], onto: Mapping[Key, Row] | None = None) -> dict[Key, Row]:
+        """Stored rows as one row a key, in plain Python: a read of a few keys has few rows.
+
+        Partial values of a log state are folded, `onto` those that are known already; they are not finished.
+        """
+        folds = [(value.name, value.make()) for value in self.declared.values]
+        groups: dict[Key, Row] = {key: dict(row) for key, row in (onto or {}).items()}
+        for row in stored:
+            key = tuple(row[name] for name in self.keys)
+            for name, aggregator in folds:
+                row[name] = _or_zero(row.get(name), aggregator)
+            known = groups.setdefault(key, row)
+            if known is not row:
+                for name, aggregator in folds:
+                    known[name] = aggregator.merge(known[name], row[name])
+        return groups
+
+    def zero(self) -> Row:
+        """What a log state without keys holds before any row: its aggregators' zeros (Trident rules 1.3)."""
+        made = {value.name: value.make() for value in self.declared.values}
+        return {name: aggregator.finish(aggregator.zero()) for name, aggregator in made.items()}
+
+    # --- whole ------------------------------------------------------------------------------------------------------
 
     @property
     def _columns(self) -> str:
@@ -69,33 +103,6 @@ class Reader:
         for name in self._later:
             found = found.append_column(name, pa.nulls(found.num_rows))
         return found.select(list(self.declared.names)) if self._later else found
-
-    def fold(self, stored: Sequence[Row]) -> dict[Key, Row]:
-        """Stored rows as one finished row a key, in plain Python: a read of a few keys has few rows."""
-        if self.declared.layout != LOG:
-            return {tuple(row[name] for name in self.keys): row for row in stored}
-        return finished(self.partials(stored), self.declared)
-
-    def partials(self, stored: Sequence[Row], onto: Mapping[Key, Row] | None = None) -> dict[Key, Row]:
-        """Partial values folded key by key, `onto` those that are known already."""
-        folds = [(value.name, value.make()) for value in self.declared.values]
-        groups: dict[Key, Row] = {key: dict(row) for key, row in (onto or {}).items()}
-        for row in stored:
-            key = tuple(row[name] for name in self.keys)
-            for name, aggregator in folds:
-                row[name] = _or_zero(row[name], aggregator)
-            known = groups.setdefault(key, row)
-            if known is not row:
-                for name, aggregator in folds:
-                    known[name] = aggregator.combine(known[name], row[name])
-        return groups
-
-    def zero(self) -> Row:
-        """What a log state without keys holds before any row: its aggregators' zeros (Trident rules 1.3)."""
-        made = {value.name: value.make() for value in self.declared.values}
-        return {name: aggregator.finish(aggregator.zero()) for name, aggregator in made.items()}
-
-    # --- whole ------------------------------------------------------------------------------------------------------
 
     def scan(self, where: str = "true") -> pa.Table:
         """All of the state: keys and values, one row a key (log, map), or the rows (rows).

@@ -15,6 +15,7 @@ from pipelines.errors import FieldError, ReadPointError
 from pipelines.state.frames import read_by_spark
 from pipelines.state.history import History
 from pipelines.state.literals import keys_condition
+from pipelines.state.points import PointReads
 from pipelines.state.reading import Reader
 from pipelines.state.record import CommitRecord
 from pipelines.state.schema import HIDDEN, LOG, PROPERTY, ROWS, StateSchema
@@ -50,6 +51,7 @@ class StateTable:
         self._snapshots: dict[int, Snapshot] = {}
         self._schema: tuple[DeltaTable, str, StateSchema] | None = None
         self._lock = threading.Lock()
+        self._points = PointReads(path, lambda: self._reader(self._at(None, None, None)))
 
     # --- what it is -------------------------------------------------------------------------------------------------
 
@@ -91,6 +93,11 @@ class StateTable:
         return self._history.records()
 
     @property
+    def points(self) -> PointReads:
+        """The keys of the last version that are kept for `get`, with the count of hits and misses."""
+        return self._points
+
+    @property
     def commits(self) -> History:
         """The commit ledger, for the engine."""
         return self._history
@@ -113,15 +120,19 @@ class StateTable:
             FieldError, KeyValueError: if a key does not fit the key columns.
             ReadPointError: if there is no such read point.
         """
-        reader = self._reader(self._at(txid, version, timestamp))
-        if self.declared.layout == ROWS:
+        present = txid is None and version is None and timestamp is None
+        reader = self._points.current() if present else self._reader(self._at(txid, version, timestamp))
+        if reader.declared.layout == ROWS:
             return self._matching(keys or [], reader)
         asked = [dict(key) for key in keys or [{}]]
-        rows = reader.find(asked)
-        if not reader.keys and not rows and self.declared.values:
+        if present:
+            rows = self._points.find(asked)
+        else:
+            found = reader.find(asked)
+            rows = {key: found[key] for one in asked if (key := reader.normal(one)) in found}
+        if not reader.keys and not rows and reader.declared.values:
             return [reader.zero()]
-        wanted = dict.fromkeys(reader.normal(key) for key in asked)
-        return [rows[key] for key in wanted if key in rows]
+        return list(rows.values())
 
     def _matching(self, keys: Sequence[Mapping[str, Any]], reader: Reader) -> list[dict[str, Any]]:
         types = reader.snapshot.types
@@ -235,12 +246,18 @@ class StateTable:
         self._snapshots[snapshot.version] = snapshot
 
     def _latest(self) -> DeltaTable:
-        """The table at its last version. A new one is opened when the log has grown, so that snapshots stay pinned."""
+        """The table at its last version. A new one is opened when the log has grown, so that snapshots stay pinned.
+
+        Or when its own commit is gone: then the log was cleaned while nobody read, and the next commit may be gone too.
+        """
         table = self._table
-        if table is None or (self.path / "_delta_log" / f"{table.version() + 1:020d}.json").exists():
+        if table is None or self._log(table.version() + 1).exists() or not self._log(table.version()).exists():
             table = DeltaTable(str(self.path))
             self._table = table
         return table
+
+    def _log(self, version: int) -> Path:
+        return self.path / "_delta_log" / f"{version:020d}.json"
 
 
 def _known(key: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> bool:

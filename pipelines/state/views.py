@@ -138,8 +138,8 @@ class TableView(StateView):
     def _find(self, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         reader, values = self._reader, self.values
         named = {key: dict(zip(self.keys, key, strict=True)) for key in keys}
-        rows = reader.find(list(named.values()))
         normal = {key: reader.normal(one) for key, one in named.items()}
+        rows = reader.find(list(named.values()))
         if not self.keys and not rows and reader.declared.values:
             rows = {(): reader.zero()}
         return {key: tuple(rows[there][name] for name in values) for key, there in normal.items() if there in rows}

@@ -1,0 +1,139 @@
+"""`get` of the last version: what is kept, what is followed, and what starts afresh. No Spark."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.errors import FieldError
+from pipelines.maintenance import compact
+from pipelines.state import points
+from pipelines.state.lake import Lake
+from pipelines.state.literals import KeyValueError
+from pipelines.state.schema import LOG, MAP, OPAQUE, TRANSACTIONAL
+from pipelines.state.table import StateTable
+from tests.maintenance.small_state import SmallState
+from tests.state.small_kinds import FLOW, SmallTable
+
+A, B, NOBODY = {"word": "a"}, {"word": "b"}, {"word": "nobody"}
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> SmallTable:
+    state = SmallTable(tmp_path, LOG, OPAQUE)
+    state.commit(0, ("a", 1), ("b", 2))
+    return state
+
+
+def seen(table: StateTable) -> tuple[int, int]:
+    return table.points.hits, table.points.misses
+
+
+def values(table: StateTable, *keys: dict[str, Any]) -> list[int]:
+    return [row["n"] for row in table.get(keys)]
+
+
+def test_a_key_is_read_once_and_new_batches_are_followed(state: SmallTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = state.table
+    assert (values(table, A, NOBODY), seen(table)) == ([1], (0, 2))
+    assert (values(table, NOBODY, A), seen(table)) == ([1], (2, 2))
+    monkeypatch.setattr(points.PointReads, "_read", None)
+    for txid in range(1, 80):
+        state.commit(txid, ("a", 1), ("nobody", 5))
+        if txid % 3:
+            assert values(table, A, NOBODY) == [1 + txid, 5 * txid]
+    assert values(table, NOBODY, A) == [395, 80]
+    assert seen(table) == (2 + 2 * 53 + 2, 2)
+
+
+def test_a_key_that_is_new_to_the_cache_sees_all_batches(state: SmallTable) -> None:
+    table = state.table
+    for txid in range(1, 6):
+        assert values(table, A) == [txid]
+        state.commit(txid, ("a", 1), (f"k{txid}", txid))
+        assert values(table, {"word": f"k{txid}"}, B) == [txid, 2]
+    assert values(table, *({"word": f"k{txid}"} for txid in range(6))) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("held", [0, 3, points.HELD_ROWS])
+def test_whatever_is_held_in_memory(state: SmallTable, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(points, "HELD_ROWS", held)
+    for txid in range(60, 70):
+        state.commit(txid, ("a", 1), (f"k{txid}", txid))
+        assert values(state.table, A) == [txid - 58]
+        assert values(state.table, {"word": "k60"}, {"word": f"k{txid}"}) == [60, txid][txid == 60 :]
+
+
+def test_other_commits_start_afresh(state: SmallTable, tmp_path: Path) -> None:
+    table = state.table
+    assert values(table, A, B) == [1, 2]
+    state.commit(0, ("a", 10), known=True)
+    assert values(table, A, B) == [10]
+    state.commit(64, ("a", 1))
+    assert values(table, A) == [11]
+    compact(None, Lake(tmp_path), FLOW)
+    state.commit(65, ("a", 1))
+    assert values(table, A) == [12]
+
+
+def test_a_handle_that_slept_over_a_cleanup_of_the_log(state: SmallTable, tmp_path: Path) -> None:
+    """The next commit that it looks for is gone, and so is its own."""
+    reader = Lake(tmp_path).state("counts")
+    assert (values(reader, A), reader.last_txid(), reader.version()) == ([1], 0, 1)
+    for txid in range(1, 70):
+        state.commit(txid, ("a", 1))
+    report = compact(None, Lake(tmp_path), FLOW, retention_hours=0)
+    assert report.tables[0].log_files_removed > 10
+    assert (values(reader, A), reader.last_txid(), reader.version()) == ([70], 69, state.table.version())
+    assert reader.scan().num_rows == 2
+
+
+def test_map_states_are_kept_for_one_version(tmp_path: Path) -> None:
+    state = SmallTable(tmp_path, MAP, TRANSACTIONAL)
+    state.commit(0, ("a", 1), ("b", 2))
+    assert [values(state.table, A, B) for _ in range(2)] == [[1, 2]] * 2
+    assert seen(state.table) == (2, 2)
+    state.commit(1, ("a", None), ("b", 3))
+    assert (values(state.table, A, B), seen(state.table)) == ([3], (2, 4))
+
+
+def test_no_more_keys_are_kept_than_asked(state: SmallTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = points.PointReads(state.table.path, state.table.points._opened, keys=2)
+    for key in (A, B, A, NOBODY, A, B):
+        kept.find([key])
+    assert (kept.hits, kept.misses, len(kept._known)) == (2, 4, 2)
+    assert [row["n"] for row in kept.find([A, B, NOBODY]).values()] == [1, 2]
+
+
+def test_keys_of_several_columns_and_states_without_keys(tmp_path: Path) -> None:
+    sales = SmallState(tmp_path / "sales")
+    total = SmallTable(tmp_path / "total", LOG, TRANSACTIONAL, keys=())
+    for txid in range(6):
+        sales.batch([("d1", "a", 1, txid), ("d2", None, None, 1), ("d1", "a", None, 7)])
+        total.commit(txid, ("x", 1))
+        assert sales.got() == sales.expected()
+        assert total.table.get()[0]["n"] == txid + 1
+
+
+def test_what_a_caller_does_to_a_row_stays_with_the_caller(state: SmallTable) -> None:
+    table = state.table
+    table.get([A])[0]["n"] = 100
+    assert values(table, A) == [1]
+
+
+def test_keys_that_do_not_fit_are_refused_before_anything_is_kept(state: SmallTable) -> None:
+    for wrong, error in (({"wrod": "a"}, FieldError), ({}, FieldError), ({"word": 7}, KeyValueError)):
+        with pytest.raises(error):
+            state.table.get([A, wrong])
+    assert seen(state.table) == (0, 0)
+
+
+def test_threads_share_a_handle(state: SmallTable) -> None:
+    for txid in range(1, 4):
+        state.commit(txid, *((f"k{n}", 1) for n in range(50)))
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda n: values(state.table, {"word": f"k{n % 50}"}), range(200)))
+    assert found == [[3]] * 200
