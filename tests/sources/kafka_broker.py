@@ -202,7 +202,12 @@ class Topic:
     def forget(self, before: int, partition: int = 0) -> None:
         """Delete all records before an offset, as retention does."""
         where = self._jvm.org.apache.kafka.common.TopicPartition(self.name, partition)
-        upto = self._jvm.org.apache.kafka.clients.admin.RecordsToDelete.beforeOffset(before)
+        # By reflection: py4j does not find a static method that has a namesake among the others.
+        methods = self._jvm.java.lang.Class.forName("org.apache.kafka.clients.admin.RecordsToDelete").getMethods()
+        make = next(one for one in methods if one.getName() == "beforeOffset" and one.getParameterCount() == 1)
+        arguments = self._gateway.new_array(self._jvm.java.lang.Object, 1)  # type: ignore[union-attr]
+        arguments[0] = before
+        upto = make.invoke(None, arguments)
         self._admin(lambda admin: admin.deleteRecords({where: upto}).all().get())
 
     def send(
@@ -234,7 +239,7 @@ class Topic:
             from py4j.java_collections import ListConverter, MapConverter
 
             client = self._gateway._gateway_client  # type: ignore[union-attr]
-            work(_Converting(admin, (ListConverter(), MapConverter()), client))
+            work(_Converting(admin, {list: ListConverter(), dict: MapConverter()}, client))
         finally:
             admin.close()
 
@@ -248,7 +253,7 @@ class Topic:
 class _Converting:
     """An object of the JVM whose methods take Python's lists and dicts."""
 
-    def __init__(self, target: Any, converters: Sequence[Any], client: Any) -> None:
+    def __init__(self, target: Any, converters: Mapping[type, Any], client: Any) -> None:
         self._target, self._converters, self._client = target, converters, client
 
     def __getattr__(self, name: str) -> Any:
@@ -256,7 +261,5 @@ class _Converting:
         return lambda *args: method(*(self._converted(arg) for arg in args))
 
     def _converted(self, value: Any) -> Any:
-        for converter in self._converters:
-            if converter.can_convert(value):
-                return converter.convert(value, self._client)
-        return value
+        converter = self._converters.get(type(value))
+        return converter.convert(value, self._client) if converter else value

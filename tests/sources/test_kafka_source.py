@@ -203,9 +203,9 @@ def test_text_and_bytes(spark: SparkSession, tmp_path: Path, new_topic: NewTopic
     topic, lake = new_topic(), Lake(tmp_path / "lake")
     topic.send("one", "{", b"\xff", "")
     topology = TridentTopology("plain")
-    text = topology.new_stream("lines", Kafka(topic.servers, topic.name, "line string", value_format="text"))
+    text = topology.new_stream("text", Kafka(topic.servers, topic.name, "line string", value_format="text"))
     text.partition_persist(DeltaState("lines"))
-    raw = topology.new_stream("raw", Kafka(topic.servers, topic.name, value_format="bytes", with_fields=["offset"]))
+    raw = topology.new_stream("bytes", Kafka(topic.servers, topic.name, value_format="bytes", with_fields=["offset"]))
     raw.partition_persist(DeltaState("raw"))
     assert Runtime(spark, lake).catch_up(topology).quarantined == 0
     assert sorted(row["line"] for row in lake.state("lines").scan().to_pylist()) == sorted(["one", "{", "�", ""])
