@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
@@ -189,10 +189,14 @@ def query(
     txid: Annotated[int | None, typer.Option(help="Ask the states as of this batch.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask a query stream of a flow."""
-    topology = flow(name).topology()
-    with _runtime(as_json) as runtime:
-        rows = runtime.query(topology, question, [tuple(args or ())], txid=txid)
+    """Ask a query stream of a flow. Spark starts only if the query has functions over columns."""
+    from pipelines.execution.queries import QueryRunner
+
+    with ExitStack() as stack:
+        runner = QueryRunner(
+            _lake(), flow(name).topology(), question, lambda: stack.enter_context(_runtime(as_json)).spark, txid
+        )
+        rows = runner.ask([runner.arguments(args or [])])
     if as_json:
         _emit(rows)
     else:

@@ -7,29 +7,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkException
-
-from pipelines.errors import BatchError, DefinitionError, ReadPointError, UnknownQueryError
+from pipelines.errors import DefinitionError, ReadPointError
 from pipelines.execution.bounded import BoundedRunner, check_sliced
 from pipelines.execution.checkpoint import Checkpoint
 from pipelines.execution.group import BatchGroup, group_name, spout_groups
 from pipelines.execution.hooks import Hook
 from pipelines.execution.listeners import Listener
+from pipelines.execution.queries import Answer, QueryRunner
 from pipelines.execution.report import BackfillReport, BatchReport, RunReport, SliceReport
-from pipelines.execution.streaming import REFUSE, StreamRunner, reason_of
+from pipelines.execution.streaming import REFUSE, StreamRunner
 from pipelines.graph import nodes
-from pipelines.graph.fields import parse_ddl
-from pipelines.planner.compile import Compiler
-from pipelines.sources.fixed import arrow_rows
 from pipelines.state.lake import Lake
 from pipelines.state.schema import UNSLICED
 from pipelines.trident.topology import TridentTopology
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-    from pipelines.state.table import StateTable
 
 
 class Runtime:
@@ -209,20 +203,20 @@ class Runtime:
             UnknownQueryError, UnknownStateError, ReadPointError
             BatchError: a function of the query failed, or the arguments do not fit its schema.
         """
-        if name not in topology.queries:
-            raise UnknownQueryError(topology.name, name, tuple(topology.queries))
-        spout = topology.queries[name]
-        last = topology.graph.descendants(spout.id)[-1]
-        fields = [name for name, _ in parse_ddl(spout.schema)] if last is spout else last.fields
-        context = _QueryContext(self.lake, txid)
-        try:
-            frame = self.spark.createDataFrame(arrow_rows(name, spout.schema, args))
-            result = Compiler(topology.graph, (last.id,), context, {spout.id: frame}).frames()[last.id]
-            found = result.select(*(f"`{field}`" for field in fields)).collect()
-        except PySparkException as error:
-            text = f'query "{name}" of flow "{topology.name}" failed: {reason_of(error)}'
-            raise BatchError(text, hint="correct the arguments or the flow") from error
-        return [row.asDict(recursive=True) for row in found]
+        return QueryRunner(self.lake, topology, name, lambda: self.spark, txid).ask(args)
+
+    def query_each(
+        self, topology: TridentTopology, name: str, requests: Sequence[Sequence[Any]], *, txid: int | None = None
+    ) -> list[Answer]:
+        """Many requests in flight: each argument tuple is a batch of its own, with an answer or an error of its own.
+
+        Args:
+            requests: one tuple of arguments a request.
+
+        Raises:
+            UnknownQueryError: if the topology has no such query stream.
+        """
+        return QueryRunner(self.lake, topology, name, lambda: self.spark, txid).ask_each([[one] for one in requests])
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
@@ -284,31 +278,6 @@ class RunningFlow:
             for part in self._parts:
                 part.lock.__exit__(None, None, None)
         return self.batches
-
-
-class _QueryContext:
-    slices: tuple[str, ...] | None = None
-
-    def __init__(self, lake: Lake, txid: int | None) -> None:
-        self._lake, self._txid = lake, txid
-
-    def gate(self, node: nodes.GateNode, frame: DataFrame) -> DataFrame:
-        from pipelines.quality.compiled import compile_gate
-
-        compiled = compile_gate(node.gate, frame.schema)
-        annotated = compiled.annotate(frame)
-        if compiled.needs_cut:
-            metrics = annotated.agg(*compiled.metrics()).first()
-            assert metrics is not None
-            compiled.verdict(metrics.asDict(), compiled.run_batch_checks(annotated)).raise_if_refused("the query")
-        return compiled.kept(annotated)
-
-    def shared(self, node: nodes.Node, frame: DataFrame) -> DataFrame:
-        return frame
-
-    def state(self, name: str, behind: bool = True) -> tuple[StateTable, int | None]:
-        table = self._lake.state(name)
-        return table, None if self._txid is None else table.commits.version_of(self._txid)
 
 
 def _holds(spouts: tuple[nodes.SpoutNode, ...], stream: str | None) -> bool:

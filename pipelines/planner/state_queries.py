@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 
 from pipelines.graph import nodes
 from pipelines.planner.joins import same
+from pipelines.planner.plain.queries import fixed_view
 from pipelines.planner.python_queries import queried_in_python
 from pipelines.planner.step import BUILT_IN_QUERIES, TASK, Step, column, columns, hidden, task_by
 from pipelines.sources.fixed import arrow_rows
@@ -78,9 +79,7 @@ def _view(step: Step) -> StateView:
     """The state as the workers open it."""
     fixed = _fixed(step)
     if fixed is not None:
-        values = [name for name in fixed.fields if name not in fixed.keys]
-        rows = [dict(zip(fixed.fields, row, strict=True)) for row in fixed.rows]
-        return StateView.of_rows(tuple(fixed.keys), values, rows)
+        return fixed_view(fixed)
     ask = getattr(step.context, "view", None)
     if ask is not None:
         view: StateView = ask(step.node.state)

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import SourceSchemaError
+from pipelines.graph.arrow_types import ARROW_TYPES
+from pipelines.graph.fields import parse_ddl
 from pipelines.sources.base import FileSource
 from pipelines.state.schema import struct_of
 
@@ -83,6 +85,27 @@ class FixedBatches(FileSource):
 
     def __repr__(self) -> str:
         return f"FixedBatches({self.schema!r}, {len(self.batches)} batches)"
+
+
+def checked_rows(name: str, schema: str, rows: Sequence[Sequence[Any]]) -> None:
+    """Check rows of the program against a DDL schema without Spark; types that are not simple are not looked into.
+
+    Raises:
+        SourceSchemaError: if a row has another number of values, or a value does not fit its type.
+    """
+    import pyarrow as pa
+
+    columns = parse_ddl(schema)
+    for row in rows:
+        if isinstance(row, str) or len(row) != len(columns):
+            seen = (row,) if isinstance(row, str) else tuple(map(str, row))
+            raise SourceSchemaError(name, "a row", "it has another number of values", (schema,), seen)
+    for at, (_, kind) in enumerate(columns):
+        if kind in ARROW_TYPES:
+            try:
+                pa.array([row[at] for row in rows], type=ARROW_TYPES[kind])
+            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+                raise SourceSchemaError(name, "a row", str(error), (schema,), ()) from None
 
 
 def arrow_rows(name: str, schema: str, rows: Sequence[Sequence[Any]]) -> pa.Table:

@@ -14,10 +14,11 @@ from pipelines.errors import UnknownQueryError, UnknownStateError
 from pipelines.graph import nodes
 from pipelines.graph.bolts import batch_groups, node_tasks
 from pipelines.planner.plain import Context, Table, plain, read, step
+from pipelines.planner.plain.queries import fixed_view
 from pipelines.planner.plan import answer_node
 from pipelines.state.views import StateView
 from pipelines.testing.spark_step import SparkStep
-from pipelines.testing.states import State, fixed_view, state_of
+from pipelines.testing.states import State, state_of
 from pipelines.trident.states import FixedState
 
 if TYPE_CHECKING:

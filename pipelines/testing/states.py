@@ -14,7 +14,7 @@ from pipelines.planner.plain import Row, Table, freeze, in_order
 from pipelines.planner.plain.aggregation import aggregate_types, running
 from pipelines.planner.plain.partitions import by_hash
 from pipelines.state.views import MapState, StateView
-from pipelines.trident.states import LOG, FixedState
+from pipelines.trident.states import LOG
 
 Rows = list[dict[str, Any]]
 
@@ -159,13 +159,6 @@ class UpdatedState:
 
     def types(self) -> dict[str, str | None]:
         return dict((*self.node.updater.key_columns, *self.node.updater.value_columns))
-
-
-def fixed_view(state: FixedState) -> StateView:
-    """What a function sees of a state that is given in the program."""
-    values = [name for name in state.fields if name not in state.keys]
-    rows = [dict(zip(state.fields, row, strict=True)) for row in state.rows]
-    return StateView.of_rows(tuple(state.keys), values, rows)
 
 
 class _Tuples(StateView):

@@ -10,24 +10,10 @@ import pyarrow as pa
 from pipelines.aggregators.calls import taking
 from pipelines.errors import FunctionError
 from pipelines.graph import nodes
+from pipelines.graph.arrow_types import ARROW_TYPES
 from pipelines.planner.plain.context import Context
 from pipelines.planner.plain.table import Row, Table
 from pipelines.trident.functions import ArrowFunction, ColumnFunction, Function, RowFunction
-
-_ARROW: dict[str | None, pa.DataType] = {
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "boolean": pa.bool_(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-}
-"""The array types of an Arrow function's inputs; other types are inferred from the values."""
 
 
 def call(
@@ -81,7 +67,7 @@ def _rows(label: str, function: Callable[..., object], values: Row, names: tuple
 def _over_arrays(function: ArrowFunction, inputs: Table, names: tuple[str, ...]) -> list[list[Row]]:
     """An Arrow function over the whole batch, as arrays of the inputs' types."""
     arrays = [
-        pa.array(inputs.column(field), type=_ARROW.get(kind))
+        pa.array(inputs.column(field), type=ARROW_TYPES.get(kind))
         for field, kind in zip(inputs.fields, inputs.types, strict=True)
     ]
     given = function.call(*arrays)

@@ -11,7 +11,9 @@ from pipelines.graph import nodes
 from pipelines.planner.plain.context import Context
 from pipelines.planner.plain.partitions import by_hash
 from pipelines.planner.plain.table import Row, Table
+from pipelines.state.views import StateView
 from pipelines.trident.query_functions import MapGet, SnapshotGet, TupleCollectionGet
+from pipelines.trident.states import FixedState
 
 
 def queried(node: nodes.StateQueryNode, table: Table, context: Context) -> Table:
@@ -71,3 +73,10 @@ def _types(node: nodes.StateQueryNode, context: Context) -> tuple[str | None, ..
     if set(node.outputs) <= set(known):
         return tuple(known[one] for one in node.outputs)
     return (None,) * len(node.outputs)
+
+
+def fixed_view(state: FixedState) -> StateView:
+    """What a function sees of a state that is given in the program."""
+    values = [name for name in state.fields if name not in state.keys]
+    rows = [dict(zip(state.fields, row, strict=True)) for row in state.rows]
+    return StateView.of_rows(tuple(state.keys), values, rows)

@@ -1,0 +1,133 @@
+"""Query streams (Trident rules 8): without Spark where that can be, many in flight, errors of one request alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+
+from pipelines import Lake, Runtime
+from pipelines.errors import BatchError, SourceSchemaError
+from pipelines.execution.queries import QueryRunner
+from pipelines.sources import FixedBatches
+from pipelines.trident import Count, DeltaState, MapGet, Split, Sum, TridentTopology, row_function
+
+SENTENCES = [[("hello the man said",), ("the",)], [("the man on the moon",), ("where are you",)]]
+
+
+@row_function("bigint")
+def halved(count: int | None) -> Iterator[int]:
+    if count is not None and count % 2:
+        raise ValueError(f"{count} is odd")
+    yield (count or 0) // 2
+
+
+def over_columns(count: Column) -> Column:
+    return F.coalesce(count, F.lit(0)) * 2
+
+
+def topology() -> TridentTopology:
+    found = TridentTopology("asked")
+    stream = found.new_stream("s", FixedBatches("sentence string", SENTENCES))
+    counts = (
+        stream.each("sentence", Split(), "word")
+        .group_by("word")
+        .persistent_aggregate(DeltaState("words_seen"), Count(), "count")
+    )
+    words = found.new_query_stream("words").each("args", Split(), "word").group_by("word")
+    words.state_query(counts, "word", MapGet(), "count").aggregate("count", Sum(), "sum").project("sum")
+    one = found.new_query_stream("one", "word string").state_query(counts, "word", MapGet(), "count")
+    one.each("count", halved, "half").project(["word", "half"])
+    columns = found.new_query_stream("columns").each("args", Split(), "word").group_by("word")
+    (
+        columns.state_query(counts, "word", MapGet(), "count")
+        .each("count", over_columns, "twice")
+        .aggregate("twice", Sum(), "sum")
+    )
+    return found
+
+
+@pytest.fixture(scope="module")
+def runtime(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Runtime:
+    made = Runtime(spark, Lake(tmp_path_factory.mktemp("asked")))
+    made.catch_up(topology())
+    return made
+
+
+def jobs(spark: SparkSession) -> int:
+    """Spark jobs of this session so far, by the scheduler's own count of ids."""
+    return int(spark.sparkContext._jsc.sc().dagScheduler().nextJobId())
+
+
+def no_spark() -> SparkSession:
+    raise AssertionError("the query asked for Spark")
+
+
+def test_a_query_by_key_needs_no_spark(runtime: Runtime) -> None:
+    before = jobs(runtime.spark)
+    assert runtime.query(topology(), "words", [("the",)]) == [{"sum": 4}]
+    assert runtime.query(topology(), "words", [("man where you the",)]) == [{"sum": 8}]
+    assert runtime.query(topology(), "words", [("nobody",)]) == [{"sum": 0}]
+    assert runtime.query(topology(), "one", [("the",), ("you",)][:1]) == [{"word": "the", "half": 2}]
+    assert jobs(runtime.spark) == before
+    runner = QueryRunner(runtime.lake, topology(), "words", no_spark)
+    assert runner.ask([("the man",)]) == [{"sum": 6}]
+
+
+def test_as_of_a_past_batch(runtime: Runtime) -> None:
+    assert runtime.query(topology(), "words", [("the man",)], txid=0) == [{"sum": 3}]
+
+
+def test_functions_of_columns_are_asked_by_spark_and_answer_alike(runtime: Runtime) -> None:
+    assert QueryRunner(runtime.lake, topology(), "columns", no_spark).needs_spark
+    for words in ("the man", "nobody", ""):
+        (plain,) = runtime.query(topology(), "words", [(words,)])
+        assert runtime.query(topology(), "columns", [(words,)]) == [{"sum": 2 * plain["sum"]}]
+
+
+@pytest.mark.parametrize("name", ["words", "columns"])
+def test_many_requests_each_a_batch_of_its_own(runtime: Runtime, name: str) -> None:
+    asked = ["the", "man where", "nobody", "", "hello the man"]
+    answers = runtime.query_each(topology(), name, [(words,) for words in asked])
+    assert [answer.error for answer in answers] == [None] * 5
+    alone = [runtime.query(topology(), name, [(words,)]) for words in asked]
+    assert [answer.rows for answer in answers] == alone
+    assert len({str(rows) for rows in alone}) > 2
+
+
+def test_an_error_is_of_its_request_alone(runtime: Runtime) -> None:
+    answers = runtime.query_each(topology(), "one", [("the",), ("you",), ("man",)])
+    assert [answer.rows for answer in answers] == [[{"word": "the", "half": 2}], [], [{"word": "man", "half": 1}]]
+    assert answers[1].error is not None
+    assert "1 is odd" in answers[1].error
+    assert f"{Path(__file__).name}:" in answers[1].error
+    assert "('you', 1)" in answers[1].error
+    with pytest.raises(BatchError, match="1 is odd"):
+        runtime.query(topology(), "one", [("you",)])
+
+
+def test_an_error_under_spark_is_of_its_request_alone(runtime: Runtime) -> None:
+    found = topology()
+    asked = found.new_query_stream("inverse", "n bigint").each("n", lambda n: F.lit(12) / n, "x")
+    asked.each("x", lambda x: x.cast("bigint"), "whole").project(["n", "whole"])
+    answers = runtime.query_each(found, "inverse", [(3,), (0,), (4,)])
+    assert [answer.rows for answer in answers] == [[{"n": 3, "whole": 4}], [], [{"n": 4, "whole": 3}]]
+    assert "DIVIDE_BY_ZERO" in (answers[1].error or "")
+
+
+@pytest.mark.parametrize("arguments", [[(1,)], [("a", "b")], ["a b"], [()]])
+def test_arguments_that_do_not_fit_are_refused(runtime: Runtime, arguments: list[Any]) -> None:
+    with pytest.raises(SourceSchemaError):
+        runtime.query(topology(), "words", arguments)
+
+
+def test_queries_from_many_threads(runtime: Runtime) -> None:
+    asked = ["the", "man", "moon", "nobody"] * 10
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        found = list(pool.map(lambda word: runtime.query(topology(), "words", [(word,)])[0]["sum"], asked))
+    assert found == [4, 2, 1, 0] * 10
