@@ -1,0 +1,281 @@
+"""Definition of merge, join, multi_reduce, states and queries: what is refused at its line (Trident rules 1, 2, 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from pipelines.errors import (
+    BadNameError,
+    DefinitionError,
+    DuplicateFieldError,
+    FieldError,
+    FunctionError,
+    MixedSpoutsError,
+)
+from pipelines.graph import nodes
+from pipelines.sources import FixedBatches
+from pipelines.trident import (
+    INNER,
+    LOG,
+    MAP,
+    NON_TRANSACTIONAL,
+    OPAQUE,
+    OUTER,
+    PRESERVE,
+    ROWS,
+    CombinerAggregator,
+    Count,
+    DeltaState,
+    FixedState,
+    MapGet,
+    MultiReducer,
+    QueryFunction,
+    ReducerAggregator,
+    StateUpdater,
+    Stream,
+    Sum,
+    TridentTopology,
+    TupleCollectionGet,
+    mixed,
+)
+
+
+class Streams:
+    """A topology with two sources' streams and a query's."""
+
+    def __init__(self) -> None:
+        self.topology = TridentTopology("t")
+        self.left = self.topology.new_stream("left", FixedBatches("k string, v bigint", []))
+        self.right = self.topology.new_stream("right", FixedBatches("x string, v bigint", []))
+        self.query = self.topology.new_query_stream("ask", "k string, v bigint")
+
+    def join(self, *args: Any, **how: Any) -> Stream:
+        return self.topology.join(self.left, "k", self.right, "x", *args, **how)
+
+    def counts(self, **how: Any) -> Any:
+        return self.left.group_by("k").persistent_aggregate(DeltaState("counts", **how), Count(), "n")
+
+
+def reducer(returns: Any = "bigint") -> MultiReducer:
+    return MultiReducer(lambda: 0, lambda state, stream, *values: state, lambda state: state, returns=returns)
+
+
+class Latest(StateUpdater):
+    keys, values = "k string", "v bigint"
+
+
+class Bare(StateUpdater):
+    pass
+
+
+class Ask(QueryFunction):
+    pass
+
+
+WRONG: dict[str, Callable[[Streams], Any]] = {
+    "merge of nothing": lambda s: s.topology.merge(),
+    "merge of other numbers of fields": lambda s: s.topology.merge(s.left, s.right.project("x")),
+    "merge, other number of names": lambda s: s.topology.merge(s.left, s.right, outputs="k"),
+    "merge of no stream": lambda s: s.topology.merge(s.left, "right"),
+    "merge of grouped streams": lambda s: s.topology.merge(s.left.group_by("k"), s.right),
+    "merge of another topology's": lambda s: s.topology.merge(s.left, Streams().right),
+    "join of one": lambda s: s.topology.join([s.left], ["k"], ["k", "v"]),
+    "join, too few outputs": lambda s: s.join(["k", "a"]),
+    "join, outputs of the other mode": lambda s: s.join(["k", "a", "b"], mode=PRESERVE),
+    "join, no such mode": lambda s: s.join(["k", "a", "b"], mode="wide"),
+    "join, no such kind": lambda s: s.join(["k", "a", "b"], kind="left"),
+    "join, too few kinds": lambda s: s.join(["k", "a", "b"], kind=[INNER]),
+    "join, too many kinds": lambda s: s.join(["k", "a", "b"], kind=mixed(INNER, OUTER, OUTER)),
+    "join on different numbers of fields": lambda s: s.topology.join(s.left, ["k", "v"], s.right, "x", ["k", "a", "b"]),
+    "join on nothing": lambda s: s.topology.join(s.left, [], s.right, [], ["a", "b", "c", "d"]),
+    "join without fields": lambda s: s.topology.join([s.left, s.right], ["k"], ["k", "a", "b"]),
+    "join of two arguments": lambda s: s.topology.join(s.left, s.right),
+    "join of something named": lambda s: s.join(["k", "a", "b"], how="inner"),
+    "multi_reduce of no reducer": lambda s: s.topology.multi_reduce([s.left, s.right], None, Count(), "n"),
+    "multi_reduce of a reducer without parts": lambda s: MultiReducer(lambda: 0),
+    "multi_reduce of both sorts": lambda s: s.topology.multi_reduce(
+        [s.left.group_by("k"), s.right], None, reducer(), "n"
+    ),
+    "multi_reduce, inputs of one": lambda s: s.topology.multi_reduce([s.left, s.right], ["v"], reducer(), "n"),
+    "multi_reduce, other groups": lambda s: s.topology.multi_reduce(
+        [s.left.group_by("k"), s.right.group_by(["x", "v"])], None, reducer(), "n"
+    ),
+    "multi_reduce of untold types": lambda s: s.topology.multi_reduce([s.left], None, reducer(None), "n"),
+    "multi_reduce without outputs": lambda s: s.topology.multi_reduce([s.left], None, reducer(), []),
+    "static state of a name": lambda s: s.topology.new_static_state(cast(Any, "prices")),
+    "new values of a static state": lambda s: s.topology.new_static_state(DeltaState("x")).new_values_stream(),
+    "new values of an updater without outputs": lambda s: s.left.partition_persist(
+        DeltaState("x"), None, Latest()
+    ).new_values_stream(),
+    "persist into a fixed state": lambda s: s.left.partition_persist(cast(Any, FixedState("x", "k string"))),
+    "updater without columns": lambda s: s.left.partition_persist(DeltaState("x"), None, Bare()),
+    "updater of untold types": lambda s: s.left.partition_persist(DeltaState("x"), None, Latest(), "n"),
+    "outputs without an updater": lambda s: s.left.partition_persist(DeltaState("x"), None, None, "n bigint"),
+    "updater into rows": lambda s: s.left.partition_persist(DeltaState("x", layout=ROWS), None, Latest()),
+    "updater into a log": lambda s: s.left.partition_persist(DeltaState("x", layout=LOG), None, Latest()),
+    "rows into a map": lambda s: s.left.partition_persist(DeltaState("x", layout=MAP)),
+    "aggregate into rows": lambda s: s.counts(layout=ROWS),
+    "reducer into a log": lambda s: s.left.persistent_aggregate(
+        DeltaState("x", layout=LOG), "v", ReducerAggregator(int, max), "n"
+    ),
+    "combiner in Python into a log": lambda s: s.left.persistent_aggregate(
+        DeltaState("x", layout=LOG), "v", CombinerAggregator(int, max, int), "n"
+    ),
+    "query of untold types": lambda s: s.left.state_query(s.counts(), "k", Ask(), "n"),
+    "query without outputs": lambda s: s.left.state_query(s.counts(), "k", Ask(), []),
+    "a source that is none": lambda s: s.topology.new_stream("more", [("a",)]),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_used_there(case: str) -> None:
+    with pytest.raises(FunctionError):
+        WRONG[case](Streams())
+
+
+MISSING: dict[str, Callable[[Streams], Any]] = {
+    "join": lambda s: s.topology.join(s.left, "k", s.right, "k", ["k", "a", "b"]),
+    "multi_reduce": lambda s: s.topology.multi_reduce([s.left, s.right], ["v", "k"], reducer(), "n"),
+    "partition_persist": lambda s: s.left.partition_persist(DeltaState("x"), ["k", "w"], Latest()),
+    "query of some tuples": lambda s: s.left.state_query(s.counts(), None, TupleCollectionGet(), ["w"]),
+    "query in Python": lambda s: s.left.state_query(s.counts(), "w", Ask(), "n bigint"),
+    "fixed state's keys": lambda s: FixedState("x", "k string", "w"),
+    "fixed state's values": lambda s: s.left.state_query(
+        s.topology.new_static_state(FixedState("x", "a string, b string, c string", "a")), "k", MapGet(), ["d"]
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISSING)
+def test_a_field_that_is_not_there(case: str) -> None:
+    with pytest.raises(FieldError):
+        MISSING[case](Streams())
+
+
+TAKEN: dict[str, Callable[[Streams], Any]] = {
+    "join": lambda s: s.join(["k", "a", "a"]),
+    "join fields": lambda s: s.topology.join(s.left, ["k", "k"], s.right, ["x", "v"], ["k", "j", "v"]),
+    "merge": lambda s: s.topology.merge(s.left, s.right, outputs=["a", "a"]),
+    "multi_reduce": lambda s: s.topology.multi_reduce([s.left], None, reducer(["int", "int"]), ["a", "a"]),
+    "updater": lambda s: s.left.partition_persist(DeltaState("x"), None, Latest(), "n bigint, n bigint"),
+    "query of all tuples": lambda s: s.left.state_query(s.counts(), None, TupleCollectionGet(), ["k", "n"]),
+}
+
+
+@pytest.mark.parametrize("case", TAKEN)
+def test_a_field_that_is_there_already(case: str) -> None:
+    with pytest.raises(DuplicateFieldError):
+        TAKEN[case](Streams())
+
+
+@pytest.mark.parametrize(
+    "meet",
+    [
+        lambda s: s.topology.merge(s.left, s.query),
+        lambda s: s.topology.join(s.query, "k", s.left, "k", ["k", "a", "b"]),
+        lambda s: s.topology.multi_reduce([s.left, s.query], None, reducer(), "n"),
+        lambda s: s.topology.merge(s.query, s.topology.new_query_stream("other", "k string, v bigint")),
+        lambda s: s.topology.merge(s.topology.merge(s.left, s.right), s.query),
+    ],
+)
+def test_a_query_stream_meets_no_other_spouts(meet: Callable[[Streams], Any]) -> None:
+    with pytest.raises(MixedSpoutsError):
+        meet(Streams())
+
+
+def test_a_query_stream_meets_itself() -> None:
+    s = Streams()
+    assert s.topology.merge(s.query, s.query.filter("v > 1")).output_fields == ("k", "v")
+    assert s.topology.join(s.query, "k", s.query, "k", ["k", "a", "b"]).output_fields == ("k", "a", "b")
+
+
+def test_rows_of_a_fixed_state_fit_its_schema() -> None:
+    for given in ([("a",)], [("a", 1, 2)], [{"k": "a", "w": 1}]):
+        with pytest.raises(DefinitionError, match="does not fit the schema"):
+            FixedState("x", "k string, v bigint", "k", cast(Any, given))
+    assert FixedState("x", "k string, v bigint", "k", [{"v": 1}]).rows == ((None, 1),)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"kind": "eventual"}, {"layout": "tree"}, {"partitions": 0}, {"partitions": 1.5}, {"kind": None}]
+)
+def test_a_state_has_the_kinds_and_layouts_that_there_are(wrong: dict[str, Any]) -> None:
+    with pytest.raises(DefinitionError):
+        DeltaState("x", **wrong)
+
+
+def test_the_layout_is_chosen_by_the_operation() -> None:
+    s = Streams()
+    found = [
+        s.counts(),
+        s.left.persistent_aggregate(DeltaState("map", layout=MAP), Count(), "n"),
+        s.left.persistent_aggregate(DeltaState("reduced", OPAQUE), "v", ReducerAggregator(int, max), "n"),
+        s.left.persistent_aggregate(
+            DeltaState("both"), [Sum("v", "s"), CombinerAggregator(int, max, int, field="v", output="m")]
+        ),
+        s.left.partition_persist(DeltaState("rows", NON_TRANSACTIONAL)),
+        s.left.partition_persist(DeltaState("updated"), None, Latest()),
+    ]
+    assert [state.spec.layout for state in found] == [LOG, MAP, MAP, MAP, ROWS, MAP]
+    assert [node.state.layout for node in s.topology.persists] == [LOG, MAP, MAP, MAP, ROWS, MAP]
+
+
+def test_output_fields() -> None:
+    s = Streams()
+    assert s.topology.merge([s.left, s.right]).output_fields == ("k", "v")
+    assert s.topology.merge(s.left, s.right, outputs=["a", "b"]).output_fields == ("a", "b")
+    assert s.join(outputs=["k", "a", "b"]).output_fields == ("k", "a", "b")
+    assert s.topology.multi_reduce(
+        [s.left.group_by("k"), s.right.group_by("x")], None, reducer(), "n"
+    ).output_fields == ("n",)
+    counts = s.counts()
+    assert counts.new_values_stream().output_fields == counts.to_stream().output_fields == ("k", "n")
+    rows = s.left.partition_persist(DeltaState("rows"), "v")
+    assert rows.new_values_stream().output_fields == ("v",)
+    updated = s.left.partition_persist(DeltaState("latest"), "v", Latest(), "a string, b int")
+    assert (updated.fields, updated.new_values_stream().output_fields) == (("k", "v"), ("a", "b"))
+
+
+def test_the_sides_of_a_join() -> None:
+    s = Streams()
+    node = s.topology.graph[s.join(["k", "a", "b"], kind=mixed(OUTER, INNER)).node]
+    assert isinstance(node, nodes.JoinNode)
+    assert node.sides == (nodes.JoinSide(("k",), ("v",), True), nodes.JoinSide(("x",), ("v",), False))
+
+
+def test_static_states() -> None:
+    s = Streams()
+    prices = s.topology.new_static_state(FixedState("prices", "a string, b string, p double", ["a", "b"]))
+    assert (prices.keys, prices.values) == (("a", "b"), ("p",))
+    with pytest.raises(FunctionError, match="has the keys"):
+        s.left.state_query(prices, "k", MapGet(), "p")
+    lake = s.topology.new_static_state(DeltaState("others"))
+    assert lake.fields == ()
+    asked = s.left.state_query(lake, "k", MapGet(), "p")
+    node = s.topology.graph[asked.node]
+    assert isinstance(node, nodes.StateQueryNode)
+    assert node.state_node == lake.node
+    for again in (
+        lambda: s.topology.new_static_state(DeltaState("prices")),
+        lambda: s.left.partition_persist(DeltaState("others")),
+    ):
+        with pytest.raises(BadNameError, match="is taken"):
+            again()
+
+
+def test_spouts_of_a_node() -> None:
+    s = Streams()
+    merged = s.topology.merge(s.left, s.right)
+    assert [spout.stream for spout in s.topology.spouts_of(merged.node)] == ["left", "right"]
+    assert s.topology.spout_of(s.left.filter("v > 1").node).stream == "left"
+    with pytest.raises(DefinitionError, match="has 2 sources"):
+        s.topology.spout_of(merged.node)
+
+
+def test_a_name_is_made_of_the_parents() -> None:
+    s = Streams()
+    merged = s.topology.merge(s.left.name("one"), s.right.name("two")).filter("v > 1")
+    assert s.topology.graph[merged.node].name == "one-two"
