@@ -12,7 +12,7 @@ from rich.progress import Progress
 from benchmarks.measure import Ratio, show
 from pipelines import spark_session
 
-BENCHMARKS = ("engine_overhead", "keyed_counts", "point_reads", "gates", "get_slices")
+BENCHMARKS = ("engine_overhead", "keyed_counts", "point_reads", "gates", "get_slices", "word_count")
 
 
 def main(
@@ -29,6 +29,8 @@ def main(
             progress.update(task, description=name)
             found += importlib.import_module(f"benchmarks.{name}").measure(spark)
             progress.advance(task)
+    if not found:
+        raise typer.Exit(1)
     show(found, out)
 
 
