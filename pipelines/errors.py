@@ -59,7 +59,7 @@ class ChainOutputsError(DuplicateFieldError):
         field = next(name for n, name in enumerate(names) if name.lower() in seen[:n])
         super().__init__(operation, field, names)
         beside = f" (beside the group's fields {', '.join(group)})" if group else ""
-        text = f"{operation}: output fields for chained aggregators must be distinct: {', '.join(outputs)}{beside}"
+        text = f"{operation}: Output fields for chained aggregators must be distinct: [{', '.join(outputs)}]{beside}"
         self.args = (f"{text}\n  Next: {self.hint}",)
         self.outputs = tuple(outputs)
 
@@ -70,7 +70,7 @@ class MixedSpoutsError(DefinitionError):
     def __init__(self, operation: str, query: str, others: Sequence[str]) -> None:
         self.operation, self.query, self.others = operation, query, tuple(others)
         super().__init__(
-            f'{operation}: cannot join query stream "{query}" with streams originating from other spouts: '
+            f'{operation}: Cannot join query stream "{query}" with streams originating from other spouts: '
             f"{', '.join(others)}",
             hint="persist the other stream into a state and read it with state_query",
         )
@@ -335,7 +335,7 @@ class StateQueryError(BatchError):
     def __init__(self, function: str, state: str, results: int, arguments: int) -> None:
         self.function, self.state, self.results, self.arguments = function, state, results, arguments
         super().__init__(
-            f'{function} on state "{state}": results size is different than argument size: {results} vs {arguments}',
+            f'{function} on state "{state}": Results size is different than argument size: {results} vs {arguments}',
             hint="batch_retrieve must return one result for each tuple of its arguments, None where there is nothing",
         )
 

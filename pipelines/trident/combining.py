@@ -102,7 +102,7 @@ def multi_reduced(
     if len(inputs) != len(given) or len({len(group) for group in groups}) != 1:
         raise FunctionError(
             operation,
-            f"multireducer groupFields and inputFields must be the same size; got {len(given)} streams grouped by "
+            f"Multireducer groupFields and inputFields must be the same size; got {len(given)} streams grouped by "
             f"{[list(group) for group in groups]} and the inputs of {len(inputs)}",
         )
     wanted = tuple(

@@ -47,7 +47,7 @@ class Partitioning(Steps):
         return self._add(nodes.PartitionNode, kind=nodes.BROADCAST)
 
     def identity_partition(self) -> Self:
-        """Bring the tuples of task i to task i; the numbers of tasks must be equal, which `build()` checks."""
+        """Bring the tuples of task i to task i. What is before and behind has the same number of tasks (rules 3.9)."""
         return self._add(nodes.PartitionNode, kind=nodes.IDENTITY)
 
     def partition(self, function: Any) -> Self:

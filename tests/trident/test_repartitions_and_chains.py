@@ -96,7 +96,7 @@ def test_a_field_that_is_there_already(case: str) -> None:
 
 def test_rule_1_4_the_chains_message() -> None:
     with pytest.raises(
-        ChainOutputsError, match="output fields for chained aggregators must be distinct: x, y, x"
+        ChainOutputsError, match=r"Output fields for chained aggregators must be distinct: \[x, y, x\]"
     ) as caught:
         new_stream().chained_agg().aggregate(Count(), "x").aggregate(Count(), "y").aggregate("n", Sum(), "x")
     assert (caught.value.field, caught.value.outputs) == ("x", ("x", "y", "x"))
