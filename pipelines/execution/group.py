@@ -12,8 +12,7 @@ from pyspark.errors import AnalysisException
 from pipelines.errors import DefinitionError, FunctionError
 from pipelines.execution.entrance import Entrance
 from pipelines.execution.quarantine import quarantine_writer
-from pipelines.graph import nodes
-from pipelines.graph.bolts import batch_groups
+from pipelines.graph import bolts, nodes
 from pipelines.planner.compile import Compiler
 from pipelines.quality.compiled import CompiledGate, compile_gate
 from pipelines.sources.base import FILE
@@ -51,14 +50,14 @@ def spout_groups(topology: TridentTopology) -> list[tuple[nodes.SpoutNode, ...]]
     by_name = {spout.stream: spout for spout in topology.spouts}
     return [
         tuple(by_name[name] for name in group.streams)
-        for group in batch_groups(topology.graph)
+        for group in bolts.batch_groups(topology.graph)
         if not group.query and group.streams
     ]
 
 
 def group_name(spouts: tuple[nodes.SpoutNode, ...]) -> str:
-    """A group's name, which its checkpoint carries: its streams', joined by two underscores."""
-    return "__".join(spout.stream for spout in spouts)
+    """The name of the group of some spouts, which its checkpoint carries."""
+    return bolts.group_name(spout.stream for spout in spouts)
 
 
 class BatchGroup:

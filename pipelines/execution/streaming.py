@@ -34,6 +34,7 @@ from pipelines.execution.quarantine import NAME, refused_batch, table_columns
 from pipelines.execution.report import BatchReport
 from pipelines.execution.stream_batch import Position, StreamBatch
 from pipelines.execution.tracker import BatchTracker, Stage
+from pipelines.planner.stored import save_plan
 from pipelines.state.record import BATCH, SLICE, BatchRecord
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class StreamRunner:
             FreshCheckpointError: a fresh checkpoint meets tables that an earlier epoch wrote, and `on_fresh` is `refuse`.
         """
         self._epoch = self._open_epoch(on_fresh)
+        save_plan(self._group.topology, self._checkpoint.folder)
         self._tracker = self._new_tracker()
         self._stop_after = max_batches
         writer = (

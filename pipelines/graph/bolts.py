@@ -41,6 +41,11 @@ class Spout:
     tasks: int
 
 
+def group_name(streams: Iterable[str]) -> str:
+    """The name of a batch group in messages and folders: its streams, joined by two underscores."""
+    return "__".join(streams)
+
+
 @dataclass(frozen=True)
 class BatchGroup:
     """Spouts whose tuples can meet, so that their batches share a txid (rule 3.6).
@@ -57,7 +62,7 @@ class BatchGroup:
     @property
     def folder(self) -> str:
         """The name of its checkpoint's folder: its streams, joined by two underscores."""
-        return "__".join(self.streams)
+        return group_name(self.streams)
 
 
 @dataclass(frozen=True)

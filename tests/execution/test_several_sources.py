@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
 from pipelines.errors import DefinitionError
+from pipelines.planner.changes import plan_changes
 from pipelines.sources import FixedBatches, JsonFiles
 from pipelines.trident import Count, DeltaState, TridentTopology
 
@@ -118,3 +119,14 @@ def test_one_stream_with_slices_cannot_meet_one_without(spark: SparkSession, tmp
     topology.merge(left, right).partition_persist(DeltaState("days"))
     with pytest.raises(DefinitionError, match="these name no slice column: right"):
         Runtime(spark, Lake(tmp_path)).catch_up(topology)
+
+
+def test_a_run_stores_its_plan(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    Runtime(spark, lake).catch_up(joined())
+    assert plan_changes(joined(), lake).nothing
+    other = joined()
+    other.new_stream("third", FixedBatches("k string", [])).partition_persist(DeltaState("thirds"))
+    found = plan_changes(other, lake)
+    assert not found.nothing
+    assert not found.refused
