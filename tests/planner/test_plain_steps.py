@@ -1,0 +1,171 @@
+"""The plain interpreter by itself: tables, tasks, and what it leaves to Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pipelines.errors import FunctionError, NeedsSparkError, StateAccessError
+from pipelines.graph import nodes
+from pipelines.planner.plain import Context, Evaluated, Table, needs_spark, read, step
+from pipelines.planner.plain.partitions import by_hash, entered
+from pipelines.quality import warn
+from pipelines.sources import FixedBatches
+from pipelines.state.views import StateView
+from pipelines.trident import (
+    Count,
+    Equals,
+    FirstN,
+    MapGet,
+    Not,
+    RowFunction,
+    Split,
+    Stream,
+    TridentTopology,
+    TupleCollectionGet,
+)
+
+
+def stream() -> Stream:
+    return TridentTopology("t").new_stream("s", FixedBatches("word string, n bigint", []))
+
+
+def node_of(found: Any) -> nodes.Node:
+    return found._topology.graph[found.node]
+
+
+def table(*rows: tuple[Any, ...], tasks: tuple[int, ...] | None = None) -> Table:
+    return Table(("word", "n"), ("string", "bigint"), rows, tasks)
+
+
+LEFT_TO_SPARK: dict[str, Callable[[Stream], Any]] = {
+    "SQL": lambda s: s.filter("n > 1"),
+    "a filter over columns": lambda s: s.filter(lambda word, n: n > 1),
+    "a function over columns": lambda s: s.each("n", lambda n: n + 1, "m"),
+    "a map over columns": lambda s: s.map(lambda word, n: (word, n)),
+    "a partition over columns": lambda s: s.partition(lambda word, n: n).parallelism_hint(2),
+    "a gate": lambda s: s.gate(warn("column_values_to_not_be_null", column="n")),
+    "a negated filter over columns": lambda s: s.filter(Not(lambda word, n: n > 1)),
+}
+
+
+@pytest.mark.parametrize("case", LEFT_TO_SPARK)
+def test_what_only_spark_can_evaluate(case: str) -> None:
+    node = node_of(LEFT_TO_SPARK[case](stream()))
+    assert needs_spark([node])
+    with pytest.raises(NeedsSparkError, match="Spark is needed to evaluate"):
+        step(node, [table(("a", 1))], Context(tasks={node.id: 2}))
+
+
+PLAIN: dict[str, Callable[[Stream], Any]] = {
+    "a built-in with a plain form": lambda s: s.each("word", Split(), "w"),
+    "a built-in filter": lambda s: s.filter(Equals()),
+    "a negated built-in filter": lambda s: s.filter(Not(Equals())),
+    "a row function": lambda s: s.filter(RowFunction(lambda word, n: True)),
+    "an aggregate": lambda s: s.group_by("word").aggregate(Count(), "c"),
+    "a repartition": lambda s: s.partition_by("word"),
+    "a partition by a row function": lambda s: s.partition(RowFunction(lambda word, n: n, ("int",))),
+}
+
+
+@pytest.mark.parametrize("case", PLAIN)
+def test_what_needs_no_spark(case: str) -> None:
+    node = node_of(PLAIN[case](stream()))
+    assert not needs_spark([node])
+    assert step(node, [table(("a", 1))], Context()).fields == node.fields
+
+
+def test_spark_is_not_asked_about_nothing() -> None:
+    node = node_of(stream().filter("n > 1"))
+    assert step(node, [table()], Context()).rows == ()
+
+
+def test_what_spark_gives_is_taken() -> None:
+    def evaluate(given: Table, expression: Any, names: tuple[str, ...], label: str) -> Evaluated:
+        assert (given.fields, names) == (("n",), ("m",))
+        return Evaluated([[(10,), (11,)], []], ("bigint",))
+
+    node = node_of(stream().each("n", lambda n: n, "m"))
+    found = step(node, [table(("a", 1), ("b", 2), tasks=(1, 0))], Context(evaluate=evaluate))
+    assert (found.rows, found.types, found.tasks) == (
+        (("a", 1, 10), ("a", 1, 11)),
+        ("string", "bigint", "bigint"),
+        (1, 1),
+    )
+
+
+def test_rows_stay_in_their_tasks() -> None:
+    given = table(("a b", 1), ("", 2), ("c", 3), tasks=(2, 1, 0))
+    split = step(node_of(stream().each("word", Split(), "w")), [given], Context())
+    assert split.tasks == (2, 2, 0)
+    kept = step(node_of(stream().filter(RowFunction(lambda word, n: n > 1))), [given], Context())
+    assert (kept.rows, kept.tasks) == ((("", 2), ("c", 3)), (1, 0))
+    assert [part.rows for part in given.by_task(3)] == [(("c", 3),), (("", 2),), (("a b", 1),)]
+
+
+def test_tuples_enter_in_tasks_by_their_hash() -> None:
+    read_ = read("word string, n bigint", [("a", n) for n in range(50)], tasks=3)
+    assert set(read_.tasks or ()) == {0, 1, 2}
+    assert read_.tasks == by_hash(read_, ("word", "n"), 3).tasks == entered(read_, 3).tasks
+    assert read("word string, n bigint", [("a", 1)]).tasks is None
+
+
+def test_maps_do_not_count_for_a_hash() -> None:
+    given = Table(("m", "n"), ("map<string,int>", "int"), (({"a": 1}, 1), ({"b": 2}, 1)))
+    assert len(set(by_hash(given, given.fields, 8).tasks or ())) == 1
+
+
+def test_batch_global_is_the_task_of_the_txid() -> None:
+    node = node_of(stream().batch_global())
+    for txid, task in ((0, 0), (4, 1), (5, 2)):
+        found = step(node, [table(("a", 1), ("b", 2))], Context(batch=txid, tasks={node.id: 3}))
+        assert found.tasks == (task, task)
+
+
+def test_a_task_that_is_not_chosen() -> None:
+    node = node_of(stream().partition(RowFunction(lambda word, n: None if n else [], ("int",))))
+    context = Context(tasks={node.id: 2})
+    assert step(node, [table(("a", 1))], context).tasks == (0,)
+    with pytest.raises(FunctionError, match="must give one task a tuple"):
+        step(node, [table(("a", 0))], context)
+
+
+def test_queries_ask_a_view() -> None:
+    view = StateView.of_rows(["word"], ["n", "m"], [("a", 1, 2), ("b", 3, 4)])
+    context = Context(view=lambda name: view, state_types=lambda name: {"m": "int", "n": "bigint"})
+    topology = TridentTopology("q")
+    asked = topology.new_query_stream("ask")
+    given = Table(("args",), ("string",), (("b",), ("z",)))
+    found = step(node_of(asked.state_query("others", "args", MapGet(), ["m", "n"])), [given], context)
+    assert (found.rows, found.types) == ((("b", 4, 3), ("z", None, None)), ("string", "int", "bigint"))
+    every = step(node_of(asked.state_query("others", None, TupleCollectionGet(), ["x", "y", "z"])), [given], context)
+    assert len(every.rows) == 4
+    assert every.rows[0] == ("b", "a", 1, 2)
+    with pytest.raises(StateAccessError):
+        step(node_of(asked.state_query("others", ["args", "args"], MapGet(), "n")), [given], context)
+
+
+def test_all_tuples_behind_a_broadcast_come_once() -> None:
+    view = StateView.of_rows(["word"], ["n"], [(f"w{n}", n) for n in range(20)])
+    asked = TridentTopology("q").new_query_stream("ask").broadcast()
+    query = node_of(asked.state_query("others", None, TupleCollectionGet(), ["w", "n"]))
+    context = Context(tasks={asked.node: 3, query.id: 3}, view=lambda name: view)
+    copies = step(node_of(asked), [Table(("args",), ("string",), (("x",),))], context)
+    found = step(query, [copies], context)
+    assert sorted(row[2] for row in found.rows) == list(range(20))
+
+
+def test_a_state_that_nobody_gives() -> None:
+    query = node_of(TridentTopology("q").new_query_stream("ask").state_query("others", "args", MapGet(), "n"))
+    with pytest.raises(NotImplementedError):
+        step(query, [Table(("args",), ("string",), (("x",),))], Context())
+    with pytest.raises(NotImplementedError):
+        step(node_of(stream()), [], Context())
+
+
+def test_first_n_keeps_the_types_of_its_inputs() -> None:
+    node = node_of(stream().aggregate(["n", "word"], FirstN(1, "n"), ["least", "its"]))
+    found = step(node, [table(("a", 2), ("b", 1))], Context())
+    assert (found.rows, found.types) == (((1, "b"),), ("bigint", "string"))
