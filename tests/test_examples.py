@@ -21,7 +21,13 @@ def load(name: str) -> ModuleType:
 
 
 def test_each_example_is_tested() -> None:
-    assert {file.stem for file in EXAMPLES.glob("*.py")} == {"word_count", "gate_and_backfill"}
+    assert {file.stem for file in EXAMPLES.glob("*.py")} == {
+        "gate_and_backfill",
+        "join_streams",
+        "reach",
+        "state_updater",
+        "word_count",
+    }
 
 
 @pytest.mark.usefixtures("spark")
@@ -32,3 +38,26 @@ def test_word_count(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("spark")
 def test_gate_and_backfill(tmp_path: Path) -> None:
     assert load("gate_and_backfill").main(str(tmp_path)) == [{"shop": "a", "sales": 2, "sum_n": 8}]
+
+
+@pytest.mark.usefixtures("spark")
+def test_join_streams(tmp_path: Path) -> None:
+    assert load("join_streams").main(str(tmp_path)) == [
+        {"method": None, "orders": 1, "total": 9},
+        {"method": "card", "orders": 1, "total": 3},
+        {"method": "cash", "orders": 1, "total": 4},
+    ]
+
+
+@pytest.mark.usefixtures("spark")
+def test_reach(tmp_path: Path) -> None:
+    answer = load("reach").main(str(tmp_path))
+    assert answer == {"foo.com/blog/1": 16, "engineering.twitter.com/blog/5": 14, "nobody.com": 0}
+
+
+@pytest.mark.usefixtures("spark")
+def test_state_updater(tmp_path: Path) -> None:
+    assert load("state_updater").main(str(tmp_path)) == [
+        {"share": "acme", "before": 104.0, "now": 120.0},
+        {"share": "globex", "before": 50.0, "now": 30.0},
+    ]
