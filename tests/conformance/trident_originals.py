@@ -77,12 +77,14 @@ def in_order() -> Aggregator:
 
 
 FED = [[("hello the man said",)], [("the",)]]
-THEN = [[("the foo",)], [("the man on the moon",), ("where are you",)]]
-WORDS_AFTER_FED = [("hello", 1), ("man", 1), ("said", 1), ("the", 2)]
-WORDS_AFTER_THEN = [
-    *(("are", 1), ("foo", 1), ("hello", 1), ("man", 2), ("moon", 1), ("on", 1), ("said", 1), ("the", 5)),
+AFTER_FED = (("hello", 1), ("man", 1), ("said", 1), ("the", 2))
+FOO = [[("the foo",)]]
+AFTER_FOO = (("foo", 1), ("hello", 1), ("man", 1), ("said", 1), ("the", 3))
+MOON = [[("the man on the moon",)], [("where are you",)]]
+AFTER_MOON = (
+    *(("are", 1), ("hello", 1), ("man", 2), ("moon", 1), ("on", 1), ("said", 1), ("the", 4)),
     *(("where", 1), ("you", 1)),
-]
+)
 
 
 def jstorm_map(s: Stream) -> None:
@@ -176,9 +178,9 @@ CASES = {
         "sentence string",
         integration,
         FED,
-        {"counts": rows("word count", *WORDS_AFTER_FED)},
+        {"counts": rows("word count", *AFTER_FED)},
         answers=(
-            ("all_tuples", [("x",)], rows("word count", *WORDS_AFTER_FED)),
+            ("all_tuples", [("x",)], rows("word count", *AFTER_FED)),
             ("words", [("the",)], rows("sum", (2,))),
             ("words", [("hello",)], rows("sum", (1,))),
             ("numwords", [("the",)], rows("count", (1,))),
@@ -186,15 +188,24 @@ CASES = {
             ("numwords", [("1 2 3 4 5 6 7 8",)], rows("count", (8,))),
         ),
     ),
-    "TridentIntegrationTest 1, 2: then": Case(
-        "10, TridentIntegrationTest",
+    "TridentIntegrationTest 1: then": Case(
+        "10, TridentIntegrationTest.testMemoryMapGetTuples",
         "sentence string",
         integration,
-        [*FED, *THEN],
-        {"counts": rows("word count", *WORDS_AFTER_THEN)},
+        [*FED, *FOO],
+        {"counts": rows("word count", *AFTER_FOO)},
+        answers=(("all_tuples", [("x",)], rows("word count", *AFTER_FOO)),),
+    ),
+    "TridentIntegrationTest 2: then": Case(
+        "10, TridentIntegrationTest.testWordCount",
+        "sentence string",
+        integration,
+        [*FED, *MOON],
+        {"counts": rows("word count", *AFTER_MOON)},
         answers=(
+            ("words", [("the",)], rows("sum", (4,))),
             ("words", [("man",)], rows("sum", (2,))),
-            ("words", [("man where you the",)], rows("sum", (9,))),
+            ("words", [("man where you the",)], rows("sum", (8,))),
         ),
     ),
     "TridentMapTest": Case(
