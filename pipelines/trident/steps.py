@@ -48,6 +48,10 @@ class Steps:
         """The same stream; operations that follow carry the name (Trident rules 1.2, metadata)."""
         return type(self)(self._topology, self._node, checked_name("stream", name))
 
+    def to_stream(self) -> Self:
+        """This stream; of a grouped one the stream without its grouping."""
+        return self
+
     def parallelism_hint(self, tasks: int) -> Self:
         """In how many tasks the operation before runs, and all others back to and on to a repartition (rules 3.9).
 
