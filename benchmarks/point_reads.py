@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import functions as F
 
@@ -15,12 +17,16 @@ from benchmarks.measure import Ratio, scratch, seconds
 from pipelines import Lake, Runtime
 from pipelines.maintenance import compact
 from pipelines.sources import ParquetFiles
+from pipelines.state.record import BATCH, BatchRecord
+from pipelines.state.writer import StateWriter
 from pipelines.trident import Count, DeltaState, TridentTopology
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 READS = 15
+SMALL_BATCHES, SMALL_ROWS = 45, 5_000
+"""A stream's batches since the last compaction: one small file each."""
 
 
 def measure(spark: SparkSession) -> list[Ratio]:
@@ -35,7 +41,7 @@ def measure(spark: SparkSession) -> list[Ratio]:
         for number, drawn in enumerate(batches(MILLION), 1):
             arrive(folder / "in", number, drawn)
         Runtime(spark, lake).catch_up(topology)
-        return _compare(spark, lake)
+        return [*_compare(spark, lake), *_beside_a_stream(lake)]
 
 
 def _compare(spark: SparkSession, lake: Lake) -> list[Ratio]:
@@ -50,9 +56,7 @@ def _compare(spark: SparkSession, lake: Lake) -> list[Ratio]:
         return frame.groupBy("key").agg(F.sum("n")).collect()
 
     def bare(keys: list[int]) -> object:
-        listed = ", ".join(map(str, keys))
-        sql = f"SELECT key, sum(n) AS n FROM t WHERE key IN ({listed}) GROUP BY key"
-        return QueryBuilder().register("t", DeltaTable(path)).execute(sql).read_all()
+        return _bare(path, keys)
 
     times: dict[str, list[float]] = {"ours": [], "spark": [], "bare": []}
     for _ in range(READS):
@@ -64,3 +68,35 @@ def _compare(spark: SparkSession, lake: Lake) -> list[Ratio]:
         Ratio("get of 10 keys, 1 M keys", "Spark", medians["ours"], medians["spark"], "ms", 20, "higher"),
         Ratio("get of 10 keys, 1 M keys", "bare delta-rs", medians["ours"], medians["bare"], "ms", 1.5),
     ]
+
+
+def _beside_a_stream(lake: Lake) -> list[Ratio]:
+    """Each read meets a new batch: of the same ten keys as a dashboard asks, and of others."""
+    state, rng, choose = lake.state("counts"), np.random.default_rng(7), random.Random(9)
+    writer, next_txid = StateWriter(state, state.declared), itertools.count((state.last_txid() or 0) + 1)
+
+    def batch() -> None:
+        keys, counts = np.unique(rng.integers(0, MILLION, SMALL_ROWS), return_counts=True)
+        record = BatchRecord(kind=BATCH, flow=state.declared.flow, epoch=1, txid=next(next_txid))
+        writer.append_arrow(pa.table({"key": keys, "n": counts}), record, "counting/counts/1")
+
+    for _ in range(SMALL_BATCHES):
+        batch()
+    same = [{"key": key} for key in range(10)]
+    asked = {"the same 10 keys": lambda: same, "10 keys": lambda: [{"key": choose.randrange(MILLION)} for _ in same]}
+    found = []
+    for name, keys in asked.items():
+        ours, bare = [], []
+        for _ in range(READS):
+            batch()
+            some = keys()
+            ours.append(1000 * seconds(lambda some=some: state.get(some)))
+            bare.append(1000 * seconds(lambda some=some: _bare(str(state.path), [one["key"] for one in some])))
+        medians = statistics.median(ours[3:]), statistics.median(bare[3:])
+        found.append(Ratio(f"get of {name} beside a stream", "bare delta-rs", *medians, "ms", 1.0))
+    return found
+
+
+def _bare(path: str, keys: list[int]) -> object:
+    sql = f"SELECT key, sum(n) AS n FROM t WHERE key IN ({', '.join(map(str, keys))}) GROUP BY key"
+    return QueryBuilder().register("t", DeltaTable(path)).execute(sql).read_all()
