@@ -21,7 +21,8 @@ class PythonSource(UnslicedSource):
     Positions: one, `python:<class>`. A class with a `reader` alone can be backfilled; with a stream it has no slices.
     Transactional: as the class is. Spark keeps the offsets of a batch before it runs and asks for the same offsets on a
     replay (`read(partition)` of `partitions(start, end)`, `readBetweenOffsets(start, end)`). If the same offsets may give
-    other rows say `transactional=False`, and persist into opaque states.
+    other rows say `transactional=False`, and persist into opaque states. A `catch_up` that has a batch to replay runs that one
+    alone (Spark's rule for Python sources); the next run takes what has come since.
 
     Args:
         source: the class. `streamReader` or `simpleStreamReader` makes it a stream, `reader` lets it be read whole.

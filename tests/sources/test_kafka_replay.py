@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
-from pipelines.errors import LostRowsError
+from pipelines.errors import LostRowsError, PoisonBatchError
 from pipelines.sources import Kafka
-from pipelines.trident import Count, DeltaState, Sum, TridentTopology
+from pipelines.trident import OPAQUE, Count, DeltaState, Sum, TridentTopology
 from tests.sources.kafka_broker import Topic
 
 pytestmark = pytest.mark.slow
@@ -118,3 +118,31 @@ def test_a_topic_made_anew(spark: SparkSession, tmp_path: Path, new_topic: NewTo
     flow.send(100, 104)
     with pytest.raises(LostRowsError):
         flow.catch_up()
+
+
+def other_records(spark: SparkSession, root: Path, topic: Topic, **state: Any) -> Orders:
+    """A batch that was committed once, whose offsets now hold as many other records."""
+    flow = Orders(spark, root, topic, **state)
+    flow.send(0, 24)
+    flow.stop_at("committed", "rows", 1)
+    flow.topic.recreate()
+    flow.send(100, 124)
+    return flow
+
+
+def test_other_records_at_the_same_offsets(spark: SparkSession, tmp_path: Path, new_topic: NewTopic) -> None:
+    """Rules 6, transactional: what a replayed txid brings must be what it brought before; nothing is mixed."""
+    flow = other_records(spark, tmp_path, new_topic())
+    with pytest.raises(PoisonBatchError, match="10 rows as expected, but not the same ones"):
+        flow.catch_up()
+    rows = sorted(row["n"] for row in flow.lake.state("rows").scan().to_pylist())
+    assert rows == list(range(20))
+
+
+def test_an_opaque_state_takes_the_other_records_instead(
+    spark: SparkSession, tmp_path: Path, new_topic: NewTopic
+) -> None:
+    """Rules 6, opaque: a replayed txid replaces what it wrote, even if the rows differ now."""
+    flow = other_records(spark, tmp_path, new_topic(), kind=OPAQUE)
+    assert flow.catch_up() == [(1, 10), (2, 5)]
+    assert flow.held == [*range(10), *range(110, 125)]
