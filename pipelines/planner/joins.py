@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from pipelines.graph import nodes
-from pipelines.planner.step import Step, column
+from pipelines.planner.step import ORDER, Step, column
 from pipelines.state.schema import SLICE_COLUMN
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ def same(pairs: Sequence[tuple[str, str]]) -> Column:
 
 
 def _hidden(step: Step) -> list[str]:
-    return [*step.batch(), *sorted(step.needed)]
+    # The order of arrival ends at a join: who asks for one behind it takes the order of the joined rows.
+    return [*step.batch(), *sorted(step.needed - {ORDER})]
 
 
 def _renamed(step: Step, number: int) -> DataFrame:
