@@ -220,12 +220,15 @@ class StateWriter:
         return self._write(self._complete(rows, -1, record.txid), record, None, where)
 
     def replace_map(self, rows: pa.Table, record: BatchRecord) -> int:
-        """Put `rows` (keys, values, perhaps `_removed`) in the place of all that a map state holds, in one commit."""
+        """Put `rows` (keys, values, perhaps `_removed`) in the place of all that a map state holds, in one commit.
+
+        As in `replace_slice` the rows are of no batch.
+        """
         schema = pa.schema(DeltaTable(str(self.table.path)).schema().to_arrow())
         if REMOVED in rows.column_names:
             rows = rows.filter(pc.invert(rows[REMOVED])).drop_columns([REMOVED])
         columns = {name: rows[name] for name in rows.column_names}
-        columns[TXID] = pa.repeat(pa.scalar(record.txid, pa.int64()), rows.num_rows)
+        columns[TXID] = pa.repeat(pa.scalar(-1, pa.int64()), rows.num_rows)
         if REMOVED in schema.names:
             columns[REMOVED] = pa.repeat(pa.scalar(False), rows.num_rows)
         whole = {f.name: columns.get(f.name, pa.nulls(rows.num_rows, f.type)) for f in schema}

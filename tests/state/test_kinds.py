@@ -84,6 +84,17 @@ def test_a_replay_leaves_backfilled_rows_of_the_same_generation(tmp_path: Path, 
     assert state.held() == [("a", 2), ("z", 50)]
 
 
+def test_a_replay_leaves_a_map_that_was_replaced_whole(tmp_path: Path) -> None:
+    state = SmallTable(tmp_path, MAP, OPAQUE)
+    state.commit(3, ("a", 1), ("b", 2))
+    rows = pa.table({"word": ["a", "z", "y"], "n": [10, 50, 0], "_removed": [False, False, True]})
+    state.writer.replace_map(rows, BatchRecord(kind=SLICE, flow=FLOW, epoch=1, txid=3, slice="all"))
+    assert state.held() == state.base(3) == [("a", 10), ("z", 50)]
+    state.commit(3, ("a", 11), known=True)
+    assert state.held() == [("a", 11), ("z", 50)]
+    assert state.base(3) == [("a", 10), ("z", 50)]
+
+
 # --- map states -----------------------------------------------------------------------------------------------------
 
 
