@@ -85,13 +85,13 @@ class BatchGroup:
         self._check_slices()
         self.entrance.prepare(spark, lake.root / "spool" / topology.name)
         self.reach = {node.id for spout in spouts for node in topology.graph.descendants(spout.id)}
+        self._check_kinds()
         self.sinks = tuple(self._prepared())
         if not self.sinks:
             raise DefinitionError(
                 f'stream "{self.name}" of flow "{topology.name}" ends in no state, so running it would do nothing',
                 hint="end it with persistent_aggregate or partition_persist",
             )
-        self._check_kinds()
         self.quarantine = quarantine_writer(lake, topology.name)
         self.waves = self._in_waves()
         self.drops = any(
@@ -151,8 +151,9 @@ class BatchGroup:
 
     def _check_kinds(self) -> None:
         """The exactly-once matrix of Trident rules 6: an opaque source needs opaque states."""
-        opaque = [spout.stream for spout in self.spouts if not spout.source.transactional]
-        wrong = [sink.name for sink in self.sinks if sink.writer.declared.kind == TRANSACTIONAL]
+        opaque = [spout.stream for spout in self.spouts if not getattr(spout.source, "transactional", True)]
+        persists = [node for node in self.topology.persists if node.id in self.reach]
+        wrong = [node.state.name for node in persists if node.state.kind == TRANSACTIONAL]
         if opaque and wrong:
             raise DefinitionError(
                 f'flow "{self.topology.name}": a replayed batch of the source of "{opaque[0]}" may have other rows, which '
