@@ -18,9 +18,10 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
+from pipelines.state.keeping import REMEMBERED
 from pipelines.state.record import BATCH, COMPACTION, SLICE, BatchRecord, CommitRecord
 from pipelines.state.table import StateTable
-from pipelines.state.writer import REMEMBERED, StateWriter
+from pipelines.state.writer import StateWriter
 
 # Files that no commit names are left-overs of a killed writer, or about to be committed by a living one. A day is
 # longer than any batch, and a shorter retention does not look for them at all.

@@ -1,0 +1,105 @@
+"""Commits of the maintenance of a state table: rows rewritten, files merged, old files deleted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from deltalake import DeltaTable, WriterProperties, write_deltalake
+
+from pipelines.state.commits import HOOKS, properties
+from pipelines.state.record import BatchRecord
+from pipelines.state.schema import GEN, MAP, OPAQUE, REMOVED, TXID, StateSchema
+from pipelines.state.table import StateTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+REMEMBERED = "delta.deletedFileRetentionDuration"
+# Rows a row group in folded files: they are sorted by key, and a read of a few keys decodes one row group of each.
+ROW_GROUP_ROWS = 65_536
+
+
+class TableKeeper:
+    """Rewrites one state table without changing what it holds.
+
+    Args:
+        table: the state.
+        declared: the schema that the flow declares for it.
+    """
+
+    def __init__(self, table: StateTable, declared: StateSchema) -> None:
+        self.table, self.declared = table, declared
+
+    def rewrite_arrow(self, table: DeltaTable, rows: pa.Table, record: BatchRecord, where: str, file_bytes: int) -> int:
+        """Put `rows` (all columns, in order) in the place of those that `where` names at the version in `table`.
+
+        Returns the version. Refused by Delta (CommitFailedError) if a later commit touched what `where` names.
+        """
+        write_deltalake(
+            table,
+            rows,
+            mode="overwrite",
+            predicate=where,
+            target_file_size=file_bytes,
+            writer_properties=WriterProperties(max_row_group_size=ROW_GROUP_ROWS),
+            commit_properties=properties(record.model_copy(update={"rows": rows.num_rows}), None),
+            post_commithook_properties=HOOKS,
+        )
+        return table.version()
+
+    def rewrite_spark(self, frame: DataFrame, record: BatchRecord, where: str, *, same_rows: bool = False) -> int:
+        """The same with Spark; `where` may name partition columns only. Returns the version.
+
+        Args:
+            same_rows: the rows are only moved, so a stream that reads the table has nothing to read again.
+        """
+        (
+            frame.write.format("delta")
+            .mode("overwrite")
+            .option("replaceWhere", where)
+            .option("dataChange", str(not same_rows).lower())
+            .option("userMetadata", record.dump())
+            .save(str(self.table.path))
+        )
+        return self.table.version()
+
+    def optimize(self, table: DeltaTable, generations: list[int] | None, record: BatchRecord, file_bytes: int) -> None:
+        """Merge small files within the partitions of some generations, or of the table; the rows stay as they are."""
+        table.optimize.compact(
+            partition_filters=None if generations is None else [(GEN, "in", [str(one) for one in generations])],
+            target_size=file_bytes,
+            writer_properties=WriterProperties(max_row_group_size=ROW_GROUP_ROWS),
+            commit_properties=properties(record, None),
+            post_commithook_properties=HOOKS,
+        )
+
+    def forget_removed(self, record: BatchRecord) -> int:
+        """Delete the rows that an opaque map state keeps of removed keys, but those of its last batch. Returns how many."""
+        if (self.declared.layout, self.declared.kind) != (MAP, OPAQUE):
+            return 0
+        where = f"{REMOVED} AND {TXID} < {record.txid}"
+        count = self.table.count(where)
+        if count:
+            DeltaTable(str(self.table.path)).delete(where, commit_properties=properties(record, None))
+        return count
+
+    def remember_removed(self, hours: int) -> None:
+        """Have the log's checkpoints remember removed files for so long: what is forgotten is never vacuumed."""
+        DeltaTable(str(self.table.path)).alter.set_table_properties({REMEMBERED: f"interval {hours} hours"})
+
+    def vacuum(self, table: DeltaTable, record: BatchRecord | None, hours: int, left_overs: bool) -> list[str]:
+        """Delete data files that were removed more than `hours` ago; without a record only list them.
+
+        Args:
+            left_overs: also files of that age that no commit names.
+        """
+        return table.vacuum(
+            retention_hours=hours,
+            dry_run=record is None,
+            # Delta's own floor (a week) guards tables with unknown writers; here the caller's retention decides.
+            enforce_retention_duration=False,
+            commit_properties=properties(record, None) if record else None,
+            post_commithook_properties=HOOKS,
+            full=left_overs,
+        )
