@@ -13,6 +13,11 @@ from pipelines.sources.unsliced import UnslicedSource, shown
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+# Where Spark runs a user's data source: in the driver's worker for offsets, in the tasks' workers for rows.
+_WORKER = re.compile(
+    r"/pyspark/sql/(?:streaming/python_streaming_source_runner|worker/(?:plan_data_source_read|create_data_source))"
+)
+
 
 class PythonSource(UnslicedSource):
     """A class of the user's as a source: a `pyspark.sql.datasource.DataSource`.
@@ -122,15 +127,15 @@ class PythonSource(UnslicedSource):
         return frozenset({self._position}) if self.streams and first <= last else frozenset()
 
     def fault(self, name: str, error: BaseException) -> TrideltaError | None:
-        """An exception of the class itself, by the traceback that Spark passes on from the Python worker."""
+        """An exception of the class itself, by the traceback that Spark passes on from its worker for data sources."""
         text = shown(error)
-        frames = re.findall(r'File "([^"]+)", line (\d+)', text)
-        file = inspect.getsourcefile(self.source)
-        own = [line for seen, line in frames if file and Path(seen) == Path(file)]
+        frames = list(re.finditer(r'File "([^"]+)", line (\d+)', text))
+        inside = [number for number, frame in enumerate(frames) if _WORKER.search(frame[1])]
+        own = [frame for frame in frames[inside[-1] + 1 :] if _is_users(frame[1])] if inside else []
         if not own:
             return None
-        last = re.findall(r"^(?:\w+\.)*(\w*(?:Error|Exception|Interrupt|Exit|Warning)\b.*)$", text, re.MULTILINE)
-        return self._failed(name, f"{file}:{own[-1]}", last[-1] if last else "it raised an exception")
+        raised = re.search(r"^(?:\w+\.)*([A-Z]\w*(?::.*)?)$", text[own[-1].end() :], re.MULTILINE)
+        return self._failed(name, f"{own[-1][1]}:{own[-1][2]}", raised[1] if raised else "it raised an exception")
 
     def _failed(self, name: str, where: str | None, reason: str) -> SourceError:
         return SourceError(
