@@ -163,6 +163,11 @@ class ColumnAggregator(CombinerAggregator, ABC):
 
     arity: ClassVar[int] = 1
 
+    @property
+    def shown_as_stored(self) -> bool:
+        """Whether a reader sees the folded value itself; else it can only be kept in a log, whose readers finish it."""
+        return type(self).result is ColumnAggregator.result
+
     def __init__(self, field: str | None = None, output: str | None = None) -> None:
         self.field, self.output = field, output
 

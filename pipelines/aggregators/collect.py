@@ -49,4 +49,4 @@ class Collect(ColumnAggregator):
         return f"flatten(array_agg({column}))"
 
     def result_sql(self, column: str) -> str:
-        return f"array_sort({self.fold_sql(column)})"
+        return f"coalesce(array_sort({self.fold_sql(column)}), make_array())"

@@ -25,13 +25,13 @@ def extreme(step: Step) -> DataFrame:
     keys = step.batch(partitioned=True)
     if step.node.comparator is not None:
         return _by_comparator(step, keys)
-    node, frame = step.node, step.frame
-    order = arrival(frame)
+    # The order is made before the rows are filtered and spread; an aggregate takes no expression that makes it.
+    node, frame = step.node, step.frame.withColumn(ORDER, arrival(step.frame))
+    order = column(ORDER)
     best, place = (F.max_by, order) if node.largest else (F.min_by, -order)
     tuple_ = F.struct(*columns(node.fields))
     chosen = best(tuple_, F.struct(column(node.field), place)).alias("_tuple")
     there = frame.where(column(node.field).isNotNull())
-    # The order is made before the rows are filtered and spread.
     found = there.groupBy(*columns(keys)).agg(chosen).where(F.col("_tuple").isNotNull())
     return found.select(*(F.col("_tuple")[name].alias(name) for name in node.fields), *columns(keys))
 

@@ -22,6 +22,25 @@ if TYPE_CHECKING:
 _PER_TUPLE = (nodes.EachNode, nodes.FilterNode, nodes.MapNode, nodes.PeekNode, nodes.ProjectNode, nodes.GateNode)
 
 
+def _layouts(operation: str, aggregators: list[Any]) -> tuple[str, ...]:
+    """The layouts that can keep these aggregators, the default first.
+
+    Raises:
+        FunctionError: if there is none for all of them.
+    """
+    built_in = [one for one in aggregators if isinstance(one, ColumnAggregator)]
+    unfinished = [one for one in built_in if not one.shown_as_stored]
+    if len(built_in) < len(aggregators) and unfinished:
+        raise FunctionError(
+            operation,
+            f"{unfinished[0]} can only be kept in a log, and an aggregator written in Python only in a map",
+            hint="keep them in two states",
+        )
+    if unfinished:
+        return (LOG,)
+    return (LOG, MAP) if len(built_in) == len(aggregators) else (MAP,)
+
+
 class Persisting(Steps):
     """Persistent aggregates, partition persists and state queries."""
 
@@ -43,9 +62,8 @@ class Persisting(Steps):
                     f"{one.aggregator} cannot be kept over batches",
                     hint="use a CombinerAggregator, a ReducerAggregator or a built-in aggregator",
                 )
-        over_columns = all(isinstance(one.aggregator, ColumnAggregator) for one in found)
         values = added(operation, [one.output for one in found], group)
-        layouts = (LOG, MAP) if over_columns else (MAP,)
+        layouts = _layouts(operation, [one.aggregator for one in found])
         return self._persist(operation, state, layouts, group, values, group=group, aggregations=found)
 
     def partition_persist(

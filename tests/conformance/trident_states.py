@@ -9,7 +9,6 @@ from pipelines.trident import (
     MAP,
     NON_TRANSACTIONAL,
     OPAQUE,
-    Average,
     CombinerAggregator,
     Count,
     DeltaState,
@@ -158,11 +157,9 @@ AGGREGATES = {
     "built-in aggregators in a map": Case(
         "design 6, layouts",
         WORDS,
-        lambda s: by_word(
-            s, DeltaState("out", layout=MAP), [Count("c"), Sum("n", "s"), Max("n", "high"), Average("n", "mean")]
-        ),
+        lambda s: by_word(s, DeltaState("out", layout=MAP), [Count("c"), Sum("n", "s"), Max("n", "high")]),
         FED,
-        {"out": rows("word c s high mean", (None, 1, 7, 7, 7.0), ("a", 3, 9, 5, 3.0), ("b", 1, 2, 2, 2.0))},
+        {"out": rows("word c s high", (None, 1, 7, 7), ("a", 3, 9, 5), ("b", 1, 2, 2))},
     ),
 }
 

@@ -26,6 +26,7 @@ from pipelines.trident import (
     OUTER,
     PRESERVE,
     ROWS,
+    Average,
     CombinerAggregator,
     Count,
     DeltaState,
@@ -123,6 +124,10 @@ WRONG: dict[str, Callable[[Streams], Any]] = {
     ),
     "combiner in Python into a log": lambda s: s.left.persistent_aggregate(
         DeltaState("x", layout=LOG), "v", CombinerAggregator(int, max, int), "n"
+    ),
+    "average into a map": lambda s: s.left.persistent_aggregate(DeltaState("x", layout=MAP), "v", Average(), "n"),
+    "average beside a reducer": lambda s: s.left.persistent_aggregate(
+        DeltaState("x"), [Average("v", "a"), ReducerAggregator(int, max, field="v", output="m")]
     ),
     "query of untold types": lambda s: s.left.state_query(s.counts(), "k", Ask(), "n"),
     "query without outputs": lambda s: s.left.state_query(s.counts(), "k", Ask(), []),
