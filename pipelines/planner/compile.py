@@ -19,7 +19,7 @@ from pipelines.planner.extremes import extreme
 from pipelines.planner.functions import appended, condition, consumed, replaced
 from pipelines.planner.joins import joined
 from pipelines.planner.multi_reduce import multi_reduced
-from pipelines.planner.new_values import new_values, reads_tuples
+from pipelines.planner.new_values import new_values, read_by
 from pipelines.planner.partitioning import entered, hidden_needs, merged, repartitioned
 from pipelines.planner.persists import persisted
 from pipelines.planner.state_queries import queried
@@ -62,7 +62,7 @@ class Compiler:
     def _read_from(self) -> dict[int, tuple[int, ...]]:
         """For each node that is needed the nodes whose frames it reads.
 
-        They are its parents, but for new values: they read the tuples that went into the state, and then the state.
+        They are its parents, but for new values (`read_by`).
         """
         found: dict[int, tuple[int, ...]] = {}
         waiting = list(self._wanted)
@@ -70,8 +70,8 @@ class Compiler:
             node = self._graph[waiting.pop()]
             if node.id not in found:
                 parents = node.parents
-                if isinstance(node, nodes.NewValuesNode) and reads_tuples(node, self._graph):
-                    parents = self._graph[parents[0]].parents
+                if isinstance(node, nodes.NewValuesNode):
+                    parents = read_by(node, self._graph, self._context)
                 found[node.id] = parents
                 waiting += parents
         return found

@@ -8,16 +8,23 @@ from pyspark.sql import functions as F
 
 from pipelines.graph import nodes
 from pipelines.planner.joins import same
-from pipelines.planner.step import TASK, Step, column, columns
+from pipelines.planner.step import TASK, Context, Step, column, columns, hidden
 from pipelines.planner.updaters import EMIT, OP, output_column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def reads_tuples(node: nodes.NewValuesNode, graph: nodes.Graph) -> bool:
-    """Whether the new values are worked out from the tuples that went into the state, and not from an updater's rows."""
-    return cast(nodes.PersistNode, graph[node.parents[0]]).updater is None
+def read_by(node: nodes.NewValuesNode, graph: nodes.Graph, context: Context) -> tuple[int, ...]:
+    """The nodes whose frames new values are worked out from.
+
+    That is what leads to the persist: the tuples say which keys were touched, and the state has their values. What an
+    updater emitted is the persist's own frame, or was kept since the state was committed.
+    """
+    persist = cast(nodes.PersistNode, graph[node.parents[0]])
+    if persist.updater is None:
+        return persist.parents
+    return (persist.id,) if _kept(persist, context) is None else ()
 
 
 def new_values(step: Step) -> DataFrame:
@@ -52,8 +59,12 @@ def _of_keys(step: Step, persist: nodes.PersistNode) -> DataFrame:
 
 
 def _emitted(step: Step) -> DataFrame:
-    ask = getattr(step.context, "emitted", None)
-    kept = ask(step.parent()) if ask is not None else None
-    rows = (step.frame if kept is None else kept).where(F.col(OP) == EMIT)
+    rows = _kept(cast(nodes.PersistNode, step.parent()), step.context) if not step.frames else step.frame
+    assert rows is not None
     names = [column(output_column(name)).alias(name) for name in step.node.fields]
-    return rows.select(*names, *columns(name for name in rows.columns if name in step.batch(partitioned=True)))
+    return rows.where(F.col(OP) == EMIT).select(*names, *columns(hidden(rows)))
+
+
+def _kept(persist: nodes.PersistNode, context: Context) -> DataFrame | None:
+    ask = getattr(context, "emitted", None)
+    return None if ask is None else ask(persist)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from pipelines.errors import FunctionError
 from pipelines.graph import nodes
 from pipelines.planner.joins import same
 from pipelines.planner.plain.queries import fixed_view
@@ -28,6 +29,7 @@ def queried(step: Step) -> DataFrame:
     if not isinstance(node.function, BUILT_IN_QUERIES):
         return queried_in_python(step, _view(step))
     state, keys = _frame(step)
+    _check(step, tuple(state.columns), keys)
     kept = columns(hidden(step.frame))
     if isinstance(node.function, TupleCollectionGet):
         values = node.outputs if set(node.outputs) <= set(state.columns) else state.columns
@@ -54,6 +56,27 @@ def _all_of(step: Step, state: DataFrame, keys: tuple[str, ...], values: tuple[s
         *(column(value).alias(output) for value, output in shown),
     )
     return step.frame.join(parts, step.frame[TASK] == parts["_part"])
+
+
+def _check(step: Step, fields: tuple[str, ...], keys: tuple[str, ...]) -> None:
+    """What could not be checked when the line was written: a state of another flow shows its columns only now.
+
+    Raises:
+        FunctionError: if the inputs are not as many as the keys, or the outputs more than the values.
+    """
+    node = step.node
+    values = fields if isinstance(node.function, TupleCollectionGet) else [name for name in fields if name not in keys]
+    if not isinstance(node.function, TupleCollectionGet) and len(node.inputs) != len(keys):
+        raise FunctionError(
+            "state_query",
+            f'at {node.at}: state "{node.state}" has the keys {list(keys)}; got the fields {list(node.inputs)}',
+            hint="use MapGet() with one field a key, or SnapshotGet() for a state without keys",
+        )
+    if not set(node.outputs) <= set(fields) and len(node.outputs) > len(values):
+        raise FunctionError(
+            "state_query",
+            f'at {node.at}: state "{node.state}" has the values {list(values)}; got the outputs {list(node.outputs)}',
+        )
 
 
 def _by_group(step: Step) -> Step:

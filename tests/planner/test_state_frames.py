@@ -149,6 +149,17 @@ def test_new_values(spark: SparkSession) -> None:
     assert rows_of(kept.new_values_stream(), frames, run) == [(n,) for _, n in ROWS]
 
 
+def test_a_state_of_another_flow_that_does_not_fit(spark: SparkSession) -> None:
+    run, frames = Run(q=(Held(spark, "k string, v int", 1, [("a", 1)]), None)), {"s": source(spark, SCHEMA, ROWS)}
+    with pytest.raises(FunctionError, match=r"has the keys \['k'\]; got the fields \['k', 'n'\]"):
+        rows_of(stream().state_query("q", ["k", "n"], MapGet(), "out"), frames, run)
+    with pytest.raises(FunctionError, match=r"has the values \['v'\]; got the outputs \['x', 'y'\]"):
+        rows_of(stream().state_query("q", "k", MapGet(), ["x", "y"]), frames, run)
+    whole = Run(q=(Held(spark, "v int", 0, [(1,)]), None))
+    with pytest.raises(FunctionError, match="has the keys"):
+        rows_of(stream().state_query("q", "k", MapGet(), "out"), frames, whole)
+
+
 class Twice(QueryFunction):
     """A row for each of the state's value, twice where it is even, none where there is nothing."""
 
