@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -57,6 +57,15 @@ def typed(column: str, value: Any, kind: pa.DataType) -> Any:
         raise KeyValueError(column, value, str(kind)) from None
 
 
+def typed_all(column: str, values: Sequence[Any], kind: pa.DataType) -> list[Any]:
+    """`typed` of many values."""
+    try:
+        return cast(list[Any], pa.array(values, type=kind).to_pylist())
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError):
+        # Once more one by one, to name the one that does not fit.
+        return [typed(column, value, kind) for value in values]
+
+
 def check_names(keys: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
     """See that each key has exactly the key columns.
 
@@ -85,6 +94,25 @@ def keys_condition(keys: Sequence[Mapping[str, Any]], names: Sequence[str], type
     if len(names) == 1 or (names and len(keys) > _KEYS_ONE_BY_ONE):
         return " AND ".join(_any_of(name, [key[name] for key in keys], types[name]) for name in names)
     return "(" + " OR ".join(f"({_one(key, names, types)})" for key in keys) + ")" if keys else "false"
+
+
+def range_condition(keys: Sequence[Mapping[str, Any]], names: Sequence[str], types: Mapping[str, pa.DataType]) -> str:
+    """Each key column between the least and the greatest asked value, which other keys may meet as well.
+
+    Raises:
+        FieldError, KeyValueError: as `keys_condition`.
+    """
+    check_names(keys, names)
+    parts = []
+    for name in names:
+        values = typed_all(name, [key[name] for key in keys], types[name])
+        known = [value for value in values if value is not None]
+        # Floats know no order with NaN, nested values none at all.
+        if known and not isinstance(known[0], float | list | dict):
+            least, greatest = (literal(name, one(known), types[name]) for one in (min, max))
+            between = f"({quoted(name)} >= {least} AND {quoted(name)} <= {greatest})"
+            parts.append(f"({between} OR {quoted(name)} IS NULL)" if len(known) < len(values) else between)
+    return " AND ".join(parts) or "true"
 
 
 def _any_of(name: str, values: Sequence[Any], kind: pa.DataType) -> str:

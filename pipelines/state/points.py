@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipelines.state.appends import appended_rows
-from pipelines.state.reading import Key, Reader, Row, finished
+from pipelines.state.reading import Key, Reader, Row, finished, matching
 from pipelines.state.schema import GEN, LOG, ROLL_UP, SLICE_COLUMN
 
 KEYS = 10_000
@@ -75,7 +74,7 @@ class PointReads:
         """
         with self._lock:
             reader = self._follow()
-            asked = {reader.normal(key): key for key in keys}
+            asked = dict(zip(reader.normal(keys), keys, strict=True))
             missing = {key: one for key, one in asked.items() if key not in self._known}
             self.hits += len(asked) - len(missing)
             self.misses += len(missing)
@@ -100,7 +99,7 @@ class PointReads:
             self._hold(reader)
         stored = reader.stored(list(keys.values()), also=self._below) if self._below != "false" else []
         if self._held is not None:
-            stored += _matching(self._held, reader.keys, keys)
+            stored += matching(self._held, reader.keys, keys)
         rows = reader.partials(stored)
         self._known.update({key: (rows.get(key), 0) for key in keys})
 
@@ -114,7 +113,7 @@ class PointReads:
             behind.setdefault(self._known[key][1], []).append(key)
         for start, some in behind.items():
             if start < end:
-                found = _matching(self._appended.slice(start), reader.keys, some)
+                found = matching(self._appended.slice(start), reader.keys, some)
                 onto = {key: row for key in some if (row := self._known[key][0]) is not None}
                 rows = reader.partials(found, onto)
                 self._known.update({key: (rows.get(key), end) for key in some})
@@ -195,23 +194,6 @@ def _below_small_files(reader: Reader) -> int | None:
             break
         lowest = gen
     return None if lowest is None else lowest - 1
-
-
-def _matching(rows: pa.Table, names: Sequence[str], keys: Mapping[Key, Any] | Sequence[Key]) -> list[Row]:
-    """The rows of some keys."""
-    if names:
-        masks = [
-            pc.is_in(
-                rows[name], value_set=pa.array(list({key[index] for key in keys}), type=rows.schema.field(name).type)
-            )
-            for index, name in enumerate(names)
-        ]
-        mask = masks[0]
-        for one in masks[1:]:
-            mask = pc.and_(mask, one)
-        rows = rows.filter(mask)
-    wanted = set(keys)
-    return [row for row in rows.to_pylist() if tuple(row[name] for name in names) in wanted]
 
 
 def _own(row: Row) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from deltalake import DeltaTable, QueryBuilder
 
 from pipelines.state.schema import GEN, PROPERTY, ROLL_UP, SLICE_COLUMN, StateSchema
 
+_PART_ROWS = 100_000
+
 
 class Snapshot:
     """One version of the table, opened: its DataFusion query context and its roll-up, if compaction left one."""
@@ -18,7 +21,6 @@ class Snapshot:
     def __init__(self, table: DeltaTable) -> None:
         self.version = table.version()
         self.table = table
-        self._query: QueryBuilder | None = None
         self.roll_up: int | None = None
         self._newer = True
         if SLICE_COLUMN in table.metadata().partition_columns:
@@ -58,9 +60,22 @@ class Snapshot:
 
     def query(self, sql: str) -> pa.Table:
         """The answer to a query over the stored rows, which are called `state`."""
-        if self._query is None:
-            self._query = QueryBuilder().register("state", self.table)
-        return plain(pa.table(self._query.execute(sql).read_all()))
+        return plain(pa.table(self._builder.execute(sql).read_all()))
+
+    def stream(self, sql: str) -> Iterator[pa.Table]:
+        """The same in parts of some 100,000 rows, as they are read."""
+        parts: list[pa.Table] = []
+        for batch in self._builder.execute(sql):
+            parts.append(plain(pa.table(batch)))
+            if sum(part.num_rows for part in parts) >= _PART_ROWS:
+                yield pa.concat_tables(parts)
+                parts = []
+        if parts:
+            yield pa.concat_tables(parts)
+
+    @cached_property
+    def _builder(self) -> QueryBuilder:
+        return QueryBuilder().register("state", self.table)
 
     @cached_property
     def stored_rows(self) -> int | None:

@@ -129,7 +129,7 @@ class StateTable:
             rows = self._points.find(asked)
         else:
             found = reader.find(asked)
-            rows = {key: found[key] for one in asked if (key := reader.normal(one)) in found}
+            rows = {key: found[key] for key in reader.normal(asked) if key in found}
         if not reader.keys and not rows and reader.declared.values:
             return [reader.zero()]
         return list(rows.values())

@@ -65,9 +65,8 @@ class StateView:
             StateAccessError: a key has not as many parts as there are key columns.
             KeyValueError: a part has not the type of its column.
         """
-        asked = [self._checked(key) for key in keys]
-        found = self._find(list(dict.fromkeys(asked)))
-        return [self._value(found[key]) if key in found else None for key in asked]
+        asked = self._checked(keys)
+        return self._values(self._find(list(dict.fromkeys(asked))), asked)
 
     def get(self) -> Value:
         """The value of a state without keys (Trident's Snapshottable).
@@ -85,14 +84,18 @@ class StateView:
         """The values of those keys that are there."""
         raise NotImplementedError
 
-    def _checked(self, key: Sequence[Any]) -> Key:
-        if isinstance(key, str) or not isinstance(key, Sequence) or len(key) != len(self.keys):
-            columns = ", ".join(self.keys) or "none"
-            raise StateAccessError(f"a key of this state is a tuple of its key columns ({columns}); got {key!r}")
-        return tuple(key)
+    def _checked(self, keys: Sequence[Sequence[Any]]) -> list[Key]:
+        names = self.keys
+        for key in keys:
+            if isinstance(key, str) or not isinstance(key, Sequence) or len(key) != len(names):
+                columns = ", ".join(names) or "none"
+                raise StateAccessError(f"a key of this state is a tuple of its key columns ({columns}); got {key!r}")
+        return [tuple(key) for key in keys]
 
-    def _value(self, values: tuple[Any, ...]) -> Value:
-        return values[0] if len(self.values) == 1 else values
+    def _values(self, found: Mapping[Key, tuple[Any, ...]], keys: Sequence[Key]) -> list[Value]:
+        if len(self.values) == 1:
+            return [found[key][0] if key in found else None for key in keys]
+        return [found.get(key) for key in keys]
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,12 +140,16 @@ class TableView(StateView):
 
     def _find(self, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         reader, values = self._reader, self.values
-        named = {key: dict(zip(self.keys, key, strict=True)) for key in keys}
-        normal = {key: reader.normal(one) for key, one in named.items()}
-        rows = reader.find(list(named.values()))
+        named = [dict(zip(reader.keys, key, strict=True)) for key in keys]
+        normal = reader.normal(named)
+        rows = reader.find(named)
         if not self.keys and not rows and reader.declared.values:
             rows = {(): reader.zero()}
-        return {key: tuple(rows[there][name] for name in values) for key, there in normal.items() if there in rows}
+        return {
+            key: tuple(rows[there][name] for name in values)
+            for key, there in zip(keys, normal, strict=True)
+            if there in rows
+        }
 
 
 @lru_cache(maxsize=8)
@@ -175,10 +182,10 @@ class MapState:
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[Value]:
         """The value of each key, None where there is none."""
-        asked = [self._view._checked(key) for key in keys]
+        asked = self._view._checked(keys)
         unknown = [key for key in dict.fromkeys(asked) if key not in self.puts and key not in self.removed]
         found = {**(self._view._find(unknown) if unknown else {}), **self.puts}
-        return [self._view._value(found[key]) if key in found else None for key in asked]
+        return self._view._values(found, asked)
 
     def get(self) -> Value:
         """The value of a state without keys."""
@@ -200,8 +207,7 @@ class MapState:
         """
         if len(keys) != len(values):
             raise StateAccessError(f"multi_put: {len(keys)} key(s) but {len(values)} value(s)")
-        for key, value in zip(keys, values, strict=True):
-            checked = self._view._checked(key)
+        for checked, value in zip(self._view._checked(keys), values, strict=True):
             self.removed.pop(checked, None)
             self.puts[checked] = self._row(value)
 
@@ -212,7 +218,7 @@ class MapState:
         """
         if len(keys) != len(updaters):
             raise StateAccessError(f"multi_update: {len(keys)} key(s) but {len(updaters)} updater(s)")
-        asked = [self._view._checked(key) for key in keys]
+        asked = self._view._checked(keys)
         now = dict(zip(asked, self.multi_get(asked), strict=True))
         given = []
         for key, updater in zip(asked, updaters, strict=True):
@@ -223,8 +229,7 @@ class MapState:
 
     def multi_remove(self, keys: Sequence[Sequence[Any]]) -> None:
         """Remove keys; one that is not there stays so."""
-        for key in keys:
-            checked = self._view._checked(key)
+        for checked in self._view._checked(keys):
             self.puts.pop(checked, None)
             self.removed[checked] = None
 

@@ -58,6 +58,20 @@ def test_many_keys_of_several_columns_in_one_read(sales: SmallState) -> None:
     assert [value and value[1] for value in found] == [*range(200), *[None] * 101]
 
 
+def test_more_keys_than_a_query_names(sales: SmallState) -> None:
+    sales.batch([("d1", f"k{n}", n % 7, n) for n in range(600)] + [("d1", f"n{n}", None, n) for n in range(600)])
+    asked = [(f"k{n}", n % 7) for n in range(0, 900, 3)] + [(f"n{n}", None) for n in range(500, 700)] + [("k1", 2)]
+    found = sales.table.view().multi_get(asked)
+    assert [value and value[1] for value in found] == [
+        *range(0, 600, 3),
+        *[None] * 100,
+        *range(500, 600),
+        *[None] * 101,
+    ]
+    with pytest.raises(KeyValueError):
+        sales.table.view().multi_get([*asked, ("a", "x")])
+
+
 def test_keys_that_do_not_fit(sales: SmallState) -> None:
     view = sales.table.view()
     for wrong in ("a", ("a",), ("a", 1, 2), 5):
