@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import importlib
 import os
 import subprocess
 import sys
@@ -23,6 +25,19 @@ from pipelines.java import Java, find_java
 SPARK_HOME = Path(pyspark.__file__).parent
 LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
 GIGABYTE = 1024**3
+
+# The optimising compiler starts on a method after ten times as many calls as by default. A loop over rows has those within a
+# second; what a start and a plan run a few thousand times is left to the quick compiler. Of the 28 CPU seconds of a process
+# that counts the words of two million lines this saves five; the speed of a warm process is the same.
+LATE_OPTIMISING = (
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
+)
+# What a session and a flow import sooner or later, and slowly (pandas for one: py4j's converters ask for it at the first
+# call). The JVM takes a second to come up: these come meanwhile.
+_NEEDED_SOON = ("pyspark.testing.utils", "deltalake", "pipelines.execution.runtime")
 
 _lock = threading.Lock()
 
@@ -75,6 +90,9 @@ def settings(master: str, *, java: Java, cache: Path) -> dict[str, str]:
         "spark.sql.shuffle.partitions": str(cores(master)),
         # Delta's default of 50 is for logs of millions of files; here the tasks would cost more than their work.
         "spark.databricks.delta.snapshotPartitions": "2",
+        # Spark cuts input for one task a core, of whole files where it can: five equal files on two cores are three files
+        # and two, and a core waits. Four tasks a core balance; pieces stay at 4 MB or more, so small batches are as before.
+        "spark.sql.files.minPartitionNum": str(4 * cores(master)),
         # It would run every stage of a micro-batch as a job of its own, to choose among plans of a few thousand rows.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -98,6 +116,7 @@ def java_options(java: Java, cache: Path) -> str:
         # Heaps here are small and cores few; the parallel collectors' threads compete with the batch itself. Also what
         # the archive was made with.
         "-XX:+UseSerialGC",
+        *LATE_OPTIMISING,
         f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
         # An archive that does not fit (another class path, a patched Java) is left out; the JVM need not print that.
         "-Xlog:disable",
@@ -153,6 +172,7 @@ def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
     _prepare_environment(java, cache, local=is_local(master))
     spark_conf = SparkConf(loadDefaults=False).setAll(list(chosen.items()))
     if SparkContext._gateway is None:
+        threading.Thread(target=_import_ahead, name="import-ahead").start()
         gateway = launch_gateway(spark_conf, {"stderr": subprocess.PIPE})
         threading.Thread(target=_pass_on, args=(gateway.proc.stderr,), name="spark-stderr", daemon=True).start()
         SparkContext._ensure_initialized(gateway=gateway)
@@ -167,9 +187,18 @@ def _kafka_jars(cache: Path) -> list[Path]:
         return []
 
 
+def _import_ahead() -> None:
+    """Imports on the side; an import that fails does so again, and is told, where it is made in earnest."""
+    for name in _NEEDED_SOON:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+
+
 def _prepare_environment(java: Java, cache: Path, *, local: bool) -> None:
     """Sets what Spark reads from the environment before the JVM starts."""
     os.environ["JAVA_HOME"] = str(java.home)
+    # A JVM that only writes the command line of the real one.
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     # At the end of the class path: the archive fits as long as the path only grows there, and a flow without Kafka never
     # opens these jars. `spark.driver.extraClassPath` comes first in the path.
     path = [entry for entry in os.environ.get("SPARK_DIST_CLASSPATH", "").split(os.pathsep) if entry]
