@@ -13,10 +13,12 @@ from pipelines.sources.unsliced import UnslicedSource, shown
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Where Spark runs a user's data source: in the driver's worker for offsets, in the tasks' workers for rows.
+# Where Spark runs a data source: in a worker of the driver, whose frames the traceback shows, and in the workers of tasks,
+# which show the user's frames alone; there the JVM's part names the reader.
 _WORKER = re.compile(
-    r"/pyspark/sql/(?:streaming/python_streaming_source_runner|worker/(?:plan_data_source_read|create_data_source))"
+    r'File "[^"]*/pyspark/sql/(?:streaming/python_streaming_source_runner|worker/(?:plan_data_source_read|create_data_source))'
 )
+_READER, _THROWN = "datasources.v2.python.", "thrown from the Python worker"
 
 
 class PythonSource(UnslicedSource):
@@ -128,13 +130,11 @@ class PythonSource(UnslicedSource):
 
     def fault(self, name: str, error: BaseException) -> TrideltaError | None:
         """An exception of the class itself, by the traceback that Spark passes on from its worker for data sources."""
-        text = shown(error)
-        frames = list(re.finditer(r'File "([^"]+)", line (\d+)', text))
-        inside = [number for number, frame in enumerate(frames) if _WORKER.search(frame[1])]
-        own = [frame for frame in frames[inside[-1] + 1 :] if _is_users(frame[1])] if inside else []
+        trace = _trace(shown(error))
+        own = [frame for frame in re.finditer(r'File "([^"]+)", line (\d+)', trace) if _is_users(frame[1])]
         if not own:
             return None
-        raised = re.search(r"^(?:\w+\.)*([A-Z]\w*(?::.*)?)$", text[own[-1].end() :], re.MULTILINE)
+        raised = re.search(r"^(?:\w+\.)*([A-Z]\w*(?::.*)?)$", trace[own[-1].end() :], re.MULTILINE)
         return self._failed(name, f"{own[-1][1]}:{own[-1][2]}", raised[1] if raised else "it raised an exception")
 
     def _failed(self, name: str, where: str | None, reason: str) -> SourceError:
@@ -146,6 +146,16 @@ class PythonSource(UnslicedSource):
 
 def _overrides(source: type[Any], base: type[Any], name: str) -> bool:
     return getattr(source, name) is not getattr(base, name)
+
+
+def _trace(text: str) -> str:
+    """The traceback of the data source in what Spark says of an error; empty if it says of none."""
+    inside = list(_WORKER.finditer(text))
+    if inside:
+        return text[inside[-1].end() :].partition("\n")[2]
+    if _READER in text:
+        return text.partition(_THROWN)[2].partition(_THROWN)[0]
+    return ""
 
 
 def _is_users(file: str) -> bool:
