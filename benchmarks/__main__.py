@@ -12,7 +12,7 @@ from rich.progress import Progress
 from benchmarks.measure import Ratio, show
 from pipelines import spark_session
 
-BENCHMARKS = ("engine_overhead", "keyed_counts", "point_reads", "gates", "get_slices", "word_count")
+BENCHMARKS = ("engine_overhead", "keyed_counts", "point_reads", "gates", "get_slices", "accounting", "word_count")
 
 
 def main(
