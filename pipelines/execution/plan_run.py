@@ -99,6 +99,7 @@ class PlanRun:
         self._state, self._emitted, self._base = state, emitted or {}, base
         self._cached: list[DataFrame] = []
         self._observation: Observation | None = None
+        self._source_read = False
         self._counts: dict[str, Any] | None = None
         self.gates: dict[int, _PassedGate] = {}
         self.refused_slices: dict[str, dict[int, str]] = {}
@@ -147,7 +148,9 @@ class PlanRun:
             fields = [*spout.fields, SLICE_COLUMN] if self.group.entrance.sliced else spout.fields
             taken = without(self._marked[spout.id], left_out).where(~self._refused())
             good[spout.id] = taken.select(*(f"`{name}`" for name in fields))
-        return Compiler(self.group.topology.graph, tuple(sinks), self, good).frames()
+        compiler = Compiler(self.group.topology.graph, tuple(sinks), self, good)
+        self._source_read = compiler.reads_source
+        return compiler.frames()
 
     # --- the plan's context -----------------------------------------------------------------------------------------
 
@@ -246,15 +249,21 @@ class PlanRun:
             self._counts[XOR] = xor([one[XOR] for one in found])
         elif self._counts is None:
             assert self._observation is not None
+            if not self._source_read:
+                self._pass_over_source()
             self._counts = dict(observed(self._observation))
         return self._counts
 
     def count_now(self) -> Mapping[str, Any]:
         """The counts by a pass over the source, for a batch all of whose commits are there already."""
-        if self._observation is not None:
-            (only,) = self._marked.values()
-            only.write.format("noop").mode("overwrite").save()
+        self._source_read = False
         return self.counts
+
+    def _pass_over_source(self) -> None:
+        """A job that does nothing but let the observation see the rows."""
+        (only,) = self._marked.values()
+        only.write.format("noop").mode("overwrite").save()
+        self._source_read = True
 
     def slice_counts(self) -> dict[str, tuple[int, frozenset[str]]]:
         """Of a bounded run: by slice the rows that came in, and the source files that they came from."""
