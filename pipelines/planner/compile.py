@@ -50,11 +50,6 @@ class Compiler:
         self._tasks = node_tasks(graph)
         self._needs = hidden_needs(graph, set(self._sources), self._tasks)
 
-    @property
-    def reads_spouts(self) -> bool:
-        """Whether the rows of a spout pass: not where all that is wanted comes of what an updater emitted."""
-        return any(is_spout(self._graph[one]) for one in self._sources)
-
     def frames(self) -> dict[int, DataFrame]:
         """The frames of the wanted nodes. A persist's frame is what it commits (`persists.py`)."""
         readers = [parent for parents in self._sources.values() for parent in parents] + list(self._wanted)
@@ -68,6 +63,11 @@ class Compiler:
     def reads_source(self) -> bool:
         """Whether a spout is read. Not where all wanted stands on what an updater emitted, which was kept."""
         return any(is_spout(self._graph[one]) for one in self._sources)
+
+    @property
+    def entrances(self) -> frozenset[int]:
+        """The ids of the spouts whose tuples the wanted frames are made of."""
+        return frozenset(one for one in self._sources if is_spout(self._graph[one]))
 
     def _read_from(self) -> dict[int, tuple[int, ...]]:
         """For each node that is needed the nodes whose frames it reads.
