@@ -64,11 +64,6 @@ class Compiler:
         """Whether a spout is read. Not where all wanted stands on what an updater emitted, which was kept."""
         return any(is_spout(self._graph[one]) for one in self._sources)
 
-    @property
-    def entrances(self) -> frozenset[int]:
-        """The ids of the spouts whose tuples the wanted frames are made of."""
-        return frozenset(one for one in self._sources if is_spout(self._graph[one]))
-
     def _read_from(self) -> dict[int, tuple[int, ...]]:
         """For each node that is needed the nodes whose frames it reads.
 
