@@ -39,9 +39,7 @@ def main(root: str) -> dict[str, int]:
     """Ask for the reach of three links; returns it by link."""
     topology = TridentTopology("reach")
     tweeters = topology.new_static_state(FixedState("tweeters", "url string, names array<string>", "url", TWEETERS))
-    followers = topology.new_static_state(
-        FixedState("followers", "name string, names array<string>", "name", FOLLOWERS)
-    )
+    followers = topology.new_static_state(FixedState("followers", "who string, names array<string>", "who", FOLLOWERS))
     (
         topology.new_query_stream("reach", "url string")
         .state_query(tweeters, "url", Members(), "tweeter string")
