@@ -7,7 +7,7 @@ BIN := .venv/bin
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-setup: ## Create .venv, check for Java (install it where that may be), fetch Delta's jars, prepare Spark's start
+setup: ## Create .venv, check for Java (install it where that may be), fetch Delta's and Kafka's jars, prepare Spark's start
 	@.ci/setup
 
 demo: setup ## Run a year of flights through the pipeline and show what it found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import time
@@ -48,6 +49,7 @@ def broker_jars() -> Path:
                     f"the tests of Kafka run a real broker, and its jars are not in {folder}: {problem}. "
                     "They need access to Maven Central (or your mirror of it) once"
                 )
+            shutil.rmtree(folder / "cache", ignore_errors=True)
             (folder / "complete").touch()
     return folder / "jars"
 
