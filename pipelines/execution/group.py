@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
 
-from pipelines.errors import DefinitionError, FunctionError
+from pipelines.errors import DefinitionError, FunctionError, UnknownStateError
 from pipelines.execution.entrance import Entrance
 from pipelines.execution.quarantine import quarantine_writer
 from pipelines.graph import bolts, nodes
@@ -114,20 +114,33 @@ class BatchGroup:
                 self._check_slice(spout, schema)
                 schema = schema.add(SLICE_COLUMN, StringType())
             empty[spout.id] = self.spark.createDataFrame([], schema)
-        sinks = []
-        for node in self.topology.persists:
-            if node.id in self.reach:
-                columns = self._columns(node, self._dry(node, empty))
-                sink = Sink(
-                    node,
-                    StateWriter(
-                        self.lake.table(self.lake.state_path(node.state.name), node.state.name),
-                        self._declared(node, columns),
-                    ),
-                )
-                sink.writer.prepare(columns)
-                sinks.append(sink)
-        return sinks
+        sinks: dict[int, Sink] = {}
+        waiting = [node for node in self.topology.persists if node.id in self.reach]
+        while waiting:
+            later = [node for node in waiting if not self._prepare(node, empty, sinks, waiting)]
+            if len(later) == len(waiting):
+                self._dry(later[0], empty)  # raises: each waits for a state that another one makes
+            waiting = later
+        return [sinks[node_id] for node_id in sorted(sinks)]
+
+    def _prepare(
+        self,
+        node: nodes.PersistNode,
+        empty: dict[int, DataFrame],
+        sinks: dict[int, Sink],
+        waiting: list[nodes.PersistNode],
+    ) -> bool:
+        """Make one state ready; False if its plan reads a state whose table one of `waiting` has yet to make."""
+        try:
+            columns = self._columns(node, self._dry(node, empty))
+        except UnknownStateError as error:
+            if any(other.state.name == error.state for other in waiting if other is not node):
+                return False
+            raise
+        table = self.lake.table(self.lake.state_path(node.state.name), node.state.name)
+        sinks[node.id] = Sink(node, StateWriter(table, self._declared(node, columns)))
+        sinks[node.id].writer.prepare(columns)
+        return True
 
     def _in_waves(self) -> tuple[tuple[Sink, ...], ...]:
         """The sinks in the order of their commits: one that queries a state of this group, defined before, comes after it.
@@ -143,6 +156,11 @@ class BatchGroup:
         return tuple(
             tuple(sink for sink in self.sinks if level[sink.name] == number) for number in sorted(set(level.values()))
         )
+
+    @property
+    def source_stage(self) -> str:
+        """The name of the sources' stage in the batch protocol; a state may be named like a stream."""
+        return f"{self.name} (source)" if any(sink.name == self.name for sink in self.sinks) else self.name
 
     @property
     def transactional(self) -> bool:

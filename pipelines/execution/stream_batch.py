@@ -340,8 +340,8 @@ class StreamBatch:
         received: Mapping[str, Mapping[str, Any]],
     ) -> None:
         """Feed the tracker: what came in, what each state's part of the plan took in, and what its table says it holds."""
-        self._tracker.emitted(batch, self._group.name, counts[RECEIVED], xor=counts.get(XOR))
-        self._tell_hooks("emitted", batch, self._group.name, counts[RECEIVED])
+        self._tracker.emitted(batch, self._group.source_stage, counts[RECEIVED], xor=counts.get(XOR))
+        self._tell_hooks("emitted", batch, self._group.source_stage, counts[RECEIVED])
         for commit in commits:
             own = received.get(commit.state, counts)
             self._tracker.received(batch, commit.state, own[RECEIVED], xor=own.get(XOR))

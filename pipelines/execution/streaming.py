@@ -182,7 +182,7 @@ class StreamRunner:
                 raise StateBehindError(self._group.topology.name, sink.name, batches)
 
     def _new_tracker(self) -> BatchTracker:
-        source = Stage(self._group.name, lazy=True, group=self._scope, transactional=self._group.transactional)
+        source = Stage(self._group.source_stage, lazy=True, group=self._scope, transactional=self._group.transactional)
         states = [
             Stage(sink.name, upstream=(source.name,), commits=True, lazy=True, group=self._scope)
             for sink in self._group.sinks

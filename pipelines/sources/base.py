@@ -66,6 +66,12 @@ _PATTERN = re.compile(r"[\\\[\]{}?*]")
 _MAX_FILE_AGE = "36500d"
 
 
+def local_path(path: str | Path) -> str:
+    """A path that means the same to Python, which may change its folder, and to Spark's JVM, which stays where it started."""
+    text = str(path)
+    return text if not text or ":" in text.split("/")[0] else str(Path(text).absolute())
+
+
 def literal_path(path: str) -> str:
     """A path as Spark reads it, which takes `?`, `*`, `[` and `{` for patterns."""
     return _PATTERN.sub(r"\\\g<0>", path)
@@ -109,7 +115,7 @@ class FileSource:
         max_bytes_per_batch: int | None = None,
         **options: Any,
     ) -> None:
-        self.path, self.schema = str(path), schema
+        self.path, self.schema = local_path(path), schema
         self.max_files_per_batch, self.max_bytes_per_batch = max_files_per_batch, max_bytes_per_batch
         self.options = options
         self._columns = parse_ddl(schema)

@@ -11,7 +11,7 @@ from deltalake.exceptions import DeltaError
 
 from pipelines.errors import MissingPathError, SourceError
 from pipelines.graph.fields import added
-from pipelines.sources.base import file_key
+from pipelines.sources.base import file_key, local_path
 from pipelines.sources.delta import DeltaTableSource
 from pipelines.sources.unsliced import UnslicedSource, offset_of
 
@@ -51,7 +51,7 @@ class DeltaChangeFeed(UnslicedSource):
         max_files_per_batch: int | None = None,
         max_bytes_per_batch: int | None = None,
     ) -> None:
-        self.path, self.starting_version = str(path), starting_version
+        self.path, self.starting_version = local_path(path), starting_version
         self.max_files_per_batch, self.max_bytes_per_batch = max_files_per_batch, max_bytes_per_batch
         self._table = DeltaTableSource(path, schema)
         added("DeltaChangeFeed", ("change_type", "commit_version", "commit_timestamp"), self._table.fields)

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from pipelines.errors import MissingPathError, SourceSchemaError
 from pipelines.graph.fields import parse_ddl
-from pipelines.sources.base import CORRUPT, FILE, file_key
+from pipelines.sources.base import CORRUPT, FILE, file_key, local_path
 from pipelines.state.schema import struct_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class DeltaTableSource:
         max_files_per_batch: int | None = None,
         max_bytes_per_batch: int | None = None,
     ) -> None:
-        self.path, self.schema = str(path), schema
+        self.path, self.schema = local_path(path), schema
         self.max_files_per_batch, self.max_bytes_per_batch = max_files_per_batch, max_bytes_per_batch
         self._columns = parse_ddl(schema)
 

@@ -102,4 +102,4 @@ if __name__ == "__main__":
     session = spark_session(
         "crash", master="local[2]", conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
     )
-    Runtime(session, Lake(Path(plan["home"])), listeners=[Killer(plan["kill"])]).catch_up(shipped())
+    Runtime(session, Lake(Path(plan["home"])), listeners=[Killer(plan["kill"])], max_attempts=20).catch_up(shipped())

@@ -11,7 +11,7 @@ from pipelines import Lake, Runtime
 from pipelines.errors import DefinitionError
 from pipelines.planner.changes import plan_changes
 from pipelines.sources import FixedBatches, JsonFiles
-from pipelines.trident import Count, DeltaState, TridentTopology
+from pipelines.trident import Count, DeltaState, MapGet, TridentTopology
 
 LEFT = [[("a", 1), ("b", 2)], [("a", 3)], [("c", 4)]]
 RIGHT = [[("a", 10)], [("a", 30), ("x", 50)]]
@@ -130,3 +130,24 @@ def test_a_run_stores_its_plan(spark: SparkSession, tmp_path: Path) -> None:
     found = plan_changes(other, lake)
     assert not found.nothing
     assert not found.refused
+
+
+def test_a_state_asked_for_before_the_line_that_writes_it(spark: SparkSession, tmp_path: Path) -> None:
+    """It is read as the batch found it, on a fresh lake too."""
+    topology = TridentTopology("asked_before")
+    stream = topology.new_stream("s", FixedBatches("k string", [[("a",)], [("a",), ("b",)], [("b",)]]))
+    stream.state_query("counts", "k", MapGet(), "n").partition_persist(DeltaState("seen"))
+    stream.group_by("k").persistent_aggregate(DeltaState("counts"), Count(), "n")
+    lake = Lake(tmp_path)
+    Runtime(spark, lake).catch_up(topology)
+    seen = sorted(lake.state("seen").scan().to_pylist(), key=str)
+    assert [tuple(row.values()) for row in seen] == [("a", 1), ("a", None), ("b", 1), ("b", None)]
+
+
+def test_a_state_may_be_named_like_its_stream(spark: SparkSession, tmp_path: Path) -> None:
+    topology = TridentTopology("namesakes")
+    stream = topology.new_stream("words", FixedBatches("word string", [[("a",)]]))
+    stream.group_by("word").persistent_aggregate(DeltaState("words"), Count(), "n")
+    lake = Lake(tmp_path)
+    Runtime(spark, lake).catch_up(topology)
+    assert lake.state("words").scan().to_pylist() == [{"word": "a", "n": 1}]
