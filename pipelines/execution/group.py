@@ -100,7 +100,9 @@ class BatchGroup:
             if node.id in self.reach
         )
         self.queries_states = any(
-            isinstance(node, nodes.StateQueryNode) for node in topology.graph if node.id in self.reach
+            isinstance(node, nodes.StateQueryNode) or _read_after_commit(node, topology.graph) is not None
+            for node in topology.graph
+            if node.id in self.reach
         )
 
     def _prepared(self) -> list[Sink]:

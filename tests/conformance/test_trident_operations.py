@@ -25,14 +25,6 @@ CASES: dict[str, Case] = {
 }
 QUERIES = [(name, number) for name, case in CASES.items() for number in range(len(case.answers))]
 
-PENDING: set[str] = set()
-"""Cases that Spark's engines do not pass yet."""
-
-
-def skip_pending(name: str) -> None:
-    if name in PENDING:
-        pytest.skip("Spark's engines do not compile this yet")
-
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.spark])
 def test_reference(name: str) -> None:
@@ -51,7 +43,6 @@ def test_reference_with_expressions(name: str) -> None:
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(120)
 def test_stream(name: str) -> None:
-    skip_pending(name)
     case = CASES[name]
     assert run_topology(case.topology(), case.given(), "stream") == case.states
 
@@ -61,7 +52,6 @@ def test_stream(name: str) -> None:
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(120)
 def test_bounded(name: str) -> None:
-    skip_pending(name)
     case = CASES[name]
     assert run_topology(case.topology(), case.given(), "bounded") == case.states
 
@@ -78,7 +68,6 @@ def test_queries_on_the_reference_engine(name: str, number: int) -> None:
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(120)
 def test_queries_on_a_stream(name: str, number: int) -> None:
-    skip_pending(name)
     case = CASES[name]
     query, arguments, answer = case.answers[number]
     assert query_topology(case.topology(), case.given(), query, arguments, "stream") == answer
