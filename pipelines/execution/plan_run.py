@@ -16,7 +16,7 @@ from pipelines.execution.accounts import xor, xor_of_rows
 from pipelines.execution.quarantine import refused_by_gate, refused_by_source
 from pipelines.graph import nodes
 from pipelines.planner.compile import Compiler
-from pipelines.quality.compiled import CompiledGate, compile_gate
+from pipelines.quality.compiled import FAILED, CompiledGate, compile_gate
 from pipelines.quality.results import GateResult
 from pipelines.sources.base import CORRUPT, FILE
 from pipelines.state.schema import NO_SLICE, RESERVED, SLICE_COLUMN
@@ -101,6 +101,8 @@ class PlanRun:
         self._observation: Observation | None = None
         self._source_read = False
         self._counts: dict[str, Any] | None = None
+        self._first_gate: CompiledGate | None = None
+        self._judged: list[Column] = []
         self.gates: dict[int, _PassedGate] = {}
         self.refused_slices: dict[str, dict[int, str]] = {}
         self._marked = {spout.id: self._enter(spout, sources[spout.id]) for spout in group.spouts}
@@ -122,7 +124,23 @@ class PlanRun:
             # would be waited for in vain where a result does not need every source.
             return source
         self._observation = Observation()
-        return source.observe(self._observation, *self._counters(spout))
+        return self._at_first_gate(spout, source).observe(self._observation, *self._counters(spout), *self._judged)
+
+    def _at_first_gate(self, spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:
+        """The source's rows with `_failed`, if they all come to a gate first whose verdict can be counted with them.
+
+        Each observation ends generated code and copies every row: one does for both.
+        """
+        children = self.group.topology.graph.children(spout.id)
+        if len(children) != 1 or not isinstance(children[0], nodes.GateNode):
+            return source
+        names = [*spout.fields, SLICE_COLUMN] if self.group.entrance.sliced else spout.fields
+        fields = source.select(*(f"`{name}`" for name in names))
+        compiled = self.group.compiled_gate(children[0], fields, compile_gate)
+        if not compiled.by_rows_alone:
+            return source
+        self._first_gate, self._judged = compiled, compiled.metrics(unless=self._refused())
+        return compiled.annotate(source, unless=self._refused())
 
     def _counters(self, spout: nodes.SpoutNode) -> list[Column]:
         """Rows, refused rows, and the XOR of the rows' hashes (malformed ones have nothing but nulls to hash)."""
@@ -145,7 +163,9 @@ class PlanRun:
         """
         good = {}
         for spout in self.group.spouts:
-            fields = [*spout.fields, SLICE_COLUMN] if self.group.entrance.sliced else spout.fields
+            fields = [*spout.fields, SLICE_COLUMN] if self.group.entrance.sliced else list(spout.fields)
+            if self._first_gate is not None and not left_out:
+                fields.append(FAILED)
             taken = without(self._marked[spout.id], left_out).where(~self._refused())
             good[spout.id] = taken.select(*(f"`{name}`" for name in fields))
         compiler = Compiler(self.group.topology.graph, tuple(sinks), self, good)
@@ -191,6 +211,9 @@ class PlanRun:
 
     def gate(self, node: nodes.GateNode, frame: DataFrame) -> DataFrame:
         """Let a frame pass: count what the checks find, refuse the batch (or slices) where one says so, keep the rest."""
+        if FAILED in frame.columns and self._first_gate is not None:
+            self.gates[node.id] = _PassedGate(self._first_gate, frame, self._observation)
+            return self._first_gate.kept(frame)
         compiled = self.group.compiled_gate(node, frame, compile_gate)
         bounded = self.slices is not None and SLICE_COLUMN in frame.columns
         annotated = compiled.annotate(frame, within=(SLICE_COLUMN,) if bounded else ())

@@ -57,6 +57,12 @@ class CompiledGate:
         refusing = any(check.action == "fail" for check in self.gate.checks)
         return refusing or bool(self.batch_checks) or not self.observable
 
+    @property
+    def by_rows_alone(self) -> bool:
+        """Whether the verdict follows from the rows' `_failed` alone, each made from its own row."""
+        plain = all(not rule.key and _mostly(rule.check) == 1 for rule in self.row_rules)
+        return plain and not self.needs_cut and not self.aggregate_rules
+
     @cached_property
     def drop_names(self) -> tuple[str, ...]:
         """The names of the checks that drop rows."""
@@ -66,7 +72,7 @@ class CompiledGate:
         # The gate's name keeps two gates of one plan apart; the index keeps odd check names out of Spark.
         return f"_{self.gate.name}_{index}_{kind}"
 
-    def annotate(self, df: DataFrame, within: Sequence[str] = ()) -> DataFrame:
+    def annotate(self, df: DataFrame, within: Sequence[str] = (), unless: Column | None = None) -> DataFrame:
         """`df` with `_failed`: which row rules each row violates, as a bit a rule (0 for good rows).
 
         A number is nearly free in the metrics, where an array of names cost a quarter more time; `failed_names` and
@@ -75,6 +81,7 @@ class CompiledGate:
         Args:
             df: a frame with the columns that the gate was compiled for.
             within: columns each combination of which is a batch of its own, for rules that compare rows.
+            unless: true for rows that no rule is about; theirs is 0.
         """
         # Windows become columns first: inside a conditional Spark would not plan them.
         windows = {
@@ -83,7 +90,8 @@ class CompiledGate:
             if rule.key
         }
         marked = df.withColumns(windows) if windows else df
-        return marked.withColumn(FAILED, self._bits).drop(*windows)
+        bits = self._bits if unless is None else F.when(unless, F.lit(0).cast("bigint")).otherwise(self._bits)
+        return marked.withColumn(FAILED, bits).drop(*windows)
 
     @cached_property
     def _bits(self) -> Column:
@@ -109,9 +117,15 @@ class CompiledGate:
         mask = sum(1 << index for index, rule in enumerate(self.row_rules) if rule.check.name in wanted)
         return F.col(FAILED).bitwiseAND(F.lit(mask).cast("bigint")) != 0
 
-    def metrics(self) -> list[Column]:
-        """Named aggregate Columns over an annotated frame; their values are what `verdict` takes."""
-        return list(self._metrics)
+    def metrics(self, unless: Column | None = None) -> list[Column]:
+        """Named aggregate Columns over an annotated frame; their values are what `verdict` takes.
+
+        Args:
+            unless: as for `annotate`, of a gate that judges `by_rows_alone`.
+        """
+        if unless is None:
+            return list(self._metrics)
+        return [F.count(F.when(~unless, 1)).alias(self._metric(0, "rows")), *self._metrics[1:]]
 
     @cached_property
     def _metrics(self) -> tuple[Column, ...]:
