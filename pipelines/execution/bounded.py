@@ -30,7 +30,7 @@ from pipelines.execution.updates import changes_and_emitted
 from pipelines.graph import nodes
 from pipelines.sources.base import file_key
 from pipelines.state.record import SLICE, BatchRecord
-from pipelines.state.schema import MAP, NO_SLICE, RESERVED, SLICE_COLUMN, UNSLICED
+from pipelines.state.schema import MAP, NO_SLICE, OPAQUE, RESERVED, SLICE_COLUMN, UNSLICED
 from pipelines.state.writer import StateWriter
 
 if TYPE_CHECKING:
@@ -226,6 +226,9 @@ class BoundedRunner:
         last = max(
             (c.txid for c in table.commits.batches() if c.epoch == epoch.number and c.txid is not None), default=-1
         )
+        if table.declared.kind == OPAQUE and last >= 0:
+            # Spark will replay a batch that it has not marked as done, and what that batch wrote then makes way.
+            last = min(last, epoch.first_txid + self._checkpoint.finished_batches() - 1)
         return self._group.entrance.positions(self._checkpoint.spark, 0, last - epoch.first_txid)
 
     def _commit(self, work: _Pass, wave: tuple[Sink, ...], *, last: bool) -> Iterator[SliceReport]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
@@ -36,8 +37,11 @@ RECEIVED, REFUSED, XOR = "received", "refused", "xor"
 _OBSERVATION_SECONDS = 30.0
 
 
-def observed(observation: Observation) -> Mapping[str, Any]:
+def observed(observation: Observation, otherwise: Callable[[], Mapping[str, Any]] | None = None) -> Mapping[str, Any]:
     """The values of an observation whose action has ended.
+
+    Args:
+        otherwise: gives them where Spark saw that a result needs no row of what is observed, and left it out.
 
     Raises:
         BatchError: if Spark never delivers them (it would be waited for without end).
@@ -48,7 +52,12 @@ def observed(observation: Observation) -> Mapping[str, Any]:
         if time.monotonic() > end:
             raise BatchError(f"Spark did not report the row counts of the batch within {_OBSERVATION_SECONDS:g} s")
         time.sleep(0.001)
-    return observation.get
+    try:
+        return observation.get
+    except Py4JError:
+        if otherwise is None:
+            raise
+        return otherwise()
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,10 @@ class _PassedGate:
     annotated: DataFrame
     observation: Observation | None = None
     results: dict[str, GateResult] = field(default_factory=dict)
+
+    def count(self) -> Mapping[str, Any]:
+        """What the observation would have seen, by a job of its own."""
+        return self.annotated.agg(*self.compiled.metrics()).collect()[0].asDict()
 
 
 class PlanRun:
@@ -274,13 +287,18 @@ class PlanRun:
             assert self._observation is not None
             if not self._source_read:
                 self._pass_over_source()
-            self._counts = dict(observed(self._observation))
+            self._counts = dict(observed(self._observation, self._counted))
         return self._counts
 
     def count_now(self) -> Mapping[str, Any]:
         """The counts by a pass over the source, for a batch all of whose commits are there already."""
         self._source_read = False
         return self.counts
+
+    def _counted(self) -> Mapping[str, Any]:
+        """What the observation would have seen, by a job of its own."""
+        (spout,) = self.group.spouts
+        return self._marked[spout.id].agg(*self._counters(spout), *self._judged).collect()[0].asDict()
 
     def _pass_over_source(self) -> None:
         """A job that does nothing but let the observation see the rows."""
@@ -310,7 +328,10 @@ class PlanRun:
 
     def _result(self, passed: _PassedGate, key: str) -> GateResult | None:
         if passed.observation is not None and not passed.results:
-            passed.results[self.label] = passed.compiled.verdict(observed(passed.observation))
+            found = (
+                self.counts if passed.observation is self._observation else observed(passed.observation, passed.count)
+            )
+            passed.results[self.label] = passed.compiled.verdict(found)
         return passed.results.get(key)
 
     def quarantine(self, left_out: Mapping[str, frozenset[str]]) -> DataFrame | None:

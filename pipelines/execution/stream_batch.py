@@ -23,7 +23,7 @@ from pipelines.execution.tracker import BatchTracker
 from pipelines.execution.updates import changes_and_emitted
 from pipelines.sources.base import file_key
 from pipelines.state.record import BATCH, BatchRecord
-from pipelines.state.schema import MAP, NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL
+from pipelines.state.schema import NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -185,7 +185,7 @@ class StreamBatch:
 
     def _replayed(self, sink: Sink, txid: int) -> StateCommit:
         found = [c for c in sink.table.commits.batches() if c.txid == txid][-1:]
-        rows = _committed_rows(found[0].metrics, found[0].rows) if found else 0
+        rows = (found[0].written or found[0].rows) if found else 0
         return StateCommit(sink.name, sink.table.version(), rows, 0.0, replayed=True)
 
     def _received_before(self, sink: Sink, txid: int) -> dict[str, Mapping[str, Any]]:
@@ -353,10 +353,9 @@ class StreamBatch:
     def _held(self, commit: StateCommit, txid: int) -> int:
         """Rows that the table's own log says this txid wrote."""
         table = next(sink.table for sink in self._group.sinks if sink.name == commit.state)
-        if table.declared.layout == MAP:
-            return commit.rows  # a MERGE's metrics count what it moved and undid too
         found = [c for c in reversed(table.commits.batches()) if c.txid == txid][:1]
-        return _committed_rows(found[0].metrics, commit.rows) if found else commit.rows
+        written = found[0].written if found else None
+        return commit.rows if written is None else written
 
     def failed(self, batch: Batch, reason: str) -> None:
         """Tell the hooks that an attempt has failed."""
@@ -397,11 +396,3 @@ def claimed_rows(table: StateTable, position: Position) -> dict[str, frozenset[s
 def _timed_arrow(frame: DataFrame) -> tuple[pa.Table, float]:
     started = time.monotonic()
     return with_hash(frame).toArrow(), time.monotonic() - started
-
-
-def _committed_rows(metrics: Mapping[str, Any], otherwise: int) -> int:
-    """Rows that a commit wrote by Delta's own metrics: Spark's `numOutputRows`, delta-rs' `num_added_rows`."""
-    for name in ("numOutputRows", "num_added_rows"):
-        if name in metrics:
-            return int(metrics[name])
-    return otherwise

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from pipelines import Lake, Runtime
 from pipelines.errors import StateBehindError
 from pipelines.execution.bounded import SourceGoneError
-from pipelines.quality import drop
-from pipelines.sources import JsonFiles
+from pipelines.quality import drop, warn
+from pipelines.sources import FixedBatches, JsonFiles
 from pipelines.trident import Count, DeltaState, Sum, TridentTopology
 
 SCHEMA = "day string, key string, n bigint"
@@ -224,3 +224,16 @@ def test_reads_as_of_a_txid(shop: Shop) -> None:
     assert [state.get([{"key": "a"}], txid=t)[0]["sum_n"] for t in (0, 1, 2)] == [1, 3, 6]
     kinds = [(c.kind, c.txid, c.rows) for c in state.history() if c.kind == "batch"]
     assert kinds == [("batch", 0, 1), ("batch", 1, 1), ("batch", 2, 1)]
+
+
+def test_a_plan_that_needs_no_row_of_its_source_is_accounted_for(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark leaves the source out of such a plan, and with it what counts its rows."""
+    topology = TridentTopology("nothing")
+    stream = topology.new_stream("s", FixedBatches("k string, v bigint", [[("a", 1), ("b", 2)], []]))
+    stream.filter("1 = 0").group_by("k").persistent_aggregate(DeltaState("none"), Count(), "n")
+    gated = stream.filter("v > 0").gate(warn("column_values_to_not_be_null", column="k"), name="kept")
+    gated.filter("1 = 0").partition_persist(DeltaState("none_of_gate"))
+    lake = Lake(tmp_path)
+    report = Runtime(spark, lake).catch_up(topology)
+    assert [batch.received for batch in report.batches] == [2, 0]
+    assert lake.state("none").scan().num_rows == lake.state("none_of_gate").scan().num_rows == 0

@@ -158,3 +158,18 @@ def test_a_slice_goes_into_a_map_once(spark: SparkSession, tmp_path: Path) -> No
     assert totals(lake, "totals") == {"a": 111, "b": 2, "c": 3}
     with pytest.raises(TrideltaError, match="its stream has counted batches already"):
         runtime.backfill(found, ["c"])
+
+
+def test_a_backfill_between_an_opaque_commit_and_its_replay(spark: SparkSession, tmp_path: Path) -> None:
+    """The batch is in the table, Spark will replay it, and a backfill replaces one of its slices in between."""
+    found = TridentTopology("kinds")
+    stream = found.new_stream("s", FixedBatches(SCHEMA, BATCHES), slice_by="k")
+    stream.group_by("k").persistent_aggregate(DeltaState("totals", OPAQUE), "v", Sum(), "total")
+    lake = Lake(tmp_path)
+    death = DieAfter("totals", 1)
+    with pytest.raises((SystemExit, TrideltaError, RuntimeError)):
+        Runtime(spark, lake, listeners=[death]).catch_up(found)
+    Runtime(spark, lake).backfill(found, ["a"])
+    assert totals(lake, "totals") == {"a": 111, "b": 2, "c": 3}
+    Runtime(spark, lake).catch_up(found)
+    assert totals(lake, "totals") == {"a": 111, "b": 2, "c": 3}
