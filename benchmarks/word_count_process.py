@@ -10,16 +10,21 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipelines import Lake, Runtime, spark_session
-from pipelines.sources import JsonFiles
-from pipelines.trident import Count, DeltaState, Split, TridentTopology
+from pipelines import spark_session
+
+if TYPE_CHECKING:
+    from pipelines.trident import TridentTopology
 
 # With files of 100,000 lines: batches of half a million.
 FILES_A_BATCH = 5
 
 
 def topology(folder: str) -> TridentTopology:
+    from pipelines.sources import JsonFiles
+    from pipelines.trident import Count, DeltaState, Split, TridentTopology
+
     flow = TridentTopology("wordcount")
     source = JsonFiles(folder, "sentence string", max_files_per_batch=FILES_A_BATCH)
     words = flow.new_stream("sentences", source).each("sentence", Split(), "word")
@@ -28,7 +33,11 @@ def topology(folder: str) -> TridentTopology:
 
 
 def main(folder: str, lakes: str, passes: str, counts: str) -> None:
-    spark, seconds, committed = spark_session("word count"), list[float](), list[float]()
+    # The session first: it imports the rest of the engine while its JVM starts.
+    spark = spark_session("word count")
+    from pipelines import Lake, Runtime
+
+    seconds, committed = list[float](), list[float]()
     for number in range(int(passes)):
         lake, ends = Lake(Path(lakes) / str(number)), list[float]()
         started = time.time()
