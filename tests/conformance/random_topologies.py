@@ -46,7 +46,7 @@ def longest(a: str, b: str) -> str:
 
 
 def texts() -> CombinerAggregator:
-    return CombinerAggregator(lambda v: str(v), longest, str, returns="string")
+    return CombinerAggregator(str, longest, str, returns="string")
 
 
 def total() -> ReducerAggregator:
