@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pipelines.state.lake import Lake
     from pipelines.trident.topology import TridentTopology
 
+NO_BATCH = -1
+"""The txid of rows that a backfill wrote."""
 HOLDS, DIFFERS, BY_COUNT, NOT_CHECKED = "holds", "differs", "holds by count", "not checked"
 
 
@@ -123,7 +125,7 @@ def _of_slices(
         if (commit.txid or 0) < folded:
             yield _unchecked(table, commit, "compaction has folded it")
         else:
-            yield _judged(table, [commit], held.get((commit.txid or 0, slice_ or ""), _Held(0, 0)))
+            yield _judged(table, [commit], held.get((NO_BATCH, slice_ or ""), _Held(0, 0)))
 
 
 def _of_batches(
@@ -139,7 +141,7 @@ def _of_batches(
             by_txid[one.txid].append(one)
     last_replacement = max((one.version for one in replaced.values()), default=-1)
     for txid, records in by_txid.items():
-        own = [rows for (t, slice_), rows in held.items() if t == txid and not _is_of(replaced, slice_, txid)]
+        own = [rows for (t, _), rows in held.items() if t == txid]
         now = _Held(sum(one.rows for one in own), xor([one.hash for one in own]))
         # Of an opaque batch the last commit stands for all of it; of a non-transactional one each has added its rows.
         counted = records if getattr(table.declared, "kind", "") == "non_transactional" else records[-1:]
@@ -149,12 +151,6 @@ def _of_batches(
             yield _unchecked(table, records[-1], "a later backfill has replaced some of its rows")
         else:
             yield _judged(table, counted, now)
-
-
-def _is_of(replaced: dict[str | None, CommitRecord], slice_: str, txid: int) -> bool:
-    """Whether rows of this slice and txid are a backfill's."""
-    commit = replaced.get(slice_)
-    return commit is not None and commit.txid == txid
 
 
 def _judged(table: StateTable, commits: list[CommitRecord], now: _Held) -> Finding:

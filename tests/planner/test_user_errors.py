@@ -103,7 +103,7 @@ CASES: dict[str, tuple[Callable[[Stream], Stream], str]] = {
     "query": (lambda s: s.state_query(fixed(s), "n", Query(False), "d bigint"), "failed on (0,)"),
     "query length": (
         lambda s: s.state_query(fixed(s), "n", Query(True), "d bigint"),
-        "results size is different than argument size: 2 vs 3",
+        "Results size is different than argument size: 2 vs 3",
     ),
     "partition": (
         lambda s: s.partition(RowFunction(lambda k, n: 1 // n)).filter("true").parallelism_hint(2).min_by("n"),
