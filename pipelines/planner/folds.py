@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from typing import Any
 
 from pipelines.aggregators import CombinerAggregator, ReducerAggregator
@@ -16,7 +17,7 @@ UNSET = object()
 """The value of a combiner that has seen nothing: its zero is put in once, at the end, however the tuples were spread."""
 
 
-class Fold:
+class Fold(ABC):
     """One aggregator of a chain.
 
     Attributes:
@@ -25,17 +26,17 @@ class Fold:
 
     rows_early = False
 
+    @abstractmethod
     def start(self, batch: Any) -> Any:
         """The value before the first tuple."""
-        raise NotImplementedError
 
+    @abstractmethod
     def add(self, value: Any, inputs: Row) -> Any:
         """The value with one tuple more."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rows(self, value: Any) -> list[Row]:
         """The rows at the end."""
-        raise NotImplementedError
 
     def early(self, value: Any) -> list[Row]:
         """The rows so far, which are taken out."""

@@ -6,6 +6,7 @@ its table's path and version, so it travels to Spark's workers and is opened the
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,7 +22,7 @@ Value = Any
 """A bare value where the state has one value column, else a tuple in the columns' order; None where there is none."""
 
 
-class StateView:
+class StateView(ABC):
     """A state as a map, at one version: `keys` and `values` are its column names.
 
     Made by `StateView.open` (a table) or `StateView.of_rows`. It may be pickled.
@@ -76,13 +77,13 @@ class StateView:
         """
         return self.multi_get([()])[0]
 
+    @abstractmethod
     def tuples(self) -> list[tuple[Any, ...]]:
         """All that is there: keys, then values, in no order (Trident's ITupleCollection)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _find(self, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         """The values of those keys that are there."""
-        raise NotImplementedError
 
     def _checked(self, keys: Sequence[Sequence[Any]]) -> list[Key]:
         names = self.keys

@@ -169,3 +169,7 @@ class _Tuples(StateView):
 
     def tuples(self) -> list[Row]:
         return self._rows
+
+    def _find(self, keys: Sequence[Any]) -> dict[Any, Row]:
+        """Nothing is kept by key."""
+        return {}

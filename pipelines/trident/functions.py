@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -145,11 +146,12 @@ def as_function(operation: str, given: Any, outputs: str | Sequence[str] | None)
     return ColumnFunction(given), names
 
 
-class Resolvable:
+class Resolvable(ABC):
     """A filter that stands for another predicate, which depends on what it is made of."""
 
+    @abstractmethod
     def resolve(self, operation: str) -> ColumnFunction | RowFunction | str:
-        raise NotImplementedError
+        """The predicate that it stands for; `operation` is for messages."""
 
 
 def as_predicate(operation: str, given: Any) -> ColumnFunction | RowFunction | str:

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import shutil
-import signal
-import subprocess
-import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -32,13 +25,12 @@ from tests.crash.flights_case import (
     refused_rows,
     topology,
 )
+from tests.crash.lives import Kill, one_life
 
 pytestmark = pytest.mark.slow
 
-PROJECT = Path(__file__).resolve().parents[2]
 FILES_PER_BATCH = 3
 DAYS = 24
-Kill = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -71,17 +63,7 @@ def home(undisturbed: Undisturbed, tmp_path: Path) -> Path:
 def killed(home: Path, kill: Kill, *, do: str = "catch_up", slices: tuple[str, ...] = ()) -> None:
     """One life of the process, which ends by SIGKILL."""
     plan = {"home": str(home), "do": do, "slices": slices, "kill": kill, "files_per_batch": FILES_PER_BATCH}
-    process = subprocess.run(
-        [sys.executable, "-m", "tests.crash.driver", json.dumps(plan)],
-        cwd=PROJECT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")])},
-        start_new_session=True,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert process.returncode == -signal.SIGKILL, f"not killed at {kill}:\n{process.stdout}\n{process.stderr[-3000:]}"
+    one_life("tests.crash.driver", plan)
 
 
 def ended(spark: SparkSession, home: Path) -> Lake:

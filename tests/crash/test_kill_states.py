@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import signal
-import subprocess
-import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -18,26 +11,14 @@ from pyspark.sql import SparkSession
 from pipelines import Lake, Runtime
 from pipelines.execution.verify import verify
 from tests.crash.kinds_case import BATCHES, contents, expected, topology
+from tests.crash.lives import Kill, one_life
 
 pytestmark = pytest.mark.slow
-
-PROJECT = Path(__file__).resolve().parents[2]
-Kill = Mapping[str, Any]
 
 
 def killed(home: Path, kill: Kill) -> None:
     """One life of the process, which ends by SIGKILL."""
-    process = subprocess.run(
-        [sys.executable, "-m", "tests.crash.kinds_case", json.dumps({"home": str(home), "kill": kill})],
-        cwd=PROJECT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")])},
-        start_new_session=True,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert process.returncode == -signal.SIGKILL, f"not killed at {kill}:\n{process.stdout}\n{process.stderr[-3000:]}"
+    one_life("tests.crash.kinds_case", {"home": str(home), "kill": kill})
 
 
 def assert_as_undisturbed(spark: SparkSession, home: Path) -> None:

@@ -14,13 +14,7 @@ from ops.command_line import app
 from pipelines.state.schema import PROPERTY, StateSchema
 
 runner = CliRunner()
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TRIDELTA_HOME", str(tmp_path))
-    monkeypatch.setenv("COLUMNS", "200")
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def test_list_names_flows_states_and_queries() -> None:

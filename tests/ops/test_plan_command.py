@@ -14,13 +14,7 @@ from pipelines.planner.changes import save_plan
 from pipelines.state.lake import Lake
 
 runner = CliRunner()
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TRIDELTA_HOME", str(tmp_path))
-    monkeypatch.setenv("COLUMNS", "200")
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def test_of_a_flow_that_never_ran() -> None:
