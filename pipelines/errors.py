@@ -76,6 +76,23 @@ class MixedSpoutsError(DefinitionError):
         )
 
 
+class PolicyError(DefinitionError):
+    """A window policy has a threshold that it cannot have."""
+
+    def __init__(self, kind: str, threshold: object, problem: str) -> None:
+        self.kind, self.threshold = kind, threshold
+        super().__init__(f"policy {kind} {problem}; got {threshold!r}")
+
+
+class FlowError(DefinitionError):
+    """A flow or one of its streams is wrong; the text names the operation, what it misses and the user's line."""
+
+    def __init__(self, flow: str, problem: str, *, stream: str | None = None, at: object = None, hint: str = "") -> None:
+        self.flow, self.stream, self.problem, self.at = flow, stream, problem, at
+        where = f'flow "{flow}"' + (f', stream "{stream}"' if stream else "") + (f", at {at}" if at else "")
+        super().__init__(f"{where}: {problem}", hint=hint)
+
+
 class BadNameError(DefinitionError):
     """A flow, state or stream has a name that is not `[a-z][a-z0-9_]*`, or one that is taken."""
 

@@ -1,0 +1,60 @@
+"""An event as the window engine and user code in Python see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class Event(dict[str, Any]):
+    """Named fields with an id and a time (Flowmix rules 1). A field may hold a list: several values.
+
+    A field that is absent, or null, is not a key. `event["id"]` and `event["timestamp"]` give the attributes where no field
+    has the name. An event equals a dict of its fields; where that dict names `id` or `timestamp` they are compared too.
+
+    Attributes:
+        id: string.
+        timestamp: milliseconds since 1970, UTC.
+        stream: where the event came from: the stream that sent it, for a stream's own source that stream.
+    """
+
+    __slots__ = ("id", "stream", "timestamp")
+
+    def __init__(self, fields: Mapping[str, Any], id: str, timestamp: int, stream: str = "") -> None:  # noqa: A002
+        super().__init__((name, value) for name, value in fields.items() if value is not None)
+        self.id, self.timestamp, self.stream = id, timestamp, stream
+
+    def with_fields(self, fields: Mapping[str, Any]) -> Event:
+        """The same event (id, time, origin) with other fields."""
+        return Event(fields, self.id, self.timestamp, self.stream)
+
+    def values_of(self, field: str) -> list[Any]:
+        """All values of a field: none if it is absent, several if it holds a list."""
+        value = self.get(field)
+        if value is None:
+            return []
+        return list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
+
+    def __missing__(self, name: str) -> Any:
+        if name in ("id", "timestamp"):
+            return getattr(self, name)
+        raise KeyError(name)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, dict):
+            return NotImplemented
+        if not isinstance(other, Event):
+            named = {name: other[name] for name in ("id", "timestamp") if name in other and name not in self}
+            if any(getattr(self, name) != value for name, value in named.items()):
+                return False
+            other = {name: value for name, value in other.items() if name not in named and value is not None}
+        return dict.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        equal = self.__eq__(other)
+        return equal if equal is NotImplemented else not equal
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Event, (dict(self), self.id, self.timestamp, self.stream))
