@@ -54,7 +54,7 @@ class Event(dict[str, Any]):
         equal = self.__eq__(other)
         return equal if equal is NotImplemented else not equal
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Event, (dict(self), self.id, self.timestamp, self.stream))

@@ -1,0 +1,1 @@
+"""Event flows: named streams of event operations."""
