@@ -1,0 +1,246 @@
+"""Criteria: which events pass a filter or take a path. Data, with one defined answer for every event (Flowmix rules 6).
+
+Four kinds: the typed set (`eq`, `gt`, ..., Python and Spark alike), SQL text, a callable of Columns, and a Python predicate
+over the event (`python`). Pyspark is imported only where a Column is made.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipelines.errors import FunctionError
+from pipelines.flowmix.values import compared, of_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+    from pipelines.windows.event import Event
+
+Types = Mapping[str, str | None]
+
+
+class Criteria(ABC):
+    """A condition over one event; what cannot be answered counts as false."""
+
+    plain: bool = True
+    """Whether `matches` can answer: without Spark."""
+    columnar: bool = True
+    """Whether `column` can answer: without Python."""
+
+    @property
+    @abstractmethod
+    def fields(self) -> tuple[str, ...]:
+        """The fields that it reads, as far as it says them."""
+
+    @abstractmethod
+    def matches(self, event: Event) -> bool:
+        """Whether the event passes."""
+
+    @abstractmethod
+    def column(self, types: Types) -> Column:
+        """The same as a Spark Column, never null.
+
+        Args:
+            types: the Spark SQL types of the frame's fields; a field that is not there is absent, one whose type is None is
+                taken to suit.
+        """
+
+
+@dataclass(frozen=True)
+class Leaf(Criteria):
+    """A condition on one field: `op` is one of OPERATIONS, `values` what it compares with.
+
+    Of several values of the field one that fits is enough. An absent field fits `has_not` alone. Numbers compare as numbers,
+    whatever their types; values of different kinds are neither equal nor before or after one another.
+    """
+
+    op: str
+    field: str
+    values: tuple[Any, ...] = ()
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return (self.field,)
+
+    def matches(self, event: Event) -> bool:
+        found = event.values_of(self.field)
+        if self.op in ("has", "has_not"):
+            return bool(found) == (self.op == "has")
+        return any(self._holds(value) for value in found if value is not None)
+
+    def _holds(self, value: Any) -> bool:
+        results = [compared(value, wanted) for wanted in self.values]
+        if self.op == "in_":
+            return 0 in results
+        if self.op == "range_":
+            return results[0] in (0, 1) and results[1] in (-1, 0)
+        if self.op == "not_eq":
+            return results[0] != 0
+        return results[0] in _TRUE_FOR[self.op]
+
+    def column(self, types: Types) -> Column:
+        from pyspark.sql import functions as F
+
+        there = F.col(f"`{self.field}`") if self.field in types else None
+        kind = types.get(self.field)
+        item = kind[6:-1] if kind and kind.startswith("array<") else None
+        if self.op in ("has", "has_not"):
+            some = F.lit(False) if there is None else (F.size(there) > 0 if item else there.isNotNull())
+            return F.coalesce(some, F.lit(False)) == F.lit(self.op == "has")
+        if there is None:
+            return F.lit(False)
+        held = F.exists(there, lambda one: self._test(one, item)) if item else self._test(there, kind)
+        return F.coalesce(held, F.lit(False))
+
+    def _test(self, value: Column, kind: str | None) -> Column:
+        from functools import reduce
+
+        from pyspark.sql import functions as F
+
+        suited = [F.lit(wanted) for wanted in self.values if of_type(wanted, kind)]
+        present = value.isNotNull()
+        if self.op == "in_":
+            return reduce(lambda one, other: one | other, (value == wanted for wanted in suited), F.lit(False))
+        if len(suited) < len(self.values):
+            return present if self.op == "not_eq" else F.lit(False)
+        if self.op == "range_":
+            return (value >= suited[0]) & (value <= suited[1])
+        return _SPARK[self.op](value, suited[0])
+
+    def __str__(self) -> str:
+        shown = ", ".join(repr(value) for value in self.values)
+        return f"{self.op}({self.field}{', ' if shown else ''}{shown})"
+
+
+_TRUE_FOR = {"eq": (0,), "gt": (1,), "gte": (0, 1), "lt": (-1,), "lte": (-1, 0)}
+_SPARK: dict[str, Callable[[Any, Any], Any]] = {
+    "eq": lambda value, wanted: value == wanted,
+    "not_eq": lambda value, wanted: value != wanted,
+    "gt": lambda value, wanted: value > wanted,
+    "gte": lambda value, wanted: value >= wanted,
+    "lt": lambda value, wanted: value < wanted,
+    "lte": lambda value, wanted: value <= wanted,
+}
+OPERATIONS = ("eq", "not_eq", "has", "has_not", "gt", "gte", "lt", "lte", "in_", "range_")
+
+
+@dataclass(frozen=True)
+class Combined(Criteria):
+    """`and_`, `or_` or `not_` of other criteria. `and_` of none is true, `or_` of none false."""
+
+    op: str
+    parts: tuple[Criteria, ...]
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for part in self.parts for name in part.fields))
+
+    @property
+    def plain(self) -> bool:  # type: ignore[override]
+        return all(part.plain for part in self.parts)
+
+    @property
+    def columnar(self) -> bool:  # type: ignore[override]
+        return all(part.columnar for part in self.parts)
+
+    def matches(self, event: Event) -> bool:
+        return self.combine([part.matches(event) for part in self.parts])
+
+    def combine(self, answers: list[bool]) -> bool:
+        """Its answer from those of its parts."""
+        if self.op == "not_":
+            return not answers[0]
+        return all(answers) if self.op == "and_" else any(answers)
+
+    def column(self, types: Types) -> Column:
+        from functools import reduce
+
+        from pyspark.sql import functions as F
+
+        columns = [part.column(types) for part in self.parts]
+        if self.op == "not_":
+            return ~columns[0]
+        if self.op == "and_":
+            return reduce(lambda one, other: one & other, columns, F.lit(True))
+        return reduce(lambda one, other: one | other, columns, F.lit(False))
+
+    def __str__(self) -> str:
+        return f"{self.op}({', '.join(str(part) for part in self.parts)})"
+
+
+@dataclass(frozen=True)
+class Sql(Criteria):
+    """A Spark SQL expression over the fields; null counts as false."""
+
+    text: str
+    named: tuple[str, ...]
+    plain = False
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return self.named
+
+    def matches(self, event: Event) -> bool:
+        raise FunctionError(f"criteria {self.text!r}", "SQL text is evaluated by Spark: use column(types)")
+
+    def column(self, types: Types) -> Column:
+        from pyspark.sql import functions as F
+
+        # Given in the user's own brackets, so that nothing in it can reach beyond.
+        return F.coalesce(F.expr(f"({self.text})"), F.lit(False))
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Columns(Criteria):
+    """A callable of Columns: `call` gets one for each of `named`; null counts as false."""
+
+    call: Callable[..., Any]
+    named: tuple[str, ...]
+    plain = False
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return self.named
+
+    def matches(self, event: Event) -> bool:
+        raise FunctionError(f"criteria {self}", "a callable of Columns is evaluated by Spark: use column(types)")
+
+    def column(self, types: Types) -> Column:
+        from pyspark.sql import functions as F
+
+        return F.coalesce(self.call(*(F.col(f"`{field}`") for field in self.named)), F.lit(False))
+
+    def __str__(self) -> str:
+        name = str(getattr(self.call, "__name__", type(self.call).__name__))
+        return "function" if name == "<lambda>" else name
+
+
+@dataclass(frozen=True)
+class Python(Criteria):
+    """A Python predicate over the event."""
+
+    call: Callable[[Event], object]
+    columnar = False
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return ()
+
+    def matches(self, event: Event) -> bool:
+        return bool(self.call(event))
+
+    def column(self, types: Types) -> Column:
+        raise FunctionError(f"criteria {self}", "a Python predicate has no Column: use matches(event)")
+
+    def __call__(self, event: Event) -> bool:
+        return self.matches(event)
+
+    def __str__(self) -> str:
+        name = str(getattr(self.call, "__name__", type(self.call).__name__))
+        return "python" if name == "<lambda>" else name

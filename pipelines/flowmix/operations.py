@@ -1,0 +1,224 @@
+"""The operations of a stream: what the user said, as frozen data. No behaviour here; the engines run them.
+
+An event carries a clock (ms) and an order (a text) beside its fields. Events are taken in the order of (clock, order);
+the functions at the end say how an order is made, so that every engine makes the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pipelines.graph.nodes import CodeLocation
+
+if TYPE_CHECKING:
+    from pipelines.flowmix.criteria import Criteria
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """One step of a stream; `at` is the user's line."""
+
+    at: CodeLocation = field(compare=False, repr=False)
+
+    @property
+    def label(self) -> str:
+        """A short text for drawings and messages."""
+        return type(self).__name__.lower()
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The fields of the stream that it names."""
+        return ()
+
+    @property
+    def routes(self) -> tuple[str, ...]:
+        """The streams that it sends to, by their place (the path's number); one may be there twice."""
+        return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Select(Operation):
+    """Keeps id, timestamp and these fields; an event that has none of them goes no further (Flowmix rules 4)."""
+
+    fields: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        return f"select {', '.join(self.fields)}"
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        return self.fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filter(Operation):
+    """Keeps the events for which the criteria hold."""
+
+    criteria: Criteria
+
+    @property
+    def label(self) -> str:
+        return f"filter {self.criteria}"
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        return self.criteria.fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class Each(Operation):
+    """Replaces each event by what `function(event)` gives: nothing, one event (or dict), or a list of them.
+
+    `schema` holds the fields and Spark SQL types of what it gives; empty: not declared, so anything may be named after it.
+    """
+
+    function: Any
+    schema: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def label(self) -> str:
+        return f"each {getattr(self.function, '__name__', 'function')}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition(Operation):
+    """The fields whose values are the key of every stateful operation that follows; none: one window for everything."""
+
+    fields: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        return f"partition {', '.join(self.fields)}".strip()
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        return self.fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stateful(Operation):
+    """A window operation (one of `pipelines.windows.operations`), a window a value of the `partition` fields.
+
+    `inputs` are the fields that the windows read, beside those of the partition.
+    """
+
+    operation: Any
+    partition: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return str(self.operation.label)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        return (*self.partition, *self.inputs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split(Operation):
+    """Sends each event along every path whose criteria hold, and along this stream if `default` holds.
+
+    Without `default` nothing goes on along this stream. `all` are streams that get every event.
+    """
+
+    default: Criteria | None
+    paths: tuple[tuple[str, Criteria], ...]
+    all: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        return f"split to {', '.join(self.routes)}"
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        given = [criteria for _, criteria in self.paths] + ([self.default] if self.default else [])
+        return tuple(dict.fromkeys(name for criteria in given for name in criteria.fields))
+
+    @property
+    def routes(self) -> tuple[str, ...]:
+        return (*self.all, *(stream for stream, _ in self.paths))
+
+
+@dataclass(frozen=True, kw_only=True)
+class To(Operation):
+    """Sends what has come so far to other streams, and goes on."""
+
+    streams: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        return f"to {', '.join(self.streams)}"
+
+    @property
+    def routes(self) -> tuple[str, ...]:
+        return self.streams
+
+
+@dataclass(frozen=True, kw_only=True)
+class Persist(Operation):
+    """Appends the events to a table of the lake, and goes on."""
+
+    table: str
+
+    @property
+    def label(self) -> str:
+        return f"persist {self.table}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output(Operation):
+    """The stream's standard output: what has come so far is the stream's result; and goes on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateOn(Operation):
+    """Data checks (a `pipelines.quality.Gate`) on the events that pass."""
+
+    gate: Any
+
+    @property
+    def label(self) -> str:
+        return f"gate {self.gate.name}"
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        return tuple(self.gate.fields)
+
+
+EXITS = (To, Split, Persist, Output)
+"""Where events leave a stream."""
+
+
+def routes_of(operations: tuple[Operation, ...]) -> Iterator[tuple[int, int, str]]:
+    """Where a stream sends to: (index of the operation, number of the path, target)."""
+    for index, operation in enumerate(operations):
+        for path, target in enumerate(operation.routes):
+            yield index, path, target
+
+
+def source_order(stream: int, number: int) -> str:
+    """The order of a source's event: by the stream's place in the flow, then by its number in the source, both from 0."""
+    return f"{stream:03d}.{number:012d}"
+
+
+def several_order(order: str, number: int) -> str:
+    """The order of the n-th event (from 0) that `each` made of one event, where it gave a list."""
+    return f"{order}.{number:06d}"
+
+
+def sent_order(order: str, stream: int, operation: int, path: int) -> str:
+    """The order of an event in the stream that it was sent to.
+
+    One event may reach a stream along several ways at one clock: the sender that the flow defines first comes first.
+
+    Args:
+        order: in the stream that sends.
+        stream: the sending stream's place in the flow.
+        operation: the index of its `to` or `split`.
+        path: the number of the path (`Operation.routes`).
+    """
+    return f"{order}/{stream:03d}.{operation:03d}.{path:03d}"

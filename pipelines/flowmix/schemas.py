@@ -1,0 +1,131 @@
+"""Which fields a stream has before and after each operation, as far as the definition says it: without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.errors import FieldError
+from pipelines.flowmix.definition import Feed, Schema
+from pipelines.flowmix.operations import Each, Operation, Select, Stateful
+from pipelines.windows.operations import AggregateWindow, CollectWindow, JoinWindow
+
+_WIDTHS = ("tinyint", "smallint", "int", "bigint", "float", "double")
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What comes into the stream `target` along one way: from another stream, or from its own source (`feed` is None).
+
+    `known` says whether the schema is: a stream whose feeders stand below it does not know its fields yet.
+    """
+
+    target: str
+    feed: Feed | None
+    known: bool
+    schema: Schema | None
+
+
+def by_stream(ways: Iterable[Sent]) -> dict[str, Schema | None]:
+    """What each stream sends, all its ways together; a stream's own source counts as itself."""
+    found: dict[str, list[Schema | None]] = {}
+    for way in ways:
+        found.setdefault(way.feed.stream if way.feed else way.target, []).append(way.schema)
+    return {name: union(schemas) for name, schemas in found.items()}
+
+
+def require_fields(where: str, operation: Operation, schema: Schema | None) -> None:
+    """Every field that an operation names is there; an open stream (None) may have any.
+
+    Raises:
+        FieldError: at the first that is not.
+    """
+    if schema is None:
+        return
+    for name in operation.named:
+        if name not in schema and name.split(".")[0].strip("`") not in schema:
+            raise FieldError(f"{where}: {operation.label.split()[0]}", name, tuple(schema))
+
+
+def after(operation: Operation, schema: Schema | None, sides: Mapping[str, Schema | None]) -> Schema | None:
+    """The fields behind an operation.
+
+    Args:
+        operation: one of a stream.
+        schema: the fields before it; None: open.
+        sides: what each feeding stream sends, for joins.
+    """
+    if isinstance(operation, Select):
+        known = schema or {}
+        return {name: known.get(name) for name in operation.fields}
+    if isinstance(operation, Each):
+        return dict(operation.schema) if operation.schema else None
+    if not isinstance(operation, Stateful):
+        return schema
+    if isinstance(operation.operation, AggregateWindow | CollectWindow):
+        known = schema or {}
+        return {**{name: known.get(name) for name in operation.partition}, **made(operation.operation, schema)}
+    if isinstance(operation.operation, JoinWindow) and schema is not None:
+        return joined(operation, schema, sides)
+    return schema
+
+
+def made(window: Any, schema: Schema | None) -> dict[str, str | None]:
+    """The fields that an aggregate or a collect makes, in order (a name may not be there twice: see `outputs_of`)."""
+    return dict(outputs_of(window, schema))
+
+
+def outputs_of(window: Any, schema: Schema | None) -> list[tuple[str, str | None]]:
+    """The outputs of an aggregate or a collect with their types, in order."""
+    if isinstance(window, CollectWindow):
+        return [(window.field, _array_of_struct(schema))]
+    return [output for one in window.aggregators for output in one.returns(schema or {})]
+
+
+def joined(operation: Stateful, schema: Schema, sides: Mapping[str, Schema | None]) -> Schema:
+    """The fields of two joined events: a field that both sides have may get several values, so it becomes an array.
+
+    The key fields do not: they are equal on both sides.
+    """
+    left, right = (sides.get(side, schema) or {} for side in (operation.operation.left, operation.operation.right))
+    both = set(left) & set(right) - set(operation.partition)
+    return {name: several(kind) if name in both else kind for name, kind in schema.items()}
+
+
+def several(kind: str | None) -> str | None:
+    """The type of a field of several values."""
+    return kind if kind is None or kind.startswith("array<") else f"array<{kind}>"
+
+
+def union(schemas: Iterable[Schema | None]) -> Schema | None:
+    """The fields of a stream into which several lead: a field of one of them is a field of it; one open, all open."""
+    found: dict[str, str | None] = {}
+    for schema in schemas:
+        if schema is None:
+            return None
+        for name, kind in schema.items():
+            found[name] = kind if name not in found else common(found[name], kind)
+    return found
+
+
+def common(one: str | None, other: str | None) -> str | None:
+    """The type that holds the values of both, None where only Spark can tell."""
+    if one == other:
+        return one
+    if one in _WIDTHS and other in _WIDTHS:
+        return _WIDTHS[max(_WIDTHS.index(one), _WIDTHS.index(other))]
+    if one and other and "array<" in (one[:6], other[:6]):
+        inner = common(_item(one), _item(other))
+        return f"array<{inner}>" if inner else None
+    return None
+
+
+def _item(kind: str) -> str:
+    return kind[6:-1] if kind.startswith("array<") else kind
+
+
+def _array_of_struct(schema: Schema | None) -> str | None:
+    if not schema or not all(schema.values()):
+        return None
+    return f"array<struct<{', '.join(f'`{name}`: {kind}' for name, kind in schema.items())}>>"

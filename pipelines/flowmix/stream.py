@@ -1,0 +1,307 @@
+"""FlowStream: the fluent half of the Flowmix API. Every line is checked when it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pipelines.errors import DuplicateFieldError, FlowError
+from pipelines.flowmix import operations as ops
+from pipelines.flowmix import windows_of
+from pipelines.flowmix.conditions import as_criteria
+from pipelines.flowmix.criteria import Criteria
+from pipelines.flowmix.definition import Feed, Schema, StreamDefinition
+from pipelines.flowmix.schemas import Sent, after, by_stream, outputs_of, require_fields, union
+from pipelines.graph.fields import checked_name, distinct, parse_ddl
+from pipelines.graph.nodes import CodeLocation
+from pipelines.windows.event import Event
+from pipelines.windows.operations import AggregateWindow, CollectWindow
+from pipelines.windows.policy import Policy
+
+if TYPE_CHECKING:
+    from pipelines.flowmix.flow import Flow
+
+OutputOfEach = Event | Mapping[str, Any] | Sequence[Event | Mapping[str, Any]] | None
+
+
+class FlowStream:
+    """One stream of a flow while it is written: each operation is added at its end, any kind any number of times.
+
+    A field that the stream cannot have is a FieldError at the line that names it, where the stream has a source or the
+    streams that feed it stand above; otherwise at `build()`, with the line in the text.
+    """
+
+    def __init__(self, flow: Flow, definition: StreamDefinition) -> None:
+        self._flow, self._start = flow, definition
+        self._operations: list[ops.Operation] = []
+        self._sides = flow._sides(definition)
+        # Without a source or a stream above, nothing is known yet.
+        self._known = bool(self._sides) and all(sent.known for sent in self._sides)
+        self._schema: Schema | None = union(sent.schema for sent in self._sides) if self._known else None
+
+    # What events are kept, and how they look
+
+    def select(self, *fields: str) -> FlowStream:
+        """Keep only these fields; id and timestamp stay. An event that has none of them goes no further (rules 4).
+
+        Raises:
+            FieldError: for a field that the stream does not have.
+            FlowError: without a field.
+        """
+        available = self._schema
+        kept = [one for one in _names(fields) if one not in ("id", "timestamp") or (available and one in available)]
+        if not kept:
+            self._refuse("Selector operator needs to select at least 1 field")
+        return self._add(ops.Select(fields=distinct(kept), at=self._flow._here()))
+
+    def filter(self, criteria: Any) -> FlowStream:
+        """Keep the events for which it is true: SQL text, `eq(...)` and the like, a callable of Columns, `python(...)`.
+
+        Raises:
+            FlowError: without criteria.
+            FunctionError: for what is not criteria.
+        """
+        if criteria is None:
+            self._refuse("Filter operator needs a filter")
+        return self._add(ops.Filter(criteria=self._criteria("filter", criteria), at=self._flow._here()))
+
+    def each(self, function: Callable[[Event], OutputOfEach], schema: str | None = None) -> FlowStream:
+        """Replace each event by what a Python function makes of it: None (nothing), an event, or a list of events.
+
+        A dict keeps the id and the timestamp of the event that came in; so do all dicts of a list.
+
+        Args:
+            function: called with an `Event`.
+            schema: the fields of what it makes, as DDL. Without it the fields are not known: anything may be named
+                behind it, and the Spark engines refuse the flow.
+        """
+        if not callable(function):
+            self._refuse(f"Each operator needs a function; got {function!r}", hint="each(lambda event: ...)")
+        fields = parse_ddl(schema) if schema is not None else ()
+        return self._add(ops.Each(function=function, schema=fields, at=self._flow._here()))
+
+    def partition(self, *fields: str) -> FlowStream:
+        """Give every window operation that follows a window for each value of these fields; without fields one for all."""
+        return self._add(ops.Partition(fields=distinct(_names(fields)), at=self._flow._here()))
+
+    # Windows (rules 5)
+
+    def aggregate(
+        self,
+        *aggregators: Any,
+        trigger: Policy | None = None,
+        evict: Policy | None = None,
+        clear_on_trigger: bool = False,
+        window_evict_millis: int = windows_of.HOUR,
+    ) -> FlowStream:
+        """Aggregate the events of a window; emits when the trigger says so (rules 5.1).
+
+        Args:
+            aggregators: what to make: `Count()`, `Sum("v", "total")`, ...
+            trigger: when to emit.
+            evict: which events leave the window.
+            clear_on_trigger: whether the window is emptied after it was emitted.
+            window_evict_millis: a window to which nothing was added for so long (ms) is forgotten.
+
+        Raises:
+            FlowError: if an aggregator or a policy is missing.
+            FieldError: for an input that the stream does not have.
+            DuplicateFieldError: if two outputs have one name, or one has that of a partition field.
+        """
+        window = windows_of.aggregate_window(
+            aggregators, trigger, evict, clear_on_trigger, window_evict_millis, self._refuse
+        )
+        inputs = [name for one in aggregators for name in _names((getattr(one, "field", None) or (),))]
+        return self._stateful(window, inputs)
+
+    def collect(
+        self,
+        *,
+        trigger: Policy | None = None,
+        evict: Policy | None = None,
+        clear_on_trigger: bool = False,
+        field: str = "events",
+        window_evict_millis: int = windows_of.HOUR,
+    ) -> FlowStream:
+        """Emit the events of a window as one event, whose `field` is their list. Arguments and errors as of `aggregate`."""
+        return self._stateful(
+            windows_of.collect_window(trigger, evict, clear_on_trigger, field, window_evict_millis, self._refuse), ()
+        )
+
+    def sort(
+        self,
+        *fields: str,
+        progressive: int | None = None,
+        tumbling: Policy | None = None,
+        top_n: int | None = None,
+        trigger: Policy | None = None,
+        flush: bool = False,
+        window_evict_millis: int = windows_of.HOUR,
+    ) -> FlowStream:
+        """Sort the events of a window by fields, `"v"` or `"v desc"` (rules 5.3). One of the three:
+
+        Args:
+            fields: the first counts most. An absent field comes last.
+            progressive: a sorted window of so many events that emits on every event.
+            tumbling: emits all its events, sorted, when this policy says so, and begins anew.
+            top_n: emits the first so many events in that order when `trigger` says so.
+            trigger: for `top_n`.
+            flush: for `top_n`: begin anew after it was emitted.
+            window_evict_millis: as of `aggregate`.
+
+        Raises:
+            FlowError: if the fields, the way or the trigger are missing.
+        """
+        window = windows_of.sort_window(
+            _names(fields), progressive, tumbling, top_n, trigger, flush, window_evict_millis, self._refuse
+        )
+        return self._stateful(window, [name for name, _ in window.by])
+
+    def switch(
+        self, *, open: Policy | None = None, evict: Policy | None = None, close: Policy | None = None
+    ) -> FlowStream:
+        """Let events pass until `open` says stop, then none until `close` says go on (the original's stop gate, rules 5.4).
+
+        Args:
+            open: when to stop.
+            evict: which events leave the window that `open` looks at.
+            close: when to go on.
+        """
+        return self._stateful(windows_of.switch_window(open, evict, close, self._refuse), ())
+
+    def join(self, left: str, right: str, evict: Policy | None = None) -> FlowStream:
+        """Join each event of `right` with the stored events of `left` (rules 4): both streams lead to this one.
+
+        Args:
+            left: the stream whose events are stored.
+            right: the stream whose events are joined with them. Both send here with `to` or `split`; this stream's own
+                name stands for its own source.
+            evict: which stored events leave.
+        """
+        return self._stateful(windows_of.join_window(left, right, evict, self._refuse), ())
+
+    # Where events go
+
+    def split(
+        self, *, default: Any = None, paths: Mapping[str, Any] | None = None, all: str | Sequence[str] = ()
+    ) -> FlowStream:
+        """Send each event along every path whose criteria hold (rules 4, split).
+
+        Args:
+            default: which events go on along this stream; None: none do.
+            paths: criteria by stream.
+            all: streams that get every event.
+
+        Raises:
+            FlowError: without a path, or for a path without criteria or stream.
+        """
+        given = dict(paths or {})
+        if any(criteria is None or not stream for stream, criteria in given.items()):
+            self._refuse(
+                "Each path in the split operator must have both a non-null filter and destination stream name."
+            )
+        every = _names((all,))
+        if not given and not every and default is None:
+            self._refuse("Split operator needs at least one path", hint="split(paths={stream: criteria})")
+        found = tuple((checked_name("stream", to), self._criteria("split", one)) for to, one in given.items())
+        first = None if default is None else self._criteria("split", default)
+        targets = tuple(checked_name("stream", name) for name in every)
+        return self._add(ops.Split(default=first, paths=found, all=targets, at=self._flow._here()))
+
+    def to(self, *streams: str) -> FlowStream:
+        """Send what has come so far to other streams, which may be defined later, and go on."""
+        found = tuple(checked_name("stream", name) for name in _names(streams))
+        if not found:
+            self._refuse("to: names no stream")
+        return self._add(ops.To(streams=found, at=self._flow._here()))
+
+    def output(self) -> FlowStream:
+        """Make what has come so far the stream's standard output, under the stream's name, and go on.
+
+        Raises:
+            FlowError: if the stream has one.
+        """
+        self._flow._claim_result(self.name, "the standard output of this stream", self._refuse)
+        return self._add(ops.Output(at=self._flow._here()))
+
+    def persist(self, table: str) -> FlowStream:
+        """Append what has come so far to a table of the lake, and go on.
+
+        Raises:
+            FlowError: if another operation writes the table.
+        """
+        self._flow._claim_result(checked_name("table", table), "this table", self._refuse)
+        return self._add(ops.Persist(table=table, at=self._flow._here()))
+
+    def gate(self, *checks: Any, name: str | None = None) -> FlowStream:
+        """Put data checks here: `gate(warn(...), drop(...), fail(...), name=...)` or `gate(Gate(...))`, as in a topology."""
+        from pipelines.quality import Gate
+
+        gate = checks[0] if len(checks) == 1 and isinstance(checks[0], Gate) else None
+        gate = gate or Gate(name or self._flow._next_gate_name(), tuple(checks))
+        self._flow._claim_gate(gate.name, self._refuse)
+        return self._add(ops.GateOn(gate=gate, at=self._flow._here()))
+
+    # The rest of the flow
+
+    def stream(self, name: str, source: Any = None, **options: Any) -> FlowStream:
+        """Begin the next stream: as `Flow.stream`."""
+        return self._flow.stream(name, source, **options)
+
+    def build(self) -> Flow:
+        """The flow, checked and frozen: as `Flow.build`."""
+        return self._flow.build()
+
+    @property
+    def name(self) -> str:
+        """The stream's name."""
+        return self._start.name
+
+    @property
+    def fields(self) -> tuple[str, ...] | None:
+        """The fields behind the last operation; None if they are not known here."""
+        return tuple(self._schema) if self._known and self._schema is not None else None
+
+    def _stateful(self, window: Any, inputs: Sequence[str]) -> FlowStream:
+        partitions = [one for one in self._operations if isinstance(one, ops.Partition)]
+        if not partitions:  # as the original: one window for everything (rules 2)
+            self.partition()
+        key = partitions[-1].fields if partitions else ()
+        operation = ops.Stateful(operation=window, partition=key, inputs=distinct(inputs), at=self._flow._here())
+        if isinstance(window, AggregateWindow | CollectWindow):
+            require_fields(self._where(operation.at), operation, self._schema if self._known else None)
+            names = [*key, *(name for name, _ in outputs_of(window, self._schema))]
+            for number, name in enumerate(names):
+                if name.lower() in [other.lower() for other in names[:number]]:
+                    raise DuplicateFieldError(f"{self._where(operation.at)}: {operation.label}", name, names)
+        return self._add(operation)
+
+    def _criteria(self, operation: str, given: Any) -> Criteria:
+        return as_criteria(operation, given, self.fields)
+
+    def _add(self, operation: ops.Operation) -> FlowStream:
+        self._flow._refuse_if_built(self.name)
+        if self._known:
+            require_fields(self._where(operation.at), operation, self._schema)
+            self._schema = after(operation, self._schema, by_stream(self._sides))
+        elif isinstance(operation, ops.Each) and operation.schema:
+            self._known, self._schema = True, dict(operation.schema)
+        self._operations.append(operation)
+        for path, target in enumerate(operation.routes):
+            feed = Feed(self.name, len(self._operations) - 1, path)
+            self._flow._sent.append(Sent(target, feed, self._known, self._schema))
+        return self
+
+    def _where(self, at: CodeLocation) -> str:
+        return f'flow "{self._flow.name}", stream "{self.name}", at {at}'
+
+    def _refuse(self, problem: str, hint: str = "") -> NoReturn:
+        raise FlowError(self._flow.name, problem, stream=self.name, at=self._flow._here(), hint=hint)
+
+
+def _names(given: Sequence[Any]) -> list[str]:
+    """Names given one by one or as a list."""
+    found: list[str] = []
+    for one in given:
+        found += [one] if isinstance(one, str) else list(one)
+    return found

@@ -1,0 +1,62 @@
+"""How two values compare: the one definition that criteria in Python and in Spark share (Flowmix rules 6)."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from decimal import Decimal
+from typing import Any
+
+_NUMBERS = ("tinyint", "smallint", "int", "integer", "bigint", "float", "double", "decimal", "numeric", "real", "long")
+_KINDS = {
+    "number": _NUMBERS,
+    "text": ("string", "varchar", "char"),
+    "boolean": ("boolean",),
+    "binary": ("binary",),
+    "time": ("timestamp",),
+    "date": ("date",),
+}
+
+
+def kind_of(value: Any) -> str:
+    """The kind of a value; only values of one kind can be compared. True is no number, a time is no date."""
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int | float | Decimal):
+        return "number"
+    if isinstance(value, datetime.datetime):
+        return "time"
+    if isinstance(value, datetime.date):
+        return "date"
+    if isinstance(value, bytes | bytearray):
+        return "binary"
+    return "text" if isinstance(value, str) else f"other {type(value).__name__}"
+
+
+def compared(value: Any, other: Any) -> int | None:
+    """-1, 0 or 1: before, equal, after; None for values of different kinds. Not a number equals itself and is the largest."""
+    kind = kind_of(value)
+    if kind != kind_of(other):
+        return None
+    if kind.startswith("other"):
+        return 0 if value == other else None
+    if kind == "number":
+        one_nan, other_nan = (isinstance(v, float) and math.isnan(v) for v in (value, other))
+        if one_nan or other_nan:
+            return int(one_nan) - int(other_nan)
+    if kind == "time":
+        value, other = _utc(value), _utc(other)
+    return int(value > other) - int(value < other)
+
+
+def of_type(value: Any, sql_type: str | None) -> bool:
+    """Whether a value is of the same kind as a column of this Spark SQL type; of an unknown type (None): yes."""
+    if sql_type is None:
+        return True
+    base = sql_type.lower().split("(")[0].strip()
+    base = "timestamp" if base.startswith("timestamp") else base
+    return base in _KINDS.get(kind_of(value), ())
+
+
+def _utc(value: datetime.datetime) -> datetime.datetime:
+    return value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
