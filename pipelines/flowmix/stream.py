@@ -15,7 +15,7 @@ from pipelines.flowmix.schemas import Sent, after, by_stream, outputs_of, requir
 from pipelines.graph.fields import checked_name, distinct, parse_ddl
 from pipelines.graph.nodes import CodeLocation
 from pipelines.windows.event import Event
-from pipelines.windows.operations import AggregateWindow, CollectWindow
+from pipelines.windows.operations import HOUR, AggregateWindow, CollectWindow
 from pipelines.windows.policy import Policy
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class FlowStream:
         trigger: Policy | None = None,
         evict: Policy | None = None,
         clear_on_trigger: bool = False,
-        window_evict_millis: int = windows_of.HOUR,
+        window_evict_millis: int = HOUR,
     ) -> FlowStream:
         """Aggregate the events of a window; emits when the trigger says so (rules 5.1).
 
@@ -121,7 +121,7 @@ class FlowStream:
         evict: Policy | None = None,
         clear_on_trigger: bool = False,
         field: str = "events",
-        window_evict_millis: int = windows_of.HOUR,
+        window_evict_millis: int = HOUR,
     ) -> FlowStream:
         """Emit the events of a window as one event, whose `field` is their list. Arguments and errors as of `aggregate`."""
         return self._stateful(
@@ -136,7 +136,7 @@ class FlowStream:
         top_n: int | None = None,
         trigger: Policy | None = None,
         flush: bool = False,
-        window_evict_millis: int = windows_of.HOUR,
+        window_evict_millis: int = HOUR,
     ) -> FlowStream:
         """Sort the events of a window by fields, `"v"` or `"v desc"` (rules 5.3). One of the three:
 

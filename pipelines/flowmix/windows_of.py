@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from pipelines.graph.fields import checked_name
-from pipelines.windows.operations import AggregateWindow, CollectWindow, JoinWindow, SortWindow, SwitchWindow
+from pipelines.aggregators.window import EventAggregator
+from pipelines.graph.fields import added, checked_name
+from pipelines.windows.operations import (
+    HOUR,
+    AggregateWindow,
+    CollectWindow,
+    JoinWindow,
+    SortWindow,
+    SwitchWindow,
+)
 from pipelines.windows.policy import Policy
 
 Refuse = Callable[..., NoReturn]
 """Raises a FlowError at the user's line: `refuse(problem, hint="")`."""
-
-HOUR = 3_600_000
-"""ms: a window to which nothing was added for so long is forgotten (`window_evict_millis`)."""
 
 
 def aggregate_window(
@@ -30,7 +35,7 @@ def aggregate_window(
             "Aggregator operator needs an aggregator class", hint='aggregate(Count(), ...), aggregate(Sum("v"), ...)'
         )
     for one in aggregators:
-        if isinstance(one, type) or not callable(getattr(one, "accumulator", None)):
+        if not isinstance(one, EventAggregator):
             refuse(
                 f"Aggregator operator needs an aggregator class; got {one!r}",
                 hint="use those of pipelines.flowmix (with brackets: Count()), or a subclass of WindowAggregator",
@@ -50,7 +55,7 @@ def collect_window(
     _policy(trigger, "Collect operator needs to have trigger policy and threshold", refuse)
     _policy(evict, "Collect operator needs to have eviction policy and threshold", refuse)
     _millis(window_evict_millis, refuse)
-    checked_name("field", field)
+    added("collect", field, ())
     return CollectWindow(
         trigger, evict, clear_on_trigger=clear_on_trigger, field=field, window_evict_millis=window_evict_millis
     )
@@ -92,7 +97,7 @@ def sort_window(
     if flush and mode != "top_n":
         refuse(f"Sort operator: flush goes with top_n, not with {mode}")
     _millis(window_evict_millis, refuse)
-    return SortWindow(by, mode, size, trigger, flush, window_evict_millis=window_evict_millis)  # type: ignore[arg-type]
+    return SortWindow(by, mode, size, trigger, flush, window_evict_millis)  # type: ignore[arg-type]
 
 
 def switch_window(open: Any, evict: Any, close: Any, refuse: Refuse) -> SwitchWindow:
@@ -120,15 +125,13 @@ def _policy(given: Any, problem: str, refuse: Refuse) -> None:
 
 
 def _millis(given: Any, refuse: Refuse) -> None:
-    if not isinstance(given, int) or isinstance(given, bool) or given < 0:
-        refuse(f"window_evict_millis is a whole number of milliseconds, 0 or more; got {given!r}")
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        refuse(f"window_evict_millis is a positive whole number of milliseconds; got {given!r}")
 
 
 def _sort_key(text: Any, refuse: Refuse) -> tuple[str, bool]:
     """`"v"`, `"v asc"` or `"v desc"` as (field, descending)."""
     parts = text.split() if isinstance(text, str) else []
-    if len(parts) == 1 and parts[0]:
-        return parts[0], False
-    if len(parts) == 2 and parts[1].lower() in ("asc", "desc"):
-        return parts[0], parts[1].lower() == "desc"
-    refuse(f'Sort operator needs at least one field name to sort by; {text!r} is not "field" or "field desc"')
+    if len(parts) not in (1, 2) or (len(parts) == 2 and parts[1].lower() not in ("asc", "desc")):
+        refuse(f'Sort operator needs at least one field name to sort by; {text!r} is not "field" or "field desc"')
+    return parts[0], parts[-1].lower() == "desc" and len(parts) == 2
