@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pipelines.testing.engines import query_topology, run_topology
+    from pipelines.testing.flows import run_flow
     from pipelines.testing.reference import ReferenceEngine
 
 TICK: Final = "TICK"
 """One second of the clock, in the script of an event flow."""
 
-__all__ = ["TICK", "ReferenceEngine", "query_topology", "run_topology"]
+__all__ = ["TICK", "ReferenceEngine", "query_topology", "run_flow", "run_topology"]
 
 # Loaded on first use: a topology's definition may import TICK without the engines.
 _LAZY = {
     "ReferenceEngine": "pipelines.testing.reference",
     "query_topology": "pipelines.testing.engines",
+    "run_flow": "pipelines.testing.flows",
     "run_topology": "pipelines.testing.engines",
 }
 

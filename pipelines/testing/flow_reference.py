@@ -1,0 +1,192 @@
+"""The reference engine of flows: an interpreter in plain Python, which says what the Spark engines must give.
+
+It is written to be read: stream after stream, each behind those that feed it, and in a stream operation after operation over
+the whole ordered list of events. Windows are those of `pipelines.windows`, one event after the other. Only SQL text, callables
+of Columns and gates are left to Spark, a step at a time.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pipelines.errors import FunctionError
+from pipelines.flowmix import operations as ops
+from pipelines.flowmix.contexts import window_context
+from pipelines.flowmix.criteria import Combined, Criteria
+from pipelines.flowmix.definition import Schema, StreamDefinition
+from pipelines.flowmix.flow import Flow
+from pipelines.planner.plain import Table
+from pipelines.testing.flow_script import Item, Script, read_script
+from pipelines.testing.spark_step import SparkStep
+from pipelines.windows.event import Event
+from pipelines.windows.keyed import KeyedWindows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Results = dict[str, list[Event]]
+
+
+class FlowReference:
+    """Runs one script through a flow.
+
+    Args:
+        flow: a built flow; its sources are not read.
+        clock: "event" or "processing"; None: the flow's own.
+        spark: for expressions that only Spark can evaluate; None: the active session, if one is needed.
+    """
+
+    def __init__(self, flow: Flow, clock: str | None = None, spark: SparkSession | None = None) -> None:
+        self._flow, self._clock, self._spark = flow, clock or flow.clock, SparkStep(spark)
+        self._inbox: dict[str, list[Item]] = defaultdict(list)
+        self._results: dict[str, list[Item]] = {}
+        self._end = 0
+
+    def run(self, script: Script) -> Results:
+        """What each output (by the stream's name) and each table received, in the order of (clock, order)."""
+        self._results = {name: [] for name in (*self._flow.outputs, *self._flow.tables)}
+        entries = read_script(self._flow, script, self._clock, self._source_sql)
+        self._end = entries.end
+        for stream in self._flow.in_order:
+            items = entries.items.get(stream.name, []) + self._inbox.pop(stream.name, [])
+            self._run_stream(stream, _sorted(items))
+        return {name: [event for event, _, _ in _sorted(items)] for name, items in self._results.items()}
+
+    def _run_stream(self, stream: StreamDefinition, items: list[Item]) -> None:
+        for index, operation in enumerate(stream.operations):
+            items = self._run_operation(stream, index, operation, items)
+
+    def _run_operation(
+        self, stream: StreamDefinition, index: int, operation: ops.Operation, items: list[Item]
+    ) -> list[Item]:
+        """What goes on along the stream."""
+        schema = stream.schema_at(index)
+        if isinstance(operation, ops.Select):
+            return _select(operation, items)
+        if isinstance(operation, ops.Filter):
+            return self._passing(operation.criteria, items, schema, operation.label)
+        if isinstance(operation, ops.Each):
+            return [made for item in items for made in _each(operation, item)]
+        if isinstance(operation, ops.Stateful):
+            windows = KeyedWindows(operation.operation, window_context(self._flow, stream, index))
+            return windows.feed(items, self._end)
+        if isinstance(operation, ops.GateOn):
+            return self._gated(operation.gate, items, schema)
+        if isinstance(operation, ops.To):
+            for path, target in enumerate(operation.streams):
+                self._send(stream, index, path, target, items)
+        if isinstance(operation, ops.Split):
+            return self._split(stream, index, operation, items)
+        if isinstance(operation, ops.Output):
+            self._results[stream.name] += items
+        if isinstance(operation, ops.Persist):
+            self._results[operation.table] += items
+        return items  # a partition says only which windows what follows has
+
+    def _split(self, stream: StreamDefinition, index: int, operation: ops.Split, items: list[Item]) -> list[Item]:
+        """Every path whose criteria hold gets the event, and this stream if the default holds (Flowmix rules 4, split)."""
+        schema = stream.schema_at(index)
+        for path, target in enumerate(operation.routes):
+            criteria = None if path < len(operation.all) else operation.paths[path - len(operation.all)][1]
+            passing = items if criteria is None else self._passing(criteria, items, schema, operation.label)
+            self._send(stream, index, path, target, passing)
+        return [] if operation.default is None else self._passing(operation.default, items, schema, operation.label)
+
+    def _send(self, stream: StreamDefinition, index: int, path: int, target: str, items: Sequence[Item]) -> None:
+        """Into another stream, where the events are told by the stream that sent them."""
+        for event, now, order in items:
+            sent = Event(event, event.id, event.timestamp, stream.name)
+            self._inbox[target].append((sent, now, ops.sent_order(order, stream.index, index, path)))
+
+    def _passing(self, criteria: Criteria, items: list[Item], schema: Schema | None, label: str) -> list[Item]:
+        answers = self._answers(criteria, items, schema, label)
+        return [item for item, holds in zip(items, answers, strict=True) if holds]
+
+    def _answers(self, criteria: Criteria, items: list[Item], schema: Schema | None, label: str) -> list[bool]:
+        if criteria.plain:
+            return [criteria.matches(event) for event, _, _ in items]
+        if isinstance(criteria, Combined):
+            parts = [self._answers(part, items, schema, label) for part in criteria.parts]
+            return [criteria.combine([part[i] for part in parts]) for i in range(len(items))]
+        table = _table(items, schema, criteria.fields)
+        types = {field: table.type_or_guess(field) for field in table.fields}
+        found = self._evaluated(table, lambda *_: criteria.column(types), label)
+        return [value is True for value in found]
+
+    def _source_sql(self, stream: StreamDefinition, sql: str, rows: list[dict[str, Any]]) -> list[Any]:
+        return self._evaluated(_rows_table(rows, stream.source_schema, ()), sql, f"{stream.name}: {sql}")
+
+    def _evaluated(self, table: Table, expression: Any, label: str) -> list[Any]:
+        if not table.rows:
+            return []
+        return [rows[0][0] for rows in self._spark.evaluate(table, expression, ("value",), label).rows]
+
+    def _gated(self, gate: Any, items: list[Item], schema: Schema | None) -> list[Item]:
+        """All events of a run are one batch. The rows' tasks carry their numbers through the gate."""
+        if not items:
+            return items
+        table = _table(items, schema, gate.fields).dealt(range(len(items)))
+        kept = self._spark.pass_gate(gate, table, "the script")
+        return [items[kept.task_of(row)] for row in range(len(kept.rows))]
+
+
+def _sorted(items: Sequence[Item]) -> list[Item]:
+    return sorted(items, key=lambda item: item[1:])
+
+
+def _select(operation: ops.Select, items: list[Item]) -> list[Item]:
+    """Id and timestamp stay; an event that has none of the fields goes no further (Flowmix rules 4, select)."""
+    found = []
+    for event, now, order in items:
+        kept = event.with_fields({name: event[name] for name in operation.fields if name in event})
+        if kept:
+            found.append((kept, now, order))
+    return found
+
+
+def _each(operation: ops.Each, item: Item) -> list[Item]:
+    """What a function makes of an event, in order; a dict keeps the event's id and time (Flowmix rules 4, each)."""
+    event, now, order = item
+    given = operation.function(event)
+    if given is None:
+        return []
+    if isinstance(given, Mapping):
+        return [(_made(operation, event, given), now, order)]
+    if not (isinstance(given, list | tuple) or inspect.isgenerator(given)):
+        raise FunctionError(operation.label, f"gives {given!r}; an event, a dict, a list of them or None was expected")
+    return [(_made(operation, event, one), now, ops.several_order(order, n)) for n, one in enumerate(given)]
+
+
+def _made(operation: ops.Each, event: Event, given: Any) -> Event:
+    if not isinstance(given, Mapping):
+        raise FunctionError(operation.label, f"gives {given!r}; an event, a dict, a list of them or None was expected")
+    if unknown := [name for name in given if operation.schema and name not in dict(operation.schema)]:
+        raise FunctionError(
+            operation.label, f"gives {', '.join(unknown)}; its schema has: {', '.join(dict(operation.schema))}"
+        )
+    made = given if isinstance(given, Event) else event.with_fields(given)
+    return Event(made, made.id, made.timestamp, event.stream)
+
+
+def _table(items: Sequence[Item], schema: Schema | None, named: Sequence[str]) -> Table:
+    return _rows_table([dict(event) for event, _, _ in items], schema, named)
+
+
+def _rows_table(rows: Sequence[Mapping[str, Any]], schema: Schema | None, named: Sequence[str]) -> Table:
+    """Rows as a table: of an open stream with the fields that are there or named."""
+    if schema is None:
+        found = dict.fromkeys([*(name for row in rows for name in row), *named])
+        schema = dict.fromkeys(found)
+    fields = tuple(schema)
+    values = tuple(tuple(_fitting(row.get(name), schema[name]) for name in fields) for row in rows)
+    return Table(fields, tuple(schema.values()), values)
+
+
+def _fitting(value: Any, kind: str | None) -> Any:
+    """One value of a field that may have several is a list of one for Spark."""
+    if kind is not None and kind.startswith("array<") and value is not None and not isinstance(value, list | tuple):
+        return [value]
+    return value

@@ -1,0 +1,70 @@
+"""One call that runs a script of events through a flow on any of the three engines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from pipelines.errors import DefinitionError, FlowError
+from pipelines.testing.flow_reference import FlowReference
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipelines.flowmix.flow import Flow
+    from pipelines.windows.event import Event
+
+FlowEngine = Literal["reference", "batch", "stream"]
+
+
+def run_flow(
+    flow: Flow,
+    script: Mapping[str, Sequence[Any]],
+    *,
+    engine: FlowEngine = "reference",
+    clock: str | None = None,
+    spark: SparkSession | None = None,
+) -> dict[str, list[Event]]:
+    """What each output and each table of a flow receives from a script of events.
+
+    ```python
+    run_flow(flow, {"departures": [{"origin": "EWR", "dep_delay": 20.0}, TICK]}, clock="processing")
+    ```
+
+    A script holds, by the name of a stream with a source, events (dicts; `id` and `timestamp` in ms are optional) and one-second
+    `TICK`s, in order. Its clock starts at 0 ms; an event without a timestamp gets the script's clock. At its end all streams
+    stand at the latest time of all. Of events of different streams at the same clock those of the stream that the flow defines
+    first come first.
+
+    - `reference`: plain Python;
+    - `batch`: a real bounded run on Spark; `stream`: a real stream. Both in event time.
+
+    Args:
+        flow: a built flow. Its sources are not read.
+        script: by stream.
+        engine: which engine.
+        clock: "event" or "processing"; None: the flow's own.
+        spark: the session; None: the active one. The reference engine asks for it only if an expression needs Spark.
+
+    Returns:
+        By the name of a stream with a standard output, or of a table, its events in order. An event is a dict of its fields
+        with `.id` and `.timestamp`; a field may hold a list of several values.
+
+    Raises:
+        DefinitionError: for an engine that there is not.
+        FlowError: if the flow is not built, or the script names a stream without a source.
+        FieldError: if an event of the script has a field that the source does not.
+    """
+    if engine not in get_args(FlowEngine):
+        raise DefinitionError(f'no engine "{engine}"; there are: {", ".join(get_args(FlowEngine))}')
+    if not flow.built:
+        raise FlowError(flow.name, "the flow is not built", hint="end its definition with .build()")
+    if engine == "reference":
+        return FlowReference(flow, clock, spark).run(script)
+    if (clock or flow.clock) != "event":
+        raise FlowError(
+            flow.name, f'engine "{engine}" of the test kit runs in event time only', hint='use engine="reference"'
+        )
+    from pipelines.testing.flow_engines import run_on_spark
+
+    return run_on_spark(flow, script, engine)
