@@ -109,6 +109,19 @@ class FunctionError(DefinitionError):
         super().__init__(f"{operation}: {reason}", hint=hint)
 
 
+class AggregationError(TrideltaError):
+    """An aggregator of an event window met a value, or is given a field, of a type that it cannot take (Flowmix rules 5.2)."""
+
+    def __init__(self, aggregator: str, field: str, value: object, kind: str | None = None) -> None:
+        self.aggregator, self.field, self.value = aggregator, field, value
+        self.type = kind or type(value).__name__
+        shown = f"of type {self.type}" if kind else f"{value!r} of type {self.type}"
+        super().__init__(
+            f'{aggregator}("{field}"): Problem converting value {shown}: it takes numbers',
+            hint="cast the field before the window, for instance with each(...) or in the source's schema",
+        )
+
+
 class ParallelismError(DefinitionError):
     """Bolts that must have as many tasks as each other cannot: a state fixes a number that is not possible (rule 3.9).
 

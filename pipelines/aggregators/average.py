@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipelines.aggregators.base import ColumnAggregator
+from pipelines.aggregators.values import Mean
+from pipelines.aggregators.window import EventAggregator, Types, numeric_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
 
-class Average(ColumnAggregator):
+class Average(ColumnAggregator, EventAggregator):
     """Mean of the non-null values of one field, as double; null if there are none.
 
     A mean of means is wrong, so the partial value is `struct<sum, count bigint>`: sums of integers stay exact, and the
     division happens once, when the state is read.
+
+    In an event flow `Average("v", "mean")`; the output is "avg" unless named, and of none it is 0.0 (Flowmix rules 5.2).
     """
+
+    default_output: ClassVar[str] = "avg"
+
+    def accumulator(self) -> Mean:
+        return Mean("Average", str(self.field))
+
+    def result_types(self, types: Types) -> list[tuple[str, str | None]]:
+        numeric_type("Average", str(self.field), types)
+        return [(self.named, "double")]
 
     def init(self, *values: Any) -> dict[str, Any]:
         return {"sum": values[0] or 0, "count": 0 if values[0] is None else 1}

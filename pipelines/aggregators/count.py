@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipelines.aggregators.base import ColumnAggregator
+from pipelines.aggregators.window import Accumulator, EventAggregator, Types
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
 
-class Count(ColumnAggregator):
+class Count(ColumnAggregator, EventAggregator):
     """Number of tuples, as bigint (Trident rules 1.3: init 1, zero 0). Takes no input field.
 
-    In an event flow `Count("n")` names the output; here both forms are taken.
+    In an event flow `Count("n")` names the output, "count" unless named; with `field` only events that have it count.
     """
 
     arity: ClassVar[int] = 0
+    default_output: ClassVar[str] = "count"
 
-    def __init__(self, output: str | None = None) -> None:
-        super().__init__(None, output)
+    def __init__(self, output: str | None = None, *, field: str | None = None) -> None:
+        super().__init__(field, output)
+
+    def accumulator(self) -> Accumulator:
+        return _Events() if self.field is None else _Having(str(self.field))
+
+    def result_types(self, types: Types) -> list[tuple[str, str | None]]:
+        return [(self.named, "bigint")]
+
+    def check(self) -> None:
+        """It needs no field."""
 
     def init(self, *values: Any) -> int:
         return 1
@@ -42,3 +54,44 @@ class Count(ColumnAggregator):
 
     def fold_sql(self, column: str) -> str:
         return f"sum({column})"
+
+
+class _Events(Accumulator):
+    """How many events."""
+
+    fields: tuple[str, ...] | None = ()
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def added(self, event: Mapping[str, Any]) -> None:
+        self._count += 1
+
+    def evicted(self, event: Mapping[str, Any]) -> None:
+        self._count -= 1
+
+    def aggregate(self) -> int:
+        return self._count
+
+    def clear(self) -> None:
+        self._count = 0
+
+    def save(self) -> int:
+        return self._count
+
+    def restore(self, state: int) -> None:
+        self._count = state
+
+
+class _Having(_Events):
+    """How many events have the field."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__()
+        self._field, self.fields = field, (field,)
+
+    def added(self, event: Mapping[str, Any]) -> None:
+        self._count += event.get(self._field) is not None
+
+    def evicted(self, event: Mapping[str, Any]) -> None:
+        self._count -= event.get(self._field) is not None

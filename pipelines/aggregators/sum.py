@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipelines.aggregators.base import ColumnAggregator
+from pipelines.aggregators.values import Total
+from pipelines.aggregators.window import WHOLE, EventAggregator, Types, numeric_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
 
-class Sum(ColumnAggregator):
-    """Sum of one field: bigint for integers, double or decimal otherwise. Nulls add nothing; a sum of none is 0."""
+class Sum(ColumnAggregator, EventAggregator):
+    """Sum of one field: bigint for integers, double or decimal otherwise. Nulls add nothing; a sum of none is 0.
+
+    In an event flow `Sum("v", "total")`; the output is "sum" unless named. A sum of floats is exact, rounded once.
+    """
+
+    default_output: ClassVar[str] = "sum"
+
+    def accumulator(self) -> Total:
+        return Total("Sum", str(self.field))
+
+    def result_types(self, types: Types) -> list[tuple[str, str | None]]:
+        kind = numeric_type("Sum", str(self.field), types)
+        if kind is None:
+            return [(self.named, None)]
+        if kind.startswith("dec"):
+            return [(self.named, wider(kind))]
+        return [(self.named, "bigint" if kind in WHOLE else "double")]
 
     def init(self, *values: Any) -> Any:
         return 0 if values[0] is None else values[0]
@@ -34,3 +52,10 @@ class Sum(ColumnAggregator):
 
     def fold_sql(self, column: str) -> str:
         return f"sum({column})"
+
+
+def wider(decimal: str) -> str:
+    """The type of a sum of decimals, as Spark has it: ten digits more, 38 at most."""
+    _, _, inside = decimal.partition("(")
+    precision, _, scale = inside.rstrip(") ").partition(",")
+    return f"decimal({min(38, int(precision or 10) + 10)},{int(scale or 0)})"

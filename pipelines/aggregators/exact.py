@@ -1,0 +1,104 @@
+"""Sums that are exact whatever comes and goes: a window's sum does not drift, and no order of events changes it."""
+
+from __future__ import annotations
+
+import math
+from decimal import Context, Decimal
+from typing import Any, Final
+
+_DECIMALS: Final = Context(prec=200)
+_PENDING: Final = 200
+"""Floats that are summed at once: below that appending is all the work, at the cost of 200 numbers a window."""
+
+
+class ExactSum:
+    """The sum of numbers added and removed: an int of ints, a Decimal of decimals (and ints), else a float.
+
+    A float is the exact sum rounded once, as of `math.fsum`; it does not depend on what was in the window before.
+    """
+
+    __slots__ = ("decimals", "floats", "fraction", "parts", "special", "whole")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Of nothing."""
+        self.whole, self.floats, self.decimals = 0, 0, 0
+        self.parts: list[float] = []
+        self.fraction = Decimal(0)
+        self.special = {"nan": 0, "inf": 0, "-inf": 0}
+
+    def add(self, value: Any, sign: int = 1) -> None:
+        """Add a number, or with sign -1 take it out again."""
+        kind = type(value)
+        if kind is int:
+            self.whole += sign * value
+        elif kind is float:
+            self._add_float(value, sign)
+        elif isinstance(value, Decimal):
+            self.decimals += sign
+            self.fraction = _DECIMALS.add(self.fraction, sign * value) if self.decimals else Decimal(0)
+        else:
+            self.add(int(value) if isinstance(value, int) else float(value), sign)
+
+    def _add_float(self, value: float, sign: int) -> None:
+        self.floats += sign
+        if not math.isfinite(value):
+            self.special["nan" if value != value else str(value)] += sign
+        elif not self.floats:
+            self.parts.clear()
+        else:
+            self.parts.append(sign * value)
+            if len(self.parts) > _PENDING:
+                self.parts = _shortened(self.parts)
+
+    @property
+    def value(self) -> Any:
+        """The sum; 0 of nothing."""
+        if not self.floats:
+            return self.fraction + self.whole if self.decimals else self.whole
+        special = self.special
+        if special["nan"] or (special["inf"] and special["-inf"]):
+            return math.nan
+        if special["inf"] or special["-inf"]:
+            return math.inf if special["inf"] else -math.inf
+        rest = self._floats_of_whole()
+        return fsum([*self.parts, *rest, float(self.fraction)])
+
+    def _floats_of_whole(self) -> list[float]:
+        rest, found = self.whole, []
+        while rest:
+            found.append(float(rest))
+            rest -= int(found[-1])
+        return found
+
+    def save(self) -> list[Any]:
+        """Plain data."""
+        self.parts = _shortened(self.parts)
+        return [self.whole, self.floats, self.parts, self.decimals, self.fraction, self.special]
+
+    def restore(self, state: list[Any]) -> None:
+        """Take what `save` gave."""
+        self.whole, self.floats, parts, self.decimals, self.fraction, special = state
+        self.parts, self.special = list(parts), dict(special)
+
+
+def fsum(values: list[float]) -> float:
+    """The exact sum rounded once; an infinity where it is too great for a float."""
+    try:
+        return math.fsum(values)
+    except OverflowError:
+        return sum(values)
+
+
+def _shortened(parts: list[float]) -> list[float]:
+    """A few floats with exactly the same sum."""
+    rest, found = list(parts), []
+    try:
+        while total := math.fsum(rest):
+            found.append(total)
+            rest.append(-total)
+    except OverflowError:
+        return parts
+    return found

@@ -1,0 +1,62 @@
+"""An order and an identity of any values: of several types too, never an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+OrderKey = tuple[str, Any]
+
+
+def order_key(value: Any) -> OrderKey:
+    """What to sort by: the type's name, then the value. Equal keys are equal values; a key is hashable.
+
+    Whole numbers, floats and decimals are one type; NaN is the greatest number, as in Spark; True is not 1.
+    """
+    kind = type(value)
+    if kind is str:
+        return ("str", value)
+    if kind is int:
+        return ("number", value)
+    if kind is float or kind is Decimal:
+        return ("number", value) if value == value else ("number~nan", 0)
+    return _rare(value)
+
+
+def _rare(value: Any) -> OrderKey:
+    if value is None:
+        return ("", 0)
+    if isinstance(value, bool | bytes):
+        return (type(value).__name__, value)
+    if isinstance(value, int | float):
+        return ("number", value) if value == value else ("number~nan", 0)
+    if isinstance(value, str):
+        return ("str", str(value))
+    if isinstance(value, datetime):
+        return ("datetime with zone", value.timestamp()) if value.tzinfo else ("datetime", value)
+    if isinstance(value, date):
+        return ("date", value)
+    if isinstance(value, dict):
+        return ("dict", tuple(sorted((order_key(name), order_key(item)) for name, item in value.items())))
+    if isinstance(value, set | frozenset):
+        return ("set", tuple(sorted(map(order_key, value))))
+    if isinstance(value, list | tuple):
+        return ("list", tuple(map(order_key, value)))
+    return (type(value).__name__, repr(value))
+
+
+def distinct(values: Iterable[Any]) -> list[Any]:
+    """The different values in order."""
+    found = {order_key(value): value for value in values}
+    return [found[key] for key in sorted(found)]
+
+
+def values_of(value: Any) -> list[Any] | tuple[Any, ...]:
+    """The values of an event's field: none where it is absent, several where it is a list."""
+    if value is None:
+        return ()
+    if isinstance(value, list | tuple):
+        return value
+    return list(value) if isinstance(value, set | frozenset) else (value,)

@@ -1,0 +1,115 @@
+"""Accumulators over the values of one field, for the built-in aggregators."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from pipelines.aggregators.exact import ExactSum
+from pipelines.aggregators.ordering import values_of
+from pipelines.aggregators.window import Accumulator, number
+
+
+class OfField(Accumulator):
+    """Over the values of one field: an event without the field is passed over, each value of a list counts."""
+
+    def __init__(self, name: str, field: str) -> None:
+        self._name, self._field = name, field
+        self.fields = (field,)
+        self.clear()
+
+    def added(self, event: Mapping[str, Any]) -> None:
+        for value in values_of(event.get(self._field)):
+            self.add(value)
+
+    def evicted(self, event: Mapping[str, Any]) -> None:
+        for value in values_of(event.get(self._field)):
+            self.remove(value)
+
+    @abstractmethod
+    def add(self, value: Any) -> None:
+        """A value came."""
+
+    @abstractmethod
+    def remove(self, value: Any) -> None:
+        """The oldest value left."""
+
+
+class Total(OfField):
+    """Sum and number of the values."""
+
+    def __init__(self, name: str, field: str) -> None:
+        self.total, self.count = ExactSum(), 0
+        super().__init__(name, field)
+
+    def added(self, event: Mapping[str, Any]) -> None:
+        value = event.get(self._field)
+        if type(value) is int:
+            self.total.whole += value
+            self.count += 1
+        elif value is not None:
+            super().added(event)
+
+    def add(self, value: Any) -> None:
+        self.total.add(number(self._name, self._field, value))
+        self.count += 1
+
+    def remove(self, value: Any) -> None:
+        self.total.add(value, -1)
+        self.count -= 1
+
+    def clear(self) -> None:
+        self.total.clear()
+        self.count = 0
+
+    def aggregate(self) -> Any:
+        return self.total.value
+
+    def save(self) -> Any:
+        return [self.count, self.total.save()]
+
+    def restore(self, state: Any) -> None:
+        self.count, total = state
+        self.total.restore(total)
+
+
+class Mean(Total):
+    """Sum by number, as a float; 0.0 of none (Flowmix rules 5.2)."""
+
+    def aggregate(self) -> float:
+        total = self.total.value
+        if not self.count:
+            return 0.0
+        return float(total / self.count) if isinstance(total, Decimal) else total / self.count
+
+
+class Kept(Accumulator):
+    """Keeps one entry an event, in order of arrival; the window adds its events again when it is restored."""
+
+    saves = False
+
+    def __init__(self, fields: tuple[str, ...] | None) -> None:
+        self.fields = fields
+        self.entries: deque[Any] = deque()
+
+    @abstractmethod
+    def entry(self, event: Mapping[str, Any]) -> Any:
+        """What to keep of an event."""
+
+    def added(self, event: Mapping[str, Any]) -> None:
+        self.entries.append(self.entry(event))
+
+    def evicted(self, event: Mapping[str, Any]) -> None:
+        self.entries.popleft()
+
+    def clear(self) -> None:
+        self.entries.clear()
+
+    def save(self) -> Any:
+        return list(self.entries)
+
+    def restore(self, state: Any) -> None:
+        self.entries = deque(state)

@@ -1,0 +1,147 @@
+"""A window: what one key of a stateful operation keeps, told of its events and of the clock."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any, Final
+
+from pipelines.aggregators.ordering import distinct, order_key, values_of
+from pipelines.windows.event import Event
+
+SECOND: Final = 1000
+FAR: Final = 1 << 62
+"""A clock that never comes."""
+
+Key = tuple[tuple[Any, ...], ...]
+"""For each partition field its different values in order; none where it is absent (Flowmix rules 4, partition)."""
+
+Fired = tuple[Event, int]
+"""An event that a tick made, and the clock of that tick."""
+
+NOTHING: Final[tuple[Event, ...]] = ()
+
+
+@dataclass(frozen=True)
+class WindowContext:
+    """Where an operation stands.
+
+    Args:
+        flow, stream: their names.
+        operation: the operation's id within the stream, stable over changes of the flow elsewhere.
+        partition: names of the partition fields; none: one window for everything.
+        depth: how many stateful operations lie before it on the longest way from a source. At the same clock what a tick
+            fires here comes before what a tick fired upstream, as the tick does.
+    """
+
+    flow: str
+    stream: str
+    operation: int | str
+    partition: tuple[str, ...] = ()
+    depth: int = 0
+
+    @cached_property
+    def prefix(self) -> str:
+        """The beginning of the ids of its results."""
+        return f"{self.flow}-{self.stream}-{self.operation}"
+
+
+class Window(ABC):
+    """One window. Its clock never goes back. Ticks come at every multiple of a second, before the events at that clock.
+
+    Attributes:
+        wake: a clock before which `advance` has nothing to do (it may have nothing to do then either).
+        entry, raw: for `KeyedWindows`: the clock of its timer, and by what values it is found at once.
+    """
+
+    __slots__ = ("context", "entry", "identity", "key", "raw", "text", "wake")
+
+    def __init__(self, key: Key, context: WindowContext) -> None:
+        self.key, self.context = key, context
+        self.text = key_text(key)
+        self.identity: str | None = None
+        self.raw: list[Any] = []
+        self.wake, self.entry = FAR, FAR
+
+    @abstractmethod
+    def event(self, event: Event, now: int) -> Sequence[Event]:
+        """What an event at clock `now` makes, in order. The ticks up to `now` have been delivered, if `wake` <= `now`."""
+
+    def advance(self, now: int) -> Sequence[Fired]:
+        """What the ticks up to `now` make, in order, each with its clock; a tick after the window's end makes nothing."""
+        return ()
+
+    @abstractmethod
+    def due(self) -> int | None:
+        """The earliest clock at which `advance` does anything or the window has expired; None: never."""
+
+    @abstractmethod
+    def expired(self, now: int) -> bool:
+        """Whether the window is as good as new and may be forgotten (Flowmix rules 5.1.4)."""
+
+    @abstractmethod
+    def save(self) -> dict[str, Any]:
+        """The state as plain data: None, bool, numbers, text, bytes, dates; lists, tuples, dicts, sets of these."""
+
+    @abstractmethod
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take what `save` gave."""
+
+    def made(self, fields: dict[str, Any], now: int, number: int) -> Event:
+        """The n-th event that this window makes. `now` keeps ids apart that windows of one key gave, one after the other."""
+        if self.identity is None:
+            digest = blake2b(self.text.encode(errors="surrogatepass"), digest_size=10).hexdigest()
+            self.identity = f"{self.context.prefix}-{digest}"
+        return Event(fields, f"{self.identity}-{now}-{number}", now, self.context.stream)
+
+
+def key_of(event: Event, partition: Sequence[str]) -> Key:
+    """The key of an event: [a, b] and [b, a] are one key, and no two different keys look alike."""
+    return tuple(tuple(distinct(values_of(event.get(field)))) for field in partition)
+
+
+def key_text(key: Key) -> str:
+    """A text that tells keys apart, for the order of results and for ids."""
+    return ",".join("|".join(map(_text, values)) for values in key)
+
+
+def _text(value: Any) -> str:
+    if type(value) is str or type(value) is int:
+        return repr(value)
+    if isinstance(value, list | tuple | dict | set | frozenset):
+        return repr(order_key(value))
+    name, inside = order_key(value)
+    # A decimal and a float of one value are one key; True, 1 and 1.0 of one column do not meet.
+    return f"{type(value).__name__ if name == 'number' else name}:{inside!r}"
+
+
+def tick_from(clock: int) -> int:
+    """The first tick at or after a clock."""
+    return -(-clock // SECOND) * SECOND
+
+
+def saved_event(event: Event) -> list[Any]:
+    """An event as plain data."""
+    return [event.id, event.timestamp, event.stream, dict(event)]
+
+
+def restored_event(state: Sequence[Any]) -> Event:
+    """What `saved_event` gave."""
+    return Event(state[3], state[0], state[1], state[2])
+
+
+def window_for(operation: Any, key: Key, context: WindowContext) -> Window:
+    """The window of a key.
+
+    Raises:
+        TypeError: if the operation is none of `pipelines.windows.operations`.
+    """
+    from pipelines.windows.kinds import KINDS
+
+    kind = KINDS.get(type(operation))
+    if kind is None:
+        raise TypeError(f"{type(operation).__name__} is no stateful operation")
+    return kind(operation, key, context)

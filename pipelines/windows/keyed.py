@@ -1,0 +1,213 @@
+"""All windows of one stateful operation, or of one bucket of its keys."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
+from typing import Any
+
+from pipelines.windows.buffer import (
+    FAR,
+    Fired,
+    Key,
+    Window,
+    WindowContext,
+    key_of,
+    key_text,
+    restored_event,
+    saved_event,
+    window_for,
+)
+from pipelines.windows.event import Event
+
+Item = tuple[Event, int, str]
+"""An event, its clock in ms, and its place among the events of that clock."""
+
+IN_ORDER = itemgetter(1, 2)
+
+
+class KeyedWindows:
+    """The windows by key. Each sees the ticks up to its event's clock, then the event (contract of `Window`).
+
+    Args:
+        operation: one of `pipelines.windows.operations`.
+        context: where it stands; its `partition` fields make the key.
+    """
+
+    def __init__(self, operation: Any, context: WindowContext) -> None:
+        self._operation, self._context = operation, context
+        self._partition = context.partition
+        self._raw = _raw_key(context.partition)
+        self._windows: dict[str, Window] = {}
+        # Windows by the raw values of the partition fields, where these are text and whole numbers.
+        self._known: dict[Any, Window] = {}
+        self._timers: list[tuple[int, int, Window]] = []
+        self._timer_number = 0
+        self._pending: list[Item] = []
+        self._clock: int | None = None
+        self._bang = "!" * (1 + context.depth)
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def key_of(self, event: Event) -> Key:
+        """For each partition field its different values in order (Flowmix rules 4, partition)."""
+        return key_of(event, self._partition)
+
+    def feed(self, events: Iterable[Item], clock: int) -> list[Item]:
+        """Run events up to `clock`, then the ticks up to `clock` for all windows.
+
+        Args:
+            events: in order of (clock, order); those after `clock` are held back for a later call.
+            clock: ms; never less than in the call before.
+
+        Returns:
+            the results in order of (clock, order): those of an event have its clock and order with a number added, those
+            of a tick its clock and an order before that of every event.
+
+        Raises:
+            ValueError: if an event or the clock goes back.
+        """
+        if self._clock is not None and clock < self._clock:
+            raise ValueError(f"the clock goes back from {self._clock} to {clock}")
+        results: list[Item] = []
+        self._run(self._with_pending(events), clock, results)
+        self._tick_all(clock, results)
+        self._clock = clock
+        results.sort(key=IN_ORDER)
+        return results
+
+    def due(self) -> int | None:
+        """The earliest clock at which `feed` without events would do anything; None: never."""
+        found = [one for window in self._windows.values() if (one := window.due()) is not None]
+        found += [now for _, now, _ in self._pending[:1]]
+        return min(found, default=None)
+
+    def _with_pending(self, events: Iterable[Item]) -> Iterable[Item]:
+        if not self._pending:
+            return events
+        held, self._pending = self._pending, []
+        return heapq.merge(held, events, key=IN_ORDER)
+
+    def _run(self, events: Iterable[Item], clock: int, results: list[Item]) -> None:
+        behind = self._clock if self._clock is not None else -FAR
+        known, raw_key, pending = self._known, self._raw, self._pending
+        for item in events:
+            event, now, order = item
+            if now > clock:
+                pending.append(item)
+                continue
+            if now < behind:
+                raise ValueError(f"event {event.id!r} of clock {now} comes after clock {behind}")
+            behind = now
+            raw = raw_key(event)
+            window = known.get(raw)
+            if window is None:
+                window = self._window_of(event, raw)
+            if now >= window.wake:
+                window = self._awake(window, now, results)
+            made = window.event(event, now)
+            if made:
+                for number, one in enumerate(made):
+                    results.append((one, now, f"{order}.{number:06d}"))
+            if window.wake < window.entry:
+                self._set_timer(window)
+
+    def _window_of(self, event: Event, raw: Any) -> Window:
+        key = key_of(event, self._partition)
+        text = key_text(key)
+        window = self._windows.get(text)
+        if window is None:
+            window = self._windows[text] = window_for(self._operation, key, self._context)
+        if raw is not None:
+            self._known[raw] = window
+            window.raw.append(raw)
+        return window
+
+    def _awake(self, window: Window, now: int, results: list[Item]) -> Window:
+        """The window after the ticks up to `now`; a new one where it has expired."""
+        self._take_fired(window, window.advance(now), results)
+        if not window.expired(now):
+            return window
+        self._forget(window)
+        fresh = self._windows[window.text] = window_for(self._operation, window.key, self._context)
+        return fresh
+
+    def _take_fired(self, window: Window, fired: Iterable[Fired], results: list[Item]) -> None:
+        for number, (event, at) in enumerate(fired):
+            results.append((event, at, f"{self._bang}{window.text}.{number:06d}"))
+
+    def _forget(self, window: Window) -> None:
+        del self._windows[window.text]
+        window.entry = -FAR
+        for raw in window.raw:
+            self._known.pop(raw, None)
+
+    def _set_timer(self, window: Window) -> None:
+        window.entry = window.wake
+        self._timer_number += 1
+        heapq.heappush(self._timers, (window.wake, self._timer_number, window))
+
+    def _tick_all(self, clock: int, results: list[Item]) -> None:
+        timers = self._timers
+        while timers and timers[0][0] <= clock:
+            at, _, window = heapq.heappop(timers)
+            if window.entry != at:
+                continue
+            if window.wake <= clock:
+                self._take_fired(window, window.advance(clock), results)
+                if window.expired(clock):
+                    self._forget(window)
+                    continue
+            window.entry = FAR
+            if window.wake < FAR:
+                self._set_timer(window)
+
+    def save(self) -> dict[str, Any]:
+        """The state of all windows and what is held back, as plain data."""
+        return {
+            "clock": self._clock,
+            "pending": [[saved_event(event), now, order] for event, now, order in self._pending],
+            "windows": [[window.key, window.save()] for window in self._windows.values()],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take what `save` of the same operation gave."""
+        self._clock = state["clock"]
+        self._pending = [(restored_event(event), now, order) for event, now, order in state["pending"]]
+        self._windows, self._known, self._timers = {}, {}, []
+        for values, saved in state["windows"]:
+            key = tuple(map(tuple, values))
+            window = window_for(self._operation, key, self._context)
+            window.restore(saved)
+            self._windows[window.text] = window
+            if window.wake < FAR:
+                self._set_timer(window)
+
+    def __iter__(self) -> Iterator[Window]:
+        return iter(self._windows.values())
+
+
+def _raw_key(partition: tuple[str, ...]) -> Callable[[Event], Any]:
+    """What finds a window at once: the fields' values as they are, if these are text or whole numbers; else None.
+
+    Values of other types may be equal and not one key (True and 1), or one key and not equal (lists in another order).
+    """
+    plain = {str, int, type(None)}
+    if not partition:
+        return lambda event: ""
+    if len(partition) > 1:
+
+        def several(event: Event) -> Any:
+            raw = tuple([event.get(field) for field in partition])
+            return raw if plain.issuperset(map(type, raw)) else None
+
+        return several
+    field = partition[0]
+
+    def one(event: Event) -> Any:
+        raw = event.get(field)
+        return raw if type(raw) is str or type(raw) is int else None
+
+    return one

@@ -1,0 +1,268 @@
+"""What the stateful operations are: frozen data, no behaviour. `buffer.window_for` makes their windows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from pipelines.aggregators.window import EventAggregator
+from pipelines.errors import ChainOutputsError, FieldError, FunctionError, PolicyError
+from pipelines.windows.policy import COUNT, TIME, TIME_DELTA_LT, Policy
+
+HOUR: Final = 3_600_000
+"""How long a window lives after its last event unless the operation says otherwise, in ms (Flowmix rules 2)."""
+
+PROGRESSIVE: Final = "progressive"
+TUMBLING: Final = "tumbling"
+TOP_N: Final = "top_n"
+
+
+@dataclass(frozen=True)
+class AggregateWindow:
+    """Values over a window's events (Flowmix rules 5.1): emitted by `trigger`, events leave by `evict`.
+
+    Args:
+        aggregators: at least one; their outputs have different names.
+        trigger: COUNT events or TIME seconds after the last emission; TIME_DELTA_LT never fires.
+        evict: COUNT keeps the last n (0: all), TIME drops events of that age, TIME_DELTA_LT keeps all.
+        clear_on_trigger: whether an emission empties the window.
+        window_evict_millis: a window that got no event for so long is forgotten.
+
+    Raises:
+        FunctionError: if there is no aggregator, or one is none that an event window can use.
+        ChainOutputsError: if two outputs have one name.
+        PolicyError: if `window_evict_millis` is not positive.
+    """
+
+    aggregators: tuple[EventAggregator, ...]
+    trigger: Policy
+    evict: Policy
+    clear_on_trigger: bool = False
+    window_evict_millis: int = HOUR
+
+    def __post_init__(self) -> None:
+        if not self.aggregators:
+            raise FunctionError("aggregate", "Aggregator operator needs an aggregator class")
+        for one in self.aggregators:
+            if not isinstance(one, EventAggregator):
+                hint = "use a built-in one (Count, Sum, ...) or a subclass of pipelines.flowmix.WindowAggregator"
+                raise FunctionError("aggregate", f"{one!r} is no aggregator of event windows", hint=hint)
+            one.check()
+        outputs = [name for one in self.aggregators for name in one.result_fields]
+        if len({name.lower() for name in outputs}) < len(outputs):
+            raise ChainOutputsError("aggregate", outputs)
+        _lifetime(self.window_evict_millis)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The fields that a result has beside the partition fields."""
+        return tuple(name for one in self.aggregators for name in one.result_fields)
+
+    @property
+    def label(self) -> str:
+        """A short text for drawings and messages."""
+        return f"aggregate {', '.join(map(str, self.aggregators))}, every {self.trigger}, of {self.evict}"
+
+
+@dataclass(frozen=True)
+class CollectWindow:
+    """One event that holds all events of the window, as a list of their fields, oldest first.
+
+    Policies, clearing and lifetime are those of `AggregateWindow`.
+
+    Args:
+        field: the field of the result that holds the list.
+    """
+
+    trigger: Policy
+    evict: Policy
+    clear_on_trigger: bool = False
+    field: str = "events"
+    window_evict_millis: int = HOUR
+
+    def __post_init__(self) -> None:
+        if not self.field:
+            raise FieldError("collect", self.field, ())
+        _lifetime(self.window_evict_millis)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The fields that a result has beside the partition fields."""
+        return (self.field,)
+
+    @property
+    def label(self) -> str:
+        """A short text for drawings and messages."""
+        return f"collect {self.field}, every {self.trigger}, of {self.evict}"
+
+
+@dataclass(frozen=True)
+class SortWindow:
+    """The window's events in order (Flowmix rules 5.3). Absent values come last; values of several types have an order too.
+
+    Args:
+        by: fields and whether each is descending, at least one.
+        mode: "tumbling" emits all that came since the last emission; "top_n" the first `size` in the order of all that
+            the window has seen; "progressive" keeps `size` events: below that each event emits the whole window, from
+            then on the last in the order, which leaves.
+        size: how many events (not for tumbling).
+        trigger: when to emit; None for progressive, which looks at each event.
+        flush: top_n: whether an emission empties the window.
+        window_evict_millis: as of `AggregateWindow`.
+        evict: top_n: None, or TIME: events of that age leave, and the window then keeps all younger ones.
+
+    Raises:
+        FunctionError: if something is missing or does not fit the mode.
+        PolicyError: if `window_evict_millis` is not positive.
+    """
+
+    by: tuple[tuple[str, bool], ...]
+    mode: Literal["progressive", "tumbling", "top_n"]
+    size: int | None = None
+    trigger: Policy | None = None
+    flush: bool = False
+    window_evict_millis: int = HOUR
+    evict: Policy | None = None
+
+    def __post_init__(self) -> None:
+        if not self.by:
+            raise FunctionError("sort", "Sort operator needs at least one field name to sort by")
+        if self.mode not in (PROGRESSIVE, TUMBLING, TOP_N):
+            raise FunctionError("sort", f"has no mode {self.mode!r}", hint="use progressive, tumbling or top_n")
+        if self.mode != TUMBLING and (not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 1):
+            raise FunctionError("sort", f"{self.mode} takes a positive number of events; got {self.size!r}")
+        if self.mode != PROGRESSIVE and self.trigger is None:
+            raise FunctionError("sort", "Sort operator needs a trigger policy and threshold")
+        if self.evict is not None and (self.mode != TOP_N or self.evict.kind != TIME):
+            raise FunctionError("sort", f"{self.mode} cannot evict by {self.evict}", hint="top_n takes Policy.time(s)")
+        _lifetime(self.window_evict_millis)
+
+    @property
+    def label(self) -> str:
+        """A short text for drawings and messages."""
+        fields = ", ".join(f"{field} desc" if descending else field for field, descending in self.by)
+        size = "" if self.size is None else f" {self.size}"
+        return f"sort by {fields}, {self.mode}{size}" + (f", every {self.trigger}" if self.trigger else "")
+
+
+@dataclass(frozen=True)
+class SwitchWindow:
+    """A gate that passes events until `open` is reached and then drops them until `close` is (Flowmix rules 5.4).
+
+    The original's names: "open" says when the gate closes, "close" when it opens again. It starts passing.
+
+    Args:
+        open: COUNT: the n-th event closes it and is dropped; TIME t: the tick t + 1 of passing; TIME_DELTA_LT s: when
+            the window is full and its last and first event are at most s seconds apart.
+        evict: what is a full window: COUNT n events, or TIME s ticks of passing.
+        close: COUNT m: after m dropped events the next one passes; TIME t: at tick t + 1; TIME_DELTA_LT: never.
+        window_evict_millis: a gate that saw no event for so long (and for longer than its TIME thresholds) is
+            forgotten: it is as new.
+    """
+
+    open: Policy
+    evict: Policy
+    close: Policy
+    window_evict_millis: int = HOUR
+
+    def __post_init__(self) -> None:
+        _lifetime(self.window_evict_millis)
+
+    @property
+    def idle_millis(self) -> int:
+        """How long a gate is kept without events."""
+        times = [p.milliseconds + 2000 for p in (self.open, self.evict, self.close) if p.kind == TIME]
+        return max([self.window_evict_millis, *times])
+
+    @property
+    def label(self) -> str:
+        """A short text for drawings and messages."""
+        return f"switch: open {self.open}, evict {self.evict}, close {self.close}"
+
+
+@dataclass(frozen=True)
+class JoinWindow:
+    """Each event of the right stream with every stored event of the left one (Flowmix rules 4, join).
+
+    Args:
+        left, right: streams that the events come from.
+        evict: COUNT keeps the last n left events of a key (0: all; TIME_DELTA_LT the same), TIME those younger than that.
+        window_evict_millis: forget a key's left events that met no event of the key for so long; None: never.
+    """
+
+    left: str
+    right: str
+    evict: Policy
+    window_evict_millis: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.left or not self.right:
+            raise FunctionError("join", "Left and right side streams required by the join operator")
+        if self.window_evict_millis is not None:
+            _lifetime(self.window_evict_millis)
+
+    @property
+    def label(self) -> str:
+        """A short text for drawings and messages."""
+        return f"join {self.left} with {self.right}, of {self.evict}"
+
+
+@dataclass(frozen=True)
+class TaskWindow:
+    """Trident's windows (Trident rules 5): of a task's tuples, not grouped.
+
+    By count: every `slide` tuples the last `size`. By duration: at every multiple of `slide` ms since 1970 (so that a
+    bounded run and a stream agree; the original starts its timer with the worker) the tuples of the last `size` ms
+    before it; none, no result. The aggregators' rows are crossed as in a chain (rules 1.4).
+
+    Args:
+        size, slide: tuples, or ms.
+        unit: "count" or "duration".
+        aggregations: `pipelines.graph.nodes.Aggregation`, one or more: what to compute over the window's tuples.
+
+    Raises:
+        PolicyError: if a length is not positive, or the slide is greater than the size.
+    """
+
+    size: int
+    slide: int
+    unit: Literal["count", "duration"]
+    aggregations: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        for length in (self.size, self.slide):
+            if not isinstance(length, int) or isinstance(length, bool) or length < 1:
+                raise PolicyError(self.unit, length, "takes a positive whole length")
+        if self.slide > self.size:
+            text = f"slideLength '{self.slide}' should always be less than windowLength '{self.size}'"
+            raise PolicyError(self.unit, self.slide, f"of a window: {text}")
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The fields that the aggregators read; nothing else is stored."""
+        return tuple(dict.fromkeys(name for one in self.aggregations for name in one.inputs))
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The fields of a result."""
+        return tuple(name for one in self.aggregations for name in one.outputs)
+
+    @property
+    def label(self) -> str:
+        """A short text for drawings and messages."""
+        unit = "" if self.unit == COUNT else " ms"
+        return f"window of {self.size}{unit} every {self.slide}{unit}"
+
+
+WindowOperation = AggregateWindow | CollectWindow | SortWindow | SwitchWindow | JoinWindow | TaskWindow
+
+
+def keeps_last(policy: Policy, *, delta_too: bool = False) -> int:
+    """How many events an eviction policy keeps; 0: all of them."""
+    counts = policy.kind == COUNT or (delta_too and policy.kind == TIME_DELTA_LT)
+    return int(policy.threshold) if counts else 0
+
+
+def _lifetime(milliseconds: int) -> None:
+    if not isinstance(milliseconds, int) or isinstance(milliseconds, bool) or milliseconds < 1:
+        raise PolicyError("window_evict_millis", milliseconds, "takes a positive whole number of ms")
