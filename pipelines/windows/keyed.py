@@ -80,9 +80,24 @@ class KeyedWindows:
 
     def due(self) -> int | None:
         """The earliest clock at which `feed` without events would do anything; None: never."""
-        found = [one for window in self._windows.values() if (one := window.due()) is not None]
-        found += [now for _, now, _ in self._pending[:1]]
-        return min(found, default=None)
+        timers = self._timers
+        while timers:
+            at, _, window = timers[0]
+            found = window.due() if window.entry == at else None
+            if found == at:
+                break
+            heapq.heappop(timers)
+            if found is not None:
+                # The window's end moved on with its events.
+                window.wake = found
+                self._set_timer(window)
+        clocks = [at for at, _, _ in timers[:1]] + [now for _, now, _ in self._pending[:1]]
+        return min(clocks, default=None)
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether events wait for a later clock."""
+        return bool(self._pending)
 
     def _with_pending(self, events: Iterable[Item]) -> Iterable[Item]:
         if not self._pending:
