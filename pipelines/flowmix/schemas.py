@@ -80,7 +80,7 @@ def outputs_of(window: Any, schema: Schema | None) -> list[tuple[str, str | None
     """The outputs of an aggregate or a collect with their types, in order."""
     if isinstance(window, CollectWindow):
         return [(window.field, _array_of_struct(schema))]
-    return [output for one in window.aggregators for output in one.returns(schema or {})]
+    return [output for one in window.aggregators for output in one.result_types(schema or {})]
 
 
 def joined(operation: Stateful, schema: Schema, sides: Mapping[str, Schema | None]) -> Schema:
