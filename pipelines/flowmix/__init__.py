@@ -1,4 +1,7 @@
-"""Flows: named streams of event operations, written fluently or as YAML, run by the same engines as topologies."""
+"""Flows: named streams of event operations, written fluently or as YAML, run by the same engines as topologies.
+
+Names load on first use, so that a part of the engine that needs one module does not load all.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pipelines.aggregators import (
+        AssocCount,
+        Average,
+        Collect,
+        Count,
+        DistinctCount,
+        FirstN,
+        GroupCount,
+        LastN,
+        Max,
+        Min,
+        StdDev,
+        Sum,
+    )
     from pipelines.aggregators.window import WindowAggregator
     from pipelines.flowmix.conditions import (
         and_,
@@ -31,9 +48,75 @@ if TYPE_CHECKING:
     from pipelines.windows.event import Event
     from pipelines.windows.policy import Policy
 
+__all__ = [
+    "AssocCount",
+    "Average",
+    "Collect",
+    "Count",
+    "Criteria",
+    "DistinctCount",
+    "Event",
+    "FirstN",
+    "Flow",
+    "FlowStream",
+    "GroupCount",
+    "LastN",
+    "Max",
+    "Min",
+    "Policy",
+    "StdDev",
+    "StreamDefinition",
+    "Sum",
+    "WindowAggregator",
+    "and_",
+    "eq",
+    "gt",
+    "gte",
+    "has",
+    "has_not",
+    "in_",
+    "load_flow",
+    "load_flows",
+    "lt",
+    "lte",
+    "not_",
+    "not_eq",
+    "or_",
+    "python",
+    "range_",
+]
+
 _HOMES = {
+    "pipelines.aggregators": (
+        "AssocCount",
+        "Average",
+        "Collect",
+        "Count",
+        "DistinctCount",
+        "FirstN",
+        "GroupCount",
+        "LastN",
+        "Max",
+        "Min",
+        "StdDev",
+        "Sum",
+    ),
+    "pipelines.aggregators.window": ("WindowAggregator",),
     "pipelines.flowmix.conditions": (
-        "and_", "eq", "gt", "gte", "has", "has_not", "in_", "lt", "lte", "not_", "not_eq", "or_", "python", "range_",
+        "and_",
+        "eq",
+        "gt",
+        "gte",
+        "has",
+        "has_not",
+        "in_",
+        "lt",
+        "lte",
+        "not_",
+        "not_eq",
+        "or_",
+        "python",
+        "range_",
     ),
     "pipelines.flowmix.criteria": ("Criteria",),
     "pipelines.flowmix.definition": ("StreamDefinition",),
@@ -42,17 +125,8 @@ _HOMES = {
     "pipelines.flowmix.yaml_form": ("load_flow", "load_flows"),
     "pipelines.windows.event": ("Event",),
     "pipelines.windows.policy": ("Policy",),
-    "pipelines.aggregators.window": ("WindowAggregator",),
-    "pipelines.aggregators": (
-        "AssocCount", "Average", "Collect", "Count", "DistinctCount", "FirstN", "GroupCount", "LastN", "Max", "Min",
-        "StdDev", "Sum",
-    ),
-}  # fmt: skip
+}
 _LAZY = {name: home for home, names in _HOMES.items() for name in names}
-
-__all__ = [  # noqa: PLE0604 (the names are strings)
-    *_LAZY,
-]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 from pipelines.aggregators.window import EventAggregator
 from pipelines.graph.fields import added, checked_name
 from pipelines.windows.operations import (
-    HOUR,
     AggregateWindow,
     CollectWindow,
     JoinWindow,
