@@ -267,6 +267,18 @@ class StateSchemaError(TrideltaError):
         )
 
 
+class BoundedBesideStreamError(TrideltaError):
+    """A bounded run of a flow with windows would write into tables that its stream writes."""
+
+    def __init__(self, flow: str, state: str) -> None:
+        self.flow, self.state = flow, state
+        super().__init__(
+            f'flow "{flow}": its stream has written "{state}", and goes on with windows of its own; what a bounded run reads '
+            "beyond it would come twice",
+            hint="run it into a lake of its own, or catch the stream up",
+        )
+
+
 class FreshCheckpointError(TrideltaError):
     """A fresh checkpoint meets a table that an earlier epoch wrote (its batches would be dropped as known)."""
 

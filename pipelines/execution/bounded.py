@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from pipelines.errors import BatchError, DefinitionError, SourceError, TrideltaError
 from pipelines.execution.accounts import taken_off, with_hash
+from pipelines.execution.channels import with_last_clock
 from pipelines.execution.checkpoint import Checkpoint
 from pipelines.execution.group import BatchGroup, Sink
 from pipelines.execution.listeners import Listener
@@ -34,6 +35,8 @@ from pipelines.state.schema import MAP, NO_SLICE, OPAQUE, RESERVED, SLICE_COLUMN
 from pipelines.state.writer import StateWriter
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from pipelines.state.table import StateTable
 
 # Slices worked out in one pass: over a year of days in one, while the results of one pass, which travel through the
@@ -77,6 +80,14 @@ class _Pass:
     refused: dict[str, pa.Table]
     counts: dict[str, tuple[int, frozenset[str]]]
     run: PlanRun
+    clocks: dict[str, int]
+    kept: tuple[DataFrame, ...]
+
+    def close(self) -> None:
+        """Give the kept frames back."""
+        self.run.close()
+        for frame in self.kept:
+            frame.unpersist()
 
 
 class BoundedRunner:
@@ -172,7 +183,7 @@ class BoundedRunner:
             except Exception as error:
                 raise self._named(error, "slices were replaced") from error
             finally:
-                work.run.close()
+                work.close()
         raise SourceGoneError(self._group.name, sorted(unseen))
 
     def _named(self, error: Exception, doing: str) -> TrideltaError:
@@ -186,6 +197,11 @@ class BoundedRunner:
 
     def _work_out(self, slices: tuple[str, ...], wave: tuple[Sink, ...], *, last: bool) -> _Pass:
         sources, positions = self._group.entrance.bounded(self._group.spark)
+        # Of channels the windows would be run once for the clocks and once for the events.
+        kept = {id_: frame.persist() for id_, frame in sources.items()} if self._group.entrance.channels else {}
+        sources |= kept
+        clocks = self._group.entrance.clocks(sources)
+        sources = self._group.entrance.events(sources)
         label = f"slices {slices[0]} to {slices[-1]}" if len(slices) > 1 else f"slice {slices[0]}"
         lake = self._group.lake
 
@@ -204,9 +220,12 @@ class BoundedRunner:
             frames = run.frames([sink.node.id for sink in (self._group.sinks if last else wave)], {})
             results = {sink.name: _by_slice(with_hash(frames[sink.node.id]).toArrow()) for sink in wave}
             refused = run.quarantine({}) if last else None
-            return _Pass(slices, positions, results, _by_slice(refused.toArrow()) if refused else {}, counts, run)
+            found = _by_slice(refused.toArrow()) if refused else {}
+            return _Pass(slices, positions, results, found, counts, run, clocks, tuple(kept.values()))
         except Exception as error:
             run.close()
+            for frame in kept.values():
+                frame.unpersist()
             if isinstance(error, TrideltaError):
                 raise
             raise self._named(error, "slices were worked out") from error
@@ -266,10 +285,13 @@ class BoundedRunner:
     ) -> StateCommit:
         started = time.monotonic()
         found = work.results[sink.name].get(slice_)
+        digest: int | None
         rows, digest = taken_off(found) if found is not None else (None, 0)
         if sink.node.updater is not None and rows is not None:
             rows, self._emitted[sink.node.id] = changes_and_emitted(rows, sink.node)
         rows = sink.writer.empty() if rows is None else rows
+        if sink.is_channel:
+            rows, digest = with_last_clock(rows, work.clocks, work.run.counts), None
         version = self._write(sink.writer, sink.name, rows, slice_, received, files, streamed, digest)
         return StateCommit(sink.name, version, rows.num_rows, time.monotonic() - started)
 

@@ -6,6 +6,7 @@ each source's fields (null but for the row's own), `_corrupt` and `_file`; `fram
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipelines.graph import nodes
+from pipelines.graph import events, nodes
+from pipelines.planner.compile import Compiler
+from pipelines.planner.prelude import StreamContext
 from pipelines.sources.base import CORRUPT, FILE
 from pipelines.state.schema import struct_of
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from pipelines.errors import TrideltaError
+    from pipelines.state.lake import Lake
 
 SOURCE = "_source"
 
@@ -44,25 +48,49 @@ class Entrance:
         """Whether the rows have slices; of several spouts all have, or none."""
         return self.spouts[0].slice_by is not None
 
-    def prepare(self, spark: SparkSession, spool: Path) -> None:
+    @property
+    def kept(self) -> bool:
+        """Whether a batch must be computed once and kept: several parts read it, or windows have moved on behind it."""
+        return len(self.spouts) > 1 or bool(self.channels)
+
+    @property
+    def channels(self) -> tuple[nodes.ChannelSpoutNode, ...]:
+        """The spouts that read channels of the flow."""
+        return tuple(spout for spout in self.spouts if isinstance(spout, nodes.ChannelSpoutNode))
+
+    def prepare(self, spark: SparkSession, lake: Lake, flow: str) -> None:
         """Make each source ready and refuse what cannot be read.
 
         Raises:
             SourceError
         """
+        for channel in self.channels:
+            channel.source.locate({name: lake.channel_path(name) for name in channel.reads})
         for spout in self.spouts:
-            spout.source.prepare(spout.stream, spool / spout.stream)
+            spout.source.prepare(spout.stream, lake.root / "spool" / flow / spout.stream)
             spout.source.check(spout.stream, spark)
 
     def schema(self, spout: nodes.SpoutNode) -> StructType:
-        return struct_of(spout.source.schema)
+        return struct_of(spout.source.schema if not isinstance(spout, nodes.ChannelSpoutNode) else spout.schema)
 
     def stream(self, spark: SparkSession) -> DataFrame:
         """The one streaming frame of the group's query."""
         if len(self.spouts) == 1:
-            return self.spouts[0].source.stream(spark)
-        parts = [self._tagged(number, spout.source.stream(spark)) for number, spout in enumerate(self.spouts)]
+            return self._read(self.spouts[0], self.spouts[0].source.stream(spark))
+        parts = [
+            self._tagged(number, self._read(spout, spout.source.stream(spark)))
+            for number, spout in enumerate(self.spouts)
+        ]
         return reduce(DataFrame.unionByName, parts)
+
+    def _read(self, spout: nodes.SpoutNode, frame: DataFrame) -> DataFrame:
+        """A source's frame, of channels behind the operations that run in the stream itself."""
+        if not isinstance(spout, nodes.ChannelSpoutNode) or spout.prelude is None:
+            return frame
+        first, *_, last = spout.prelude
+        compiler = Compiler(spout.prelude, (last.id,), StreamContext(), {first.id: frame.drop(CORRUPT, FILE)})
+        nothing = F.lit(None).cast("string")
+        return compiler.frames()[last.id].select("*", nothing.alias(CORRUPT), nothing.alias(FILE))
 
     def _tagged(self, number: int, frame: DataFrame) -> DataFrame:
         structs = []
@@ -73,7 +101,7 @@ class Entrance:
         return frame.select(F.lit(number).alias(SOURCE), *structs, CORRUPT, FILE)
 
     def frames(self, batch: DataFrame, files: frozenset[str]) -> Frames:
-        """A stream's batch by spout. Of several sources the batch should be kept first: each part reads all of it."""
+        """A stream's batch by spout, words about the clock included. One that is `kept` should be kept first."""
         if len(self.spouts) == 1:
             only = self.spouts[0]
             return {only.id: only.source.of_batch(batch, files)}
@@ -84,12 +112,39 @@ class Entrance:
         return found
 
     def bounded(self, spark: SparkSession) -> tuple[Frames, frozenset[str]]:
-        """All that the sources hold now, by spout, and its positions."""
+        """All that the sources hold now, by spout, and its positions. Words about the clock are included."""
         frames, positions = {}, frozenset[str]()
         for spout in self.spouts:
-            frames[spout.id], own = spout.source.bounded(spark)
+            frame, own = spout.source.bounded(spark)
+            frames[spout.id] = self._read(spout, frame)
             positions |= own
         return frames, positions
+
+    def clocks(self, frames: Mapping[int, DataFrame]) -> dict[str, int]:
+        """How far the clocks of the channels' origins have come, by the words in these frames."""
+        found: dict[str, int] = {}
+        for spout in self.spouts:
+            if not getattr(spout.source, "tells_time", False):
+                continue
+            words = frames[spout.id].where(F.col(events.ID).isNull())
+            for row in words.groupBy(events.FROM).agg(F.max(events.CLOCK).alias("clock")).collect():
+                found[row[events.FROM]] = max(row["clock"], found.get(row[events.FROM], row["clock"]))
+        return found
+
+    def events(self, frames: Frames) -> Frames:
+        """The frames without words about the clock."""
+        own = {spout.id for spout in self.spouts if events.ID in spout.fields}
+        return {
+            id_: frame.where(F.col(events.ID).isNotNull()) if id_ in own else frame for id_, frame in frames.items()
+        }
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Whose clocks decide how far the group has come."""
+        found: list[str] = []
+        for spout in self.spouts:
+            found += spout.origins if isinstance(spout, nodes.ChannelSpoutNode) else [spout.stream]
+        return tuple(found)
 
     def positions(self, checkpoint: Path, first: int, last: int) -> frozenset[str]:
         """The positions (as `file_key`) that the stream's batches `first..last` (Spark's ids) took."""
@@ -107,3 +162,9 @@ class Entrance:
 
     def __repr__(self) -> str:
         return ", ".join(repr(spout.source) for spout in self.spouts)
+
+
+def clock_of(clocks: Mapping[str, int], origins: Iterable[str]) -> int | None:
+    """The clock of what waits for all origins; None as long as one has not spoken."""
+    found = [clocks.get(origin) for origin in origins]
+    return None if not found or None in found else min(one for one in found if one is not None)

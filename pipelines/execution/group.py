@@ -44,6 +44,16 @@ class Sink:
     def table(self) -> StateTable:
         return self.writer.table
 
+    @property
+    def is_channel(self) -> bool:
+        """Whether it leads to another query of the flow."""
+        return isinstance(self.node, nodes.ChannelNode)
+
+    def clocks_before(self, txid: int) -> dict[str, int]:
+        """Of a channel: how far the clock of each origin had come before a batch, in ms."""
+        found = [c.record for c in self.table.commits.batches() if c.record and (c.txid or 0) < txid]
+        return dict(found[-1].clocks or {}) if found else {}
+
 
 def spout_groups(topology: TridentTopology) -> list[tuple[nodes.SpoutNode, ...]]:
     """The spouts of each batch group, groups and spouts in the order of their definition."""
@@ -83,7 +93,7 @@ class BatchGroup:
         self.entrance = Entrance(spouts)
         self._gates: dict[int, tuple[str, CompiledGate]] = {}
         self._check_slices()
-        self.entrance.prepare(spark, lake.root / "spool" / topology.name)
+        self.entrance.prepare(spark, lake, topology.name)
         self.reach = {node.id for spout in spouts for node in topology.graph.descendants(spout.id)}
         self._check_kinds()
         self.sinks = tuple(self._prepared())
@@ -139,7 +149,9 @@ class BatchGroup:
             if any(other.state.name == error.state for other in waiting if other is not node):
                 return False
             raise
-        table = self.lake.table(self.lake.state_path(node.state.name), node.state.name)
+        channel = isinstance(node, nodes.ChannelNode)
+        path = self.lake.channel_path(node.state.name) if channel else self.lake.state_path(node.state.name)
+        table = self.lake.table(path, node.state.name)
         sinks[node.id] = Sink(node, StateWriter(table, self._declared(node, columns)))
         sinks[node.id].writer.prepare(columns)
         return True

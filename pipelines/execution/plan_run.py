@@ -14,8 +14,9 @@ from pyspark.sql import functions as F
 
 from pipelines.errors import BatchError
 from pipelines.execution.accounts import xor, xor_of_rows
+from pipelines.execution.channels import LATEST
 from pipelines.execution.quarantine import refused_by_gate, refused_by_source
-from pipelines.graph import nodes
+from pipelines.graph import events, nodes
 from pipelines.planner.compile import Compiler
 from pipelines.quality.compiled import FAILED, CompiledGate, compile_gate
 from pipelines.quality.results import GateResult
@@ -117,6 +118,8 @@ class PlanRun:
         self._first_gate: CompiledGate | None = None
         self._judged: list[Column] = []
         self.gates: dict[int, _PassedGate] = {}
+        self.watermark: Callable[[str], int | None] = lambda channel: None
+        """How far the clock of a channel had come before the batch, in ms; None: no event is late."""
         self.refused_slices: dict[str, dict[int, str]] = {}
         self._marked = {spout.id: self._enter(spout, sources[spout.id]) for spout in group.spouts}
 
@@ -157,11 +160,18 @@ class PlanRun:
 
     def _counters(self, spout: nodes.SpoutNode) -> list[Column]:
         """Rows, refused rows, and the XOR of the rows' hashes (malformed ones have nothing but nulls to hash)."""
-        return [
+        found = [
             F.count(F.lit(1)).alias(RECEIVED),
             F.count(F.when(self._refused(), 1)).alias(REFUSED),
             xor_of_rows(self.group.entrance.schema(spout)).alias(XOR),
         ]
+        if self._tells_time(spout):
+            found.append(F.max(F.when(~self._refused(), F.col(events.CLOCK))).alias(LATEST))
+        return found
+
+    def _tells_time(self, spout: nodes.SpoutNode) -> bool:
+        """Whether the clock of a channel comes from this source's events."""
+        return events.CLOCK in spout.fields and spout not in self.group.entrance.channels
 
     def _refused(self) -> Column:
         if not self.group.entrance.sliced:
@@ -283,6 +293,8 @@ class PlanRun:
             found = [self._marked[one.id].agg(*self._counters(one)).collect()[0] for one in self.group.spouts]
             self._counts = {name: sum(one[name] for one in found) for name in (RECEIVED, REFUSED)}
             self._counts[XOR] = xor([one[XOR] for one in found])
+            latest = [one[LATEST] for one in found if LATEST in one.asDict() and one[LATEST] is not None]
+            self._counts[LATEST] = max(latest, default=None)
         elif self._counts is None:
             assert self._observation is not None
             if not self._source_read:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.errors import DefinitionError, ReadPointError
+from pipelines.errors import BoundedBesideStreamError, DefinitionError, ReadPointError
 from pipelines.execution.bounded import BoundedRunner, check_sliced
 from pipelines.execution.checkpoint import Checkpoint
 from pipelines.execution.group import BatchGroup, group_name, spout_groups
@@ -173,9 +175,24 @@ class Runtime:
         return _merged(topology.name, slices, reports)
 
     def run_bounded(self, topology: TridentTopology) -> BackfillReport:
-        """Replace the whole of each state of an unsliced flow by what its sources hold now, as one bounded batch."""
-        reports = [self._bounded(group, [UNSLICED], None) for group in self._groups(topology)]
+        """Replace the whole of each state of an unsliced flow by what its sources hold now, as one bounded batch.
+
+        Channels between the flow's queries are the run's own, so they are not mixed up with those of its stream.
+
+        Raises:
+            BoundedBesideStreamError: a flow with channels whose stream has committed batches.
+        """
+        with tempfile.TemporaryDirectory(prefix="bounded-", dir=self._bounded_folder(topology)) as channels:
+            groups = self._groups(topology, self.lake.with_channels(Path(channels)))
+            if any(group.entrance.channels for group in groups):
+                _refuse_beside_stream(topology, groups)
+            reports = [self._bounded(group, [UNSLICED], None) for group in groups]
         return _merged(topology.name, [UNSLICED], reports)
+
+    def _bounded_folder(self, topology: TridentTopology) -> Path:
+        folder = self.lake.root / "spool" / topology.name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
     def _bounded(
         self, group: BatchGroup, slices: Sequence[str], progress: Callable[[SliceReport], None] | None
@@ -220,10 +237,10 @@ class Runtime:
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
-    def _groups(self, topology: TridentTopology) -> list[BatchGroup]:
+    def _groups(self, topology: TridentTopology, lake: Lake | None = None) -> list[BatchGroup]:
         if not topology.spouts:
             raise DefinitionError(f'flow "{topology.name}" has no stream with a source')
-        return [BatchGroup(self.spark, self.lake, topology, spouts) for spouts in spout_groups(topology)]
+        return [BatchGroup(self.spark, lake or self.lake, topology, spouts) for spouts in spout_groups(topology)]
 
     def _checkpoint(self, group: BatchGroup) -> Checkpoint:
         return Checkpoint(group.topology.name, self.lake.checkpoint_path(group.topology.name, group.name))
@@ -282,6 +299,13 @@ class RunningFlow:
 
 def _holds(spouts: tuple[nodes.SpoutNode, ...], stream: str | None) -> bool:
     return stream is None or any(spout.stream == stream for spout in spouts)
+
+
+def _refuse_beside_stream(topology: TridentTopology, groups: Sequence[BatchGroup]) -> None:
+    """A stream goes on with its own windows: what a bounded run reads beyond it would come a second time."""
+    for sink in (sink for group in groups for sink in group.sinks if not sink.is_channel):
+        if sink.table.commits.batches():
+            raise BoundedBesideStreamError(topology.name, sink.name)
 
 
 def _merged(flow: str, slices: Sequence[str], reports: Sequence[BackfillReport]) -> BackfillReport:

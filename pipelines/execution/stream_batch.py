@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Observation
@@ -13,7 +13,9 @@ from pyspark.sql import functions as F
 from pyspark.util import inheritable_thread_target
 
 from pipelines.execution.accounts import taken_off, with_hash
+from pipelines.execution.channels import clocks_after, frame_with_clock, with_clock
 from pipelines.execution.coordinator import Batch
+from pipelines.execution.entrance import clock_of
 from pipelines.execution.group import BatchGroup, Sink
 from pipelines.execution.hooks import Counters, Hook, StageEvent, tell
 from pipelines.execution.plan_run import RECEIVED, REFUSED, XOR, Base, PlanRun, observed
@@ -52,6 +54,8 @@ class Position:
     batch_id: int
     files: frozenset[str]
     bytes: int | None
+    clocks: Mapping[str, int] = field(default_factory=dict)
+    """How far the clocks of the channels that the group reads have come, as the batch says."""
 
 
 class StreamBatch:
@@ -143,8 +147,14 @@ class StreamBatch:
         def base(name: str) -> Base:
             return self._base(name, batch.txid)
 
+        def watermark(channel: str) -> int | None:
+            sink = next(sink for sink in self._group.sinks if sink.name == channel)
+            return clock_of(sink.clocks_before(batch.txid), self._group.entrance.origins)
+
         label = f"batch {batch.txid}"
-        return PlanRun(self._group, sources, label, state, txid=batch.txid, emitted=self._emitted, base=base)
+        run = PlanRun(self._group, sources, label, state, txid=batch.txid, emitted=self._emitted, base=base)
+        run.watermark = watermark
+        return run
 
     def _base(self, name: str, txid: int) -> Base:
         """What a map state held before the batch, also where the batch is committed already.
@@ -221,7 +231,9 @@ class StreamBatch:
         for sink in sinks:
             if sink.name in results:
                 rows, seconds = results[sink.name]
-                done.append(self._commit_arrow(batch, run, sink, rows, seconds, known=known[sink.name]))
+                done.append(self._commit_arrow(batch, run, sink, rows, seconds, position, known=known[sink.name]))
+            elif sink.is_channel:
+                done.append(self._commit_large_channel(batch, run, sink, frames[sink.node.id], position, known))
             else:
                 done.append(self._commit_spark(batch, sink, frames[sink.node.id], known=known[sink.name]))
         return done
@@ -248,7 +260,14 @@ class StreamBatch:
             return self._sizes[sink.name] <= DRIVER_ROWS
         return position.bytes is not None and position.bytes <= DRIVER_BYTES
 
-    def _record(self, batch: Batch, counts: Mapping[str, Any], rows: int, digest: int | None) -> BatchRecord:
+    def _record(
+        self,
+        batch: Batch,
+        counts: Mapping[str, Any],
+        rows: int,
+        digest: int | None,
+        clocks: dict[str, int] | None = None,
+    ) -> BatchRecord:
         return BatchRecord(
             kind=BATCH,
             flow=self._group.topology.name,
@@ -260,29 +279,68 @@ class StreamBatch:
             received_hash=counts.get(XOR),
             hash=digest,
             offsets={"batch": batch.txid - self._epoch.first_txid},
+            clocks=clocks,
         )
 
     def _commit_arrow(
-        self, batch: Batch, run: PlanRun, sink: Sink, result: pa.Table, seconds: float, *, known: bool
+        self,
+        batch: Batch,
+        run: PlanRun,
+        sink: Sink,
+        result: pa.Table,
+        seconds: float,
+        position: Position,
+        *,
+        known: bool,
     ) -> StateCommit:
         started = time.monotonic()
+        digest: int | None
         rows, digest = taken_off(result)
         if sink.node.updater is not None:
             rows, self._emitted[sink.node.id] = changes_and_emitted(rows, sink.node)
-        record = self._record(batch, run.counts, rows.num_rows, digest)
+        clocks = None
+        if sink.is_channel:
+            # Its words about the clock are no rows of the batch, so a channel is accounted for by count.
+            clocks, digest = self._clocks(batch, run, sink, position), None
+            rows = with_clock(rows, self._group, clocks)
+        record = self._record(batch, run.counts, rows.num_rows, digest, clocks)
         self._tell("committing", sink.name, batch)
         version = sink.writer.commit_batch(rows, record, self._app_id(sink.name), known=known)
         self._tell("committed", sink.name, batch)
         self._sizes[sink.name] = rows.num_rows
         return StateCommit(sink.name, version, rows.num_rows, seconds + time.monotonic() - started)
 
-    def _commit_spark(self, batch: Batch, sink: Sink, frame: DataFrame, *, known: bool) -> StateCommit:
+    def _clocks(self, batch: Batch, run: PlanRun, sink: Sink, position: Position) -> dict[str, int]:
+        return clocks_after(self._group, sink, sink.clocks_before(batch.txid), position.clocks, run.counts)
+
+    def _commit_large_channel(
+        self,
+        batch: Batch,
+        run: PlanRun,
+        sink: Sink,
+        frame: DataFrame,
+        position: Position,
+        known: Mapping[str, bool],
+    ) -> StateCommit:
+        """Spark writes it where it lies, once it is known how far the clock has come."""
+        frame = frame.persist()
+        try:
+            frame.count()
+            clocks = self._clocks(batch, run, sink, position)
+            whole = frame_with_clock(frame, self._group, clocks)
+            return self._commit_spark(batch, sink, whole, known=known[sink.name], clocks=clocks)
+        finally:
+            frame.unpersist()
+
+    def _commit_spark(
+        self, batch: Batch, sink: Sink, frame: DataFrame, *, known: bool, clocks: dict[str, int] | None = None
+    ) -> StateCommit:
         started = time.monotonic()
         self._tell("committing", sink.name, batch)
         emitted = Observation()
         counted = frame.observe(emitted, F.count(F.lit(1)).alias(RECEIVED))
         # The record is written before Spark has seen a row: the count is in Delta's own metrics, the hash is not kept.
-        record = self._record(batch, {RECEIVED: 0}, 0, None)
+        record = self._record(batch, {RECEIVED: 0}, 0, None, clocks)
         version = sink.writer.commit_batch(counted, record, self._app_id(sink.name), known=known)
         self._tell("committed", sink.name, batch)
         rows = observed(emitted)[RECEIVED]

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import reduce
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -233,12 +234,15 @@ class StreamRunner:
         if self._tracker.state(txid) is BatchState.SKIPPED:
             return BatchReport(self._group.topology.name, self._group.name, txid, 0, 0, 0, (), 0.0, skipped=True)
         position = self._position(batch_id)
-        several = len(self._group.spouts) > 1
-        frame = frame.persist() if several else frame
+        entrance = self._group.entrance
+        frame = frame.persist() if entrance.kept else frame
         try:
-            return self._attempts(txid, self._group.entrance.frames(frame, position.files), position)
+            frames = entrance.frames(frame, position.files)
+            # This also runs the windows to their end, which the state store demands even of a batch that is replayed.
+            position = replace(position, clocks=entrance.clocks(frames))
+            return self._attempts(txid, entrance.events(frames), position)
         finally:
-            if several:
+            if entrance.kept:
                 frame.unpersist()
 
     def _attempts(self, txid: int, sources: Frames, position: Position) -> BatchReport:

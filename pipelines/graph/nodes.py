@@ -307,6 +307,74 @@ class PersistNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OnTimeNode(Node):
+    """Keeps the events that the watermark of a channel has not passed; with `late` the others (design, section 8)."""
+
+    channel: str
+    late: bool = False
+
+    @property
+    def label(self) -> str:
+        return "late" if self.late else "on time"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelNode(PersistNode):
+    """Commits events into a channel, the Delta table that leads to another query, with a word about the clock.
+
+    `delay` is how far, in ms, the watermark stays behind the latest event of a source.
+    """
+
+    delay: int = 0
+
+    @property
+    def label(self) -> str:
+        return f"channel {self.state.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelSpoutNode(SpoutNode):
+    """Events from channels. `prelude` is the part of the plan that runs in the stream itself, its windows with it.
+
+    The prelude's first node is a SpoutNode of the same source, its last one gives this node's fields; `schema` is their
+    DDL.
+    """
+
+    prelude: Any = None
+    schema: str = ""
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Whose clocks decide how far it has come: behind windows there is only theirs."""
+        last = next(reversed(list(self.prelude))) if self.prelude is not None else None
+        return ("",) if last is not None else self.reads
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The channels."""
+        return tuple(self.source.channels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowNode(Node):
+    """A stateful operation over events or tuples: `operation` is its data, `key` the fields that part its windows.
+
+    `edges` are the origins whose clocks it waits for; `types` the Spark SQL types of all of `fields`.
+    """
+
+    operation: Any
+    context: Any
+    key: tuple[str, ...] = ()
+    edges: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        by = f" by {', '.join(self.key)}" if self.key else ""
+        return f"{self.operation.label}{by}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class StaticStateNode(Node):
     """A state without a stream (new_static_state). `fields` are its columns; no tuple passes.
 

@@ -46,7 +46,7 @@ def _types(node: nodes.Node, above: tuple[Types, ...]) -> Types:
 
 @_types.register
 def _spout(node: nodes.SpoutNode, above: tuple[Types, ...]) -> Types:
-    known = _of_ddl(getattr(node.source, "schema", ""))
+    known = _of_ddl(node.schema if isinstance(node, nodes.ChannelSpoutNode) else getattr(node.source, "schema", ""))
     return {field: known.get(field) for field in node.fields}
 
 

@@ -24,6 +24,7 @@ from pipelines.planner.partitioning import entered, hidden_needs, merged, repart
 from pipelines.planner.persists import persisted
 from pipelines.planner.state_queries import queried
 from pipelines.planner.step import TASK, Context, Step, columns
+from pipelines.planner.windows import on_time, windowed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -124,4 +125,7 @@ _COMPILERS: dict[type[nodes.Node], Callable[[Step], DataFrame]] = {
     nodes.NewValuesNode: new_values,
     nodes.StateQueryNode: queried,
     nodes.PersistNode: persisted,
+    nodes.ChannelNode: persisted,
+    nodes.OnTimeNode: on_time,
+    nodes.WindowNode: windowed,
 }

@@ -14,16 +14,19 @@ class Lake:
 
     ```
     <root>/states/<state>            Delta tables of states
+    <root>/channels/<channel>        Delta tables that lead from one query of a flow to another
     <root>/quarantine/<flow>         Delta table of the rows that a flow refused
     <root>/checkpoints/<flow>/<group>  Spark's checkpoint, the epoch, stored attempts, locks
     ```
 
     Args:
         root: a local folder; created on first use.
+        channels: the folder of the channels; None: `channels` in the root. A bounded run has its own.
     """
 
-    def __init__(self, root: str | Path) -> None:
+    def __init__(self, root: str | Path, *, channels: str | Path | None = None) -> None:
         self.root = Path(root).absolute()
+        self._channels = Path(channels).absolute() if channels else self.root / "channels"
         self._tables: dict[Path, StateTable] = {}
 
     def states(self) -> list[str]:
@@ -61,6 +64,13 @@ class Lake:
 
     def state_path(self, name: str) -> Path:
         return self.root / "states" / checked_name("state", name)
+
+    def channel_path(self, name: str) -> Path:
+        return self._channels / checked_name("channel", name)
+
+    def with_channels(self, folder: Path) -> Lake:
+        """The same lake with its channels elsewhere."""
+        return Lake(self.root, channels=folder)
 
     def quarantine_path(self, flow: str) -> Path:
         return self.root / "quarantine" / checked_name("flow", flow)

@@ -44,6 +44,7 @@ class BatchRecord(BaseModel):
             them or not; the stream leaves those rows out when it does. For `compaction`: all claims still alive, by
             slice.
         folded_before: for `compaction` of a log state: rows of lower txids are folded since.
+        clocks: of a channel: how far the clock of each origin of the events had come behind the batch, in ms.
         readable_from: for the commit before a vacuum: the oldest version whose data files are all still there.
     """
 
@@ -63,6 +64,7 @@ class BatchRecord(BaseModel):
     claims: tuple[str, ...] | dict[str, tuple[str, ...]] | None = None
     readable_from: int | None = None
     folded_before: int | None = None
+    clocks: dict[str, int] | None = None
 
     def dump(self) -> str:
         return self.model_dump_json(exclude_none=True)

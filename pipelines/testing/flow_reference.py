@@ -48,7 +48,7 @@ class FlowReference:
     def run(self, script: Script) -> Results:
         """What each output (by the stream's name) and each table received, in the order of (clock, order)."""
         self._results = {name: [] for name in (*self._flow.outputs, *self._flow.tables)}
-        entries = read_script(self._flow, script, self._clock, self._source_sql)
+        entries = read_script(self._flow, script, self._clock, self.source_sql)
         self._end = entries.end
         for stream in self._flow.in_order:
             items = entries.items.get(stream.name, []) + self._inbox.pop(stream.name, [])
@@ -116,7 +116,7 @@ class FlowReference:
         found = self._evaluated(table, lambda *_: criteria.column(types), label)
         return [value is True for value in found]
 
-    def _source_sql(self, stream: StreamDefinition, sql: str, rows: list[dict[str, Any]]) -> list[Any]:
+    def source_sql(self, stream: StreamDefinition, sql: str, rows: list[dict[str, Any]]) -> list[Any]:
         return self._evaluated(_rows_table(rows, stream.source_schema, ()), sql, f"{stream.name}: {sql}")
 
     def _evaluated(self, table: Table, expression: Any, label: str) -> list[Any]:
@@ -181,11 +181,11 @@ def _rows_table(rows: Sequence[Mapping[str, Any]], schema: Schema | None, named:
         found = dict.fromkeys([*(name for row in rows for name in row), *named])
         schema = dict.fromkeys(found)
     fields = tuple(schema)
-    values = tuple(tuple(_fitting(row.get(name), schema[name]) for name in fields) for row in rows)
+    values = tuple(tuple(fitting(row.get(name), schema[name]) for name in fields) for row in rows)
     return Table(fields, tuple(schema.values()), values)
 
 
-def _fitting(value: Any, kind: str | None) -> Any:
+def fitting(value: Any, kind: str | None) -> Any:
     """One value of a field that may have several is a list of one for Spark."""
     if kind is not None and kind.startswith("array<") and value is not None and not isinstance(value, list | tuple):
         return [value]

@@ -67,4 +67,4 @@ def run_flow(
         )
     from pipelines.testing.flow_engines import run_on_spark
 
-    return run_on_spark(flow, script, engine)
+    return run_on_spark(flow, script, engine, spark)

@@ -10,7 +10,8 @@ class Event(dict[str, Any]):
     """Named fields with an id and a time (Flowmix rules 1). A field may hold a list: several values.
 
     A field that is absent, or null, is not a key. `event["id"]` and `event["timestamp"]` give the attributes where no field
-    has the name. An event equals a dict of its fields; where that dict names `id` or `timestamp` they are compared too.
+    has the name. An event equals a dict of its fields; where that dict names `id` or `timestamp` they are compared too. A list
+    of one value equals the value: a field has values, and this one has that one.
 
     Attributes:
         id: string.
@@ -20,7 +21,7 @@ class Event(dict[str, Any]):
 
     __slots__ = ("id", "stream", "timestamp")
 
-    def __init__(self, fields: Mapping[str, Any], id: str, timestamp: int, stream: str = "") -> None:  # noqa: A002
+    def __init__(self, fields: Mapping[str, Any], id: str, timestamp: int, stream: str = "") -> None:
         super().__init__((name, value) for name, value in fields.items() if value is not None)
         self.id, self.timestamp, self.stream = id, timestamp, stream
 
@@ -48,7 +49,7 @@ class Event(dict[str, Any]):
             if any(getattr(self, name) != value for name, value in named.items()):
                 return False
             other = {name: value for name, value in other.items() if name not in named and value is not None}
-        return dict.__eq__(self, other)
+        return self.keys() == other.keys() and all(_same(value, other[name]) for name, value in self.items())
 
     def __ne__(self, other: object) -> bool:
         equal = self.__eq__(other)
@@ -58,3 +59,11 @@ class Event(dict[str, Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Event, (dict(self), self.id, self.timestamp, self.stream))
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, list) and len(one) == 1 and not isinstance(other, list):
+        one = one[0]
+    elif isinstance(other, list) and len(other) == 1 and not isinstance(one, list):
+        other = other[0]
+    return bool(one == other)

@@ -1,0 +1,187 @@
+"""A flow as a topology: each query of the flow is a batch group, and channels lead from one to another.
+
+A stream without windows is one query over its source or its channels. A stream with windows reads a channel, into which its
+source is taken first: there its events are put in order, late ones are told apart, and each batch says how far the clock has
+come. From the first window to the last the plan runs in the stream itself (the node's prelude); what follows, gates, tables
+and channels to other streams, runs a batch at a time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipelines.errors import FlowError
+from pipelines.flowmix import operations as ops
+from pipelines.flowmix.plan_steps import Steps, known
+from pipelines.flowmix.schemas import union
+from pipelines.graph import events, nodes
+from pipelines.sources.events import ChannelSource, Edge, EventSource
+from pipelines.trident.topology import TridentTopology
+
+if TYPE_CHECKING:
+    from pipelines.flowmix.definition import Feed, StreamDefinition
+    from pipelines.flowmix.flow import Flow
+
+IN_STREAM = (ops.Select, ops.Filter, ops.Each, ops.Partition, ops.Stateful)
+"""What runs in the stream itself, before and between windows; anything else is a batch's."""
+
+
+def topology_of(flow: Flow, *, ordered: bool = False) -> TridentTopology:
+    """The topology that runs a flow.
+
+    Args:
+        flow: a built flow.
+        ordered: its tables also get the clock and the order of each event, for tests that compare sequences.
+
+    Raises:
+        FlowError: if a stream cannot run on Spark as it is written (an `each` that does not say its schema).
+    """
+    return _FlowCompiler(flow, ordered=ordered).compile()
+
+
+class _FlowCompiler:
+    def __init__(self, flow: Flow, *, ordered: bool) -> None:
+        self._flow, self._ordered = flow, ordered
+        self._topology = TridentTopology(flow.name, flow.description)
+        self._edges: dict[Feed, Edge] = {}
+
+    def compile(self) -> TridentTopology:
+        for stream in self._flow.in_order:
+            _StreamCompiler(self._topology, self._flow, stream, self._edges, ordered=self._ordered).compile()
+        return self._topology
+
+
+class _StreamCompiler:
+    """One stream: a chain of queries, each but the last ending in a channel of the stream's own."""
+
+    def __init__(
+        self,
+        topology: TridentTopology,
+        flow: Flow,
+        stream: StreamDefinition,
+        edges: dict[Feed, Edge],
+        *,
+        ordered: bool,
+    ) -> None:
+        self._topology, self._flow, self._stream, self._edges = topology, flow, stream, edges
+        self._queries = 0
+        self._steps = Steps(topology, topology.graph, flow, stream, ordered=ordered)
+
+    def compile(self) -> None:
+        stream = self._stream
+        start = 0
+        if stream.source is None:
+            self._begin([self._edges[feed] for feed in stream.feeds])
+        else:
+            self._from_source()
+            if stream.stateful or stream.feeds:
+                start = 0 if stream.feeds else self._before_windows()
+                for index in range(start):
+                    self._steps.step(index)
+                inbox = self._cut(start)
+                self._begin([inbox, *(self._edges[feed] for feed in stream.feeds)])
+        self._rest(start)
+
+    def _rest(self, index: int) -> None:
+        """The operations from `index`, in one query or several."""
+        count = len(self._stream.operations)
+        while index < count:
+            operation = self._stream.operations[index]
+            if isinstance(operation, ops.Stateful) and not self._steps.at_start:
+                # Windows that do not stand at the beginning of a query: a channel brings them there.
+                self._begin([self._cut(index)])
+            end = self._end_of_prelude(index)
+            if self._steps.at_start and end > index:
+                self._steps.enter_prelude(index, end)
+                index = end
+            else:
+                self._leave(index)
+                index += 1
+
+    def _end_of_prelude(self, start: int) -> int:
+        """Behind the last windows that are reached from `start` by what runs in the stream itself; `start` if none are."""
+        end = start
+        for index in range(start, len(self._stream.operations)):
+            operation = self._stream.operations[index]
+            if not isinstance(operation, IN_STREAM):
+                break
+            if isinstance(operation, ops.Stateful):
+                end = index + 1
+        return end
+
+    def _before_windows(self) -> int:
+        """How many operations can be done while the source is taken in: those before windows that only look at an event."""
+        for index, operation in enumerate(self._stream.operations):
+            if not isinstance(operation, ops.Select | ops.Filter | ops.Each | ops.Partition | ops.GateOn):
+                return index
+        return len(self._stream.operations)
+
+    def _leave(self, index: int) -> None:
+        """An operation of a batch; where events leave the stream, the channels or the table that they go to."""
+        operation = self._stream.operations[index]
+        for path, target in enumerate(operation.routes):
+            feed = next(f for f in self._flow.streams[target].feeds if (f.stream, f.operation, f.path) == (
+                self._stream.name, index, path))  # fmt: skip
+            self._edges[feed] = self._steps.send(index, path, self._channel(target), numbered=self._numbered)
+        self._steps.step(index)
+
+    # --- queries ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _numbered(self) -> bool:
+        return self._queries == 0
+
+    def _from_source(self) -> None:
+        stream = self._stream
+        source = bound_source(self._flow, stream)
+        own = {name: kind for name, kind in stream.source_schema.items() if name not in events.COLUMNS}
+        types = known(self._flow, stream, own, stream.at)
+        self._steps.begin(
+            nodes.SpoutNode, stream.name, types, fields=source.fields, source=source, slice_by=stream.slice_by
+        )
+
+    def _begin(self, edges: list[Edge]) -> None:
+        self._queries += 1
+        stream = self._stream
+        name = stream.name if stream.source is None and self._queries == 1 else f"{stream.name}__{self._queries}"
+        types = known(self._flow, stream, union(dict(edge.types) for edge in edges), stream.at)
+        source = ChannelSource(edges, ", ".join(f"`{field}` {kind}" for field, kind in types.items()))
+        self._steps.sides = {edge.origin: dict(edge.types) for edge in edges}
+        self._steps.begin(
+            nodes.ChannelSpoutNode, name, types, fields=source.fields, source=source, schema=source.schema
+        )
+
+    def _cut(self, index: int) -> Edge:
+        """A channel of the stream's own in front of operation `index`."""
+        return self._steps.channel(self._channel(self._stream.name), index, numbered=self._numbered)
+
+    def _channel(self, target: str) -> str:
+        base = f"{self._flow.name}__{self._stream.name}__{target}"
+        taken = {node.state.name for node in self._topology.persists}
+        return base if base not in taken else f"{base}__{len(taken)}"
+
+
+def bound_source(flow: Flow, stream: StreamDefinition) -> EventSource:
+    """The stream's source as a source of events.
+
+    Raises:
+        FlowError: if it only has a schema: it is fed by name, in tests.
+    """
+    if isinstance(stream.source, EventSource):
+        return stream.source
+    if isinstance(stream.source, str):
+        raise FlowError(
+            flow.name,
+            "it has a schema and no source, so it can only be run by run_flow",
+            stream=stream.name,
+            at=stream.at,
+            hint="give stream(name, source) one of pipelines.sources",
+        )
+    return EventSource(
+        stream.source,
+        stream.name,
+        stream.index,
+        id=stream.event_id,
+        timestamp=stream.event_timestamp,
+        clock=flow.clock,
+    )

@@ -1,0 +1,37 @@
+"""What a function of the user's makes of an event (Flowmix rules 4, each)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from pipelines.errors import FunctionError
+from pipelines.flowmix.operations import Each, several_order
+from pipelines.windows.event import Event
+
+
+def made_of(operation: Each, event: Event, order: str) -> list[tuple[Event, str]]:
+    """The events that the function gives, in order, each with its order; a dict keeps the event's id and time.
+
+    Raises:
+        FunctionError: if it gives something else, or a field that its schema does not have.
+    """
+    given = operation.function(event)
+    if given is None:
+        return []
+    if isinstance(given, Mapping):
+        return [(_made(operation, event, given), order)]
+    if not (isinstance(given, list | tuple) or inspect.isgenerator(given)):
+        raise FunctionError(operation.label, f"gives {given!r}; an event, a dict, a list of them or None was expected")
+    return [(_made(operation, event, one), several_order(order, n)) for n, one in enumerate(given)]
+
+
+def _made(operation: Each, event: Event, given: Any) -> Event:
+    if not isinstance(given, Mapping):
+        raise FunctionError(operation.label, f"gives {given!r}; an event, a dict, a list of them or None was expected")
+    fields = dict(operation.schema)
+    if unknown := [name for name in given if fields and name not in fields]:
+        raise FunctionError(operation.label, f"gives {', '.join(unknown)}; its schema has: {', '.join(fields)}")
+    made = given if isinstance(given, Event) else event.with_fields(given)
+    return Event(made, made.id, made.timestamp, event.stream)

@@ -1,0 +1,411 @@
+"""The nodes of one query of a flow: operations over events as nodes of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pipelines.aggregators.window import WindowAggregator
+from pipelines.errors import FlowError, FunctionError
+from pipelines.flowmix import operations as ops
+from pipelines.flowmix.contexts import window_context
+from pipelines.flowmix.criteria import Combined, Criteria, Python
+from pipelines.flowmix.definition import Schema
+from pipelines.flowmix.each import made_of
+from pipelines.flowmix.schemas import after, require_fields
+from pipelines.graph import events, nodes
+from pipelines.graph.fields import storable
+from pipelines.sources.events import PROCESSING, Edge, EventSource
+from pipelines.trident.functions import ColumnFunction, RowFunction
+from pipelines.trident.states import ROWS, DeltaState
+from pipelines.windows.event import Event
+from pipelines.windows.operations import AggregateWindow
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+    from pipelines.flowmix.definition import StreamDefinition
+    from pipelines.flowmix.flow import Flow
+    from pipelines.trident.topology import TridentTopology
+
+Types = dict[str, str]
+PUBLIC = {events.ID: events.PUBLIC_ID, events.TIME: events.PUBLIC_TIME}
+
+
+def known(flow: Flow, stream: StreamDefinition, schema: Schema | None, at: object) -> Types:
+    """Fields with their Spark SQL types, all of them known.
+
+    Raises:
+        FlowError: if the type of one is not.
+    """
+    unknown = [name for name, kind in (schema or {}).items() if not kind]
+    if schema is not None and not unknown:
+        return {name: kind for name, kind in schema.items() if kind}
+    raise FlowError(
+        flow.name,
+        f"Spark needs the types of all fields, and does not know that of {', '.join(unknown) or 'any'}",
+        stream=stream.name,
+        at=at,
+        hint='where a function makes fields, say so: each(function, schema="v bigint, k string")',
+    )
+
+
+class Chain:
+    """Nodes one after the other in a graph, from an entrance; `types` are the fields of the last one."""
+
+    def __init__(self, flow: Flow, stream: StreamDefinition, graph: nodes.Graph, node: int, types: Types) -> None:
+        self.flow, self.stream, self.graph, self.node, self.types = flow, stream, graph, node, types
+        self.sides: dict[str, Schema | None] = {}
+        """What each stream sends that leads here, for joins."""
+
+    def add(self, kind: type[nodes.Node], at: nodes.CodeLocation, **more: Any) -> int:
+        more.setdefault("fields", (*self.types, *events.COLUMNS))
+        node = kind(id=self.graph.next_id(), parents=(self.node,), name=self.stream.name, at=at, **more)
+        self.node = self.graph.add(node).id
+        return self.node
+
+    def branch(self) -> Chain:
+        """A second chain from here."""
+        return Chain(self.flow, self.stream, self.graph, self.node, dict(self.types))
+
+    @property
+    def shown(self) -> tuple[tuple[str, str], ...]:
+        """The fields and their types."""
+        return tuple(self.types.items())
+
+    def step(self, index: int) -> None:
+        """An operation that looks at one event at a time."""
+        operation = self.stream.operations[index]
+        self._check_fields(operation)
+        if isinstance(operation, ops.Select):
+            self.types = {name: self.types[name] for name in operation.fields}
+            self.add(nodes.ProjectNode, operation.at)
+            self.filter(ColumnFunction(_any_there, operation.label), operation.at, (*operation.fields, events.ID))
+        elif isinstance(operation, ops.Filter):
+            self.where(operation.criteria, operation.at)
+        elif isinstance(operation, ops.Each):
+            self._each(operation)
+        elif isinstance(operation, ops.Stateful):
+            self._windows(operation, index)
+
+    def _check_fields(self, operation: ops.Operation) -> None:
+        """Behind an `each` that does not say its schema the fields are those that it was given.
+
+        Raises:
+            FieldError
+        """
+        require_fields(f'flow "{self.flow.name}", at {operation.at}', operation, self.types)
+
+    def after(self, operation: ops.Operation) -> Types:
+        """The fields behind an operation."""
+        sides = self.sides or {}
+        return known(self.flow, self.stream, after(operation, self.types, sides), operation.at)
+
+    def filter(self, predicate: Any, at: nodes.CodeLocation, inputs: tuple[str, ...] | None = None) -> None:
+        self.add(nodes.FilterNode, at, inputs=inputs or (*self.types, *events.COLUMNS), predicate=predicate)
+
+    def where(self, criteria: Criteria, at: nodes.CodeLocation) -> None:
+        """Keep the events for which criteria hold, and every word about the clock."""
+        if isinstance(criteria, Python):
+            self.filter(RowFunction(_Matches(criteria, tuple(self.types))), at)
+            return
+        types = dict(self.types)
+
+        def holds(*_: Column) -> Column:
+            from pyspark.sql import functions as F
+
+            return F.col(events.ID).isNull() | criteria_column(criteria, types)
+
+        self.filter(ColumnFunction(holds, str(criteria)), at)
+
+    def order_as(self, change: Callable[[Column], Column], label: str, at: nodes.CodeLocation) -> None:
+        """Rewrite the order of the events."""
+        names = (*self.types, *events.COLUMNS)
+
+        def rewritten(*columns: Column) -> tuple[Column, ...]:
+            return (*columns[:-1], change(columns[-1]))
+
+        assert names[-1] == events.ORDER
+        self.add(nodes.MapNode, at, fields=names, function=ColumnFunction(rewritten, label))
+
+    def _each(self, operation: ops.Each) -> None:
+        before = tuple(self.types)
+        self.types = dict(operation.schema) or self.types
+        call = _Calls(operation, before, tuple(self.types))
+        types = (*self.types.values(), *events.TYPES)
+        self.add(nodes.MapNode, operation.at, function=RowFunction(call, types), flat=True)
+
+    def _windows(self, operation: ops.Stateful, index: int) -> None:
+        self.prune(operation)
+        # The first windows hear the channels' words about the clock, those behind it the first ones'.
+        entrance: Any = next(iter(self.graph))
+        first = not any(isinstance(node, nodes.WindowNode) for node in self.graph)
+        edges = entrance.source.channels if first else ("",)
+        self.types = self.after(operation)
+        self.add(
+            nodes.WindowNode,
+            operation.at,
+            operation=operation.operation,
+            context=window_context(self.flow, self.stream, index),
+            key=operation.partition,
+            edges=edges,
+            types=(*self.types.values(), *events.TYPES),
+        )
+
+    def prune(self, operation: ops.Stateful) -> None:
+        """Leave out the fields that the windows do not read."""
+        window = operation.operation
+        if not isinstance(window, AggregateWindow) or any(isinstance(a, WindowAggregator) for a in window.aggregators):
+            return
+        wanted = operation.named
+        if set(wanted) < set(self.types):
+            self.types = {name: kind for name, kind in self.types.items() if name in wanted}
+            self.add(nodes.ProjectNode, operation.at)
+
+    def public(self, at: nodes.CodeLocation) -> tuple[str, ...]:
+        """Make the event's id and time fields that people read; returns the names of all fields that they see."""
+        made = {PUBLIC[name]: name for name in (events.ID, events.TIME) if PUBLIC[name] not in self.types}
+        if made:
+            fields = (*self.types, *events.COLUMNS, *made)
+            function = ColumnFunction(_readable(tuple(made.values())), "event")
+            self.add(
+                nodes.EachNode, at, fields=fields, inputs=tuple(made.values()), function=function, outputs=tuple(made)
+            )
+        return (*self.types, *made)
+
+
+class Steps(Chain):
+    """The chain of a query in the topology's own graph: with tables, gates, channels, and its prelude."""
+
+    def __init__(
+        self, topology: TridentTopology, graph: nodes.Graph, flow: Flow, stream: StreamDefinition, *, ordered: bool
+    ) -> None:
+        super().__init__(flow, stream, graph, 0, {})
+        self._topology, self._ordered = topology, ordered
+        self._spout: Any = None
+        self._late = False
+        self._entered = False
+
+    @property
+    def at_start(self) -> bool:
+        """Whether nothing stands behind the query's channels yet."""
+        bare = isinstance(self._spout, nodes.ChannelSpoutNode) and not self._entered
+        return bare and self.node == self._spout.id
+
+    def begin(self, kind: type[nodes.SpoutNode], name: str, types: Types, **more: Any) -> None:
+        """Start a query at a source or at channels."""
+        self.types = types
+        node = kind(id=self.graph.next_id(), parents=(), name=name, at=self.stream.at, stream=name, **more)
+        self._spout, self._late, self._entered = self.graph.add(node), False, False
+        self.node = node.id
+
+    def enter_prelude(self, first: int, end: int) -> None:
+        """Put the operations from `first` up to before `end` into the stream itself."""
+        graph = nodes.Graph()
+        spout = self._spout
+        entrance = nodes.SpoutNode(
+            id=1,
+            parents=(),
+            fields=spout.fields,
+            name=spout.name,
+            at=spout.at,
+            stream=spout.stream,
+            source=spout.source,
+        )
+        graph.add(entrance)
+        chain = Chain(self.flow, self.stream, graph, entrance.id, self.types)
+        chain.sides = self.sides
+        for index in range(first, end):
+            chain.step(index)
+        self.types = chain.types
+        ddl = ", ".join(f"`{name}` {kind}" for name, kind in self.types.items())
+        self._spout = nodes.ChannelSpoutNode(
+            id=spout.id,
+            parents=(),
+            fields=(*self.types, *events.COLUMNS),
+            name=spout.name,
+            at=self.stream.operations[end - 1].at,
+            stream=spout.stream,
+            source=spout.source,
+            prelude=graph,
+            schema=f"{ddl}, {events.DDL}",
+        )
+        self.graph.replace(self._spout)
+        # No longer the bare start: what follows is the batch's.
+        self._entered = True
+
+    def step(self, index: int) -> None:
+        operation = self.stream.operations[index]
+        if isinstance(operation, ops.Split):
+            if operation.default is None:
+                self.filter(ColumnFunction(_nothing, "nothing"), operation.at, (events.ID,))
+            else:
+                self.where(operation.default, operation.at)
+        elif isinstance(operation, ops.Persist):
+            self._table(operation.table, operation.at)
+        elif isinstance(operation, ops.Output):
+            self._table(f"{self.flow.name}_{self.stream.name}", operation.at)
+        elif isinstance(operation, ops.GateOn):
+            self._topology.claim_gate(operation.gate.name)
+            self.add(nodes.GateNode, operation.at, gate=operation.gate)
+        else:
+            super().step(index)
+
+    def _table(self, name: str, at: nodes.CodeLocation) -> None:
+        """Append the events to a table: their fields, id and time."""
+        chain = self.branch()
+        fields = chain.public(at)
+        if self._ordered:
+            fields = (*fields, *events.COLUMNS)
+        chain.add(nodes.ProjectNode, at, fields=fields)
+        self._persist(chain, name, fields, at)
+
+    def _persist(self, chain: Chain, name: str, fields: tuple[str, ...], at: nodes.CodeLocation) -> None:
+        storable(fields)
+        self._topology.claim_state(name)
+        chain.add(nodes.PersistNode, at, fields=fields, inputs=fields, state=DeltaState(name, layout=ROWS))
+
+    def send(self, index: int, path: int, channel: str, *, numbered: bool) -> Edge:
+        """Send what has come so far along one path of operation `index`, into a channel."""
+        operation = self.stream.operations[index]
+        chain = self.branch()
+        if isinstance(operation, ops.Split) and path >= len(operation.all):
+            chain.where(operation.paths[path - len(operation.all)][1], operation.at)
+        suffix = ops.sent_order("", self.stream.index, index, path)
+
+        def sent(order: Column) -> Column:
+            from pyspark.sql import functions as F
+
+            return F.concat(order, F.lit(suffix))
+
+        chain.order_as(sent, "send", operation.at)
+        self._into(chain, channel, operation.at)
+        return Edge(self.stream.name, channel, numbered, chain.shown)
+
+    def channel(self, name: str, index: int, *, numbered: bool) -> Edge:
+        """End the query in a channel of the stream's own, in front of operation `index`."""
+        operation = self.stream.operations[index] if index < len(self.stream.operations) else None
+        if isinstance(operation, ops.Stateful):
+            self.prune(operation)
+        self._into(self.branch(), name, operation.at if operation else self.stream.at)
+        return Edge(self.stream.name, name, numbered, self.shown)
+
+    def _into(self, chain: Chain, channel: str, at: nodes.CodeLocation) -> None:
+        delay = 0
+        if isinstance(self._spout.source, EventSource) and self._in_event_time:
+            delay = self.stream.delay * 1000
+            chain.add(nodes.OnTimeNode, at, channel=channel)
+            self._keep_late(channel, at)
+        fields = (*chain.types, *events.COLUMNS)
+        storable(fields)
+        state = DeltaState(channel, layout=ROWS)
+        chain.add(nodes.ChannelNode, at, fields=fields, inputs=fields, state=state, delay=delay)
+
+    @property
+    def _in_event_time(self) -> bool:
+        return self.flow.clock != PROCESSING and self.stream.event_timestamp is not None
+
+    def _keep_late(self, channel: str, at: nodes.CodeLocation) -> None:
+        """The events that came behind the watermark, as the source gave them, into a table of their own; once a query."""
+        if self._late:
+            return
+        self._late = True
+        own = self.stream.source_schema
+        types = {name: kind for name, kind in own.items() if kind and name not in events.COLUMNS}
+        chain = Chain(self.flow, self.stream, self.graph, self._spout.id, types)
+        chain.add(nodes.OnTimeNode, at, channel=channel, late=True)
+        fields = chain.public(at)
+        chain.add(nodes.ProjectNode, at, fields=fields)
+        self._persist(chain, f"late_{self.flow.name}_{self.stream.name}", fields, at)
+
+
+# --- functions over columns and rows --------------------------------------------------------------------------------
+
+
+def _any_there(*columns: Column) -> Column:
+    """Whether one of the fields is there; the last column is the id, which words about the clock lack."""
+    from functools import reduce
+
+    *fields, id_ = columns
+    return reduce(lambda a, b: a | b, (field.isNotNull() for field in fields), id_.isNull())
+
+
+def _nothing(*_: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.lit(False)
+
+
+def _readable(names: tuple[str, ...]) -> Callable[..., tuple[Column, ...]]:
+    def readable(*columns: Column) -> tuple[Column, ...]:
+        from pyspark.sql import functions as F
+
+        return tuple(
+            F.timestamp_millis(column) if name == events.TIME else column
+            for name, column in zip(names, columns, strict=True)
+        )
+
+    return readable
+
+
+def criteria_column(criteria: Criteria, types: Types) -> Column:
+    """Criteria as a column; a Python predicate among others becomes a function in Spark's Python workers."""
+    from functools import reduce
+
+    from pyspark.sql import functions as F
+
+    if criteria.columnar:
+        return criteria.column(types)
+    if isinstance(criteria, Combined):
+        parts = [criteria_column(part, types) for part in criteria.parts]
+        if criteria.op == "not_":
+            return ~parts[0]
+        return reduce((lambda a, b: a & b) if criteria.op == "and_" else (lambda a, b: a | b), parts)
+    matches = _Matches(criteria, tuple(types))
+    return F.udf(matches, "boolean", useArrow=False)(*(F.col(f"`{name}`") for name in (*types, *events.COLUMNS)))
+
+
+class _Rows:
+    """Builds events from the values of a row: fields, then the event's columns. It travels to the workers."""
+
+    def __init__(self, fields: tuple[str, ...]) -> None:
+        self.fields = fields
+
+    def event(self, values: tuple[Any, ...]) -> Event:
+        id_, time, _, origin, _ = values[len(self.fields) :]
+        return Event(dict(zip(self.fields, values, strict=False)), id_, time, origin)
+
+
+class _Matches(_Rows):
+    """A Python predicate over rows; words about the clock pass."""
+
+    def __init__(self, criteria: Criteria, fields: tuple[str, ...]) -> None:
+        super().__init__(fields)
+        self._criteria = criteria
+
+    def __call__(self, *values: Any) -> bool:
+        return values[len(self.fields)] is None or self._criteria.matches(self.event(values))
+
+
+class _Calls(_Rows):
+    """An `each` over rows; words about the clock pass. `gives` are the fields of what comes out."""
+
+    def __init__(self, operation: ops.Each, fields: tuple[str, ...], gives: tuple[str, ...]) -> None:
+        super().__init__(fields)
+        # Without a schema of its own it gives the fields that it got; anything else cannot be a column.
+        self._operation, self._gives = operation, gives
+        self.__name__ = operation.label
+
+    def __call__(self, *values: Any) -> Iterator[tuple[Any, ...]]:
+        id_, time, clock, origin, order = values[len(self.fields) :]
+        if id_ is None:
+            yield (*([None] * len(self._gives)), id_, time, clock, origin, order)
+            return
+        for made, place in made_of(self._operation, self.event(values), order):
+            if unknown := [name for name in made if name not in self._gives]:
+                raise FunctionError(
+                    self._operation.label,
+                    f"gives {', '.join(unknown)}, whose type nobody says",
+                    hint=f'say what it gives: each(function, schema="{unknown[0]} ...")',
+                )
+            yield (*(made.get(name) for name in self._gives), made.id, made.timestamp, clock, origin, place)

@@ -1,0 +1,26 @@
+"""The columns that an event carries beside its fields, in frames and in channel tables.
+
+A row without an id is no event but a word about the clock: nothing older than its clock comes on that edge any more.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+ID: Final = "_event_id"
+"""string: the event's id; null in a clock row."""
+TIME: Final = "_event_time"
+"""bigint: the event's own timestamp, ms since 1970."""
+CLOCK: Final = "_event_clock"
+"""bigint: the clock at which windows take the event: its timestamp, or with `clock="processing"` its arrival, in ms."""
+FROM: Final = "_event_from"
+"""string: the stream that sent it."""
+ORDER: Final = "_event_order"
+"""string: decides between events of the same clock."""
+
+COLUMNS: Final = (ID, TIME, CLOCK, FROM, ORDER)
+TYPES: Final = ("string", "bigint", "bigint", "string", "string")
+DDL: Final = ", ".join(f"{name} {kind}" for name, kind in zip(COLUMNS, TYPES, strict=True))
+
+PUBLIC_ID, PUBLIC_TIME = "event_id", "event_time"
+"""The id (string) and the timestamp (timestamp) of an event in the tables that users read."""

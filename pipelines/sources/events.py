@@ -1,0 +1,250 @@
+"""Events from a source, and events from channels."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deltalake import DeltaTable
+
+from pipelines.errors import BadNameError, MissingPathError
+from pipelines.graph import events
+from pipelines.graph.fields import parse_ddl
+from pipelines.sources.base import CORRUPT, FILE, file_key
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from pipelines.errors import TrideltaError
+
+PROCESSING = "processing"
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A channel, the stream that sends through it, and the fields that it sends with their Spark SQL types.
+
+    `numbered`: its events have the order of a source's rows, which each batch begins anew: the batch's txid goes into it.
+    """
+
+    origin: str
+    channel: str
+    numbered: bool = False
+    types: tuple[tuple[str, str], ...] = ()
+
+
+class EventSource:
+    """A source whose rows are events: it adds the event's columns (`pipelines.graph.events`) to the source's own.
+
+    Args:
+        inner: any source.
+        stream: the stream's name, where the events come from.
+        number: the stream's place in its flow: events of one clock come in the order of the streams.
+        id: SQL over the source's fields that gives an event's id; None: made from the row's place in the source, the same
+            in every replay.
+        timestamp: SQL that gives the event's time: bigint milliseconds, or a timestamp or date; None: its arrival.
+        clock: `"event"` or `"processing"`.
+    """
+
+    def __init__(
+        self,
+        inner: Any,
+        stream: str,
+        number: int = 0,
+        *,
+        id: str | None = None,
+        timestamp: str | None = None,
+        clock: str = "event",
+    ) -> None:
+        self.number = number
+        self.inner, self.stream_name, self.id, self.timestamp, self.clock = inner, stream, id, timestamp, clock
+        for name in inner.fields:
+            if name in events.COLUMNS:
+                raise BadNameError("field", name, "is the engine's")
+        self.schema = f"{inner.schema}, {events.DDL}"
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return (*self.inner.fields, *events.COLUMNS)
+
+    @property
+    def max_parallelism(self) -> int | None:
+        found: int | None = getattr(self.inner, "max_parallelism", None)
+        return found
+
+    @property
+    def sliceable(self) -> bool:
+        return bool(getattr(self.inner, "sliceable", True))
+
+    @property
+    def transactional(self) -> bool:
+        return bool(getattr(self.inner, "transactional", True))
+
+    def __repr__(self) -> str:
+        return repr(self.inner)
+
+    def prepare(self, name: str, spool: Path) -> None:
+        self.inner.prepare(name, spool)
+
+    def check(self, name: str, spark: SparkSession) -> None:
+        self.inner.check(name, spark)
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        """The source's own frame; `of_batch` adds the event's columns, one of which no stream may compute."""
+        frame: DataFrame = self.inner.stream(spark)
+        return frame
+
+    def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
+        frame, positions = self.inner.bounded(spark)
+        return self._with_events(frame, frozenset(file_key(one) for one in positions)), positions
+
+    def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
+        return self._with_events(self.inner.of_batch(frame, files), files)
+
+    def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
+        found: frozenset[str] = self.inner.positions(checkpoint, first, last, index)
+        return found
+
+    def fault(self, name: str, error: BaseException) -> TrideltaError | None:
+        ask = getattr(self.inner, "fault", None)
+        return ask(name, error) if ask else None
+
+    def _with_events(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        now = F.lit(int(time.time() * 1000)).cast("bigint")
+        order = self._order(files)
+        given = F.expr(self.id).cast("string") if self.id else F.lit(None).cast("string")
+        made = F.concat(F.lit(f"{self.stream_name}-"), F.hex(F.xxhash64(F.col(FILE), order)))
+        at = milliseconds(frame, self.timestamp) if self.timestamp else now
+        own = {
+            events.ID: F.coalesce(given, made),
+            # A row whose time is null has arrived: better a wrong minute than a lost row.
+            events.TIME: F.coalesce(at, now),
+            events.CLOCK: now if self.clock == PROCESSING else F.coalesce(at, now),
+            events.FROM: F.lit(self.stream_name),
+            events.ORDER: order,
+        }
+        shown = [column.alias(name) for name, column in own.items()]
+        return frame.select(*(f"`{name}`" for name in self.inner.fields), *shown, CORRUPT, FILE)
+
+    def _order(self, files: frozenset[str]) -> Column:
+        """The place of a row: the number of its file among the batch's, by name, then its place there."""
+        from pyspark.sql import functions as F
+
+        place = F.lpad(F.hex(F.monotonically_increasing_id()), 14, "0")
+        if len(files) < 2:
+            return F.concat(F.lit(f"{self.number:03d}.000000"), place)
+        names = F.array(*(F.lit(file) for file in sorted(files, key=_natural)))
+        # The positions are paths; a row's own file is an address, which may be encoded.
+        own = F.regexp_replace(F.url_decode(F.replace(F.col(FILE), F.lit("+"), F.lit("%2B"))), "^file:/+", "/")
+        file = F.coalesce(F.array_position(names, own), F.lit(0)).cast("string")
+        return F.concat(F.lit(f"{self.number:03d}."), F.lpad(file, 6, "0"), place)
+
+
+class ChannelSource:
+    """Events that other queries of the flow have committed into channels, with their words about the clock.
+
+    Args:
+        edges: the channels.
+        schema: DDL of the events' fields, the union of the edges'.
+    """
+
+    max_parallelism: int | None = None
+    sliceable = False
+    transactional = True
+    tells_time = True
+    """Some rows are words about the clock."""
+
+    def __init__(self, edges: Sequence[Edge], schema: str) -> None:
+        self.edges = tuple(edges)
+        self._columns = parse_ddl(schema) if schema else ()
+        self.schema = f"{schema}, {events.DDL}" if schema else events.DDL
+        self._paths: dict[str, Path] = {}
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return (*(name for name, _ in self._columns), *events.COLUMNS)
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        return tuple(edge.channel for edge in self.edges)
+
+    def __repr__(self) -> str:
+        return f"channels {', '.join(self.channels)}"
+
+    def locate(self, paths: dict[str, Path]) -> None:
+        """Where the channels' tables are."""
+        self._paths = paths
+
+    def prepare(self, name: str, spool: Path) -> None:
+        """Nothing to make ready."""
+
+    def check(self, name: str, spark: SparkSession) -> None:
+        """The channels are there.
+
+        Raises:
+            MissingPathError
+        """
+        for channel in self.channels:
+            if not DeltaTable.is_deltatable(str(self._paths[channel])):
+                raise MissingPathError(name, str(self._paths[channel]))
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        # What rewrites a channel (retention deletes what all readers have taken) is not news to its readers.
+        reader = spark.readStream.format("delta").option("skipChangeCommits", "true")
+        return self._union([reader.load(str(self._paths[channel])) for channel in self.channels])
+
+    def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
+        return self._union([spark.read.format("delta").load(str(self._paths[c])) for c in self.channels]), frozenset()
+
+    def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
+        return frame
+
+    def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
+        return frozenset()
+
+    def _union(self, frames: Sequence[DataFrame]) -> DataFrame:
+        parts = [self._part(edge, frame) for edge, frame in zip(self.edges, frames, strict=True)]
+        from pyspark.sql import DataFrame
+
+        return reduce(DataFrame.unionByName, parts)
+
+    def _part(self, edge: Edge, frame: DataFrame) -> DataFrame:
+        """Words about the clock say for their origin the channel: of two from one stream each has a word of its own."""
+        from pyspark.sql import functions as F
+
+        shown = [
+            (F.col(f"`{name}`") if name in dict(edge.types) else F.lit(None)).cast(kind).alias(name)
+            for name, kind in self._columns
+        ]
+        origin = F.when(F.col(events.ID).isNull(), F.lit(edge.channel)).otherwise(F.lit(edge.origin))
+        order = F.col(events.ORDER)
+        if edge.numbered:
+            batch = F.lpad(F.hex(F.greatest(F.col("_txid"), F.lit(0))), 8, "0")
+            order = F.concat(order.substr(1, 4), batch, order.substr(F.lit(5), F.length(order)))
+        own = [F.col(events.ID), F.col(events.TIME), F.col(events.CLOCK), origin.alias(events.FROM)]
+        position = [F.lit(None).cast("string").alias(CORRUPT), F.lit(None).cast("string").alias(FILE)]
+        return frame.select(*shown, *own, order.alias(events.ORDER), *position)
+
+
+def milliseconds(frame: DataFrame, expression: str) -> Column:
+    """An expression over a frame as bigint ms: numbers as they are, times and dates (UTC) converted."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import DateType, TimestampNTZType, TimestampType
+
+    kind = frame.select(F.expr(expression)).schema.fields[0].dataType
+    found = F.expr(expression)
+    if isinstance(kind, DateType | TimestampNTZType | TimestampType):
+        return F.unix_millis(found.cast("timestamp"))
+    return found.cast("bigint")
+
+
+def _natural(name: str) -> tuple[Any, ...]:
+    """File names in the order of people: `part-9` before `part-10`."""
+    return tuple(int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name))

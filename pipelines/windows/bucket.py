@@ -1,0 +1,159 @@
+"""One bucket of an operation's keys: rows as Arrow in, results as Arrow out, and the clock that decides what is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.graph import events
+from pipelines.windows.blob import dumps, loads
+from pipelines.windows.event import Event
+from pipelines.windows.keyed import KeyedWindows
+
+NEVER = -(2**62)
+"""The clock before anything is known."""
+
+
+@dataclass
+class Clocks:
+    """How far the clock of each edge has come, in ms, and when the bucket's windows want to be woken.
+
+    Attributes:
+        edges: by origin.
+        due: the earliest clock at which there is something to do without a new event; None: never.
+    """
+
+    edges: dict[str, int] = field(default_factory=dict)
+    due: int | None = None
+
+    @classmethod
+    def of_json(cls, value: Mapping[str, Any]) -> Clocks:
+        return cls(dict(value["edges"]), value["due"])
+
+    def to_json(self) -> dict[str, Any]:
+        return {"edges": self.edges, "due": self.due}
+
+    def hear(self, rows: pa.Table) -> None:
+        """Take in clock rows; a clock never goes back."""
+        for origin, clock in zip(rows[events.FROM].to_pylist(), rows[events.CLOCK].to_pylist(), strict=True):
+            self.edges[origin] = max(clock, self.edges.get(origin, NEVER))
+
+    def now(self, edges: Sequence[str]) -> int:
+        """The clock of an operation: that of the edge that is furthest behind."""
+        return min((self.edges.get(origin, NEVER) for origin in edges), default=NEVER)
+
+
+@dataclass(frozen=True)
+class BucketMaker:
+    """What a worker needs to know of an operation. It travels to the workers.
+
+    Args:
+        operation: one of `pipelines.windows.operations`.
+        context: where it stands in its flow.
+        edges: the origins whose clocks it waits for.
+        schema: the Arrow schema of its results, the event's columns included.
+        origin: what its words about the clock say for their origin.
+    """
+
+    operation: Any
+    context: Any
+    edges: tuple[str, ...]
+    schema: pa.Schema
+    origin: str = ""
+
+    def __call__(self) -> Bucket:
+        return Bucket(self)
+
+
+class Bucket:
+    """The windows of one bucket for the length of one batch."""
+
+    def __init__(self, plan: BucketMaker) -> None:
+        self._plan, self._windows = plan, KeyedWindows(plan.operation, plan.context)
+        self.clocks = Clocks()
+        self._now = self._floor = NEVER
+
+    def starts(self, rows: pa.Table, clocks: Clocks, *, bounded: bool = False) -> bool:
+        """Take in a batch's rows; false if they wake no window, so that its state need not be read.
+
+        Args:
+            bounded: the rows are all that there is: everything is run, up to the latest time of all.
+        """
+        is_event = pc.is_valid(rows[events.ID])
+        self._rows = rows.filter(is_event)
+        self.clocks = clocks
+        self._floor = clocks.now(self._plan.edges)
+        clocks.hear(rows.filter(pc.invert(is_event)))
+        self._now = clocks.now(self._plan.edges)
+        if bounded:
+            self._now = max(pc.max(rows[events.CLOCK]).as_py() or NEVER, NEVER)
+        due = clocks.due is not None and clocks.due <= self._now
+        return bool(self._rows.num_rows) or due
+
+    def restore(self, state: bytes | None) -> None:
+        if state:
+            self._windows.restore(loads(state))
+
+    def save(self) -> bytes:
+        return dumps(self._windows.save())
+
+    def run(self, number: int) -> pa.Table:
+        """The results, and in bucket 0 the word about the clock."""
+        order = [(events.CLOCK, "ascending"), (events.ORDER, "ascending")]
+        rows = self._rows.take(pc.sort_indices(self._rows, sort_keys=order))
+        found = self._windows.feed(events_of(rows, self._floor), self._now)
+        self.clocks.due = self._windows.due()
+        return pa.concat_tables([rows_of(found, self._plan.schema), self.passed(number)])
+
+    def passed(self, number: int) -> pa.Table:
+        """The word about the clock alone."""
+        if number or self._now == NEVER:
+            return self._plan.schema.empty_table()
+        return clock_row(self._plan.schema, self._now, self._plan.origin)
+
+
+def clock_row(schema: pa.Schema, clock: int, origin: str) -> pa.Table:
+    """One row that says: nothing older than `clock` comes from `origin` any more."""
+    known = {events.CLOCK: clock, events.FROM: origin}
+    return pa.table({f.name: pa.array([known.get(f.name)], f.type) for f in schema}, schema=schema)
+
+
+def events_of(rows: pa.Table, floor: int = NEVER) -> list[tuple[Event, int, str]]:
+    """Rows as events with their clock and order.
+
+    Args:
+        floor: a clock of arrival may be set back between batches; none is taken for earlier than this.
+    """
+    names = [name for name in rows.column_names if name not in events.COLUMNS]
+    columns = [rows[name].to_pylist() for name in names]
+    own = [rows[name].to_pylist() for name in (events.ID, events.TIME, events.FROM, events.CLOCK, events.ORDER)]
+    fields = zip(*columns, strict=True) if columns else iter([()] * rows.num_rows)
+    return [
+        (Event(dict(zip(names, values, strict=True)), id_, time, origin), max(clock, floor), order)
+        for values, id_, time, origin, clock, order in zip(fields, *own, strict=True)
+    ]
+
+
+def rows_of(found: Sequence[tuple[Event, int, str]], schema: pa.Schema) -> pa.Table:
+    """Events with their clock and order as rows of a schema."""
+    own: dict[str, list[Any]] = {
+        events.ID: [event.id for event, _, _ in found],
+        events.TIME: [event.timestamp for event, _, _ in found],
+        events.CLOCK: [clock for _, clock, _ in found],
+        events.FROM: [event.stream for event, _, _ in found],
+        events.ORDER: [order for _, _, order in found],
+    }
+    columns = {f.name: pa.array(own[f.name] if f.name in own else _values(found, f), f.type) for f in schema}
+    return pa.table(columns, schema=schema)
+
+
+def _values(found: Sequence[tuple[Event, int, str]], field: pa.Field) -> list[Any]:
+    """A field of all events; one value where there may be several is a list of one."""
+    values = [event.get(field.name) for event, _, _ in found]
+    if not pa.types.is_list(field.type):
+        return values
+    return [value if value is None or isinstance(value, list | tuple) else [value] for value in values]
