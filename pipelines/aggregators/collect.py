@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipelines.aggregators.base import ColumnAggregator
 from pipelines.aggregators.extremes import is_nan
+from pipelines.aggregators.ordering import values_of
+from pipelines.aggregators.values import Kept
+from pipelines.aggregators.window import EventAggregator, Types, element_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
 
-class Collect(ColumnAggregator):
+class Collect(ColumnAggregator, EventAggregator):
     """The non-null values of one field as an array, repeated ones too, in ascending order; empty if there are none.
 
     Sorted, because tuples have no order that survives a shuffle. The partial value holds every value: use it where
     groups are small.
+
+    In an event flow `Collect("v", "values")`, in the order in which the events came; the output is "collected" unless
+    named.
     """
+
+    default_output: ClassVar[str] = "collected"
+
+    def accumulator(self) -> _Values:
+        return _Values(str(self.field))
+
+    def result_types(self, types: Types) -> list[tuple[str, str | None]]:
+        kind = element_type(types.get(str(self.field)))
+        return [(self.named, kind and f"array<{kind}>")]
 
     def init(self, *values: Any) -> list[Any]:
         return [] if values[0] is None else [values[0]]
@@ -50,3 +66,17 @@ class Collect(ColumnAggregator):
 
     def result_sql(self, column: str) -> str:
         return f"coalesce(array_sort({self.fold_sql(column)}), make_array())"
+
+
+class _Values(Kept):
+    """All values of the field, an entry an event."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__((field,))
+        self._field = field
+
+    def entry(self, event: Mapping[str, Any]) -> list[Any]:
+        return list(values_of(event.get(self._field)))
+
+    def aggregate(self) -> list[Any]:
+        return [value for entry in self.entries for value in entry]

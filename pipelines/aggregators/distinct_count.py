@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipelines.aggregators.base import ColumnAggregator
+from pipelines.aggregators.tally import Tally
+from pipelines.aggregators.window import EventAggregator, Types
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
 
-class DistinctCount(ColumnAggregator):
+class DistinctCount(ColumnAggregator, EventAggregator):
     """Number of different non-null values of one field, as bigint; 0 if there are none.
 
     The partial value is the array of the different values itself, so that batches can be folded: a key costs as much
     room as it has values.
+
+    In an event flow `DistinctCount("v", "n")`; the output is "distinct_count" unless named. Exact.
     """
+
+    default_output: ClassVar[str] = "distinct_count"
+
+    def accumulator(self) -> Tally:
+        return Tally((str(self.field),))
+
+    def result_types(self, types: Types) -> list[tuple[str, str | None]]:
+        return [(self.named, "bigint")]
 
     def init(self, *values: Any) -> list[Any]:
         return [] if values[0] is None else [values[0]]

@@ -230,6 +230,11 @@ def rows_of(values: Sequence[Any], names: Sequence[str]) -> list[dict[str, Any]]
             lists.append(list(value) or ([] if alone else [{}]))
         else:
             lists.append([{name: value}])
+    return crossed(lists)
+
+
+def crossed(lists: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Every combination of the aggregators' rows, the last varies fastest (Trident rules 1.4)."""
     if len(lists) == 1:
         return lists[0]
     return [{name: one for row in product for name, one in row.items()} for product in itertools.product(*lists)]

@@ -68,7 +68,8 @@ def _rare(value: Any) -> Any:
         return {_TAG: "m", "v": value.isoformat(), "fold": value.fold}
     if isinstance(value, date):
         return {_TAG: "a", "v": value.isoformat()}
-    for base in (list, tuple, str, int, float):
+    bases: tuple[Any, ...] = (list, tuple, str, int, float)
+    for base in bases:
         if isinstance(value, base):
             return _tagged(base(value))
     raise TypeError(f"{type(value).__name__} is no plain data: {value!r}")

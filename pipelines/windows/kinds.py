@@ -2,13 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
+from pipelines.aggregators.values import Kept
+from pipelines.aggregators.window import Accumulator, EventAggregator, Types
 from pipelines.windows.aggregate import AggregateBuffer
 from pipelines.windows.buffer import Key, Window, WindowContext
-from pipelines.windows.operations import AggregateWindow
+from pipelines.windows.join import JoinBuffer
+from pipelines.windows.operations import (
+    AggregateWindow,
+    CollectWindow,
+    JoinWindow,
+    SortWindow,
+    SwitchWindow,
+    TaskWindow,
+)
+from pipelines.windows.sort import SortBuffer
+from pipelines.windows.switch import SwitchBuffer
+from pipelines.windows.task_window import TaskBuffer
+
+
+class _WholeEvents(EventAggregator):
+    """All events of the window as structs of their fields."""
+
+    def __init__(self, output: str) -> None:
+        self.output = output
+
+    def accumulator(self) -> Accumulator:
+        return _Events()
+
+    def result_types(self, types: Types) -> list[tuple[str, str | None]]:
+        return [(self.output, None)]
+
+    def check(self) -> None:
+        """It needs no field."""
+
+
+class _Events(Kept):
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def entry(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(event)
+
+    def aggregate(self) -> list[dict[str, Any]]:
+        return list(self.entries)
+
+
+@lru_cache(maxsize=64)
+def _as_aggregate(operation: CollectWindow) -> AggregateWindow:
+    return AggregateWindow(
+        (_WholeEvents(operation.field),),
+        operation.trigger,
+        operation.evict,
+        operation.clear_on_trigger,
+        operation.window_evict_millis,
+    )
+
+
+def _collect(operation: CollectWindow, key: Key, context: WindowContext) -> Window:
+    return AggregateBuffer(_as_aggregate(operation), key, context)
+
 
 KINDS: dict[type, Callable[[Any, Key, WindowContext], Window]] = {
     AggregateWindow: AggregateBuffer,
+    CollectWindow: _collect,
+    SortWindow: SortBuffer,
+    SwitchWindow: SwitchBuffer,
+    JoinWindow: JoinBuffer,
+    TaskWindow: TaskBuffer,
 }

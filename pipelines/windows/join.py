@@ -1,0 +1,105 @@
+"""The window of `join` (Flowmix rules 4): the left events of a key, waiting for right ones."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from pipelines.aggregators.ordering import distinct, values_of
+from pipelines.errors import FlowError
+from pipelines.windows.buffer import (
+    FAR,
+    NOTHING,
+    Fired,
+    Key,
+    Window,
+    WindowContext,
+    restored_event,
+    saved_event,
+    tick_from,
+)
+from pipelines.windows.event import Event
+from pipelines.windows.operations import JoinWindow, keeps_last
+from pipelines.windows.policy import TIME
+
+
+class JoinBuffer(Window):
+    """Left events and their clocks. Age counts when a right event comes, too (the original looked only at left ones)."""
+
+    __slots__ = ("_age", "_keep", "_lefts", "_lifetime", "_operation", "_written")
+
+    def __init__(self, operation: JoinWindow, key: Key, context: WindowContext) -> None:
+        super().__init__(key, context)
+        self._operation = operation
+        self._age = operation.evict.milliseconds if operation.evict.kind == TIME else None
+        self._keep = keeps_last(operation.evict, delta_too=True)
+        self._lifetime = operation.window_evict_millis
+        self._lefts: deque[tuple[Event, int]] = deque()
+        self._written = 0
+
+    def event(self, event: Event, now: int) -> Sequence[Event]:
+        self._drop_old(now)
+        self._written = now
+        if event.stream == self._operation.left:
+            if self._keep and len(self._lefts) >= self._keep:
+                self._lefts.popleft()
+            self._lefts.append((event, now))
+            if len(self._lefts) == 1:
+                self.wake = min(self.wake, self._due())
+            return NOTHING
+        if event.stream == self._operation.right:
+            self.wake = min(self.wake, self._due())
+            return [union(left, event) for left, _ in self._lefts]
+        text = "Received event for stream that does not match the join. Flowmix has been miswired."
+        seen = (
+            f"{text} It came from {event.stream!r}; the join is of {self._operation.left} and {self._operation.right}"
+        )
+        raise FlowError(self.context.flow, seen, stream=self.context.stream)
+
+    def _drop_old(self, now: int) -> None:
+        if self._age is not None:
+            lefts = self._lefts
+            while lefts and now - lefts[0][1] >= self._age:
+                lefts.popleft()
+
+    def advance(self, now: int) -> Sequence[Fired]:
+        self._drop_old(now // 1000 * 1000)
+        self.wake = self._due()
+        return ()
+
+    def due(self) -> int | None:
+        found = self._due()
+        return None if found >= FAR else found
+
+    def _due(self) -> int:
+        if not self._lefts:
+            return self._written
+        found = FAR if self._age is None else tick_from(self._lefts[0][1] + self._age)
+        return found if self._lifetime is None else min(found, self._written + self._lifetime)
+
+    def expired(self, now: int) -> bool:
+        if not self._lefts:
+            return True
+        return self._lifetime is not None and now - self._written >= self._lifetime
+
+    def save(self) -> dict[str, Any]:
+        return {"written": self._written, "lefts": [[saved_event(event), at] for event, at in self._lefts]}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._written = state["written"]
+        self._lefts = deque((restored_event(event), at) for event, at in state["lefts"])
+        self.wake = self._due()
+
+
+def union(left: Event, right: Event) -> Event:
+    """The fields of both, with id, time and origin of the left one; different values of a field stand side by side."""
+    fields: dict[str, Any] = dict(left)
+    for name, value in right.items():
+        there = fields.get(name)
+        if there is None:
+            fields[name] = value
+        elif type(there) is not type(value) or there != value or isinstance(value, list | tuple):
+            both = distinct([*values_of(there), *values_of(value)])
+            fields[name] = both if len(both) > 1 or isinstance(there, list) or isinstance(value, list) else both[0]
+    return Event(fields, left.id, left.timestamp, left.stream)

@@ -1,0 +1,227 @@
+"""The windows of `sort` (Flowmix rules 5.3)."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Sequence
+from functools import total_ordering
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from pipelines.aggregators.ordering import order_key, values_of
+from pipelines.windows.buffer import (
+    FAR,
+    NOTHING,
+    SECOND,
+    Fired,
+    Key,
+    Window,
+    WindowContext,
+    restored_event,
+    saved_event,
+    tick_from,
+)
+from pipelines.windows.event import Event
+from pipelines.windows.operations import PROGRESSIVE, TOP_N, TUMBLING, SortWindow
+from pipelines.windows.policy import COUNT, TIME, TIME_DELTA_LT
+
+
+class Kept(NamedTuple):
+    """An event of the window, by its place in the order; of equal ones the earlier comes first."""
+
+    place: Any
+    number: int
+    clock: int
+    event: Event
+
+
+@total_ordering
+class Descending:
+    """A sort key turned round."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Descending) and self.key == other.key
+
+    def __lt__(self, other: Descending) -> bool:
+        return other.key < self.key
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+_PLACE: Callable[[Kept], Any] = itemgetter(0, 1)
+
+
+class SortBuffer(Window):
+    """The window's events, in order (tumbling: as they came, put in order when they go)."""
+
+    __slots__ = (
+        "_age",
+        "_at",
+        "_by",
+        "_empties",
+        "_kept",
+        "_lifetime",
+        "_mode",
+        "_number",
+        "_size",
+        "_ticks",
+        "_trigger",
+        "_written",
+    )
+
+    def __init__(self, operation: SortWindow, key: Key, context: WindowContext) -> None:
+        super().__init__(key, context)
+        self._by, self._mode, self._size = operation.by, operation.mode, operation.size or 0
+        self._trigger = operation.trigger
+        self._empties = operation.mode == TUMBLING or operation.flush
+        self._age = operation.evict.milliseconds if operation.evict is not None else None
+        self._lifetime = operation.window_evict_millis
+        self._kept: list[Kept] = []
+        self._ticks = self._number = self._at = 0
+        self._written = -1
+
+    def event(self, event: Event, now: int) -> Sequence[Event]:
+        if self._written < 0:
+            self._written, self._at = now, now // SECOND
+            self.wake = self._due()
+        elif not self._kept:
+            # An empty window is not woken by the ticks that its trigger counts.
+            self.advance(now)
+        self._written = now
+        self._drop_old(now)
+        self._add(Kept(place(event, self._by), self._number, now, event))
+        self._number += 1
+        if self._mode == PROGRESSIVE:
+            return self._progress()
+        if self._trigger.kind == COUNT:  # type: ignore[union-attr]
+            self._ticks += 1
+            if self._ticks == self._trigger.threshold:  # type: ignore[union-attr]
+                return self._fire()
+        elif self._trigger.kind == TIME_DELTA_LT and self._near():  # type: ignore[union-attr]
+            return self._fire()
+        return NOTHING
+
+    def _add(self, new: Kept) -> None:
+        """Into the window; a full top-N lets the last in the order go, be it the new one (the fault of rules 5.3.6)."""
+        if self._mode == TUMBLING:
+            self._kept.append(new)
+            if len(self._kept) == 1:
+                self.wake = min(self.wake, self._due())
+            return
+        full = self._mode == TOP_N and self._age is None and len(self._kept) >= self._size
+        if full and not new.place < self._kept[-1].place:
+            return
+        insort(self._kept, new, key=_PLACE)
+        if full:
+            self._kept.pop()
+        if len(self._kept) == 1:
+            self.wake = min(self.wake, self._due())
+
+    def _progress(self) -> Sequence[Event]:
+        """Rules 5.3.4: the whole window, or when it is full the last in the order, which leaves."""
+        if len(self._kept) >= self._size:
+            return (self._kept.pop().event,)
+        return [one.event for one in self._kept]
+
+    def _near(self) -> bool:
+        """Whether the youngest and the oldest of two events or more are near enough to each other (rules 5.3.3)."""
+        if len(self._kept) < 2:
+            return False
+        if self._mode == TUMBLING:
+            first, last = self._kept[0].clock, self._kept[-1].clock
+        else:
+            clocks = [one.clock for one in self._kept]
+            first, last = min(clocks), max(clocks)
+        return last - first <= self._trigger.milliseconds  # type: ignore[union-attr]
+
+    def _fire(self) -> list[Event]:
+        shown = self._kept if self._mode == TOP_N else sorted(self._kept, key=_PLACE)
+        made = [one.event for one in (shown[: self._size] if self._mode == TOP_N else shown)]
+        if self._empties:
+            self._kept = []
+        self._ticks = 0
+        return made
+
+    def _drop_old(self, now: int) -> None:
+        """Those of an age go, oldest first wherever they stand in the order (the fault of rules 5.3.8)."""
+        if self._age is not None and any(now - one.clock >= self._age for one in self._kept):
+            self._kept = [one for one in self._kept if now - one.clock < self._age]
+
+    def advance(self, now: int) -> Sequence[Fired]:
+        if self._written < 0:
+            return ()
+        last = min(now, self._written + self._lifetime - 1) // SECOND
+        made: list[Fired] = []
+        while (tick := self._next_fire()) is not None and tick <= last:
+            if not self._kept:
+                period = int(self._trigger.threshold)  # type: ignore[union-attr]
+                self._at, self._ticks = tick + (last - tick) // period * period, 0
+                continue
+            self._at = tick
+            self._drop_old(tick * SECOND)
+            made += [(event, tick * SECOND) for event in self._fire()]
+        if last > self._at:
+            if self._trigger is not None and self._trigger.kind == TIME:
+                self._ticks += last - self._at
+            self._at = last
+            self._drop_old(last * SECOND)
+        self.wake = self._due()
+        return made
+
+    def _next_fire(self) -> int | None:
+        if self._trigger is None or self._trigger.kind != TIME or self._mode == PROGRESSIVE:
+            return None
+        left = int(self._trigger.threshold) - self._ticks
+        return self._at + left if left > 0 else None
+
+    def due(self) -> int | None:
+        found = self._due()
+        return None if found >= FAR else found
+
+    def _due(self) -> int:
+        if self._written < 0:
+            return FAR
+        found = self._written + self._lifetime
+        if self._kept and (tick := self._next_fire()) is not None:
+            found = min(found, tick * SECOND)
+        if self._age is not None and self._kept:
+            found = min(found, tick_from(min(one.clock for one in self._kept) + self._age))
+        return found
+
+    def expired(self, now: int) -> bool:
+        return self._written >= 0 and now - self._written >= self._lifetime
+
+    def save(self) -> dict[str, Any]:
+        kept = [[saved_event(one.event), one.number, one.clock] for one in self._kept]
+        return {"counts": [self._ticks, self._number, self._written, self._at], "kept": kept}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._ticks, self._number, self._written, self._at = state["counts"]
+        events = [(restored_event(event), number, clock) for event, number, clock in state["kept"]]
+        self._kept = [Kept(place(event, self._by), number, clock, event) for event, number, clock in events]
+        self.wake = self._due()
+
+
+def place(event: Event, by: Sequence[tuple[str, bool]]) -> tuple[Any, ...]:
+    """Where an event stands: field by field, absent values last either way.
+
+    Of several values of a field the one that comes first in the order counts.
+    """
+    found: list[Any] = []
+    for field, descending in by:
+        value = event.get(field)
+        if isinstance(value, list | tuple | set | frozenset):
+            keys = sorted(map(order_key, values_of(value)))
+            key = keys[-1 if descending else 0] if keys else None
+        else:
+            key = None if value is None else order_key(value)
+        if key is None:
+            found.append((1,))
+        else:
+            found.append((0, Descending(key) if descending else key))
+    return tuple(found)

@@ -1,0 +1,160 @@
+"""The gate of `switch` (Flowmix rules 5.4)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from pipelines.windows.buffer import FAR, NOTHING, SECOND, Fired, Key, Window, WindowContext
+from pipelines.windows.event import Event
+from pipelines.windows.operations import SwitchWindow, keeps_last
+from pipelines.windows.policy import COUNT, TIME, TIME_DELTA_LT
+
+
+class SwitchBuffer(Window):
+    """Whether the gate passes, the clocks of what it passed, and its counters.
+
+    Each counter counts for the stated policy alone and starts anew whenever the gate closes (the original's faults, rules
+    5.4.4). Ticks emit nothing, so that they are made up for when the next event comes.
+    """
+
+    __slots__ = (
+        "_age",
+        "_at",
+        "_close",
+        "_evict",
+        "_full",
+        "_full_ticks",
+        "_keep",
+        "_lifetime",
+        "_open",
+        "_open_count",
+        "_passed",
+        "_stopped",
+        "_stopped_count",
+        "_written",
+    )
+
+    def __init__(self, operation: SwitchWindow, key: Key, context: WindowContext) -> None:
+        super().__init__(key, context)
+        self._open, self._evict, self._close = operation.open, operation.evict, operation.close
+        self._lifetime = operation.idle_millis
+        self._age = self._evict.milliseconds if self._evict.kind == TIME else None
+        self._keep = keeps_last(self._evict, delta_too=True)
+        self._full = int(self._evict.threshold)
+        self._stopped = False
+        self._passed: deque[int] = deque()
+        self._open_count = self._stopped_count = self._full_ticks = 0
+        self._written = self._at = -1
+
+    def event(self, event: Event, now: int) -> Sequence[Event]:
+        if self._written < 0:
+            self._at, self.wake = now // SECOND, now + self._lifetime
+        elif now // SECOND > self._at:
+            self._tick_to(now // SECOND)
+        self._written = now
+        if self._stopped:
+            if self._close.kind == COUNT:
+                self._count_stopped()
+        elif self._age is not None:
+            while self._passed and now - self._passed[0] >= self._age:
+                self._passed.popleft()
+        if not self._stopped:
+            self._before(event)
+        if self._stopped:
+            return NOTHING
+        if self._keep and len(self._passed) >= self._keep:
+            self._passed.popleft()
+        self._passed.append(now)
+        return (event,)
+
+    def _before(self, event: Event) -> None:
+        """Whether the gate closes on this event (rules 5.4.1)."""
+        if self._open.kind == COUNT:
+            self._open_count += 1
+            if self._open_count == self._open.threshold:
+                self._stop()
+        elif self._open.kind == TIME_DELTA_LT and self._evict.kind == COUNT:
+            full = len(self._passed) == self._full
+            if full and self._near():
+                self._stop()
+
+    def _near(self) -> bool:
+        """Whether the last and the first event of the window are near enough to each other; it takes two."""
+        passed = self._passed
+        return len(passed) > 1 and passed[-1] - passed[0] <= self._open.milliseconds
+
+    def _stop(self) -> None:
+        self._stopped = True
+        self._passed.clear()
+        self._open_count = self._full_ticks = self._stopped_count = 0
+
+    def _count_stopped(self) -> None:
+        if self._stopped_count == self._close.threshold:
+            self._stopped, self._stopped_count = False, 0
+        else:
+            self._stopped_count += 1
+
+    def advance(self, now: int) -> Sequence[Fired]:
+        if self._written >= 0:
+            self._tick_to(min(now, self._written + self._lifetime - 1) // SECOND)
+            self.wake = self._written + self._lifetime
+        return ()
+
+    def _tick_to(self, last: int) -> None:
+        while self._at < last:
+            quiet = min(self._quiet(), last - self._at)
+            if quiet:
+                self._at += quiet
+                self._count(quiet)
+            else:
+                self._at += 1
+                self._tick()
+
+    def _quiet(self) -> int:
+        """How many of the next ticks only count."""
+        if self._stopped:
+            return int(self._close.threshold) - self._stopped_count if self._close.kind == TIME else FAR
+        found = int(self._open.threshold) - self._open_count if self._open.kind == TIME else FAR
+        if self._open.kind == TIME_DELTA_LT and self._evict.kind == TIME and self._near():
+            found = min(found, self._full - self._full_ticks)
+        return found
+
+    def _count(self, ticks: int) -> None:
+        if self._stopped:
+            self._stopped_count += ticks if self._close.kind == TIME else 0
+            return
+        self._open_count += ticks if self._open.kind == TIME else 0
+        if self._evict.kind == TIME:
+            self._full_ticks = min(self._full, self._full_ticks + ticks)
+
+    def _tick(self) -> None:
+        """One tick, in the order of rules 5.4.3."""
+        if self._open.kind == TIME and not self._stopped:
+            if self._open_count == self._open.threshold:
+                self._stop()
+            else:
+                self._open_count += 1
+        if self._close.kind == TIME and self._stopped:
+            self._count_stopped()
+        if self._evict.kind == TIME and not self._stopped:
+            if self._full_ticks < self._full:
+                self._full_ticks += 1
+            elif self._open.kind == TIME_DELTA_LT and self._near():
+                self._stop()
+
+    def due(self) -> int | None:
+        return None if self._written < 0 else self._written + self._lifetime
+
+    def expired(self, now: int) -> bool:
+        return self._written >= 0 and now - self._written >= self._lifetime
+
+    def save(self) -> dict[str, Any]:
+        counts = [self._open_count, self._full_ticks, self._stopped_count, self._written, self._at]
+        return {"stopped": self._stopped, "counts": counts, "passed": list(self._passed)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._open_count, self._full_ticks, self._stopped_count, self._written, self._at = state["counts"]
+        self._stopped, self._passed = state["stopped"], deque(state["passed"])
+        self.wake = self._written + self._lifetime
