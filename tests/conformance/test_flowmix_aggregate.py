@@ -52,7 +52,9 @@ def test_5_1_run_an_old_event_leaves_before_the_trigger_looks() -> None:
     assert of(found, "sum") == [2]
     flow = Flow("f").stream("s", "v bigint").aggregate(Sum("v"), trigger=COUNT(2), evict=TIME(1)).output().build()
     for later, total in ((999, 3), (1000, 2), (1100, 2)):
-        assert run_flow(flow, {"s": [{"v": 1, "timestamp": 0}, {"v": 2, "timestamp": later}]}) == {"s": [{"sum": total}]}
+        assert run_flow(flow, {"s": [{"v": 1, "timestamp": 0}, {"v": 2, "timestamp": later}]}) == {
+            "s": [{"sum": total}]
+        }
 
 
 def test_5_1_1_the_trigger_counts_events_and_begins_anew() -> None:
@@ -215,7 +217,9 @@ def test_5_2_min_and_max_give_the_least_and_the_largest() -> None:
 def test_8_avg_aggregator() -> None:
     found = run(aggregate(Average("v"), trigger=COUNT(1), evict=COUNT(2)), values([1, 10, -5]))
     assert found[-1] == {"avg": 2.5}
-    assert run(aggregate(Average("v"), trigger=TIME(2), evict=TIME(1)), [*values([33] * 4), TICK, TICK]) == [{"avg": 0.0}]
+    assert run(aggregate(Average("v"), trigger=TIME(2), evict=TIME(1)), [*values([33] * 4), TICK, TICK]) == [
+        {"avg": 0.0}
+    ]
 
 
 def test_8_count_aggregator() -> None:

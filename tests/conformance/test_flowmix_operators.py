@@ -41,7 +41,10 @@ def test_1_id_and_timestamp_may_be_other_fields() -> None:
 
 def test_1_id_and_timestamp_may_be_sql(spark: SparkSession) -> None:
     flow = (
-        Flow("f").stream("s", "a string, b string, sec bigint", id="concat(a, b)", timestamp="sec * 1000").output().build()
+        Flow("f")
+        .stream("s", "a string, b string, sec bigint", id="concat(a, b)", timestamp="sec * 1000")
+        .output()
+        .build()
     )
     found = run_flow(flow, {"s": [{"a": "x", "b": "y", "sec": 3}]}, spark=spark)["s"]
     assert [(e.id, e.timestamp) for e in found] == [("xy", 3000)]
@@ -73,7 +76,16 @@ def test_1_the_script_is_checked() -> None:
 
 def test_3_1_every_stream_with_an_input_gets_its_events_told_by_its_name() -> None:
     origin = python(lambda event: event.stream in ("a", "b"))
-    flow = Flow("f").stream("a", "v bigint").filter(origin).output().stream("b", "v bigint").filter(origin).output().build()
+    flow = (
+        Flow("f")
+        .stream("a", "v bigint")
+        .filter(origin)
+        .output()
+        .stream("b", "v bigint")
+        .filter(origin)
+        .output()
+        .build()
+    )
     assert run_flow(flow, {"a": values([1]), "b": values([2])}) == {"a": [{"v": 1}], "b": [{"v": 2}]}
 
 
@@ -139,7 +151,9 @@ def test_4_filter_by_sql_and_by_columns(spark: SparkSession) -> None:
     assert of(run(lambda s: s.filter(lambda v: v % 2 == 1), values(range(5))), "v") == [1, 3]
     open_stream = run(lambda s: s.each(lambda event: {"w": event["v"]}).filter("w > 2"), values(range(5)))
     assert of(open_stream, "w") == [3, 4]
-    assert of(run(lambda s: s.filter("array_contains(many, 'b')"), [{"many": ["a", "b"]}, {"many": "b"}, {}]), "many") == [
+    assert of(
+        run(lambda s: s.filter("array_contains(many, 'b')"), [{"many": ["a", "b"]}, {"many": "b"}, {}]), "many"
+    ) == [
         ["a", "b"],
         "b",
     ]
@@ -209,7 +223,9 @@ def test_4_partition_without_fields_is_one_window() -> None:
 def test_4_partition_is_the_key_of_all_that_follows_until_the_next() -> None:
     def write(stream: FlowStream) -> FlowStream:
         every = {"trigger": COUNT(1), "evict": COUNT(9)}
-        return stream.partition("k").filter(has("k")).aggregate(Count(), **every).partition().aggregate(Count(), **every)
+        return (
+            stream.partition("k").filter(has("k")).aggregate(Count(), **every).partition().aggregate(Count(), **every)
+        )
 
     assert run(write, [{"k": "a"}, {"k": "b"}]) == [{"count": 1}, {"count": 2}]
 
