@@ -216,12 +216,20 @@ def _prepare_environment(java: Java, cache: Path, *, local: bool) -> None:
         os.environ.pop(name, None)
 
 
+# What Spark prints at every start, and of every start of a query with windows, each line with an empty one behind it.
+_CHATTER = (b"Using incubator modules: jdk.incubator.vector", b"Streaming TransformWithStateInPandas Python worker")
+
+
 def _pass_on(stream: IO[bytes]) -> None:
-    """Passes the JVM's error output on, but for the line about the vector module that every start of Spark prints."""
+    """Passes the JVM's error output on, but for what says nothing to anybody."""
+    left_out = False
     for line in stream:
-        if b"Using incubator modules: jdk.incubator.vector" not in line:
-            sys.stderr.write(line.decode(errors="replace"))
-            sys.stderr.flush()
+        if any(one in line for one in _CHATTER) or (left_out and not line.strip()):
+            left_out = True
+            continue
+        left_out = False
+        sys.stderr.write(line.decode(errors="replace"))
+        sys.stderr.flush()
 
 
 def _refuse_other(running: SparkSession, master: str | None, conf: Mapping[str, str]) -> None:

@@ -77,7 +77,7 @@ class _StreamCompiler:
             if stream.stateful or stream.feeds:
                 start = 0 if stream.feeds else self._before_windows()
                 for index in range(start):
-                    self._steps.step(index)
+                    self._leave(index)
                 inbox = self._cut(start)
                 self._begin([inbox, *(self._edges[feed] for feed in stream.feeds)])
         self._rest(start)
@@ -110,11 +110,9 @@ class _StreamCompiler:
         return end
 
     def _before_windows(self) -> int:
-        """How many operations can be done while the source is taken in: those before windows that only look at an event."""
-        for index, operation in enumerate(self._stream.operations):
-            if not isinstance(operation, ops.Select | ops.Filter | ops.Each | ops.Partition | ops.GateOn):
-                return index
-        return len(self._stream.operations)
+        """How many operations can be done while the source is taken in: those before the first windows."""
+        found = [n for n, operation in enumerate(self._stream.operations) if isinstance(operation, ops.Stateful)]
+        return found[0] if found else len(self._stream.operations)
 
     def _leave(self, index: int) -> None:
         """An operation of a batch; where events leave the stream, the channels or the table that they go to."""

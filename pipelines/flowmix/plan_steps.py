@@ -184,19 +184,18 @@ class Steps(Chain):
         self._topology, self._ordered = topology, ordered
         self._spout: Any = None
         self._late = False
-        self._entered = False
+        self._bare = False
 
     @property
     def at_start(self) -> bool:
         """Whether nothing stands behind the query's channels yet."""
-        bare = isinstance(self._spout, nodes.ChannelSpoutNode) and not self._entered
-        return bare and self.node == self._spout.id
+        return self._bare
 
     def begin(self, kind: type[nodes.SpoutNode], name: str, types: Types, **more: Any) -> None:
         """Start a query at a source or at channels."""
         self.types = types
         node = kind(id=self.graph.next_id(), parents=(), name=name, at=self.stream.at, stream=name, **more)
-        self._spout, self._late, self._entered = self.graph.add(node), False, False
+        self._spout, self._late, self._bare = self.graph.add(node), False, kind is nodes.ChannelSpoutNode
         self.node = node.id
 
     def enter_prelude(self, first: int, end: int) -> None:
@@ -231,10 +230,11 @@ class Steps(Chain):
             schema=f"{ddl}, {events.DDL}",
         )
         self.graph.replace(self._spout)
-        # No longer the bare start: what follows is the batch's.
-        self._entered = True
+        # What follows is the batch's.
+        self._bare = False
 
     def step(self, index: int) -> None:
+        self._bare = False
         operation = self.stream.operations[index]
         if isinstance(operation, ops.Split):
             if operation.default is None:
