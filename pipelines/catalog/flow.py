@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.errors import DefinitionError
+from pipelines.flowmix import Flow
+from pipelines.flowmix.compile import as_topology
 from pipelines.graph.fields import checked_name
 from pipelines.quality import Check
 from pipelines.trident import TridentTopology
@@ -120,7 +122,7 @@ class FlowSpec:
     Args:
         name: the flow's name, which is its topology's too.
         description: what it does, for the people who find it in the UI.
-        build: makes the topology. Called when definitions load: it starts nothing and reads nothing.
+        build: makes the topology, or an event flow. Called when definitions load: it starts nothing and reads nothing.
         slices: the days of its states, or None for a flow that is not sliced.
         queries: answers that are kept as assets.
         suites: checks on whole tables, by state.
@@ -130,7 +132,7 @@ class FlowSpec:
 
     name: str
     description: str
-    build: Callable[[FlowSettings], TridentTopology]
+    build: Callable[[FlowSettings], TridentTopology | Flow]
     slices: DailySlices | None = None
     queries: tuple[QueryAsset, ...] = ()
     suites: Mapping[str, tuple[Check, ...]] = field(default_factory=dict)
@@ -146,7 +148,7 @@ class FlowSpec:
         Raises:
             DefinitionError: if the topology does not fit what the catalog says of it.
         """
-        made = self.build(settings or FlowSettings.from_environment())
+        made = as_topology(self.build(settings or FlowSettings.from_environment()))
         states = {node.state.name for node in made.persists}
         if made.name != self.name:
             raise DefinitionError(f'flow "{self.name}" builds a topology named "{made.name}"; give both one name')

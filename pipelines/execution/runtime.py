@@ -18,6 +18,7 @@ from pipelines.execution.listeners import Listener
 from pipelines.execution.queries import Answer, QueryRunner
 from pipelines.execution.report import BackfillReport, BatchReport, RunReport, SliceReport
 from pipelines.execution.streaming import REFUSE, StreamRunner
+from pipelines.flowmix.compile import as_topology
 from pipelines.graph import nodes
 from pipelines.state.lake import Lake
 from pipelines.state.schema import UNSLICED
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from pipelines.flowmix.flow import Flow
+
 
 class Runtime:
-    """Runs topologies on a Spark session, into a lake.
+    """Runs topologies and event flows on a Spark session, into a lake.
 
     Args:
         spark: a classic session (`pipelines.spark_session()`).
@@ -58,7 +61,7 @@ class Runtime:
 
     def catch_up(
         self,
-        topology: TridentTopology,
+        topology: TridentTopology | Flow,
         *,
         on_fresh_checkpoint: str = REFUSE,
         max_batches: int | None = None,
@@ -75,6 +78,7 @@ class Runtime:
         Raises:
             TrideltaError: one of its subclasses says what stopped the run.
         """
+        topology = as_topology(topology)
         started = time.monotonic()
         batches: list[BatchReport] = []
         for group in self._groups(topology):
@@ -88,13 +92,14 @@ class Runtime:
 
     def stream(
         self,
-        topology: TridentTopology,
+        topology: TridentTopology | Flow,
         *,
         trigger_seconds: float = 1.0,
         on_fresh_checkpoint: str = REFUSE,
         progress: Callable[[BatchReport], None] | None = None,
     ) -> RunningFlow:
         """Start the flow's streams and return; `stop()` of the handle drains them."""
+        topology = as_topology(topology)
         parts: list[_Part] = []
         try:
             for group in self._groups(topology):
@@ -117,7 +122,7 @@ class Runtime:
             lock.__exit__(None, None, None)
             raise
 
-    def skip(self, topology: TridentTopology, txid: int, *, stream: str | None = None) -> None:
+    def skip(self, topology: TridentTopology | Flow, txid: int, *, stream: str | None = None) -> None:
         """Leave a poison batch out: its rows stay in quarantine, the flow goes on behind it.
 
         Args:
@@ -126,6 +131,7 @@ class Runtime:
         Raises:
             ReadPointError: if that txid is not a poison batch.
         """
+        topology = as_topology(topology)
         for spouts in spout_groups(topology):
             name = group_name(spouts)
             checkpoint = Checkpoint(topology.name, self.lake.checkpoint_path(topology.name, name))
@@ -150,7 +156,7 @@ class Runtime:
 
     def backfill(
         self,
-        topology: TridentTopology,
+        topology: TridentTopology | Flow,
         slices: Sequence[str],
         *,
         stream: str | None = None,
@@ -168,13 +174,14 @@ class Runtime:
             TrideltaError: the flow is not sliced, or its source cannot be read. A slice that a gate refuses does not
                 raise: its report carries the error.
         """
+        topology = as_topology(topology)
         groups = [group for group in self._groups(topology) if _holds(group.spouts, stream)]
         for group in groups:
             check_sliced(group)
         reports = [self._bounded(group, slices, progress) for group in groups]
         return _merged(topology.name, slices, reports)
 
-    def run_bounded(self, topology: TridentTopology) -> BackfillReport:
+    def run_bounded(self, topology: TridentTopology | Flow) -> BackfillReport:
         """Replace the whole of each state of an unsliced flow by what its sources hold now, as one bounded batch.
 
         Channels between the flow's queries are the run's own, so they are not mixed up with those of its stream.
@@ -182,6 +189,7 @@ class Runtime:
         Raises:
             BoundedBesideStreamError: a flow with channels whose stream has committed batches.
         """
+        topology = as_topology(topology)
         with tempfile.TemporaryDirectory(prefix="bounded-", dir=self._bounded_folder(topology)) as channels:
             groups = self._groups(topology, self.lake.with_channels(Path(channels)))
             if any(group.entrance.channels for group in groups):
@@ -203,7 +211,7 @@ class Runtime:
     # --- queries ----------------------------------------------------------------------------------------------------
 
     def query(
-        self, topology: TridentTopology, name: str, args: Sequence[Sequence[Any]], *, txid: int | None = None
+        self, topology: TridentTopology | Flow, name: str, args: Sequence[Sequence[Any]], *, txid: int | None = None
     ) -> list[dict[str, Any]]:
         """Run a query stream over some argument tuples, as one batch of its own (the DRPC use).
 
@@ -220,10 +228,11 @@ class Runtime:
             UnknownQueryError, UnknownStateError, ReadPointError
             BatchError: a function of the query failed, or the arguments do not fit its schema.
         """
+        topology = as_topology(topology)
         return QueryRunner(self.lake, topology, name, lambda: self.spark, txid).ask(args)
 
     def query_each(
-        self, topology: TridentTopology, name: str, requests: Sequence[Sequence[Any]], *, txid: int | None = None
+        self, topology: TridentTopology | Flow, name: str, requests: Sequence[Sequence[Any]], *, txid: int | None = None
     ) -> list[Answer]:
         """Many requests in flight: each argument tuple is a batch of its own, with an answer or an error of its own.
 
@@ -233,6 +242,7 @@ class Runtime:
         Raises:
             UnknownQueryError: if the topology has no such query stream.
         """
+        topology = as_topology(topology)
         return QueryRunner(self.lake, topology, name, lambda: self.spark, txid).ask_each([[one] for one in requests])
 
     # --- parts ------------------------------------------------------------------------------------------------------

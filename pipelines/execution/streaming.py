@@ -6,8 +6,8 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from functools import reduce
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 

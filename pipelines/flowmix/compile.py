@@ -183,3 +183,18 @@ def bound_source(flow: Flow, stream: StreamDefinition) -> EventSource:
         timestamp=stream.event_timestamp,
         clock=flow.clock,
     )
+
+
+def as_topology(given: Flow | TridentTopology) -> TridentTopology:
+    """A flow compiled; a topology as it is.
+
+    Raises:
+        FlowError: if a flow is not built, or cannot run on Spark as it is written.
+    """
+    from pipelines.flowmix.flow import Flow
+
+    if not isinstance(given, Flow):
+        return given
+    if not given.built:
+        raise FlowError(given.name, "the flow is not built", hint="end its definition with .build()")
+    return topology_of(given)
