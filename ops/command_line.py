@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
@@ -310,6 +311,23 @@ def compact(
         _emit(rows)
     else:
         rendering.rows(f"{name}: before and after", rows)
+
+
+@app.command()
+@plainly
+def validate(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A flow as YAML.")], as_json: AsJson = False
+) -> None:
+    """Check a flow's YAML file; every fault with its line. Needs no Spark; exit code 1 if it is not a flow."""
+    from ops.flow_file import checked, show
+
+    found = checked(file)
+    if as_json:
+        _emit(found)
+    else:
+        show(found)
+    if not found["valid"]:
+        raise typer.Exit(1)
 
 
 def main() -> None:

@@ -87,7 +87,9 @@ class PolicyError(DefinitionError):
 class FlowError(DefinitionError):
     """A flow or one of its streams is wrong; the text names the operation, what it misses and the user's line."""
 
-    def __init__(self, flow: str, problem: str, *, stream: str | None = None, at: object = None, hint: str = "") -> None:
+    def __init__(
+        self, flow: str, problem: str, *, stream: str | None = None, at: object = None, hint: str = ""
+    ) -> None:
         self.flow, self.stream, self.problem, self.at = flow, stream, problem, at
         where = f'flow "{flow}"' + (f', stream "{stream}"' if stream else "") + (f", at {at}" if at else "")
         super().__init__(f"{where}: {problem}", hint=hint)
@@ -162,6 +164,17 @@ class ResourceError(DefinitionError):
             f"Found an operation with {text} in other operations in the group: [ {operation} ]: {', '.join(kinds)}\n"
             f"  The group at fault:\n{listed}",
             hint="set these resources in all operations of the group, or give a default: topology.set_resource_defaults(...)",
+        )
+
+
+class FlowFileError(DefinitionError):
+    """A YAML file is no flow. `faults` are its faults: line (from 1), path in the document, problem."""
+
+    def __init__(self, file: object, faults: Sequence[tuple[int, str, str]]) -> None:
+        self.file, self.faults = str(file), tuple(faults)
+        listed = "".join(f"\n  line {line}{f', {path}' if path else ''}: {problem}" for line, path, problem in faults)
+        super().__init__(
+            f"{file} is not a flow:{listed}", hint="the form of a flow is described by docs/flow.schema.json"
         )
 
 

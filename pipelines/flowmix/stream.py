@@ -111,8 +111,7 @@ class FlowStream:
         window = windows_of.aggregate_window(
             aggregators, trigger, evict, clear_on_trigger, window_evict_millis, self._refuse
         )
-        inputs = [name for one in aggregators for name in _names((getattr(one, "field", None) or (),))]
-        return self._stateful(window, inputs)
+        return self._stateful(window, [name for one in aggregators for name in windows_of.inputs_of(one)])
 
     def collect(
         self,

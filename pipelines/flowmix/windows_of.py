@@ -47,6 +47,13 @@ def aggregate_window(
     )
 
 
+def inputs_of(aggregator: Any) -> tuple[str, ...]:
+    """The fields that an aggregator says it reads; a user's own may read others of the event."""
+    named = [getattr(aggregator, name, None) for name in ("field", "values_field", "sort_field")]
+    named += getattr(aggregator, "fields", None) or ()
+    return tuple(dict.fromkeys(name for name in named if isinstance(name, str)))
+
+
 def collect_window(
     trigger: Any, evict: Any, clear_on_trigger: bool, field: str, window_evict_millis: int, refuse: Refuse
 ) -> CollectWindow:

@@ -1,0 +1,91 @@
+"""A YAML document with the lines of its parts: read with the safe loader, within limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipelines.errors import FlowFileError
+
+MOST_BYTES = 1_000_000
+MOST_PARTS = 50_000
+"""An alias counts as often as it is used, so that a small file cannot grow without end."""
+DEEPEST = 60
+
+
+class Document:
+    """One file's content, and where each part of it stands.
+
+    Args:
+        path: the file.
+
+    Raises:
+        FlowFileError: if it cannot be read, is no YAML, holds a tag, a key twice, or more than the limits.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            if path.stat().st_size > MOST_BYTES:
+                raise FlowFileError(path, [(1, "", f"is larger than {MOST_BYTES:,} bytes")])
+            text = path.read_text("utf-8")
+        except OSError as error:
+            raise FlowFileError(path, [(1, "", f"cannot be read: {error.strerror}")]) from None
+        except UnicodeDecodeError:
+            raise FlowFileError(path, [(1, "", "is not UTF-8 text")]) from None
+        try:
+            self._root = yaml.compose(text, Loader=yaml.SafeLoader)
+            self._check_parts()
+            self.content: Any = yaml.load(text, Loader=yaml.SafeLoader)
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+            problem = getattr(error, "problem", None) or str(error)
+            raise FlowFileError(path, [(mark.line + 1 if mark else 1, "", f"is no YAML: {problem}")]) from None
+        except ValueError as error:  # a date like 2013-13-45
+            raise FlowFileError(path, [(1, "", f"holds a value that cannot be read: {error}")]) from None
+
+    def locate(self, steps: Sequence[int | str]) -> tuple[int, str]:
+        """The line (from 1) and the path of a part: `(7, "streams[0].operations[2].filter")`.
+
+        Steps that are no part of the document are passed over.
+        """
+        node, line, path = self._root, 1, ""
+        for step in steps:
+            if isinstance(node, yaml.MappingNode):
+                found = next((pair for pair in node.value if pair[0].value == str(step)), None)
+                if found is not None:
+                    line, node = found[0].start_mark.line + 1, found[1]
+                    path += f".{step}" if path else str(step)
+            elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+                node = node.value[step]
+                line, path = node.start_mark.line + 1, f"{path}[{step}]"
+        return line, path
+
+    def _check_parts(self) -> None:
+        if self._root is None:
+            raise FlowFileError(self.path, [(1, "", "is empty")])
+        for number, (node, depth) in enumerate(_nodes(self._root, 0)):
+            line = node.start_mark.line + 1
+            if number > MOST_PARTS or depth > DEEPEST:
+                raise FlowFileError(self.path, [(line, "", "holds too many parts, or too deep ones")])
+            if isinstance(node, yaml.MappingNode):
+                keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+                twice = next((key for n, key in enumerate(keys) if key in keys[:n]), None)
+                if twice is not None:
+                    raise FlowFileError(self.path, [(line, "", f'has the key "{twice}" twice')])
+                if len(keys) < len(node.value):
+                    raise FlowFileError(self.path, [(line, "", "has a key that is no text")])
+
+
+def _nodes(node: yaml.Node, depth: int) -> Iterator[tuple[yaml.Node, int]]:
+    yield node, depth
+    if depth > DEEPEST:
+        return
+    inside = node.value if isinstance(node, yaml.SequenceNode) else []
+    if isinstance(node, yaml.MappingNode):
+        inside = [one for pair in node.value for one in pair]
+    for one in inside:
+        yield from _nodes(one, depth + 1)

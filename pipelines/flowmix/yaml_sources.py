@@ -1,0 +1,139 @@
+"""The sources of a flow as YAML: `source: {json_files: {path: ..., schema: ...}}`."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field
+
+from pipelines.errors import DefinitionError
+from pipelines.flowmix.yaml_parts import ONE, Form, OneOf
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+Positive = Annotated[int, Field(ge=1)]
+
+
+class FilesForm(Form):
+    """A folder of files. A relative path is one beside the flow's file; `${NAME}` is a variable of the environment."""
+
+    path: str
+    schema_: str = Field(alias="schema")
+    max_files_per_batch: Positive | None = None
+    max_bytes_per_batch: Positive | None = None
+    options: dict[str, str | int | bool] = {}
+
+
+class TextForm(Form):
+    """A folder of text files, an event a line."""
+
+    path: str
+    field: str = "line"
+    max_files_per_batch: Positive | None = None
+    max_bytes_per_batch: Positive | None = None
+    options: dict[str, str | int | bool] = {}
+
+
+class TableForm(Form):
+    """A Delta table."""
+
+    path: str
+    schema_: str = Field(alias="schema")
+    max_files_per_batch: Positive | None = None
+    max_bytes_per_batch: Positive | None = None
+
+
+class FeedForm(TableForm):
+    """The changes of a Delta table."""
+
+    starting_version: Annotated[int, Field(ge=0)] | None = None
+
+
+class KafkaForm(Form):
+    """Topics of Kafka."""
+
+    servers: str | list[str]
+    topics: str | list[str]
+    schema_: str | None = Field(None, alias="schema")
+    value_format: str = "json"
+    starting: str = "earliest"
+    max_records_per_batch: Positive | None = None
+    with_fields: list[str] = []
+    options: dict[str, str] = {}
+
+
+class RateForm(Form):
+    """Numbers at a rate, for trials."""
+
+    rows_per_second: Positive | None = None
+    rows_per_batch: Positive | None = None
+    partitions: Positive | None = None
+
+
+class SourceForm(OneOf):
+    """Exactly one of them."""
+
+    model_config = ConfigDict(json_schema_extra=ONE)
+
+    json_files: FilesForm | None = None
+    csv_files: FilesForm | None = None
+    parquet_files: FilesForm | None = None
+    text_files: TextForm | None = None
+    delta_table: TableForm | None = None
+    delta_changes: FeedForm | None = None
+    kafka: KafkaForm | None = None
+    rate: RateForm | None = None
+
+    def make(self, folder: Path) -> Any:
+        """The source.
+
+        Args:
+            folder: where the flow's file lies.
+
+        Raises:
+            DefinitionError: for a variable that is not set, and what the source itself refuses.
+        """
+        from pipelines import sources
+
+        kind, form = self.part
+        stated = form.model_dump(by_alias=True, exclude_none=True)
+        given = {name: _expanded(value) for name, value in stated.items()}
+        if "path" in given and ":" not in given["path"].split("/")[0]:
+            given["path"] = str((folder / given["path"]).absolute())
+        if kind in ("json_files", "csv_files", "parquet_files", "text_files"):
+            given |= given.pop("options")
+        name = _CLASSES[kind]
+        return getattr(sources, name)(**given)
+
+
+_CLASSES = {
+    "json_files": "JsonFiles",
+    "csv_files": "CsvFiles",
+    "parquet_files": "ParquetFiles",
+    "text_files": "TextFiles",
+    "delta_table": "DeltaTableSource",
+    "delta_changes": "DeltaChangeFeed",
+    "kafka": "Kafka",
+    "rate": "Rate",
+}
+
+
+def _expanded(value: Any) -> Any:
+    """Texts with the environment's variables put in."""
+    if isinstance(value, dict):
+        return {key: _expanded(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_expanded(one) for one in value]
+    if not isinstance(value, str):
+        return value
+
+    def look_up(found: re.Match[str]) -> str:
+        if found[1] not in os.environ:
+            raise DefinitionError(f"the environment has no variable {found[1]}", hint=f"export {found[1]}=...")
+        return os.environ[found[1]]
+
+    return _VARIABLE.sub(look_up, value)

@@ -1,0 +1,389 @@
+"""Flows as YAML: the same flow as in Python, errors with their lines, and a schema that is up to date."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from pipelines.errors import FlowError, FlowFileError
+from pipelines.flowmix import (
+    AssocCount,
+    Average,
+    Collect,
+    Count,
+    DistinctCount,
+    Event,
+    FirstN,
+    Flow,
+    GroupCount,
+    LastN,
+    Max,
+    Min,
+    Policy,
+    StdDev,
+    Sum,
+    WindowAggregator,
+    and_,
+    eq,
+    gt,
+    has,
+    has_not,
+    in_,
+    load_flow,
+    load_flows,
+    lte,
+    not_,
+    or_,
+    python,
+    range_,
+)
+from pipelines.flowmix.yaml_models import FlowForm, json_schema
+from pipelines.quality import drop
+from pipelines.sources import JsonFiles
+from pipelines.testing import TICK, run_flow
+
+SCHEMA = Path(__file__).parents[2] / "docs" / "flow.schema.json"
+
+EVERYTHING = """\
+flow: everything
+description: Every form once
+clock: processing
+streams:
+  - name: s
+    source: "k string, v bigint, at bigint, day date"
+    id: k
+    timestamp: at * 1000
+    delay: 5
+    slice_by: day
+    operations:
+      - filter: v > 1
+      - select: [k, v]
+      - filter:
+          and:
+            - {eq: {k: a}}
+            - {or: [{gt: {v: 1}}, {in: {k: [a, b]}}, {has_not: v}]}
+            - {not: {lte: {v: 0}}}
+            - {range: {v: [1, 9]}}
+            - {has: k}
+      - filter: {python: keep}
+      - each: {function: twice, schema: "k string, v bigint"}
+      - partition: k
+      - aggregate:
+          aggregators:
+            - count
+            - count: {field: v, output: having}
+            - {sum: v}
+            - sum: {field: v, output: total}
+            - {average: v}
+            - {min: v}
+            - {max: v}
+            - {distinct_count: v}
+            - {std_dev: v}
+            - {collect: v}
+            - first_n: {n: 2, field: v}
+            - last_n: {n: 2, field: v, sort_field: v, reverse: true, output: ends}
+            - own: {name: last, arguments: {field: v}}
+          trigger: {count: 2}
+          evict: {time: 60}
+          clear_on_trigger: true
+          window_evict_millis: 1000
+      - persist: aggregates
+      - to: t
+  - name: t
+    operations:
+      - partition
+      - sort: {by: [total desc, k], top_n: 3, trigger: {count: 1}, flush: true}
+      - sort: {by: total, progressive: 2}
+      - sort: {by: total, tumbling: {time_delta_lt: 9}}
+      - switch: {open: {count: 9}, evict: {count: 5}, close: {time: 3}}
+      - split: {default: total > 1, paths: {left: total > 2, right: {gt: {total: 3}}}, all: [rest]}
+      - gate: {name: checked, checks: [{drop: {expectation: column_values_to_not_be_null, column: total}}]}
+      - output
+  - {name: left, operations: [{to: [joined]}]}
+  - {name: right, operations: [{to: joined}]}
+  - {name: rest, operations: [{collect: {trigger: {count: 2}, evict: {count: 2}, field: all}}, output]}
+  - name: joined
+    operations:
+      - join: {left: left, right: right, evict: {count: 3}}
+      - aggregate:
+          aggregators: [{assoc_count: k}, {group_count: {fields: [total, sum], output: n}}]
+          trigger: {count: 1}
+          evict: {count: 1}
+      - output
+"""
+
+
+class Last(WindowAggregator):
+    outputs = "own bigint"
+
+    def __init__(self, field: str) -> None:
+        self.field, self.value = field, 0
+
+    def added(self, event: Event) -> None:
+        self.value = event[self.field]
+
+    def evicted(self, event: Event) -> None:
+        pass
+
+    def aggregate(self) -> int:
+        return self.value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Last) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def keep(event: Event) -> bool:
+    return True
+
+
+def twice(event: Event) -> list[Event]:
+    return [event, event]
+
+
+FUNCTIONS: dict[str, Any] = {"keep": keep, "twice": twice, "last": Last}
+
+
+def in_python() -> Flow:
+    count, time, delta = Policy.count, Policy.time, Policy.time_delta_lt
+    return (
+        Flow("everything", "Every form once", clock="processing")
+        .stream(
+            "s", "k string, v bigint, at bigint, day date", id="k", timestamp="at * 1000", delay=5, slice_by="day",
+        )
+        .filter("v > 1")
+        .select("k", "v")
+        .filter(and_(
+            eq("k", "a"),
+            or_(gt("v", 1), in_("k", "a", "b"), has_not("v")),
+            not_(lte("v", 0)),
+            range_("v", 1, 9),
+            has("k"),
+        ))
+        .filter(python(keep))
+        .each(twice, "k string, v bigint")
+        .partition("k")
+        .aggregate(
+            Count(), Count("having", field="v"), Sum("v"), Sum("v", "total"), Average("v"), Min("v"), Max("v"),
+            DistinctCount("v"), StdDev("v"), Collect("v"), FirstN(2, field="v"),
+            LastN(2, "v", True, field="v", output="ends"), Last("v"),
+            trigger=count(2), evict=time(60), clear_on_trigger=True, window_evict_millis=1000,
+        )
+        .persist("aggregates")
+        .to("t")
+        .stream("t")
+        .partition()
+        .sort("total desc", "k", top_n=3, trigger=count(1), flush=True)
+        .sort("total", progressive=2)
+        .sort("total", tumbling=delta(9))
+        .switch(open=count(9), evict=count(5), close=time(3))
+        .split(default="total > 1", paths={"left": "total > 2", "right": gt("total", 3)}, all=["rest"])
+        .gate(drop("column_values_to_not_be_null", column="total"), name="checked")
+        .output()
+        .stream("left").to("joined")
+        .stream("right").to("joined")
+        .stream("rest").collect(trigger=count(2), evict=count(2), field="all").output()
+        .stream("joined").join("left", "right", count(3))
+        .aggregate(AssocCount("k"), GroupCount("total", "sum", output="n"), trigger=count(1), evict=count(1))
+        .output()
+        .build()
+    )  # fmt: skip
+
+
+def written(folder: Path, text: str, name: str = "flow.yaml") -> Path:
+    path = folder / name
+    path.write_text(text, "utf-8")
+    return path
+
+
+def plainly(flow: Flow) -> Any:
+    """A flow as something to compare: aggregators by what they are."""
+
+    def shown(value: Any) -> Any:
+        if hasattr(value, "accumulator"):
+            return type(value).__name__, {k: v for k, v in vars(value).items() if not callable(v)}
+        if hasattr(value, "__dataclass_fields__"):
+            return type(value).__name__, {
+                name: shown(getattr(value, name)) for name in value.__dataclass_fields__ if name != "at"
+            }
+        return [shown(one) for one in value] if isinstance(value, tuple | list) else value
+
+    return flow.name, flow.description, flow.clock, [shown(stream) for stream in flow.streams.values()]
+
+
+def test_every_form_gives_what_python_gives(tmp_path: Path) -> None:
+    flow = load_flow(written(tmp_path, EVERYTHING), FUNCTIONS)
+    assert plainly(flow) == plainly(in_python())
+    assert flow.streams["s"].operations[0].at.line == 12
+    assert flow.streams["s"].operations[0].at.file == str(tmp_path / "flow.yaml")
+
+
+def test_a_loaded_flow_runs(tmp_path: Path) -> None:
+    text = """
+flow: late
+streams:
+  - name: departures
+    source: "origin string, dep_delay double"
+    operations:
+      - filter: {gt: {dep_delay: 15}}
+      - partition: [origin]
+      - aggregate: {aggregators: [{average: {field: dep_delay, output: avg}}], trigger: {count: 2}, evict: {count: 9}}
+      - output
+"""
+    flow = load_flow(written(tmp_path, text))
+    script = [{"origin": "EWR", "dep_delay": 20.0}, TICK, {"origin": "EWR", "dep_delay": 40.0}]
+    assert run_flow(flow, {"departures": script}, clock="processing") == {
+        "departures": [{"origin": "EWR", "avg": 30.0}]
+    }
+
+
+def test_sources_relative_paths_and_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOW_TEST_BROKER", "broker:9092")
+    text = """
+flow: sources
+streams:
+  - name: a
+    source: {json_files: {path: data/a, schema: "k string", max_files_per_batch: 3, options: {multiLine: true}}}
+    operations: [output]
+  - name: b
+    source: {kafka: {servers: "${FLOW_TEST_BROKER}", topics: [t], schema: "k string"}}
+    operations: [output]
+  - name: c
+    source: {rate: {rows_per_batch: 5}}
+    operations: [output]
+"""
+    flow = load_flow(written(tmp_path, text))
+    files, kafka = flow.streams["a"].source, flow.streams["b"].source
+    assert isinstance(files, JsonFiles)
+    assert (files.path, files.max_files_per_batch, files.options) == (str(tmp_path / "data/a"), 3, {"multiLine": True})
+    assert kafka.servers == "broker:9092"
+    monkeypatch.delenv("FLOW_TEST_BROKER")
+    with pytest.raises(FlowFileError, match="no variable FLOW_TEST_BROKER"):
+        load_flow(tmp_path / "flow.yaml")
+
+
+HEAD = "flow: f\nstreams:\n  - name: s\n    source: k string, v bigint\n    operations:\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "path", "said"),
+    [
+        ("", 1, "", "is empty"),
+        ("flow: [f", 1, "", "is no YAML"),
+        ("flow: f\n", 1, "streams", "is missing"),
+        (HEAD.replace("flow: f", "flow: F-1"), 1, "flow", "does not match"),
+        ("flow: f\nflow: g\n", 1, "", 'has the key "flow" twice'),
+        (HEAD + "      - filtr: v > 1\n      - output\n", 6, "streams[0].operations[0].filtr", 'did you mean "filter"'),
+        (HEAD + "      - filter: v > 1\n        select: k\n", 6, "streams[0].operations[0]", "exactly one of"),
+        (HEAD + "      - filter:\n      - output\n", 6, "streams[0].operations[0]", "filter says nothing"),
+        (HEAD + "      - outptu\n", 6, "streams[0].operations[0]", "'output'"),
+        (HEAD + "      - filter: {eq: {k: a, v: 1}}\n      - output\n", 6, "streams[0].operations[0].filter.eq", "at most 1"),
+        (HEAD + "      - filter: {eq: {k: a}, has: v}\n      - output\n", 6, "streams[0].operations[0].filter", "exactly one"),
+        (
+            HEAD + "      - aggregate:\n          aggregators: [count]\n"
+            "          trigger: {count: x}\n          evict: {count: 1}\n",
+            8, "streams[0].operations[0].aggregate.trigger.count", "valid integer",
+        ),
+        (
+            HEAD + "      - aggregate:\n          aggregators: [count]\n          trigger: {count: 1}\n",
+            6, "streams[0].operations[0].aggregate.evict", "is missing",
+        ),
+        (HEAD + "      - output\n      - filter: vv > 1\n      - output\n", 7, "streams[0].operations[1]", 'did you mean "v"'),
+        (HEAD + "      - filter: reflect('a', 'b') = 1\n      - output\n", 6, "streams[0].operations[0]", "not allowed"),
+        (HEAD + "      - filter: v > 1\n", 6, "streams[0].operations[0]", "You must specify at least one output"),
+        (HEAD + "      - output\n      - to: nowhere\n", 7, "streams[0].operations[1]", 'a stream "nowhere"'),
+        (HEAD + "      - sort: {by: v}\n      - output\n", 6, "streams[0].operations[0]", "eviction policy"),
+        (HEAD + "      - each: os.system\n      - output\n", 6, "streams[0].operations[0]", 'no function "os.system"'),
+        (HEAD + "      - each: eval\n      - output\n", 6, "streams[0].operations[0]", 'no function "eval"'),
+        (HEAD + "      - each: flights.JsonFiles\n      - output\n", 6, "streams[0].operations[0]", "does not define JsonFiles"),
+        (HEAD + "      - output\n  - name: s\n    source: k string\n    operations: [output]\n", 7, "streams[1]", "already"),
+        (HEAD + "      - !!python/object/apply:os.system ['true']\n", 6, "", "is no YAML"),
+        (HEAD.replace("k string", "k strin(g"), 3, "streams[0]", "not a schema"),
+    ],
+)  # fmt: skip
+def test_errors_have_line_and_path(tmp_path: Path, text: str, line: int, path: str, said: str) -> None:
+    if text.endswith("operations:\n"):
+        text += "      - output\n"
+    with pytest.raises(FlowFileError) as caught:
+        load_flow(written(tmp_path, text))
+    ((at, where, problem),) = caught.value.faults
+    assert (at, where) == (line, path), problem
+    assert said in problem
+    assert f"line {line}" in str(caught.value)
+
+
+def test_all_faults_of_a_form_are_told_at_once(tmp_path: Path) -> None:
+    text = HEAD + "      - selct: k\n      - persist: Table\n      - output: 1\n"
+    with pytest.raises(FlowFileError) as caught:
+        load_flow(written(tmp_path, text))
+    assert [line for line, _, _ in caught.value.faults] == [6, 7, 8]
+
+
+def test_a_field_that_only_build_can_miss_has_its_line(tmp_path: Path) -> None:
+    text = """
+flow: f
+streams:
+  - name: t
+    operations:
+      - filter: {gt: {vv: 1}}
+      - output
+  - name: s
+    source: v bigint
+    operations: [{to: t}]
+"""
+    with pytest.raises(FlowFileError) as caught:
+        load_flow(written(tmp_path, text))
+    assert caught.value.faults[0][:2] == (6, "streams[0].operations[0]")
+
+
+def test_a_small_file_cannot_grow_without_end(tmp_path: Path) -> None:
+    bomb = "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+    for one, other in zip("abcdefg", "bcdefgh", strict=True):
+        bomb += f"{other}: &{other} [{', '.join([f'*{one}'] * 10)}]\n"
+    with pytest.raises(FlowFileError, match="too many parts"):
+        load_flow(written(tmp_path, bomb))
+    with pytest.raises(FlowFileError, match="too many parts, or too deep"):
+        load_flow(written(tmp_path, "a: &a [*a]\n"))
+    with pytest.raises(FlowFileError, match="cannot be read"):
+        load_flow(tmp_path / "nowhere.yaml")
+
+
+def test_a_folder_of_flows(tmp_path: Path) -> None:
+    text = HEAD + "      - output\n"
+    written(tmp_path, text.replace("flow: f", "flow: two"), "b.yaml")
+    written(tmp_path, text.replace("flow: f", "flow: one"), "a.yml")
+    written(tmp_path, "not a flow", "notes.txt")
+    assert [flow.name for flow in load_flows(tmp_path)] == ["one", "two"]
+    written(tmp_path, text.replace("flow: f", "flow: two"), "c.yaml")
+    with pytest.raises(FlowFileError, match="already"):
+        load_flows(tmp_path)
+
+
+def test_the_published_schema_is_up_to_date() -> None:
+    """If it is not: python -m pipelines.flowmix.yaml_models > docs/flow.schema.json"""
+    assert json.loads(SCHEMA.read_text()) == json_schema()
+
+
+def test_the_published_schema_takes_what_the_loader_takes() -> None:
+    jsonschema.Draft202012Validator.check_schema(json_schema())
+    validator = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text()))
+    everything = yaml.safe_load(EVERYTHING)
+    validator.validate(everything)
+    FlowForm.model_validate(everything)
+    for wrong in ({"filtr": "v > 1"}, {"filter": "v", "select": "k"}, {"filter": None}, "outptu", {"persist": "T"}):
+        operations = [wrong, "output"]
+        assert not validator.is_valid(
+            {"flow": "f", "streams": [{"name": "s", "source": "v bigint", "operations": operations}]}
+        )
+
+
+def test_an_error_of_the_flow_is_the_cause(tmp_path: Path) -> None:
+    with pytest.raises(FlowFileError) as caught:
+        load_flow(written(tmp_path, HEAD + "      - sort: {by: v}\n      - output\n"))
+    assert isinstance(caught.value.__cause__, FlowError)
