@@ -8,6 +8,7 @@ from typing import Any
 
 from pipelines.errors import FunctionError
 from pipelines.flowmix.operations import Each, several_order
+from pipelines.flowmix.values import fitted
 from pipelines.windows.event import Event
 
 
@@ -17,7 +18,8 @@ def made_of(operation: Each, event: Event, order: str) -> list[tuple[Event, str]
     Raises:
         FunctionError: if it gives something else, or a field that its schema does not have.
     """
-    given = operation.function(event)
+    # A copy: what the function does to it must not reach the other ways along which the event goes.
+    given = operation.function(event.with_fields({k: list(v) if isinstance(v, list) else v for k, v in event.items()}))
     if given is None:
         return []
     if isinstance(given, Mapping):
@@ -34,4 +36,5 @@ def _made(operation: Each, event: Event, given: Any) -> Event:
     if unknown := [name for name in given if fields and name not in fields]:
         raise FunctionError(operation.label, f"gives {', '.join(unknown)}; its schema has: {', '.join(fields)}")
     made = given if isinstance(given, Event) else event.with_fields(given)
-    return Event(made, made.id, made.timestamp, event.stream)
+    shown = {name: fitted(value, fields.get(name)) for name, value in made.items()}
+    return Event(shown, made.id, made.timestamp, event.stream)

@@ -39,7 +39,7 @@ class Flow:
         FlowError: without a name, or for another clock.
     """
 
-    def __init__(self, name: str, description: str = "", *, clock: str = "event") -> None:
+    def __init__(self, name: str = "", description: str = "", *, clock: str = "event") -> None:
         if name is None or name == "":
             raise FlowError("", "A flow needs to have an id", at=CodeLocation.of_caller(), hint='Flow("my_flow")')
         self.name = checked_name("flow", name)

@@ -54,7 +54,7 @@ class FlowStream:
             self._refuse("Selector operator needs to select at least 1 field")
         return self._add(ops.Select(fields=distinct(kept), at=self._flow._here()))
 
-    def filter(self, criteria: Any) -> FlowStream:
+    def filter(self, criteria: Any = None) -> FlowStream:
         """Keep the events for which it is true: SQL text, `eq(...)` and the like, a callable of Columns, `python(...)`.
 
         Raises:
@@ -65,7 +65,7 @@ class FlowStream:
             self._refuse("Filter operator needs a filter")
         return self._add(ops.Filter(criteria=self._criteria("filter", criteria), at=self._flow._here()))
 
-    def each(self, function: Callable[[Event], OutputOfEach], schema: str | None = None) -> FlowStream:
+    def each(self, function: Callable[[Event], OutputOfEach] | None = None, schema: str | None = None) -> FlowStream:
         """Replace each event by what a Python function makes of it: None (nothing), an event, or a list of events.
 
         A dict keeps the id and the timestamp of the event that came in; so do all dicts of a list.
@@ -76,7 +76,8 @@ class FlowStream:
                 behind it, and the Spark engines refuse the flow.
         """
         if not callable(function):
-            self._refuse(f"Each operator needs a function; got {function!r}", hint="each(lambda event: ...)")
+            seen = "" if function is None else f"; got {function!r}"
+            self._refuse(f"Each operator needs a function{seen}", hint="each(lambda event: ...)")
         fields = parse_ddl(schema) if schema is not None else ()
         return self._add(ops.Each(function=function, schema=fields, at=self._flow._here()))
 
@@ -168,7 +169,7 @@ class FlowStream:
         """
         return self._stateful(windows_of.switch_window(open, evict, close, self._refuse), ())
 
-    def join(self, left: str, right: str, evict: Policy | None = None) -> FlowStream:
+    def join(self, left: str = "", right: str = "", evict: Policy | None = None) -> FlowStream:
         """Join each event of `right` with the stored events of `left` (rules 4): both streams lead to this one.
 
         Args:
@@ -211,7 +212,7 @@ class FlowStream:
         """Send what has come so far to other streams, which may be defined later, and go on."""
         found = tuple(checked_name("stream", name) for name in _names(streams))
         if not found:
-            self._refuse("to: names no stream")
+            self._refuse(f"You must specify at least one output. Offending stream: {self.name}", hint="to(stream)")
         return self._add(ops.To(streams=found, at=self._flow._here()))
 
     def output(self) -> FlowStream:

@@ -49,6 +49,17 @@ def compared(value: Any, other: Any) -> int | None:
     return int(value > other) - int(value < other)
 
 
+def fitted(value: Any, sql_type: str | None) -> Any:
+    """A value as a column of this Spark SQL type holds it: one value of an array is a list of one, 1 of a double is 1.0."""
+    if value is None or sql_type is None:
+        return value
+    if sql_type.startswith("array<"):
+        inner = sql_type[6:-1]
+        values = value if isinstance(value, list | tuple | set | frozenset) else [value]
+        return [fitted(one, inner) for one in values]
+    return float(value) if sql_type in ("float", "double") and type(value) is int else value
+
+
 def of_type(value: Any, sql_type: str | None) -> bool:
     """Whether a value is of the same kind as a column of this Spark SQL type; of an unknown type (None): yes."""
     if sql_type is None:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.flowmix import operations as ops
 from pipelines.flowmix.compile import topology_of
+from pipelines.flowmix.values import fitted
 from pipelines.graph import events
 from pipelines.planner.plain import plain
 from pipelines.sources import FixedBatches
 from pipelines.sources.events import EventSource
-from pipelines.testing.flow_reference import FlowReference, fitting
+from pipelines.testing.flow_reference import FlowReference
 from pipelines.testing.flow_script import Item, read_script
 from pipelines.testing.spark_step import session
 from pipelines.windows.event import Event
@@ -47,7 +48,7 @@ class ScriptSource(EventSource):
     def __init__(self, stream: StreamDefinition, items: Sequence[Item], end: int, batches: int) -> None:
         kinds = {name: kind or "string" for name, kind in stream.source_schema.items()}
         rows = [
-            (*(fitting(event.get(name), kind) for name, kind in kinds.items()), event.id, event.timestamp, now,
+            (*(fitted(event.get(name), kind) for name, kind in kinds.items()), event.id, event.timestamp, now,
              event.stream, order)
             for event, now, order in items
         ]  # fmt: skip

@@ -7,17 +7,17 @@ of Columns and gates are left to Spark, a step at a time.
 
 from __future__ import annotations
 
-import inspect
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipelines.errors import FunctionError
 from pipelines.flowmix import operations as ops
 from pipelines.flowmix.contexts import window_context
 from pipelines.flowmix.criteria import Combined, Criteria
 from pipelines.flowmix.definition import Schema, StreamDefinition
+from pipelines.flowmix.each import made_of
 from pipelines.flowmix.flow import Flow
+from pipelines.flowmix.values import fitted
 from pipelines.planner.plain import Table
 from pipelines.testing.flow_script import Item, Script, read_script
 from pipelines.testing.spark_step import SparkStep
@@ -69,7 +69,7 @@ class FlowReference:
         if isinstance(operation, ops.Filter):
             return self._passing(operation.criteria, items, schema, operation.label)
         if isinstance(operation, ops.Each):
-            return [made for item in items for made in _each(operation, item)]
+            return [(made, now, own) for event, now, order in items for made, own in made_of(operation, event, order)]
         if isinstance(operation, ops.Stateful):
             windows = KeyedWindows(operation.operation, window_context(self._flow, stream, index))
             return windows.feed(items, self._end)
@@ -147,30 +147,6 @@ def _select(operation: ops.Select, items: list[Item]) -> list[Item]:
     return found
 
 
-def _each(operation: ops.Each, item: Item) -> list[Item]:
-    """What a function makes of an event, in order; a dict keeps the event's id and time (Flowmix rules 4, each)."""
-    event, now, order = item
-    given = operation.function(event)
-    if given is None:
-        return []
-    if isinstance(given, Mapping):
-        return [(_made(operation, event, given), now, order)]
-    if not (isinstance(given, list | tuple) or inspect.isgenerator(given)):
-        raise FunctionError(operation.label, f"gives {given!r}; an event, a dict, a list of them or None was expected")
-    return [(_made(operation, event, one), now, ops.several_order(order, n)) for n, one in enumerate(given)]
-
-
-def _made(operation: ops.Each, event: Event, given: Any) -> Event:
-    if not isinstance(given, Mapping):
-        raise FunctionError(operation.label, f"gives {given!r}; an event, a dict, a list of them or None was expected")
-    if unknown := [name for name in given if operation.schema and name not in dict(operation.schema)]:
-        raise FunctionError(
-            operation.label, f"gives {', '.join(unknown)}; its schema has: {', '.join(dict(operation.schema))}"
-        )
-    made = given if isinstance(given, Event) else event.with_fields(given)
-    return Event(made, made.id, made.timestamp, event.stream)
-
-
 def _table(items: Sequence[Item], schema: Schema | None, named: Sequence[str]) -> Table:
     return _rows_table([dict(event) for event, _, _ in items], schema, named)
 
@@ -181,12 +157,5 @@ def _rows_table(rows: Sequence[Mapping[str, Any]], schema: Schema | None, named:
         found = dict.fromkeys([*(name for row in rows for name in row), *named])
         schema = dict.fromkeys(found)
     fields = tuple(schema)
-    values = tuple(tuple(fitting(row.get(name), schema[name]) for name in fields) for row in rows)
+    values = tuple(tuple(fitted(row.get(name), schema[name]) for name in fields) for row in rows)
     return Table(fields, tuple(schema.values()), values)
-
-
-def fitting(value: Any, kind: str | None) -> Any:
-    """One value of a field that may have several is a list of one for Spark."""
-    if kind is not None and kind.startswith("array<") and value is not None and not isinstance(value, list | tuple):
-        return [value]
-    return value

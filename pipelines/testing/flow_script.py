@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from pipelines.errors import FieldError, FlowError, nearest
 from pipelines.flowmix.definition import StreamDefinition
 from pipelines.flowmix.flow import CLOCKS, Flow
 from pipelines.flowmix.operations import source_order
+from pipelines.flowmix.values import fitted
 from pipelines.testing import TICK
 from pipelines.windows.event import Event
 
@@ -106,8 +108,15 @@ def _row(flow: Flow, stream: StreamDefinition, event: Mapping[str, Any]) -> dict
             if name in ("id", "timestamp"):
                 continue
             raise FieldError(f'flow "{flow.name}", the script of stream "{stream.name}"', name, tuple(schema))
-        found[name] = float(value) if schema[name] in ("float", "double") and type(value) is int else value
+        found[name] = (
+            _in_ms(value) if schema[name] == "timestamp" and type(value) is int else fitted(value, schema[name])
+        )
     return found
+
+
+def _in_ms(milliseconds: int) -> datetime.datetime:
+    """A time of a script as a timestamp column holds it; every engine shows it without a time zone, in UTC."""
+    return datetime.datetime(1970, 1, 1) + datetime.timedelta(milliseconds=milliseconds)
 
 
 def _said(
@@ -135,8 +144,6 @@ def _said(
 
 def milliseconds(value: Any) -> int:
     """A time (ms, or a datetime; without zone it is UTC) in ms since 1970."""
-    import datetime
-
     if isinstance(value, datetime.datetime):
         aware = value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
         return (aware - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(milliseconds=1)

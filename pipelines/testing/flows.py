@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pipelines.errors import DefinitionError, FlowError
+from pipelines.flowmix.operations import Output, Persist
+from pipelines.flowmix.several import several_fields
 from pipelines.testing.flow_reference import FlowReference
 
 if TYPE_CHECKING:
@@ -67,4 +69,22 @@ def run_flow(
         )
     from pipelines.testing.flow_engines import run_on_spark
 
-    return run_on_spark(flow, script, engine, spark)
+    return _shown(flow, run_on_spark(flow, script, engine, spark))
+
+
+def _shown(flow: Flow, results: dict[str, list[Event]]) -> dict[str, list[Event]]:
+    """Results with one value where a field that a join made an array holds one: as the windows make them."""
+    for stream in flow.streams.values():
+        for index, operation in enumerate(stream.operations):
+            name = operation.table if isinstance(operation, Persist) else stream.name
+            if isinstance(operation, Output | Persist):
+                fields = several_fields(flow, stream, index)
+                results[name] = [event.with_fields(_unwrapped(event, fields)) for event in results[name]]
+    return results
+
+
+def _unwrapped(event: Event, fields: frozenset[str]) -> dict[str, Any]:
+    return {
+        name: value[0] if name in fields and isinstance(value, list) and len(value) == 1 else value
+        for name, value in event.items()
+    }

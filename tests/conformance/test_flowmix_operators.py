@@ -155,7 +155,7 @@ def test_4_filter_by_sql_and_by_columns(spark: SparkSession) -> None:
         run(lambda s: s.filter("array_contains(many, 'b')"), [{"many": ["a", "b"]}, {"many": "b"}, {}]), "many"
     ) == [
         ["a", "b"],
-        "b",
+        ["b"],
     ]
 
 
