@@ -1,0 +1,213 @@
+"""A built flow as the engines read it: fields and types along the streams, ways between them, orders, contexts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from pipelines.errors import DuplicateFieldError, FieldError, FlowError, FunctionError
+from pipelines.flowmix import AssocCount, Average, Count, Event, Flow, Policy, Sum
+from pipelines.flowmix.contexts import window_context
+from pipelines.flowmix.definition import Feed
+from pipelines.flowmix.operations import sent_order, several_order, source_order
+from pipelines.flowmix.schemas import common
+from pipelines.flowmix.several import several_fields
+from pipelines.quality import drop
+from pipelines.sources import FixedBatches
+from pipelines.testing import run_flow
+
+FIVE = Policy.count(5)
+
+
+def flow() -> Flow:
+    return (
+        Flow("f")
+        .stream("a", "k string, v int, many array<string>")
+        .filter("v > 1")
+        .select("v", "k")
+        .partition("k")
+        .aggregate(Sum("v"), Average("v"), Count(), trigger=FIVE, evict=FIVE)
+        .to("c")
+        .stream("b", FixedBatches("k string, v bigint, extra double", []))
+        .split(default="v > 3", paths={"c": "v > 4", "d": "v > 5"})
+        .each(lambda event: event, "w bigint")
+        .output()
+        .stream("c")
+        .partition("k")
+        .join("a", "b", FIVE)
+        .sort("v desc", top_n=3, trigger=FIVE)
+        .collect(trigger=FIVE, evict=FIVE, field="all")
+        .output()
+        .stream("d")
+        .each(lambda event: event)
+        .persist("d")
+        .build()
+    )
+
+
+def test_fields_and_types_along_the_streams() -> None:
+    streams = flow().streams
+    assert streams["a"].schema_at(0) == {"k": "string", "v": "int", "many": "array<string>"}
+    assert list(streams["a"].schema_at(2) or ()) == ["v", "k"]
+    assert streams["a"].schema_at(-1) == {"k": "string", "sum": "bigint", "avg": "double", "count": "bigint"}
+    assert streams["b"].schema_at(1) == {"k": "string", "v": "bigint", "extra": "double"}
+    assert streams["b"].schema_at(2) == {"w": "bigint"}
+    everything = {
+        "k": "string", "sum": "bigint", "avg": "double", "count": "bigint", "v": "bigint", "extra": "double",
+    }  # fmt: skip
+    assert streams["c"].schema_at(0) == everything
+    assert streams["c"].schema_at(3) == everything
+    struct = ", ".join(f"`{name}`: {kind}" for name, kind in everything.items())
+    assert streams["c"].schema_at(4) == {"k": "string", "all": f"array<struct<{struct}>>"}
+    assert streams["d"].schema_at(0) == {"k": "string", "v": "bigint", "extra": "double"}
+    assert streams["d"].schema_at(1) is None
+
+
+def test_types_that_meet() -> None:
+    for one, other, both in (
+        ("int", "bigint", "bigint"),
+        ("bigint", "double", "double"),
+        ("string", "string", "string"),
+        ("string", "bigint", None),
+        ("string", "array<string>", "array<string>"),
+        ("array<int>", "array<bigint>", "array<bigint>"),
+        ("array<int>", "string", None),
+        (None, "string", None),
+    ):
+        assert common(one, other) == both
+        assert common(other, one) == both
+
+
+def test_ways_between_streams() -> None:
+    built = flow()
+    assert built.streams["c"].feeds == (Feed("a", 4, 0), Feed("b", 0, 0))
+    assert built.streams["d"].feeds == (Feed("b", 0, 1),)
+    assert built.streams["b"].targets == ("c", "d")
+    assert [stream.name for stream in built.in_order] == ["a", "b", "c", "d"]
+    assert [stream.name for stream in built.inputs] == ["a", "b"]
+    assert (built.outputs, built.tables) == (("b", "c"), {"d": "d"})
+    backwards = Flow("f").stream("z").output().stream("y").to("z").stream("x", "v bigint").to("y").build()
+    assert [stream.name for stream in backwards.in_order] == ["x", "y", "z"]
+
+
+def test_where_windows_stand() -> None:
+    built = flow()
+    c = built.streams["c"]
+    contexts = [window_context(built, c, index) for index in (1, 2, 3)]
+    assert [one.operation for one in contexts] == [0, 1, 2]
+    assert [one.depth for one in contexts] == [1, 2, 3]
+    assert {one.partition for one in contexts} == {("k",)}
+    assert window_context(built, built.streams["a"], 3).depth == 0
+
+
+def test_ids_and_times_of_a_source() -> None:
+    named = Flow("f").stream("s", "id string, timestamp timestamp").output().build().streams["s"]
+    assert (named.event_id, named.event_timestamp) == ("id", "timestamp")
+    plain = Flow("f").stream("s", "k string").output().build().streams["s"]
+    assert (plain.event_id, plain.event_timestamp) == (None, None)
+    own = (
+        Flow("f")
+        .stream("s", "k string, t bigint", id="k", timestamp="t * 1000", delay=60)
+        .output()
+        .build()
+        .streams["s"]
+    )
+    assert (own.event_id, own.event_timestamp, own.delay) == ("k", "t * 1000", 60)
+    for argument in ("id", "timestamp", "slice_by"):
+        with pytest.raises(FieldError, match=argument):
+            Flow("f").stream("s", "k string", **{argument: "kk"})
+        with pytest.raises(FunctionError):
+            Flow("f").stream("s", "k string", **{argument: "reflect(k, k) = 1"})
+    for delay in (-1, 1.5, True, "1"):
+        with pytest.raises(FlowError, match="delay"):
+            Flow("f").stream("s", "k string", delay=delay)  # type: ignore[arg-type]
+    with pytest.raises(FlowError, match="not a source"):
+        Flow("f").stream("s", 5)
+
+
+def test_outputs_of_an_aggregate_have_names_of_their_own() -> None:
+    stream = Flow("f").stream("s", "k string, v bigint").partition("k")
+    for aggregators in ((Count(), Sum("v", "count")), (Count("k"),), (AssocCount("k"),)):
+        with pytest.raises(DuplicateFieldError):
+            stream.aggregate(*aggregators, trigger=FIVE, evict=FIVE)
+
+
+def test_gates_have_names_of_their_own_and_know_their_fields() -> None:
+    check = drop("column_values_to_not_be_null", column="v")
+    stream = Flow("f").stream("s", "v bigint").gate(check).gate(check, name="mine")
+    built = stream.output().build()
+    assert [one.label for one in built.streams["s"].operations] == ["gate gate1", "gate mine", "output"]
+    with pytest.raises(FlowError, match="already"):
+        stream.gate(check, name="mine")
+    with pytest.raises(FieldError):
+        Flow("f").stream("s", "w bigint").gate(check)
+
+
+def test_tables_and_outputs_have_one_writer() -> None:
+    with pytest.raises(FlowError, match="already"):
+        Flow("f").stream("s", "v bigint").persist("t").filter("v > 1").persist("t")
+    with pytest.raises(FlowError, match="already"):
+        Flow("f").stream("s", "v bigint").output().persist("s")
+
+
+def test_orders_keep_the_sources_order_everywhere() -> None:
+    first, second = source_order(0, 1), source_order(0, 2)
+    assert first < second < source_order(1, 0)
+    made = [several_order(first, n) for n in range(3)]
+    sent = [sent_order(one, stream, 0, path) for one in (first, *made) for stream in (0, 1) for path in (0, 1)]
+    assert sorted(made) == made
+    assert max(*made, *sent) < second
+
+
+def test_fields_that_a_join_made_several() -> None:
+    built = (
+        Flow("f")
+        .stream("l", "k string, x string, y bigint, many array<string>").to("j")
+        .stream("r", "k string, x string, z bigint, many array<string>").to("j")
+        .stream("j").partition("k").join("l", "r", FIVE).to("t").select("x", "z").output()
+        .stream("t").partition("x").aggregate(Count(), trigger=FIVE, evict=FIVE).output()
+        .build()
+    )  # fmt: skip
+    j, t = built.streams["j"], built.streams["t"]
+    assert j.schema_at(2) == {
+        "k": "string", "x": "array<string>", "y": "bigint", "many": "array<string>", "z": "bigint",
+    }  # fmt: skip
+    assert several_fields(built, j, 1) == frozenset()
+    assert several_fields(built, j, 2) == {"x"}
+    assert several_fields(built, j, 4) == {"x"}
+    assert several_fields(built, t, 2) == {"x"}
+    assert t.schema_at(2) == {"x": "array<string>", "count": "bigint"}
+
+
+def test_what_a_function_does_to_an_event_stays_with_it() -> None:
+    def spoil(event: Event) -> Event:
+        event["many"].append("spoiled")
+        event["k"] = "spoiled"
+        return event
+
+    built = Flow("f").stream("s", "k string, many array<string>").persist("before").each(spoil).persist("after").build()
+    found = run_flow(built, {"s": [{"k": "a", "many": ["x"]}]})
+    assert found == {
+        "before": [{"k": "a", "many": ["x"]}],
+        "after": [{"k": "spoiled", "many": ["x", "spoiled"]}],
+    }
+
+
+def test_a_flow_is_written_and_run_without_spark() -> None:
+    code = """
+import sys
+from pipelines.flowmix import Count, Flow, Policy, eq, load_flow
+from pipelines.sources import JsonFiles
+from pipelines.testing import TICK, run_flow
+flow = (Flow("f").stream("s", JsonFiles("nowhere", "k string")).filter(eq("k", "a")).filter("k = 'a'").partition("k")
+    .aggregate(Count(), trigger=Policy.count(1), evict=Policy.count(1)).output().build())
+assert "pyspark" not in sys.modules, "to write"
+flow = (Flow("f").stream("s", "k string").filter(eq("k", "a")).partition("k")
+    .aggregate(Count(), trigger=Policy.count(1), evict=Policy.count(1)).output().build())
+assert run_flow(flow, {"s": [{"k": "a"}, TICK, {"k": "b"}]}) == {"s": [{"k": "a", "count": 1}]}
+assert not {"pyspark", "py4j", "dagster", "great_expectations"} & set(sys.modules), "to run"
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
