@@ -291,7 +291,7 @@ class BoundedRunner:
             rows, self._emitted[sink.node.id] = changes_and_emitted(rows, sink.node)
         rows = sink.writer.empty() if rows is None else rows
         if sink.is_channel:
-            rows, digest = with_last_clock(rows, work.clocks, work.run.counts), None
+            rows, digest = with_last_clock(rows, work.clocks, work.run.counts, slice_), None
         version = self._write(sink.writer, sink.name, rows, slice_, received, files, streamed, digest)
         return StateCommit(sink.name, version, rows.num_rows, time.monotonic() - started)
 

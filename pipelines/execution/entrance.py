@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from pipelines.graph import events, nodes
 from pipelines.planner.compile import Compiler
@@ -22,7 +23,6 @@ from pipelines.state.schema import struct_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
 
     from pipelines.errors import TrideltaError
     from pipelines.state.lake import Lake
@@ -42,6 +42,7 @@ class Entrance:
 
     def __init__(self, spouts: tuple[nodes.SpoutNode, ...]) -> None:
         self.spouts = spouts
+        self._schemas: dict[int, StructType] = {}
 
     @property
     def sliced(self) -> bool:
@@ -64,6 +65,7 @@ class Entrance:
         Raises:
             SourceError
         """
+        self._spark = spark
         for channel in self.channels:
             channel.source.locate({name: lake.channel_path(name) for name in channel.reads})
         for spout in self.spouts:
@@ -71,7 +73,16 @@ class Entrance:
             spout.source.check(spout.stream, spark)
 
     def schema(self, spout: nodes.SpoutNode) -> StructType:
-        return struct_of(spout.source.schema if not isinstance(spout, nodes.ChannelSpoutNode) else spout.schema)
+        if not isinstance(spout, nodes.ChannelSpoutNode):
+            return struct_of(spout.source.schema)
+        if spout.schema:
+            return struct_of(spout.schema)
+        if spout.id not in self._schemas:
+            # Only the channel's table knows the types of its fields, and so only Spark those of the results.
+            frame, _ = spout.source.bounded(self._spark)
+            fields = self._read(spout, frame).schema.fields
+            self._schemas[spout.id] = StructType([field for field in fields if field.name not in (CORRUPT, FILE)])
+        return self._schemas[spout.id]
 
     def stream(self, spark: SparkSession) -> DataFrame:
         """The one streaming frame of the group's query."""

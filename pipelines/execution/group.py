@@ -49,6 +49,11 @@ class Sink:
         """Whether it leads to another query of the flow."""
         return isinstance(self.node, nodes.ChannelNode)
 
+    @property
+    def is_late(self) -> bool:
+        """Whether it keeps what comes behind the watermark."""
+        return isinstance(self.node, nodes.LatePersistNode)
+
     def clocks_before(self, txid: int) -> dict[str, int]:
         """Of a channel: how far the clock of each origin had come before a batch, in ms."""
         found = [c.record for c in self.table.commits.batches() if c.record and (c.txid or 0) < txid]

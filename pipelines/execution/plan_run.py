@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from pipelines.errors import BatchError
 from pipelines.execution.accounts import xor, xor_of_rows
-from pipelines.execution.channels import LATEST
+from pipelines.execution.channels import LATE, LATEST
 from pipelines.execution.quarantine import refused_by_gate, refused_by_source
 from pipelines.graph import events, nodes
 from pipelines.planner.compile import Compiler
@@ -96,6 +97,7 @@ class PlanRun:
         txid: of a stream's batch.
         emitted: what updaters have emitted in this batch, by persist node.
         base: gives what a map state held before the batch; None: map states start from nothing.
+        watermark: how far the clock of a channel had come before the batch, in ms; None: no event is late.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class PlanRun:
         txid: int | None = None,
         emitted: Mapping[int, pa.Table] | None = None,
         base: Callable[[str], Base] | None = None,
+        watermark: Callable[[str], int | None] | None = None,
     ) -> None:
         self.group, self.label, self.slices, self.txid = group, label, slices, txid
         self._state, self._emitted, self._base = state, emitted or {}, base
@@ -118,8 +121,7 @@ class PlanRun:
         self._first_gate: CompiledGate | None = None
         self._judged: list[Column] = []
         self.gates: dict[int, _PassedGate] = {}
-        self.watermark: Callable[[str], int | None] = lambda channel: None
-        """How far the clock of a channel had come before the batch, in ms; None: no event is late."""
+        self.watermark = watermark or _no_watermark
         self.refused_slices: dict[str, dict[int, str]] = {}
         self._marked = {spout.id: self._enter(spout, sources[spout.id]) for spout in group.spouts}
 
@@ -163,11 +165,22 @@ class PlanRun:
         found = [
             F.count(F.lit(1)).alias(RECEIVED),
             F.count(F.when(self._refused(), 1)).alias(REFUSED),
-            xor_of_rows(self.group.entrance.schema(spout)).alias(XOR),
+            xor_of_rows(self._hashed(spout)).alias(XOR),
         ]
         if self._tells_time(spout):
-            found.append(F.max(F.when(~self._refused(), F.col(events.CLOCK))).alias(LATEST))
+            good = F.when(~self._refused(), F.col(events.CLOCK))
+            found.append(F.max(good).alias(LATEST))
+            marks = [self.watermark(sink.name) for sink in self.group.sinks if sink.is_channel]
+            known = [mark for mark in marks if mark is not None]
+            late = good < F.lit(max(known)) if known else F.lit(False)
+            found.append(F.count(F.when(late, 1)).alias(LATE))
         return found
+
+    def _hashed(self, spout: nodes.SpoutNode) -> StructType:
+        """What of a row is hashed: of an event its fields and id. The rest is made of them and of where they lay."""
+        schema = self.group.entrance.schema(spout)
+        left_out = set(events.COLUMNS) - ({events.ID} if spout in self.group.entrance.channels else set())
+        return StructType([field for field in schema.fields if field.name not in left_out])
 
     def _tells_time(self, spout: nodes.SpoutNode) -> bool:
         """Whether the clock of a channel comes from this source's events."""
@@ -295,6 +308,7 @@ class PlanRun:
             self._counts[XOR] = xor([one[XOR] for one in found])
             latest = [one[LATEST] for one in found if LATEST in one.asDict() and one[LATEST] is not None]
             self._counts[LATEST] = max(latest, default=None)
+            self._counts[LATE] = sum(one[LATE] for one in found if LATE in one.asDict())
         elif self._counts is None:
             assert self._observation is not None
             if not self._source_read:
@@ -371,6 +385,10 @@ class PlanRun:
 
     def _fields(self, node_id: int) -> tuple[str, ...]:
         return self.group.topology.graph[node_id].fields
+
+
+def _no_watermark(channel: str) -> int | None:
+    return None
 
 
 def without(frame: DataFrame, left_out: Mapping[str, frozenset[str]]) -> DataFrame:

@@ -8,12 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 from pyspark.util import inheritable_thread_target
 
-from pipelines.execution.accounts import taken_off, with_hash
-from pipelines.execution.channels import clocks_after, frame_with_clock, with_clock
+from pipelines.execution.accounts import HASH, taken_off, with_hash
+from pipelines.execution.channels import LATE, clocks_after, frame_with_clock, now, with_clock
 from pipelines.execution.coordinator import Batch
 from pipelines.execution.entrance import clock_of
 from pipelines.execution.group import BatchGroup, Sink
@@ -23,12 +25,12 @@ from pipelines.execution.quarantine import NAME, table_columns
 from pipelines.execution.report import BatchReport, StateCommit
 from pipelines.execution.tracker import BatchTracker
 from pipelines.execution.updates import changes_and_emitted
+from pipelines.graph import events, nodes
 from pipelines.sources.base import file_key
 from pipelines.state.record import BATCH, BatchRecord
 from pipelines.state.schema import NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from pipelines.execution.checkpoint import Epoch
@@ -152,9 +154,9 @@ class StreamBatch:
             return clock_of(sink.clocks_before(batch.txid), self._group.entrance.origins)
 
         label = f"batch {batch.txid}"
-        run = PlanRun(self._group, sources, label, state, txid=batch.txid, emitted=self._emitted, base=base)
-        run.watermark = watermark
-        return run
+        return PlanRun(
+            self._group, sources, label, state, txid=batch.txid, emitted=self._emitted, base=base, watermark=watermark
+        )
 
     def _base(self, name: str, txid: int) -> Base:
         """What a map state held before the batch, also where the batch is committed already.
@@ -222,13 +224,15 @@ class StreamBatch:
         position: Position,
         known: Mapping[str, bool],
     ) -> list[StateCommit]:
+        late = [sink for sink in sinks if sink.is_late]
+        in_time = [sink for sink in sinks if not sink.is_late]
         with self._counters.collected():
-            frames = run.frames([sink.node.id for sink in sinks], claimed)
-        small = [sink for sink in sinks if self._is_small(sink, position)]
+            frames = run.frames([sink.node.id for sink in in_time], claimed)
+        small = [sink for sink in in_time if self._is_small(sink, position)]
         results = self._compute(run, {sink.name: frames[sink.node.id] for sink in small})
         # All is computed before the first commit; the commits follow one another in topological order.
         done = []
-        for sink in sinks:
+        for sink in in_time:
             if sink.name in results:
                 rows, seconds = results[sink.name]
                 done.append(self._commit_arrow(batch, run, sink, rows, seconds, position, known=known[sink.name]))
@@ -236,7 +240,20 @@ class StreamBatch:
                 done.append(self._commit_large_channel(batch, run, sink, frames[sink.node.id], position, known))
             else:
                 done.append(self._commit_spark(batch, sink, frames[sink.node.id], known=known[sink.name]))
+        for sink in late:
+            done.append(self._commit_late(batch, run, sink, claimed, position, known=known[sink.name]))
         return done
+
+    def _commit_late(
+        self, batch: Batch, run: PlanRun, sink: Sink, claimed: Claims, position: Position, *, known: bool
+    ) -> StateCommit:
+        """The late events, behind the others: they are looked for only if the counts say that there are any."""
+        if run.counts.get(LATE, 1):
+            rows, seconds = _timed_arrow(run.frames([sink.node.id], claimed)[sink.node.id])
+        else:
+            empty = sink.writer.empty().select(sink.writer.declared.names)
+            rows, seconds = empty.append_column(HASH, pa.array([], pa.int64())), 0.0
+        return self._commit_arrow(batch, run, sink, rows, seconds, position, known=known)
 
     def _compute(self, run: PlanRun, frames: Mapping[str, DataFrame]) -> dict[str, tuple[pa.Table, float]]:
         """The small results, side by side where that is safe.
@@ -301,17 +318,18 @@ class StreamBatch:
         clocks = None
         if sink.is_channel:
             # Its words about the clock are no rows of the batch, so a channel is accounted for by count.
-            clocks, digest = self._clocks(batch, run, sink, position), None
+            clocks, digest = self._clocks(batch, run, sink, position, pc.max(rows[events.CLOCK]).as_py()), None
             rows = with_clock(rows, self._group, clocks)
         record = self._record(batch, run.counts, rows.num_rows, digest, clocks)
         self._tell("committing", sink.name, batch)
         version = sink.writer.commit_batch(rows, record, self._app_id(sink.name), known=known)
         self._tell("committed", sink.name, batch)
-        self._sizes[sink.name] = rows.num_rows
+        self._sizes[sink.name] = result.num_rows
         return StateCommit(sink.name, version, rows.num_rows, seconds + time.monotonic() - started)
 
-    def _clocks(self, batch: Batch, run: PlanRun, sink: Sink, position: Position) -> dict[str, int]:
-        return clocks_after(self._group, sink, sink.clocks_before(batch.txid), position.clocks, run.counts)
+    def _clocks(self, batch: Batch, run: PlanRun, sink: Sink, position: Position, latest: int | None) -> dict[str, int]:
+        at = now() if sink.node.clock == nodes.NOW else latest  # type: ignore[attr-defined]
+        return clocks_after(self._group, sink, sink.clocks_before(batch.txid), position.clocks, run.counts, at)
 
     def _commit_large_channel(
         self,
@@ -325,8 +343,8 @@ class StreamBatch:
         """Spark writes it where it lies, once it is known how far the clock has come."""
         frame = frame.persist()
         try:
-            frame.count()
-            clocks = self._clocks(batch, run, sink, position)
+            latest = frame.agg(F.max(events.CLOCK)).collect()[0][0]
+            clocks = self._clocks(batch, run, sink, position, latest)
             whole = frame_with_clock(frame, self._group, clocks)
             return self._commit_spark(batch, sink, whole, known=known[sink.name], clocks=clocks)
         finally:

@@ -161,6 +161,8 @@ class Chain:
         if set(wanted) < set(self.types):
             self.types = {name: kind for name, kind in self.types.items() if name in wanted}
             self.add(nodes.ProjectNode, operation.at)
+        # Nor do they need an event's id or its own time: a word of text an event is half of what travels.
+        self.add(nodes.MapNode, operation.at, function=ColumnFunction(_anonymous, "anonymous"))
 
     def public(self, at: nodes.CodeLocation) -> tuple[str, ...]:
         """Make the event's id and time fields that people read; returns the names of all fields that they see."""
@@ -260,10 +262,17 @@ class Steps(Chain):
         chain.add(nodes.ProjectNode, at, fields=fields)
         self._persist(chain, name, fields, at)
 
-    def _persist(self, chain: Chain, name: str, fields: tuple[str, ...], at: nodes.CodeLocation) -> None:
+    def _persist(
+        self,
+        chain: Chain,
+        name: str,
+        fields: tuple[str, ...],
+        at: nodes.CodeLocation,
+        kind: type[nodes.PersistNode] = nodes.PersistNode,
+    ) -> None:
         storable(fields)
         self._topology.claim_state(name)
-        chain.add(nodes.PersistNode, at, fields=fields, inputs=fields, state=DeltaState(name, layout=ROWS))
+        chain.add(kind, at, fields=fields, inputs=fields, state=DeltaState(name, layout=ROWS))
 
     def send(self, index: int, path: int, channel: str, *, numbered: bool) -> Edge:
         """Send what has come so far along one path of operation `index`, into a channel."""
@@ -316,7 +325,7 @@ class Steps(Chain):
         chain.add(nodes.OnTimeNode, at, channel=channel, late=True)
         fields = chain.public(at)
         chain.add(nodes.ProjectNode, at, fields=fields)
-        self._persist(chain, f"late_{self.flow.name}_{self.stream.name}", fields, at)
+        self._persist(chain, f"late_{self.flow.name}_{self.stream.name}", fields, at, nodes.LatePersistNode)
 
 
 # --- functions over columns and rows --------------------------------------------------------------------------------
@@ -328,6 +337,16 @@ def _any_there(*columns: Column) -> Column:
 
     *fields, id_ = columns
     return reduce(lambda a, b: a | b, (field.isNotNull() for field in fields), id_.isNull())
+
+
+def _anonymous(*columns: Column) -> tuple[Column, ...]:
+    """Events without id and time; a word about the clock stays one."""
+    from pyspark.sql import functions as F
+
+    assert len(columns) >= len(events.COLUMNS)
+    own = len(columns) - len(events.COLUMNS)
+    id_ = F.when(columns[own].isNotNull(), F.lit(""))
+    return (*columns[:own], id_, F.lit(None).cast("bigint"), *columns[own + 2 :])
 
 
 def _nothing(*_: Column) -> Column:

@@ -18,6 +18,9 @@ FROM: Final = "_event_from"
 ORDER: Final = "_event_order"
 """string: decides between events of the same clock."""
 
+TASK: Final = "_event_task"
+"""int: the task of a tuple that enters a window of a topology."""
+
 COLUMNS: Final = (ID, TIME, CLOCK, FROM, ORDER)
 TYPES: Final = ("string", "bigint", "bigint", "string", "string")
 DDL: Final = ", ".join(f"{name} {kind}" for name, kind in zip(COLUMNS, TYPES, strict=True))

@@ -102,7 +102,7 @@ def parse_ddl(ddl: str) -> tuple[tuple[str, str], ...]:
     if not found or not all(isinstance(column, exp.ColumnDef) and column.args.get("kind") for column in found):
         raise DefinitionError(f'not a schema: {ddl!r}; write it as "name type, name type"')
     columns = [(column.name, _lower(column.args["kind"].sql("spark"))) for column in found]
-    added("schema", [name for name, _ in columns if name not in events.COLUMNS], ())
+    added("schema", [name for name, _ in columns if name not in (*events.COLUMNS, events.TASK)], ())
     return tuple(columns)
 
 

@@ -195,3 +195,9 @@ def _column(node: nodes.StateQueryNode, place: int, holder: nodes.Node | None) -
         if len(fields) == len(node.outputs):
             return fields[place]
     return output
+
+
+@_step.register
+def _enter_window(node: nodes.EnterWindowNode, above: Above, graph: nodes.Graph) -> Lineage:
+    """What is the engine's own comes from nowhere."""
+    return {field: above[0].get(field, ()) for field in node.fields}

@@ -318,18 +318,44 @@ class OnTimeNode(Node):
         return "late" if self.late else "on time"
 
 
+EVENTS, LATEST_ROW, NOW = "events", "latest row", "now"
+"""What a channel's clock goes by: the events that its query reads, the rows that it takes, or the time of the batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnterWindowNode(Node):
+    """Makes tuples into events for a window of their task: their `inputs`, with a place, and a time by SQL or of arrival."""
+
+    inputs: tuple[str, ...]
+    timestamp: str | None = None
+
+    @property
+    def label(self) -> str:
+        return "enter window"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ChannelNode(PersistNode):
     """Commits events into a channel, the Delta table that leads to another query, with a word about the clock.
 
-    `delay` is how far, in ms, the watermark stays behind the latest event of a source.
+    `delay` is how far, in ms, the watermark stays behind the latest event of a source. `clock` says what the clock goes by.
     """
 
     delay: int = 0
+    clock: str = EVENTS
 
     @property
     def label(self) -> str:
         return f"channel {self.state.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatePersistNode(PersistNode):
+    """Keeps the events that come behind the watermark. Most batches have none, and then nothing is worked out for it."""
+
+    @property
+    def label(self) -> str:
+        return f"late {self.state.name}"
 
 
 @dataclass(frozen=True, kw_only=True)

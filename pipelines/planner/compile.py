@@ -24,7 +24,7 @@ from pipelines.planner.partitioning import entered, hidden_needs, merged, repart
 from pipelines.planner.persists import persisted
 from pipelines.planner.state_queries import queried
 from pipelines.planner.step import TASK, Context, Step, columns
-from pipelines.planner.windows import on_time, windowed
+from pipelines.planner.windows import entering, on_time, windowed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -126,6 +126,8 @@ _COMPILERS: dict[type[nodes.Node], Callable[[Step], DataFrame]] = {
     nodes.StateQueryNode: queried,
     nodes.PersistNode: persisted,
     nodes.ChannelNode: persisted,
+    nodes.LatePersistNode: persisted,
     nodes.OnTimeNode: on_time,
+    nodes.EnterWindowNode: entering,
     nodes.WindowNode: windowed,
 }

@@ -30,6 +30,7 @@ _PASSING = (
     nodes.ProjectNode,
     nodes.GateNode,
     nodes.MergeNode,
+    nodes.OnTimeNode,
 )
 
 
@@ -54,6 +55,8 @@ def _asked(node: nodes.Node, needed: frozenset[str], tasks: int, before: int) ->
         in_python = not isinstance(node.function, BUILT_IN_QUERIES)
         by_task = (in_python and not node.group) or node.parted
         return above | (order if in_python else NOTHING) | (task if by_task else NOTHING)
+    if isinstance(node, nodes.EnterWindowNode):
+        return task | order
     if isinstance(node, nodes.PartitionNode):
         return needed if keeps_tasks(node, tasks, before) else needed - {TASK}
     if isinstance(node, nodes.AggregateNode):

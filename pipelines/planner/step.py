@@ -87,6 +87,11 @@ class Step:
         """The hidden columns of the parent's frame, for operations that pass each tuple on."""
         return columns(hidden(self.frame))
 
+    @property
+    def kept_slice(self) -> list[Column]:
+        """The slice of the parent's frame, for operations that give the tuples another order and place."""
+        return columns([SLICE_COLUMN] if SLICE_COLUMN in self.frame.columns else [])
+
     def parent(self, number: int = 0) -> nodes.Node:
         return self.graph[self.node.parents[number]]
 

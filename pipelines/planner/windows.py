@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import copy
+import time
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, MapType, StructType
 
+from pipelines.aggregators import ColumnAggregator
+from pipelines.aggregators.window import EventAggregator
 from pipelines.graph import events, nodes
-from pipelines.planner.step import Step, column, struct
+from pipelines.planner.step import ORDER, TASK, Step, column, struct
+from pipelines.sources.events import milliseconds
 from pipelines.windows.bucket import BucketMaker
 from pipelines.windows.processor import BUCKET, PACKED, Pack, bounded, processor, unpack
 
@@ -25,7 +30,7 @@ So many that two to sixteen cores share them evenly; each costs a batch about 2 
 def windowed(step: Step) -> DataFrame:
     """A stateful operation's results, and its words about the clock, as rows of the node's fields."""
     node, frame = step.node, step.frame
-    schema = struct(", ".join(f"`{n}` {kind}" for n, kind in zip(node.fields, node.types, strict=True)))
+    schema = _result_schema(node, frame)
     make = BucketMaker(node.operation, node.context, node.edges, to_arrow_schema(schema, timezone="UTC"))
     packed = _bucketed(node, frame).mapInArrow(Pack(BUCKETS), PACKED).groupBy(BUCKET)
     if frame.isStreaming:
@@ -33,6 +38,29 @@ def windowed(step: Step) -> DataFrame:
     else:
         found = packed.applyInArrow(bounded(make), PACKED)
     return found.mapInArrow(unpack, schema)
+
+
+def entering(step: Step) -> DataFrame:
+    """A batch's tuples as events of their task: in the order of their arrival, at their own time or that of the batch."""
+    node, frame = step.node, step.frame
+    arrived = F.lit(int(time.time() * 1000)).cast("bigint")
+    at = arrived if node.timestamp is None else F.coalesce(milliseconds(frame, node.timestamp), arrived)
+    order = column(ORDER) if ORDER in frame.columns else F.monotonically_increasing_id()
+    task = column(TASK) if TASK in frame.columns else F.lit(0)
+    # Slices of one pass come one after the other, as batches do.
+    slices = step.kept_slice if step.context.slices is not None else []
+    own = {
+        events.TASK: task.cast("int"),
+        events.ID: F.lit(""),
+        events.TIME: at,
+        events.CLOCK: at,
+        events.FROM: F.lit(""),
+        # The batch's txid goes in when the channel is read.
+        events.ORDER: F.concat(F.lit("000."), *slices, F.lpad(F.hex(order), 16, "0")),
+    }
+    return frame.select(
+        *(column(name) for name in node.inputs), *(made.alias(name) for name, made in own.items()), *step.kept_slice
+    )
 
 
 def on_time(step: Step) -> DataFrame:
@@ -43,6 +71,22 @@ def on_time(step: Step) -> DataFrame:
         return step.frame.where(F.lit(not step.node.late))
     late = column(events.CLOCK) < F.lit(mark)
     return step.frame.where(late if step.node.late else ~late)
+
+
+def _result_schema(node: nodes.WindowNode, frame: DataFrame) -> StructType:
+    """The results' types: as the node says them, else from those of the frame."""
+    types = dict(zip(node.fields, node.types, strict=True))
+    if not all(types.values()):
+        known = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+        for one in node.operation.aggregations:
+            aggregator: Any = copy.copy(one.aggregator)
+            if isinstance(aggregator, ColumnAggregator):
+                aggregator.field, aggregator.output = (one.inputs[0] if one.inputs else None), one.output
+                made = cast(EventAggregator, aggregator).result_types(known)
+                types |= {name: types[name] or kind for name, kind in made if kind}
+            else:
+                types |= {o: types[o] or known[i] for o, i in zip(one.outputs, one.inputs, strict=True)}
+    return struct(", ".join(f"`{name}` {kind}" for name, kind in types.items()))
 
 
 def _bucketed(node: nodes.WindowNode, frame: DataFrame) -> DataFrame:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from pipelines.errors import TrideltaError
 
 PROCESSING = "processing"
+# What one batch takes of a channel that its reader is far behind: as much as two cores hold and work off in some seconds.
+_BYTES_A_BATCH = "256m"
+_FILES_A_BATCH = 1000
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,9 @@ class ChannelSource:
 
     Args:
         edges: the channels.
-        schema: DDL of the events' fields, the union of the edges'.
+        schema: DDL of the events' fields, the union of the edges'; None: as the one channel's table has them.
+        names: the fields, where there is no schema.
+        commits_a_batch: at most so many commits of a small channel a batch; None: all that are there.
     """
 
     max_parallelism: int | None = None
@@ -161,15 +166,22 @@ class ChannelSource:
     tells_time = True
     """Some rows are words about the clock."""
 
-    def __init__(self, edges: Sequence[Edge], schema: str) -> None:
-        self.edges = tuple(edges)
+    def __init__(
+        self,
+        edges: Sequence[Edge],
+        schema: str | None,
+        *,
+        names: Sequence[str] = (),
+        commits_a_batch: int | None = None,
+    ) -> None:
+        self.edges, self._names, self._commits_a_batch = tuple(edges), tuple(names), commits_a_batch
         self._columns = parse_ddl(schema) if schema else ()
-        self.schema = f"{schema}, {events.DDL}" if schema else events.DDL
+        self.schema = "" if schema is None else f"{schema}, {events.DDL}" if schema else events.DDL
         self._paths: dict[str, Path] = {}
 
     @property
     def fields(self) -> tuple[str, ...]:
-        return (*(name for name, _ in self._columns), *events.COLUMNS)
+        return (*(self._names or (name for name, _ in self._columns)), *events.COLUMNS)
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -198,6 +210,10 @@ class ChannelSource:
     def stream(self, spark: SparkSession) -> DataFrame:
         # What rewrites a channel (retention deletes what all readers have taken) is not news to its readers.
         reader = spark.readStream.format("delta").option("skipChangeCommits", "true")
+        if self._commits_a_batch:
+            reader = reader.option("maxFilesPerTrigger", self._commits_a_batch)
+        else:
+            reader = reader.option("maxFilesPerTrigger", _FILES_A_BATCH).option("maxBytesPerTrigger", _BYTES_A_BATCH)
         return self._union([reader.load(str(self._paths[channel])) for channel in self.channels])
 
     def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
@@ -222,7 +238,7 @@ class ChannelSource:
         shown = [
             (F.col(f"`{name}`") if name in dict(edge.types) else F.lit(None)).cast(kind).alias(name)
             for name, kind in self._columns
-        ]
+        ] or [F.col(f"`{name}`") for name in self._names]
         origin = F.when(F.col(events.ID).isNull(), F.lit(edge.channel)).otherwise(F.lit(edge.origin))
         order = F.col(events.ORDER)
         if edge.numbered:

@@ -13,7 +13,7 @@ from pipelines.graph import nodes
 from pipelines.planner.plain import in_order, plain
 from pipelines.sources import FixedBatches
 from pipelines.sources.base import FILE
-from pipelines.state.schema import SLICE_COLUMN, TXID
+from pipelines.state.schema import SLICE_COLUMN, TXID, UNSLICED
 from pipelines.testing.reference import Batch, ReferenceEngine, States
 from pipelines.testing.spark_step import session
 
@@ -54,8 +54,8 @@ def run_topology(
 
     Returns:
         By the state's name its rows as dicts, the same for every engine: keyed states by key, None first; a state
-        without keys as its one row; states of rows in commit order, and within a commit by value. Timestamps are
-        without time zone, in UTC.
+        without keys as its one row; states of rows in commit order, and within a commit by value; those behind windows,
+        whose results have batches of their own, by value alone. Timestamps are without time zone, in UTC.
 
     Raises:
         DefinitionError: for an engine or a stream that there is not.
@@ -65,10 +65,11 @@ def run_topology(
     if engine == "reference":
         reference = ReferenceEngine(topology, spark)
         reference.run(batches)
-        return reference.states
+        return {name: _behind_windows(topology, name, rows) for name, rows in reference.states.items()}
     with tempfile.TemporaryDirectory(prefix="tridelta-test-") as root:
         _, lake, given = _run(topology, batches, engine, spark, root)
-        return {node.state.name: _rows(lake, node) for node in given.persists}
+        states = [node for node in given.persists if not isinstance(node, nodes.ChannelNode)]
+        return {n.state.name: _behind_windows(given, n.state.name, _rows(lake, n)) for n in states}
 
 
 def query_topology(
@@ -108,7 +109,7 @@ def with_batches(
     twin = copy.copy(topology)
     twin.graph = nodes.Graph()
     for node in topology.graph:
-        if isinstance(node, nodes.SpoutNode):
+        if isinstance(node, nodes.SpoutNode) and not isinstance(node, nodes.ChannelSpoutNode):
             source = FixedBatches(node.source.schema, batches.get(node.stream, ()))
             source.max_parallelism = getattr(node.source, "max_parallelism", None)
             node = replace(node, source=source, slice_by=_BATCH_NUMBER if slices else node.slice_by)
@@ -119,7 +120,7 @@ def with_batches(
 def _check(topology: TridentTopology, batches: Mapping[str, Sequence[Batch]], engine: str) -> None:
     if engine not in get_args(Engine):
         raise DefinitionError(f'no engine "{engine}"; there are: {", ".join(get_args(Engine))}')
-    known = [node.stream for node in topology.spouts]
+    known = [node.stream for node in topology.spouts if not isinstance(node, nodes.ChannelSpoutNode)]
     for name in batches:
         if name not in known:
             raise DefinitionError(
@@ -135,7 +136,7 @@ def _run(
     spark: SparkSession | None,
     root: str,
 ) -> tuple[Runtime, Lake, TridentTopology]:
-    from pipelines.execution.group import spout_groups
+    from pipelines.execution.group import BatchGroup, spout_groups
     from pipelines.execution.runtime import Runtime
     from pipelines.state.lake import Lake
 
@@ -145,10 +146,22 @@ def _run(
         runtime.catch_up(given)
     else:
         for spouts in spout_groups(given):
+            if any(isinstance(spout, nodes.ChannelSpoutNode) for spout in spouts):
+                # Windows reach across slices, so what stands behind them is one bounded batch.
+                runtime._bounded(BatchGroup(runtime.spark, lake, given, spouts), [UNSLICED], None)
+                continue
             numbers = [f"{number:08d}" for number in range(max(len(spout.source.batches) for spout in spouts))]
             for failed in runtime.backfill(given, numbers, stream=spouts[0].stream).failed:
                 raise BatchError(f"the bounded run failed: {failed.error}")
     return runtime, lake, given
+
+
+def _behind_windows(topology: TridentTopology, name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A state's rows; of one that keeps what windows give by value alone, for their batches are their own."""
+    node = topology.holder_of(name)
+    assert isinstance(node, nodes.PersistNode)
+    windowed = any(isinstance(one, nodes.ChannelSpoutNode) for one in topology.graph.ancestors(node.id))
+    return in_order(rows, node.fields) if windowed and not node.aggregations and node.updater is None else rows
 
 
 def _rows(lake: Lake, node: nodes.PersistNode) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from pipelines.planner.plan import answer_node
 from pipelines.state.views import StateView
 from pipelines.testing.spark_step import SparkStep
 from pipelines.testing.states import State, state_of
+from pipelines.testing.task_windows import TaskWindows
 from pipelines.trident.states import FixedState
 
 if TYPE_CHECKING:
@@ -41,7 +42,10 @@ class ReferenceEngine:
     def __init__(self, topology: TridentTopology, spark: SparkSession | None = None) -> None:
         self._topology, self._spark = topology, SparkStep(spark)
         self._tasks = node_tasks(topology.graph)
-        self._states: dict[str, State] = {node.state.name: state_of(node) for node in topology.persists}
+        self._states: dict[str, State] = {
+            node.state.name: state_of(node) for node in topology.persists if not isinstance(node, nodes.ChannelNode)
+        }
+        self._windows = TaskWindows(self._spark)
         self._fixed = {n.state.name: n.state for n in topology.static_states if isinstance(n.state, FixedState)}
 
     @property
@@ -58,7 +62,8 @@ class ReferenceEngine:
         """
         for group in batch_groups(self._topology.graph):
             of_group = {name: batches.get(name, ()) for name in group.streams}
-            for txid in range(max((len(found) for found in of_group.values()), default=0)):
+            windowed = [self._windows.batches(channel) for channel in self._channels(group.nodes)]
+            for txid in range(max([*(len(found) for found in of_group.values()), *windowed], default=0)):
                 given = {name: found[txid] if txid < len(found) else () for name, found in of_group.items()}
                 self._run_batch(group.nodes, given, txid, f"batch {txid}")
 
@@ -77,6 +82,11 @@ class ReferenceEngine:
         answer = tables[answer_node(graph, queries[name].id).id]
         return [{key: plain(value) for key, value in row.items()} for row in answer.dicts()]
 
+    def _channels(self, members: Sequence[int]) -> list[str]:
+        """The channels that a batch group reads."""
+        found = (self._topology.graph[one] for one in members)
+        return [name for node in found if isinstance(node, nodes.ChannelSpoutNode) for name in node.reads]
+
     def _run_batch(self, members: Sequence[int], given: Mapping[str, Batch], txid: int, label: str) -> dict[int, Table]:
         """Nodes run in the order of their definition, so a query behind a persist sees the batch's own updates."""
         context = Context(
@@ -85,7 +95,15 @@ class ReferenceEngine:
         tables: dict[int, Table] = {}
         for node in (self._topology.graph[node_id] for node_id in members):
             tasks = context.tasks_of(node.id)
-            if isinstance(node, nodes.SpoutNode):
+            if isinstance(node, nodes.ChannelSpoutNode):
+                tables[node.id] = self._windows.read(node, txid)
+            elif isinstance(node, nodes.EnterWindowNode):
+                tables[node.id] = self._windows.enter(node, tables[node.parents[0]], txid)
+            elif isinstance(node, nodes.OnTimeNode):
+                tables[node.id] = self._windows.in_time(node, tables[node.parents[0]])
+            elif isinstance(node, nodes.ChannelNode):
+                tables[node.id] = self._windows.commit(node, tables[node.parents[0]], txid)
+            elif isinstance(node, nodes.SpoutNode):
                 tables[node.id] = read(node.source.schema, given[node.stream], tasks)
             elif isinstance(node, nodes.QuerySpoutNode):
                 tables[node.id] = read(node.schema, given[node.stream], tasks)

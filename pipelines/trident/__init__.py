@@ -35,6 +35,13 @@ from pipelines.trident.states import (
 from pipelines.trident.stream import Stream
 from pipelines.trident.topology import TridentTopology
 from pipelines.trident.user_code import Assembly, MultiReducer, StateUpdater
+from pipelines.trident.windowing import (
+    SlidingCountWindow,
+    SlidingDurationWindow,
+    TumblingCountWindow,
+    TumblingDurationWindow,
+    WindowConfig,
+)
 
 __all__ = [
     "COMPACT",
@@ -72,6 +79,8 @@ __all__ = [
     "QueryFunction",
     "ReducerAggregator",
     "RowFunction",
+    "SlidingCountWindow",
+    "SlidingDurationWindow",
     "SnapshotGet",
     "Split",
     "StateUpdater",
@@ -79,7 +88,10 @@ __all__ = [
     "Sum",
     "TridentState",
     "TridentTopology",
+    "TumblingCountWindow",
+    "TumblingDurationWindow",
     "TupleCollectionGet",
+    "WindowConfig",
     "arrow_function",
     "count",
     "mixed",

@@ -16,6 +16,7 @@ from pipelines.trident.operations import Debug
 from pipelines.trident.partitioning import Partitioning
 from pipelines.trident.persisting import Persisting
 from pipelines.trident.user_code import Assembly
+from pipelines.trident.windowing import Length, WindowConfig, sliding, tumbling, windowed
 
 __all__ = ["GroupedStream", "Stream"]
 
@@ -130,6 +131,36 @@ class Stream(Partitioning, Persisting):
     ) -> Stream:
         fields = group + added(operation, [output for one in chain for output in one.outputs], group)
         return self._add(nodes.AggregateNode, fields=fields, group=group, aggregations=chain, partitioned=partitioned)
+
+    def window(self, config: WindowConfig, *args: Any, timestamp: str | None = None, delay: int = 0) -> Stream:
+        """Aggregate over windows that reach across batches: `window(config, [fields,] aggregator, outputs)` (rules 5).
+
+        A task (partition) has windows of its own; they are not grouped. The fields are the outputs alone, and results
+        come as batches of a query of their own, behind the batch that made them. A batch that is replayed enters once.
+
+        Args:
+            config: `TumblingCountWindow.of(n)`, `SlidingCountWindow.of(n, slide)`, `TumblingDurationWindow.of(ms)` or
+                `SlidingDurationWindow.of(ms, slide_ms)`; a duration may be a timedelta.
+            args: as of `aggregate`.
+            timestamp: SQL over the fields that gives a tuple's time, as bigint ms or a timestamp: windows in event time;
+                None: they go by the time of the batch, as in the original.
+            delay: in event time, how many seconds a tuple may come late; later ones go to the table
+                `late_<topology>_window<n>`.
+
+        Raises:
+            FieldError, FunctionError, PolicyError: at this line.
+        """
+        return windowed(self, config, args, timestamp, delay)
+
+    def tumbling_window(self, size: Length, *args: Any, timestamp: str | None = None, delay: int = 0) -> Stream:
+        """Windows that follow one another, of `size` tuples or of a timedelta; the rest as of `window`."""
+        return windowed(self, tumbling(size), args, timestamp, delay)
+
+    def sliding_window(
+        self, size: Length, slide: Length, *args: Any, timestamp: str | None = None, delay: int = 0
+    ) -> Stream:
+        """Every `slide` tuples the last `size`, or both as timedeltas; the rest as of `window`."""
+        return windowed(self, sliding(size, slide), args, timestamp, delay)
 
     def apply_assembly(self, assembly: Assembly) -> Any:
         """What `assembly.apply(stream)` makes of this stream: a piece of a topology under one name, e.g. `FirstN(3)`."""

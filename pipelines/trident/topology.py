@@ -173,10 +173,7 @@ class TridentTopology:
     def _spout(
         self, kind: type[nodes.SpoutNode] | type[nodes.QuerySpoutNode], name: str, fields: tuple[str, ...], **more: Any
     ) -> Stream:
-        checked_name("stream", name)
-        if name in self._streams:
-            raise BadNameError("stream", name, "is taken by another stream of this topology")
-        self._streams.add(name)
+        self.claim_stream(checked_name("stream", name))
         node = kind(
             id=self.graph.next_id(),
             parents=(),
@@ -187,6 +184,12 @@ class TridentTopology:
             **more,
         )
         return Stream(self, self.graph.add(node).id)
+
+    def claim_stream(self, name: str) -> None:
+        """A stream's name is its own."""
+        if name in self._streams:
+            raise BadNameError("stream", name, "is taken by another stream of this topology")
+        self._streams.add(name)
 
     def claim_state(self, name: str) -> None:
         """A state has one writer, since two would mix their txids; and a static state is not written."""

@@ -1,0 +1,137 @@
+"""Trident's windows (rules 5) on the reference engine, a stream and a bounded run."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipelines.errors import FieldError, FunctionError, PolicyError
+from pipelines.sources import FixedBatches
+from pipelines.testing import run_topology
+from pipelines.trident import (
+    Aggregator,
+    Count,
+    DeltaState,
+    SlidingCountWindow,
+    SlidingDurationWindow,
+    Split,
+    Sum,
+    TridentTopology,
+    TumblingCountWindow,
+    TumblingDurationWindow,
+)
+
+ENGINES = ("reference", pytest.param("stream", marks=pytest.mark.slow), pytest.param("bounded", marks=pytest.mark.slow))
+
+
+def collected(name: str = "all") -> Aggregator:
+    """All values of a window, in order."""
+    return Aggregator(
+        init=list, aggregate=lambda state, n: state.append(n), complete=lambda state: [(",".join(map(str, state)),)],
+        returns="string", output=name,
+    )  # fmt: skip
+
+
+def numbers(*batches: list[int]) -> dict[str, list[list[tuple[int]]]]:
+    return {"numbers": [[(n,) for n in batch] for batch in batches]}
+
+
+def windows(config: Any, aggregator: Any = None, output: str = "all") -> TridentTopology:
+    topology = TridentTopology("windowed")
+    stream = topology.new_stream("numbers", FixedBatches("n bigint", []))
+    stream.window(config, "n", aggregator or collected(), output).partition_persist(DeltaState("results"))
+    return topology
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_window_manager_count_5_slide_2(spark: SparkSession, engine: Any) -> None:
+    """WindowManagerTest: 1..8 give [1,2], [1..4], [2..6], [4..8]; windows reach across batches."""
+    found = run_topology(windows(SlidingCountWindow.of(5, 2)), numbers([1, 2, 3], [4], [], [5, 6, 7, 8]), engine, spark)
+    assert [row["all"] for row in found["results"]] == ["1,2", "1,2,3,4", "2,3,4,5,6", "4,5,6,7,8"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_window_manager_tumbling_3(spark: SparkSession, engine: Any) -> None:
+    """WindowManagerTest: 1..7 give [1..3], [4..6]; 7 waits."""
+    found = run_topology(windows(TumblingCountWindow.of(3)), numbers([1, 2, 3, 4], [5, 6, 7]), engine, spark)
+    assert [row["all"] for row in found["results"]] == ["1,2,3", "4,5,6"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_sliding_count_of_the_originals_example(spark: SparkSession, engine: Any) -> None:
+    """JStorm's test 6: SlidingCount(1000, 100): the k-th result is min(100k, 1000). Here a hundredth of it."""
+    batches = [list(range(start, start + 5)) for start in range(0, 20, 5)]
+    found = run_topology(windows(SlidingCountWindow.of(10, 1), Count(), "count"), numbers(*batches), engine, spark)
+    assert sorted(row["count"] for row in found["results"]) == sorted(min(k, 10) for k in range(1, 21))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_event_time_windows_of_a_duration(spark: SparkSession, engine: Any) -> None:
+    """Rules 5: a trigger every slide takes `now - ts < window`; an empty window gives nothing."""
+    topology = TridentTopology("by_time")
+    (
+        topology.new_stream("numbers", FixedBatches("at bigint, n bigint", []))
+        .sliding_window(timedelta(seconds=2), timedelta(seconds=1), "n", Sum(), "sum", timestamp="at")
+        .partition_persist(DeltaState("results"))
+    )
+    batches = {"numbers": [[(100, 1), (900, 2)], [(1500, 4)], [(5000, 8), (7500, 16)]]}
+    found = run_topology(topology, batches, engine, spark)
+    # Ends at 1 s: 1+2; 2 s: 1+2+4; 3 s: 4; 6 s: 8; 7 s: 8. What came at 7.5 s has no trigger yet.
+    assert sorted(row["sum"] for row in found["results"]) == [3, 4, 7, 8, 8]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_windows_are_per_task(spark: SparkSession, engine: Any) -> None:
+    """Rules 5: per task, not global and not grouped."""
+    topology = TridentTopology("tasks")
+    (
+        topology.new_stream("words", FixedBatches("word string", []))
+        .partition_by("word")
+        .tumbling_window(2, "word", Count(), "count")
+        .parallelism_hint(2)
+        .partition_persist(DeltaState("results"))
+    )
+    words = [("a",), ("b",), ("c",), ("d",), ("e",), ("f",), ("g",)]
+    found = run_topology(topology, {"words": [words[:4], words[4:]]}, engine, spark)
+    assert {row["count"] for row in found["results"]} == {2}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_stands_behind_a_window_goes_on(spark: SparkSession, engine: Any) -> None:
+    """Results are a stream like any other: here they are summed in a state."""
+    topology = TridentTopology("behind")
+    (
+        topology.new_stream("sentences", FixedBatches("sentence string", []))
+        .each("sentence", Split(), "word")
+        .tumbling_window(3, "word", Count(), "n")
+        .persistent_aggregate(DeltaState("total"), "n", Sum(), "sum")
+    )
+    found = run_topology(topology, {"sentences": [[("a b",), ("c d e",)], [("f",)]]}, engine, spark)
+    assert found["total"] == [{"sum": 6}]
+
+
+def test_lengths_of_the_configurations() -> None:
+    """TridentWindowingTest 2, in ms."""
+    assert (TumblingCountWindow.of(9).window_length, TumblingCountWindow.of(9).sliding_length) == (9, 9)
+    assert (SlidingCountWindow.of(10, 2).window_length, SlidingCountWindow.of(10, 2).sliding_length) == (10, 2)
+    twenty = TumblingDurationWindow.of(timedelta(seconds=20))
+    assert (twenty.window_length, twenty.sliding_length) == (20_000, 20_000)
+    fifty = SlidingDurationWindow.of(timedelta(seconds=50), timedelta(seconds=10))
+    assert (fifty.window_length, fifty.sliding_length) == (50_000, 10_000)
+
+
+def test_windows_are_checked_at_their_line() -> None:
+    stream = TridentTopology("checked").new_stream("numbers", FixedBatches("n bigint", []))
+    with pytest.raises(FieldError):
+        stream.tumbling_window(3, "m", Count(), "count")
+    with pytest.raises(PolicyError):
+        stream.sliding_window(3, 4, "n", Count(), "count")
+    with pytest.raises(PolicyError):
+        stream.sliding_window(3, timedelta(seconds=1), "n", Count(), "count")
+    with pytest.raises(FunctionError):
+        stream.window(5, "n", Count(), "count")
+    with pytest.raises(FieldError):
+        stream.tumbling_window(3, "n", Count(), "count", timestamp="at")
