@@ -50,7 +50,7 @@ def _compared(lake: Lake, table: str, expected: pd.DataFrame) -> Comparison:
         for name in frame.select_dtypes(("datetime", "datetimetz")):
             frame[name] = frame[name].dt.strftime("%Y-%m-%d %H:%M:%S")
     # Rows may come twice, so it is their number that counts.
-    rows = [frame.astype(object).fillna("-").value_counts() for frame in (found, expected)]
+    rows = [frame.astype(str).value_counts() for frame in (found, expected)]
     difference = rows[0].sub(rows[1], fill_value=0)
     return Comparison(table, len(found), int(-difference[difference < 0].sum()), int(difference[difference > 0].sum()))
 
@@ -86,10 +86,15 @@ def late_departure_alerts(days: int | None = None) -> pd.DataFrame:
 
 
 def departures_with_weather(days: int | None = None) -> pd.DataFrame:
-    """The flights beside the report of their airport and hour."""
-    weather = published("weather")[["origin", "time_hour", "temp", "wind_speed", "wind_gust", "precip", "visib"]]
+    """The flights beside the report of their airport and hour, as far as there are reports."""
+    import pandas as pd
+
+    reports, frame = published("weather"), flights(days)
+    reported_at = pd.to_datetime(reports[["year", "month", "day", "hour"]])
+    until = reported_at[reported_at <= frame["at"].max()].max()
     own = ["date", "origin", "time_hour", "sched_dep_time", "carrier", "flight", "dest", "dep_delay"]
-    return flights(days)[own].merge(weather, on=["origin", "time_hour"])
+    weather = reports[["origin", "time_hour", "temp", "wind_speed", "wind_gust", "precip", "visib"]]
+    return frame.loc[frame["at"] <= until, own].merge(weather, on=["origin", "time_hour"])
 
 
 def worst_routes_of_the_day(days: int | None = None) -> pd.DataFrame:
@@ -111,7 +116,10 @@ def worst_routes_of_the_day(days: int | None = None) -> pd.DataFrame:
 
 
 def long_delay_notices(days: int | None = None) -> pd.DataFrame:
-    """The flights an hour late, but for those of an airport that is muted: after ten within an hour, for two hours."""
+    """The flights an hour late, but for those of an airport that is muted: after ten within an hour, for two hours.
+
+    An airport from which nothing came for two hours begins anew.
+    """
     import pandas as pd
 
     frame = flights(days)
@@ -120,8 +128,10 @@ def long_delay_notices(days: int | None = None) -> pd.DataFrame:
     for _, own in late.groupby("origin"):
         passed: deque[pd.Timestamp] = deque(maxlen=10)
         muted_until: pd.Timestamp | None = None
-        for index, at in own["at"].items():
-            if muted_until is not None and at <= muted_until:
+        for (index, at), silence in zip(own["at"].items(), own["at"].diff(), strict=True):
+            if silence > pd.Timedelta(hours=2):
+                passed.clear()
+            elif muted_until is not None and at <= muted_until:
                 continue
             muted_until = None
             if len(passed) == 10 and passed[-1] - passed[0] <= pd.Timedelta(hours=1):

@@ -108,7 +108,10 @@ def worst_routes(settings: FlowSettings) -> Flow:
 
 
 def delay_notices(settings: FlowSettings) -> Flow:
-    """A notice of each flight an hour late. After ten of an airport within an hour it is muted for two hours."""
+    """A notice of each flight an hour late. After ten of an airport within an hour it is muted for two hours.
+
+    An airport from which nothing came for two hours begins anew.
+    """
     return (
         _departures(Flow("delay_notices", DELAY_NOTICES.description), settings)
             .filter("dep_delay >= 60")
