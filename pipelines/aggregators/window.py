@@ -79,6 +79,13 @@ class EventAggregator(ABC):
         return (self.named,)
 
     @property
+    def reads(self) -> tuple[str, ...]:
+        """The fields that it says it reads; a user's own may read others of the event."""
+        found = [getattr(self, name, None) for name in ("field", "values_field", "sort_field")]
+        found += getattr(self, "fields", None) or ()
+        return tuple(dict.fromkeys(name for name in found if isinstance(name, str)))
+
+    @property
     def named(self) -> str:
         """The one output: as given, else the default."""
         return str(getattr(self, "output", None) or self.default_output)

@@ -18,7 +18,7 @@ from pipelines.windows.buffer import (
     WindowContext,
     restored_event,
     saved_event,
-    tick_from,
+    tick_of_age,
 )
 from pipelines.windows.event import Event
 from pipelines.windows.operations import AggregateWindow, keeps_last
@@ -79,7 +79,7 @@ class AggregateBuffer(Window):
         if self._age is not None:
             self._drop_old(now)
             if not self._times:
-                self.wake = min(self.wake, tick_from(now + self._age))
+                self.wake = min(self.wake, tick_of_age(now, self._age))
             self._times.append(now)
         items = self._items
         if items is not None:
@@ -167,7 +167,7 @@ class AggregateBuffer(Window):
         if (tick := self._next_fire()) is not None:
             found = min(found, tick * SECOND)
         if self._times:
-            found = min(found, tick_from(self._times[0] + self._age))  # type: ignore[operator]
+            found = min(found, tick_of_age(self._times[0], self._age or 0))
         return found
 
     def expired(self, now: int) -> bool:

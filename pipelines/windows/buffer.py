@@ -118,9 +118,9 @@ def _text(value: Any) -> str:
     return f"{type(value).__name__ if name == 'number' else name}:{inside!r}"
 
 
-def tick_from(clock: int) -> int:
-    """The first tick at or after a clock."""
-    return -(-clock // SECOND) * SECOND
+def tick_of_age(clock: int, age: int) -> int:
+    """The tick at which an event of that clock has that age; the tick of its own clock came before it."""
+    return -(-(clock + max(age, 1)) // SECOND) * SECOND
 
 
 def saved_event(event: Event) -> list[Any]:

@@ -17,7 +17,7 @@ from pipelines.windows.buffer import (
     WindowContext,
     restored_event,
     saved_event,
-    tick_from,
+    tick_of_age,
 )
 from pipelines.windows.event import Event
 from pipelines.windows.operations import JoinWindow, keeps_last
@@ -75,7 +75,7 @@ class JoinBuffer(Window):
     def _due(self) -> int:
         if not self._lefts:
             return self._written
-        found = FAR if self._age is None else tick_from(self._lefts[0][1] + self._age)
+        found = FAR if self._age is None else tick_of_age(self._lefts[0][1], self._age)
         return found if self._lifetime is None else min(found, self._written + self._lifetime)
 
     def expired(self, now: int) -> bool:

@@ -150,7 +150,10 @@ class KeyedWindows:
         return fresh
 
     def _take_fired(self, window: Window, fired: Iterable[Fired], results: list[Item]) -> None:
-        for number, (event, at) in enumerate(fired):
+        number, before = 0, None
+        for event, at in fired:
+            number = number + 1 if at == before else 0
+            before = at
             results.append((event, at, f"{self._bang}{window.text}.{number:06d}"))
 
     def _forget(self, window: Window) -> None:
