@@ -45,10 +45,11 @@ def compared(lake: Lake, days: int | None = None) -> list[Comparison]:
 def _compared(lake: Lake, table: str, expected: pd.DataFrame) -> Comparison:
     found = lake.state(table).scan().to_pandas()[list(expected.columns)]
     for frame in (found, expected):
-        for name in frame.select_dtypes("float"):
-            frame[name] = frame[name].round(9)
-        for name in frame.select_dtypes(("datetime", "datetimetz")):
-            frame[name] = frame[name].dt.strftime("%Y-%m-%d %H:%M:%S")
+        for name, kind in frame.dtypes.items():
+            if kind.kind == "f":
+                frame[name] = frame[name].round(9)
+            elif kind.kind == "M":
+                frame[name] = frame[name].dt.strftime("%Y-%m-%d %H:%M:%S")
     # Rows may come twice, so it is their number that counts.
     rows = [frame.astype(str).value_counts() for frame in (found, expected)]
     difference = rows[0].sub(rows[1], fill_value=0)
@@ -68,7 +69,7 @@ def flights(days: int | None = None) -> pd.DataFrame:
     return frame.sort_values("at", kind="stable")
 
 
-def late_departure_alerts(days: int | None = None) -> pd.DataFrame:
+def delay_alerts(days: int | None = None) -> pd.DataFrame:
     """Of each airport's departures without a gap of three hours every 25th, where the last 100 are 45 minutes late."""
     import pandas as pd
 
@@ -128,8 +129,9 @@ def long_delay_notices(days: int | None = None) -> pd.DataFrame:
     for _, own in late.groupby("origin"):
         passed: deque[pd.Timestamp] = deque(maxlen=10)
         muted_until: pd.Timestamp | None = None
-        for (index, at), silence in zip(own["at"].items(), own["at"].diff(), strict=True):
-            if silence > pd.Timedelta(hours=2):
+        begins_anew = own["at"].diff() > pd.Timedelta(hours=2)
+        for (index, at), anew in zip(own["at"].items(), begins_anew, strict=True):
+            if anew:
                 passed.clear()
             elif muted_until is not None and at <= muted_until:
                 continue
@@ -146,7 +148,7 @@ def long_delay_notices(days: int | None = None) -> pd.DataFrame:
 
 
 EXPECTED: dict[str, Callable[[int | None], pd.DataFrame]] = {
-    "late_departure_alerts": late_departure_alerts,
+    "delay_alerts": delay_alerts,
     "departures_with_weather": departures_with_weather,
     "worst_routes_of_the_day": worst_routes_of_the_day,
     "long_delay_notices": long_delay_notices,

@@ -55,7 +55,7 @@ def late_departures(settings: FlowSettings) -> Flow:
                 trigger=Policy.count(25), evict=Policy.count(100), window_evict_millis=A_NIGHT,
             )
             .filter("avg_delay >= 45")
-            .persist("late_departure_alerts")
+            .persist("delay_alerts")
         .build()
     )  # fmt: skip
 

@@ -126,14 +126,16 @@ class Chain:
             return (*columns[:-1], change(columns[-1]))
 
         assert names[-1] == events.ORDER
-        self.add(nodes.MapNode, at, fields=names, function=ColumnFunction(rewritten, label))
+        same = {name: (name,) for name in names}
+        self.add(nodes.MapNode, at, fields=names, function=ColumnFunction(rewritten, label, lineage=same))
 
     def _each(self, operation: ops.Each) -> None:
         before = tuple(self.types)
         self.types = dict(operation.schema) or self.types
         call = _Calls(operation, before, tuple(self.types))
         types = (*self.types.values(), *events.TYPES)
-        self.add(nodes.MapNode, operation.at, function=RowFunction(call, types), flat=True)
+        own = {name: (name,) for name in events.COLUMNS} | dict.fromkeys(self.types, before)
+        self.add(nodes.MapNode, operation.at, function=RowFunction(call, types, own), flat=True)
 
     def _windows(self, operation: ops.Stateful, index: int) -> None:
         self.prune(operation)
@@ -162,14 +164,16 @@ class Chain:
             self.types = {name: kind for name, kind in self.types.items() if name in wanted}
             self.add(nodes.ProjectNode, operation.at)
         # Nor do they need an event's id or its own time: a word of text an event is half of what travels.
-        self.add(nodes.MapNode, operation.at, function=ColumnFunction(_anonymous, "anonymous"))
+        origins = {name: (name,) for name in (*self.types, *events.COLUMNS)} | {events.ID: (), events.TIME: ()}
+        self.add(nodes.MapNode, operation.at, function=ColumnFunction(_anonymous, "anonymous", lineage=origins))
 
     def public(self, at: nodes.CodeLocation) -> tuple[str, ...]:
         """Make the event's id and time fields that people read; returns the names of all fields that they see."""
         made = {PUBLIC[name]: name for name in (events.ID, events.TIME) if PUBLIC[name] not in self.types}
         if made:
             fields = (*self.types, *events.COLUMNS, *made)
-            function = ColumnFunction(_readable(tuple(made.values())), "event")
+            origins = {name: (column,) for name, column in made.items()}
+            function = ColumnFunction(_readable(tuple(made.values())), "event", lineage=origins)
             self.add(
                 nodes.EachNode, at, fields=fields, inputs=tuple(made.values()), function=function, outputs=tuple(made)
             )

@@ -48,10 +48,8 @@ def aggregate_window(
 
 
 def inputs_of(aggregator: Any) -> tuple[str, ...]:
-    """The fields that an aggregator says it reads; a user's own may read others of the event."""
-    named = [getattr(aggregator, name, None) for name in ("field", "values_field", "sort_field")]
-    named += getattr(aggregator, "fields", None) or ()
-    return tuple(dict.fromkeys(name for name in named if isinstance(name, str)))
+    """The fields that an aggregator says it reads; none of what is no aggregator, which is refused elsewhere."""
+    return aggregator.reads if isinstance(aggregator, EventAggregator) else ()
 
 
 def collect_window(

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import singledispatch
 from typing import Any, Protocol
 
+from pipelines.aggregators.window import WindowAggregator
 from pipelines.errors import FieldError
-from pipelines.graph import nodes
+from pipelines.graph import events, nodes
 from pipelines.graph.fields import distinct
 
 Origin = tuple[str, str]
@@ -40,6 +41,9 @@ def lineage(topology: HasGraph, node_id: int) -> dict[str, tuple[Origin, ...]]:
       group fields of all streams;
     - a state query: from the state's column, as (state, column), and no further: the state has a lineage of its own. Of
       a query function written in Python: from its inputs and all values of the state;
+    - windows of events: the key fields from themselves, the outputs of an aggregator from the fields that it reads, a list of
+      events from all fields; sorted, joined and switched events are as they came. What comes through a channel comes from
+      the channel's column, which has a lineage of its own;
     - a state with an updater: from the updater's inputs, and so what the updater emits;
     - new values: as the state's fields.
 
@@ -88,10 +92,56 @@ def _step(node: nodes.Node, above: Above, graph: nodes.Graph) -> Lineage:
     return {field: above[0][field] for field in node.fields}
 
 
-@_step.register(nodes.SpoutNode)
-@_step.register(nodes.QuerySpoutNode)
-def _spout(node: nodes.SpoutNode | nodes.QuerySpoutNode, above: Above, graph: nodes.Graph) -> Lineage:
+@_step.register
+def _spout(node: nodes.SpoutNode, above: Above, graph: nodes.Graph) -> Lineage:
+    """Its own fields; what a source adds to them (an event's id and time) comes from the fields that it names."""
+    added: Mapping[str, Sequence[str]] = getattr(node.source, "lineage", None) or {}
+    return {field: tuple((node.stream, one) for one in added.get(field, (field,))) for field in node.fields}
+
+
+@_step.register
+def _query_spout(node: nodes.QuerySpoutNode, above: Above, graph: nodes.Graph) -> Lineage:
     return {field: ((node.stream, field),) for field in node.fields}
+
+
+@_step.register
+def _channels(node: nodes.ChannelSpoutNode, above: Above, graph: nodes.Graph) -> Lineage:
+    """The columns of the channels, and what the part of the plan that runs in the stream itself makes of them."""
+    found: Lineage = {
+        field: tuple((edge.channel, field) for edge in node.source.edges if field in edge.fields)
+        for field in node.source.fields
+    }
+    steps: dict[int, Lineage] = {}
+    for one in node.prelude or ():
+        parents = tuple(steps[parent] for parent in one.parents)
+        found = steps[one.id] = _step(one, parents, node.prelude) if parents else found
+    return {field: found[field] for field in node.fields}
+
+
+@_step.register
+def _window(node: nodes.WindowNode, above: Above, graph: nodes.Graph) -> Lineage:
+    """Events that a window lets go are as they came. What it makes of several has the time of the last of them."""
+    made = {name: origins for one in _made_by_windows(node, above[0]) for name, origins in one.items()}
+    if not made:
+        return {field: above[0][field] for field in node.fields}
+    clock = above[0].get(events.CLOCK, ())
+    own = {events.ID: (), events.TIME: clock, events.CLOCK: clock, events.FROM: (), events.ORDER: ()}
+    known: Lineage = {**above[0], **own, **made}
+    return {field: known[field] for field in node.fields}
+
+
+def _made_by_windows(node: nodes.WindowNode, above: Lineage) -> Iterable[dict[str, tuple[Origin, ...]]]:
+    """The fields that a stateful operation makes of many events."""
+    fields = {name: origins for name, origins in above.items() if name not in events.COLUMNS}
+    if hasattr(node.operation, "aggregations"):
+        yield _aggregations(node.operation.aggregations, above)
+    elif hasattr(node.operation, "aggregators"):
+        for one in node.operation.aggregators:
+            # A user's own, which names no field, sees all of the event.
+            own = isinstance(one, WindowAggregator) and not one.reads
+            yield _made(one, fields if own else {name: above[name] for name in one.reads}, one.result_fields)
+    elif hasattr(node.operation, "outputs"):
+        yield {name: _all(fields.values()) for name in node.operation.outputs}
 
 
 @_step.register

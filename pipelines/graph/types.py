@@ -51,6 +51,11 @@ def _spout(node: nodes.SpoutNode, above: tuple[Types, ...]) -> Types:
 
 
 @_types.register
+def _window(node: nodes.WindowNode, above: tuple[Types, ...]) -> Types:
+    return _named(node.fields, node.types)
+
+
+@_types.register
 def _query_spout(node: nodes.QuerySpoutNode, above: tuple[Types, ...]) -> Types:
     return _of_ddl(node.schema)
 

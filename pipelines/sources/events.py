@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 
 from pipelines.errors import BadNameError, MissingPathError
 from pipelines.graph import events
+from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import parse_ddl
 from pipelines.sources.base import CORRUPT, FILE, file_key
 
@@ -39,6 +40,11 @@ class Edge:
     channel: str
     numbered: bool = False
     types: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of its events, with the event's own columns."""
+        return (*(name for name, _ in self.types), *events.COLUMNS)
 
 
 class EventSource:
@@ -74,6 +80,14 @@ class EventSource:
     @property
     def fields(self) -> tuple[str, ...]:
         return (*self.inner.fields, *events.COLUMNS)
+
+    @property
+    def lineage(self) -> dict[str, tuple[str, ...]]:
+        """The fields from which the event's columns come; none for what the engine makes."""
+        at = fields_of_sql("timestamp", self.timestamp) if self.timestamp else ()
+        own = fields_of_sql("id", self.id) if self.id else ()
+        clock = () if self.clock == PROCESSING else at
+        return {events.ID: own, events.TIME: at, events.CLOCK: clock, events.FROM: (), events.ORDER: ()}
 
     @property
     def max_parallelism(self) -> int | None:
