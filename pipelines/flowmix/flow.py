@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
@@ -85,7 +85,6 @@ class Flow:
             FieldError: if an expression names a field that the source does not have.
             FlowError: if the name is taken, or the source is none.
         """
-        at = self._here()
         self._refuse_if_built(name)
         checked_name("stream", name)
         if name in self._begun:
@@ -93,12 +92,7 @@ class Flow:
         _check_source(self, name, source, std_input)
         if isinstance(delay, bool) or not isinstance(delay, int) or delay < 0:
             self._refuse(f"delay is a whole number of seconds, 0 or more; got {delay!r}", name)
-        given = {"id": id, "timestamp": timestamp, "slice_by": slice_by}
-        fields = tuple(source_schema(source))
-        for argument, text in given.items():
-            if text is not None:
-                where = f'flow "{self.name}", stream "{name}", at {at}: {argument}'
-                require(where, fields_of_sql(argument, text), fields)
+        self._check_sql(name, source_schema(source), {"id": id, "timestamp": timestamp, "slice_by": slice_by})
         definition = StreamDefinition(
             name=name,
             index=len(self._begun),
@@ -107,7 +101,7 @@ class Flow:
             timestamp=timestamp,
             delay=delay,
             slice_by=slice_by,
-            at=at,
+            at=self._here(),
         )
         self._begun[name] = FlowStream(self, definition)
         return self._begun[name]
@@ -165,6 +159,13 @@ class Flow:
             yield
         finally:
             self._location = before
+
+    def _check_sql(self, stream: str, fields: Iterable[str], given: Mapping[str, str | None]) -> None:
+        """The arguments that are SQL over a source's fields, by name."""
+        for argument, text in given.items():
+            if text is not None:
+                where = f'flow "{self.name}", stream "{stream}", at {self._here()}: {argument}'
+                require(where, fields_of_sql(argument, text), tuple(fields))
 
     def _here(self) -> CodeLocation:
         return self._location or CodeLocation.of_caller()

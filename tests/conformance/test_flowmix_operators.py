@@ -230,6 +230,19 @@ def test_4_partition_is_the_key_of_all_that_follows_until_the_next() -> None:
     assert run(write, [{"k": "a"}, {"k": "b"}]) == [{"count": 1}, {"count": 2}]
 
 
+def test_1_collect_gives_the_windows_events_as_one() -> None:
+    """README promised it and nobody built it."""
+
+    def collect(**options: Any) -> Any:
+        return lambda stream: stream.partition("k").collect(**options)
+
+    script = [{"k": "a", "v": 1}, {"k": "b", "v": 2}, {"k": "a", "v": 3}, {"k": "a", "v": 4}]
+    found = run(collect(trigger=COUNT(3), evict=COUNT(2)), script)
+    assert found == [{"k": "a", "events": [{"k": "a", "v": 3}, {"k": "a", "v": 4}]}]
+    found = run(collect(trigger=TIME(1), evict=COUNT(9), clear_on_trigger=True, field="all"), [*script, TICK])
+    assert [(e["k"], len(e["all"])) for e in found] == [("a", 3), ("b", 1)]
+
+
 def test_4_split_is_not_exclusive() -> None:
     flow = (
         Flow("f")

@@ -387,3 +387,9 @@ def test_an_error_of_the_flow_is_the_cause(tmp_path: Path) -> None:
     with pytest.raises(FlowFileError) as caught:
         load_flow(written(tmp_path, HEAD + "      - sort: {by: v}\n      - output\n"))
     assert isinstance(caught.value.__cause__, FlowError)
+
+
+def test_the_yaml_of_the_pages_is_a_flow(tmp_path: Path) -> None:
+    page = (SCHEMA.parent / "flows.md").read_text("utf-8")
+    blocks = [block.split("```")[0] for block in page.split("```yaml\n")[1:]]
+    assert [load_flow(written(tmp_path, block)).name for block in blocks] == ["late_departures"]
