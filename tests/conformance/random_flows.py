@@ -89,7 +89,8 @@ class FlowMaker:
     def _fed(self, chain: Any, name: str, sources: list[str], targets: list[str]) -> Any:
         self._say(f"stream {name}, fed")
         chain = chain.stream(name)
-        if len(sources) > 1 and self._random.random() < 0.6:
+        # Into a stream that joins nothing may lead but its two sides.
+        if len(sources) > 1 and name == "f0" and self._random.random() < 0.6:
             evict = self._random.choice((Policy.count(2), Policy.time(3)))
             self._say(f"join {evict}")
             chain = chain.partition(self._random.choice(("k", "g"))).join(sources[0], sources[1], evict)
