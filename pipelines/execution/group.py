@@ -154,9 +154,7 @@ class BatchGroup:
             if any(other.state.name == error.state for other in waiting if other is not node):
                 return False
             raise
-        channel = isinstance(node, nodes.ChannelNode)
-        path = self.lake.channel_path(node.state.name) if channel else self.lake.state_path(node.state.name)
-        table = self.lake.table(path, node.state.name)
+        table = self.lake.written_by(node)
         sinks[node.id] = Sink(node, StateWriter(table, self._declared(node, columns)))
         sinks[node.id].writer.prepare(columns)
         return True

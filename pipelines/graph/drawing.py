@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from pipelines.graph import nodes
 from pipelines.graph.bolts import Layout, layout
 from pipelines.graph.expansion import QUERY_SPOUT, STATIC_STATE, Operation
 from pipelines.graph.fields import distinct
@@ -22,11 +23,15 @@ def to_mermaid(topology: HasGraph) -> str:
 
     Spouts are rounded, bolts are boxes around the operations that run without a repartition between them, gates are
     diamonds, entrances of queries slanted. A state is a cylinder in the bolt that holds it; what a query reads is a
-    dashed edge. A repartition is the text on an edge. More than one task is said behind the name.
+    dashed edge. A repartition is the text on an edge. More than one task is said behind the name. A channel is a cylinder
+    too, with an edge to the stream that reads it, and what runs in that stream itself, its windows, is in a box behind it.
     """
     found = layout(topology.graph)
+    inside = {spout.operation.id: _steps(topology.graph[spout.node]) for spout in found.spouts}
     lines = ["flowchart LR"]
-    lines += [f"  {_shape(spout.operation, spout.tasks)}" for spout in found.spouts]
+    for spout in found.spouts:
+        lines.append(f"  {_shape(spout.operation, spout.tasks)}")
+        lines += _in_stream(spout.operation, inside[spout.operation.id])
     for number, bolt in enumerate(found.bolts):
         lines.append(f'  subgraph bolt{number}["{escape(_title(bolt.name, bolt.tasks))}"]')
         lines += [f"    {_shape(one)}" for one in bolt.operations if one.kind != STATIC_STATE]
@@ -35,7 +40,10 @@ def to_mermaid(topology: HasGraph) -> str:
             for name in distinct(one.state for one in bolt.operations if one.state)
         ]
         lines.append("  end")
-    lines += [f"  {edge}" for edge in _edges(found)]
+    for spout in found.spouts:
+        lines += [f"  {edge}" for edge in _through(topology.graph[spout.node], spout.operation)]
+    ends = {one: _step_id(one, steps[-1].id) for one, steps in inside.items() if steps}
+    lines += [f"  {edge}" for edge in _edges(found, ends)]
     return "\n".join(lines) + "\n"
 
 
@@ -60,17 +68,50 @@ def _shape(operation: Operation, tasks: int = 1) -> str:
     return f"n{operation.id}[{label}]"
 
 
-def _edges(found: Layout) -> Iterator[str]:
-    """Edges between what is drawn: a repartition is the text of the edges through it."""
+def _steps(node: nodes.Node) -> tuple[nodes.Node, ...]:
+    """What runs in a stream itself."""
+    return node.steps if isinstance(node, nodes.ChannelSpoutNode) else ()
+
+
+def _step_id(operation: int, node: int) -> str:
+    return f"n{operation}_{node}"
+
+
+def _in_stream(operation: Operation, steps: tuple[nodes.Node, ...]) -> Iterator[str]:
+    if steps:
+        yield f'  subgraph stream{operation.id}["{escape(operation.label)} in the stream itself"]'
+        yield from (f'    {_step_id(operation.id, one.id)}["{escape(one.label)}"]' for one in steps)
+        yield "  end"
+
+
+def _through(node: nodes.Node, operation: Operation) -> Iterator[str]:
+    """Edges from channels to their reader, and on through its steps."""
+    if not isinstance(node, nodes.ChannelSpoutNode):
+        return
+    yield from (f"state_{channel} --> n{operation.id}" for channel in node.reads)
+    steps = {one.id for one in node.steps}
+    for one in node.steps:
+        for parent in one.parents:
+            above = _step_id(operation.id, parent) if parent in steps else f"n{operation.id}"
+            yield f"{above} --> {_step_id(operation.id, one.id)}"
+
+
+def _edges(found: Layout, ends: Mapping[int, str]) -> Iterator[str]:
+    """Edges between what is drawn: a repartition is the text of the edges through it.
+
+    Args:
+        ends: where the edges of an operation begin that is drawn as several.
+    """
     for one in found.operations.values():
         if one.repartition is not None:
             continue
         for parent in one.parents:
             between = found.operations[parent]
             if between.repartition is None:
-                yield f"n{parent} --> n{one.id}"
+                yield f"{ends.get(parent, f'n{parent}')} --> n{one.id}"
             else:
-                yield f'n{between.parents[0]} -->|"{escape(between.label)}"| n{one.id}'
+                above = between.parents[0]
+                yield f'{ends.get(above, f"n{above}")} -->|"{escape(between.label)}"| n{one.id}'
         if one.writes and one.kind != STATIC_STATE:
             yield f"n{one.id} --> state_{one.writes}"
         if one.reads:

@@ -380,6 +380,11 @@ class ChannelSpoutNode(SpoutNode):
         """The channels."""
         return tuple(self.source.channels)
 
+    @property
+    def steps(self) -> tuple[Node, ...]:
+        """The operations of the prelude, without its entrance."""
+        return tuple(node for node in self.prelude or () if node.parents)
+
 
 @dataclass(frozen=True, kw_only=True)
 class WindowNode(Node):

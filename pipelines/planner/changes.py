@@ -187,9 +187,9 @@ def _spout(before: Json | None, now: Json | None) -> Change:
     if before is None or now is None:
         return _alone(before, now, "stream", [])
     details = [
-        f"{what.replace('_', ' ')}: {_text(before[what])} -> {_text(now[what])}"
-        for what in ("fields", "source", "slice_by", "tasks")
-        if before[what] != now[what]
+        f"{what.replace('_', ' ')}: {_text(before.get(what))} -> {_text(now.get(what))}"
+        for what in ("fields", "source", "slice_by", "tasks", "channels", "operations")
+        if before.get(what) != now.get(what)
     ]
     return Change(now["stream"], CHANGED if details else SAME, before["stream"], tuple(details))
 

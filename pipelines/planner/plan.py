@@ -144,7 +144,7 @@ def _resources(topology: HasGraph, found: Layout, groups: tuple[BatchGroup, ...]
 def _spout_json(spout: Spout, node: nodes.Node) -> dict[str, Any]:
     assert isinstance(node, nodes.SpoutNode | nodes.QuerySpoutNode)
     source = type(node.source).__name__ if isinstance(node, nodes.SpoutNode) else None
-    return {
+    found = {
         "name": spout.name,
         "stream": node.stream,
         "fields": list(node.fields),
@@ -152,6 +152,10 @@ def _spout_json(spout: Spout, node: nodes.Node) -> dict[str, Any]:
         "slice_by": node.slice_by if isinstance(node, nodes.SpoutNode) else None,
         "tasks": spout.tasks,
     }
+    if isinstance(node, nodes.ChannelSpoutNode):
+        found["channels"] = list(node.reads)
+        found["operations"] = [one.label for one in node.steps]
+    return found
 
 
 def _bolt_json(bolt: Bolt, found: Layout, components: Mapping[int, str]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def state_changes(topology: HasGraph, groups: tuple[BatchGroup, ...], lake: Lake
     group_of = {node: group for group in groups for node in group.nodes}
     found: list[StateChange] = []
     for node in persists:
-        table = lake.table(lake.state_path(node.state.name), node.state.name)
+        table = lake.written_by(node)
         group = _Group(topology, group_of[node.id], lake)
         found.append(_of_table(node, table, group) if table.exists() else _of_none(node, group))
     written = {node.state.name for node in persists}
@@ -79,8 +79,8 @@ class _Group:
     def others_have_batches(self, state: str) -> bool:
         """Whether another state of the group holds batches of the stream."""
         names = [self.topology.graph[node] for node in self.group.nodes]
-        states = {node.state.name for node in names if isinstance(node, nodes.PersistNode)} - {state}
-        tables = (self._lake.table(self._lake.state_path(name), name) for name in sorted(states))
+        others = (node for node in names if isinstance(node, nodes.PersistNode) and node.state.name != state)
+        tables = map(self._lake.written_by, others)
         return any(table.is_state() and table.last_txid() is not None for table in tables)
 
 
@@ -135,7 +135,7 @@ def _type(known: str | None, stored: str | None) -> str:
 
 
 def _removed(flow: str, written: set[str], lake: Lake) -> Iterator[StateChange]:
-    for name in lake.states():
-        table = lake.table(lake.state_path(name), name)
-        if name not in written and table.is_state() and table.declared.flow == flow:
-            yield StateChange(name, "removed", FITS, ("its table stays as it is",))
+    tables = [*map(lake.state, lake.states()), *map(lake.channel, lake.channels())]
+    for table in tables:
+        if table.name not in written and table.is_state() and table.declared.flow == flow:
+            yield StateChange(table.name, "removed", FITS, ("its table stays as it is",))

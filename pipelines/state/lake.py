@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipelines.errors import UnknownStateError
+from pipelines.graph import nodes
 from pipelines.graph.fields import checked_name
 from pipelines.state.table import StateTable
 
@@ -31,8 +32,7 @@ class Lake:
 
     def states(self) -> list[str]:
         """Names of the states that the lake holds."""
-        folder = self.root / "states"
-        return sorted(p.name for p in folder.iterdir() if (p / "_delta_log").is_dir()) if folder.is_dir() else []
+        return _tables_in(self.root / "states")
 
     def state(self, name: str) -> StateTable:
         """The state of this name.
@@ -44,6 +44,27 @@ class Lake:
         if not table.exists():
             raise UnknownStateError(name, self.states(), str(self.root))
         return table
+
+    def channels(self) -> list[str]:
+        """Names of the channels that the lake holds."""
+        return _tables_in(self._channels)
+
+    def channel(self, name: str) -> StateTable:
+        """The channel of this name.
+
+        Raises:
+            UnknownStateError: if the lake does not hold it.
+        """
+        table = self.table(self.channel_path(name), name)
+        if not table.exists():
+            raise UnknownStateError(name, self.channels(), str(self.root))
+        return table
+
+    def written_by(self, node: nodes.PersistNode) -> StateTable:
+        """The table that a node of a topology commits into, a state or a channel, whether it exists or not."""
+        name = node.state.name
+        channel = isinstance(node, nodes.ChannelNode)
+        return self.table(self.channel_path(name) if channel else self.state_path(name), name)
 
     def quarantine(self, flow: str) -> StateTable:
         """The rows that a flow refused: stage, rule, reason, row (JSON text), file.
@@ -80,3 +101,7 @@ class Lake:
 
     def __repr__(self) -> str:
         return f"Lake({str(self.root)!r})"
+
+
+def _tables_in(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir() if (p / "_delta_log").is_dir()) if folder.is_dir() else []
