@@ -1,0 +1,219 @@
+"""Flowmix rules 5.2: the aggregators over event windows."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.aggregators import (
+    AssocCount,
+    Average,
+    Collect,
+    Count,
+    DistinctCount,
+    FirstN,
+    GroupCount,
+    LastN,
+    Max,
+    Min,
+    StdDev,
+    Sum,
+    WindowAggregator,
+)
+from pipelines.aggregators.exact import ExactSum
+from pipelines.aggregators.window import EventAggregator
+from pipelines.errors import AggregationError, FunctionError
+
+
+def value(one: EventAggregator, added: list[Any], evicted: int = 0, field: str = "v") -> Any:
+    """What it gives after these values of `v` came and the first `evicted` of them left."""
+    at_work = one.accumulator()
+    events = [item if isinstance(item, dict) else {field: item} for item in added]
+    for event in events:
+        at_work.added(event)
+    for event in events[:evicted]:
+        at_work.evicted(event)
+    return at_work.aggregate()
+
+
+def test_rule_8_average_test() -> None:
+    assert value(Average("v"), [1, 10, -5], 1) == 2.5
+    assert value(Average("v"), [33] * 4, 4) == 0.0
+
+
+def test_rule_8_count_test() -> None:
+    assert value(Count(field="v"), [33] * 4, 1) == 3
+    assert value(Count(field="v"), [33] * 4, 4) == 0
+
+
+def test_rule_8_sum_test() -> None:
+    assert value(Sum("v"), [3, 1, 1, 1, 1], 1) == 4
+    assert value(Sum("v"), [33] * 4, 4) == 0
+
+
+def test_rule_5_2_items_without_the_field_are_passed_over() -> None:
+    events = [{"w": 1}, {"v": 2}, {"w": 3}]
+    assert value(Sum("v"), events, 1) == 2
+    assert value(Count(field="v"), events) == 1
+    assert value(Count(), events) == 3
+    assert value(Min("v"), [{"w": 1}]) is None
+
+
+@pytest.mark.parametrize("one", [Sum("v"), Average("v"), StdDev("v")])
+@pytest.mark.parametrize("wrong", ["12", True, b"1"])
+def test_rule_5_2_wrong_type(one: EventAggregator, wrong: Any) -> None:
+    with pytest.raises(AggregationError, match="Problem converting value") as caught:
+        value(one, [wrong])
+    assert (caught.value.field, caught.value.value, caught.value.type) == ("v", wrong, type(wrong).__name__)
+    with pytest.raises(AggregationError):
+        one.result_types({"v": "string"})
+
+
+def test_default_outputs() -> None:
+    made = [Count(), Sum("v"), Average("v"), Min("v"), Max("v"), DistinctCount("v"), FirstN(1, field="v")]
+    made += [LastN(1, field="v"), Collect("v"), StdDev("v")]
+    names = ["count", "sum", "avg", "min", "max", "distinct_count", "first", "last", "collected", "std_dev"]
+    assert [one.named for one in made] == names
+    assert AssocCount("v").result_fields == ("v", "assoc_count")
+    assert GroupCount("v", "w", output="n").result_fields == ("v", "w", "n")
+
+
+def test_types() -> None:
+    types = {"n": "int", "x": "float", "d": "decimal(10,2)", "t": "array<string>", "u": None}
+    assert Sum("n").result_types(types) == [("sum", "bigint")]
+    assert Sum("x", "s").result_types(types) == [("s", "double")]
+    assert Sum("d").result_types(types) == [("sum", "decimal(20,2)")]
+    assert Sum("u").result_types(types) == [("sum", None)]
+    assert Max("t").result_types(types) == [("max", "string")]
+    assert Collect("n").result_types(types) == [("collected", "array<int>")]
+    assert AssocCount("t").result_types(types) == [("t", "string"), ("assoc_count", "bigint")]
+
+
+def test_several_values_of_a_field_all_count() -> None:
+    assert value(Sum("v"), [[1, 2], 3, [10, 20]], 1) == 33
+    assert value(Average("v"), [[1, 2], 3]) == 2.0
+    assert value(Count(field="v"), [[1, 2], 3]) == 2
+    assert value(Max("v"), [[9, 2], 3], 1) == 3
+    assert value(DistinctCount("v"), [[1, 2], 2, [3]], 1) == 2
+
+
+def test_assoc_and_group_count() -> None:
+    assert value(AssocCount("v"), ["b", "a", "b", 1, True], 1) == [
+        {"v": True, "assoc_count": 1},
+        {"v": 1, "assoc_count": 1},
+        {"v": "a", "assoc_count": 1},
+        {"v": "b", "assoc_count": 1},
+    ]
+    events = [{"v": 1, "w": ["x", "y"]}, {"v": 1, "w": "x"}, {"v": 2}]
+    assert value(GroupCount("v", "w", output="n"), events) == [
+        {"v": 1, "w": "x", "n": 2},
+        {"v": 1, "w": "y", "n": 1},
+    ]
+
+
+def test_first_and_last() -> None:
+    events = [{"v": n, "w": w} for n, w in ((5, "a"), (1, "b"), (3, "c"), (1, "d"))]
+    assert value(FirstN(2, field="w"), events) == ["a", "b"]
+    assert value(FirstN(2, field="w"), events, 2) == ["c", "d"]
+    assert value(FirstN(3, "v", field="w"), events) == ["b", "d", "c"]
+    assert value(FirstN(2, "v", True), events) == [5, 3]
+    assert value(LastN(2, field="w"), events) == ["c", "d"]
+    assert value(LastN(2, "v", field="w"), events) == ["c", "a"]
+    with pytest.raises(FunctionError):
+        FirstN(2).check()
+    with pytest.raises(FunctionError):
+        LastN(0)
+
+
+def test_std_dev() -> None:
+    assert value(StdDev("v"), [2, 4, 4, 4, 5, 5, 7, 9]) == pytest.approx(2.13808993)
+    assert value(StdDev("v"), [100, 1, 1.5], 1) == pytest.approx(0.35355339)
+    assert value(StdDev("v"), [7]) == 0.0
+    shifted = [1e9 + n for n in (4, 7, 13, 16)]
+    assert value(StdDev("v"), [1e300, *shifted], 1) == pytest.approx(math.sqrt(30))
+
+
+@given(
+    st.lists(st.floats(allow_nan=True) | st.integers() | st.decimals(-99, 99, places=2), max_size=30),
+    st.integers(0, 30),
+)
+def test_exact_sum_forgets_what_left(values: list[Any], gone: int) -> None:
+    total, fresh = ExactSum(), ExactSum()
+    for one in values:
+        total.add(one)
+    for one in values[:gone]:
+        total.add(one, -1)
+    for one in reversed(values[gone:]):
+        fresh.add(one)
+    again = ExactSum()
+    again.restore(total.save())
+    for one in (total, again):
+        assert type(one.value) is type(fresh.value)
+        assert one.value == fresh.value or one.value != one.value
+
+
+def test_sums_by_type() -> None:
+    assert value(Sum("v"), [0.1] * 10) == 1.0
+    assert value(Sum("v"), [2**60, 2**60]) == 2**61
+    assert value(Sum("v"), [Decimal("1.10"), 2]) == Decimal("3.10")
+    assert math.isnan(value(Sum("v"), [math.inf, -math.inf]))
+    assert value(Sum("v"), [math.inf, 1.0], 1) == 1.0
+
+
+class Last(WindowAggregator):
+    outputs = "last string, n bigint"
+
+    def __init__(self, start: int = 0) -> None:
+        self.seen: list[str] = []
+        self.n = start
+
+    def added(self, event: Any) -> None:
+        self.seen.append(event["v"])
+        self.n += 1
+
+    def evicted(self, event: Any) -> None:
+        self.seen.remove(event["v"])
+
+    def aggregate(self) -> Any:
+        return {"last": self.seen[-1], "n": self.n} if self.seen else []
+
+
+def test_own_aggregator() -> None:
+    own = Last(5)
+    assert own.result_fields == ("last", "n")
+    assert value(own, ["a", "b"], 1) == [{"last": "b", "n": 7}]
+    assert value(own, []) == []
+    at_work = own.accumulator()
+    at_work.added({"v": "x"})
+    again = own.accumulator()
+    again.restore(at_work.save())
+    at_work.added({"v": "y"})
+    assert again.aggregate() == [{"last": "x", "n": 6}]
+    assert own.seen == []
+
+
+def test_own_aggregator_errors() -> None:
+    class NoEvicted(WindowAggregator):
+        outputs = "x double"
+
+        def added(self, event: Any) -> None: ...
+        def aggregate(self) -> Any: ...
+
+    class Opened(Last):
+        def __init__(self) -> None:
+            super().__init__()
+            self.file = object()
+
+    with pytest.raises(FunctionError, match="has no evicted"):
+        NoEvicted().check()
+    with pytest.raises(FunctionError, match="its file holds"):
+        Opened().check()
+    broken = Last()
+    broken.aggregate = lambda: 5  # type: ignore[method-assign]
+    with pytest.raises(FunctionError, match="for the outputs"):
+        value(broken, ["a"])
