@@ -92,4 +92,7 @@ def spread_of(count: int, total: int, squares: int, scale: int = 0) -> float:
     """The sample standard deviation from the number of values, their sum and the sum of their squares."""
     if count < 2:
         return 0.0
-    return math.sqrt((count * squares - total * total) / ((count * (count - 1)) << (2 * scale)))
+    above, below = count * squares - total * total, (count * (count - 1)) << (2 * scale)
+    # The variance of great numbers may be beyond a float though its root is not.
+    halvings = max(0, (above.bit_length() - below.bit_length() - 1000) // 2)
+    return math.ldexp(math.sqrt(above / (below << (2 * halvings))), halvings)

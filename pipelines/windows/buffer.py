@@ -93,9 +93,13 @@ class Window(ABC):
     def made(self, fields: dict[str, Any], now: int, number: int) -> Event:
         """The n-th event that this window makes. `now` keeps ids apart that windows of one key gave, one after the other."""
         if self.identity is None:
-            digest = blake2b(self.text.encode(errors="surrogatepass"), digest_size=10).hexdigest()
-            self.identity = f"{self.context.prefix}-{digest}"
+            self.identity = identity_of(self.context, self.text)
         return Event(fields, f"{self.identity}-{now}-{number}", now, self.context.stream)
+
+
+def identity_of(context: WindowContext, text: str) -> str:
+    """The beginning of the ids of a key's results."""
+    return f"{context.prefix}-{blake2b(text.encode(errors='surrogatepass'), digest_size=10).hexdigest()}"
 
 
 def key_of(event: Event, partition: Sequence[str]) -> Key:

@@ -1,0 +1,144 @@
+"""Aggregates of many windows over one array of values: what each aggregator gives for ranges of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.aggregators import Average, Count, EventAggregator, Max, Min, StdDev, Sum
+from pipelines.aggregators.exact import fsum
+from pipelines.aggregators.std_dev import Spread, spread_of
+
+_SAFE: Final = 2**62
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class Values:
+    """Numbers (int64 or float64), and which of them are there; None: all are."""
+
+    numbers: Array
+    valid: Array | None = None
+
+    @classmethod
+    def of(cls, column: pa.ChunkedArray) -> Values:
+        """A column's values; those that are null are 0."""
+        valid = None if not column.null_count else column.is_valid().to_numpy()
+        wide = column.cast(pa.int64() if pa.types.is_integer(column.type) else pa.float64())
+        return cls((wide.fill_null(0) if column.null_count else wide).to_numpy(), valid)
+
+    def spread(self, at: Array, size: int) -> Values:
+        """A larger array with these values at some places; the others are still to be put in."""
+        numbers = np.zeros(size, self.numbers.dtype)
+        numbers[at] = self.numbers
+        valid = None
+        if self.valid is not None:
+            valid = np.ones(size, bool)
+            valid[at] = self.valid
+        return Values(numbers, valid)
+
+    def put(self, at: Array, others: Values) -> None:
+        """Put values at places."""
+        self.numbers[at] = others.numbers
+        if others.valid is not None and self.valid is None:
+            self.valid = np.ones(len(self.numbers), bool)
+        if self.valid is not None:
+            self.valid[at] = True if others.valid is None else others.valid
+
+    def array(self, at: Array) -> pa.Array:
+        """The values of some places, as Arrow."""
+        return pa.array(self.numbers[at], mask=None if self.valid is None else ~self.valid[at])
+
+    @property
+    def whole(self) -> bool:
+        """Whether these are ints."""
+        return self.numbers.dtype.kind == "i"
+
+    def counts(self, start: Array, end: Array) -> Array:
+        """How many values each range has."""
+        if self.valid is None:
+            return end - start
+        sums = np.concatenate([[0], np.cumsum(self.valid)])
+        return sums[end] - sums[start]
+
+    def lists(self, start: Array, end: Array) -> list[list[Any]]:
+        """The values of each range."""
+        if self.valid is None:
+            flat, first, last = self.numbers.tolist(), start.tolist(), end.tolist()
+        else:
+            places = np.concatenate([[0], np.cumsum(self.valid)])
+            flat, first, last = self.numbers[self.valid].tolist(), places[start].tolist(), places[end].tolist()
+        return [flat[a:b] for a, b in zip(first, last, strict=True)]
+
+    def sums(self, start: Array, end: Array, *, squares: bool = False) -> list[Any]:
+        """The exact sum of each range, of floats rounded once; or of ints the sum of squares."""
+        if not self.whole:
+            return [_float_sum(values) for values in self.lists(start, end)]
+        most = max(-int(self.numbers.min(initial=0)), int(self.numbers.max(initial=0)))
+        if most ** (2 if squares else 1) * max(len(self.numbers), 1) >= _SAFE:
+            return [sum(v * v for v in values) if squares else sum(values) for values in self.lists(start, end)]
+        terms = self.numbers * self.numbers if squares else self.numbers
+        total = np.concatenate([[0], np.cumsum(terms)])
+        return (total[end] - total[start]).tolist()
+
+
+def _float_sum(values: list[float]) -> float:
+    try:
+        return fsum(values)
+    except ValueError:  # inf and -inf
+        return math.nan
+
+
+def aggregated(one: EventAggregator, columns: dict[str, Values], start: Array, end: Array) -> Any:
+    """What an aggregator gives for each range, as a list or an array; null where it has no value."""
+    field = getattr(one, "field", None)
+    if isinstance(one, Count):
+        return end - start if field is None else columns[str(field)].counts(start, end)
+    values = columns[str(field)]
+    counts = values.counts(start, end)
+    if isinstance(one, Sum):
+        return values.sums(start, end)
+    if isinstance(one, Average):
+        sums = values.sums(start, end)
+        return [total / count if count else 0.0 for total, count in zip(sums, counts.tolist(), strict=True)]
+    if isinstance(one, StdDev):
+        return _spreads(values, counts, start, end)
+    assert isinstance(one, Min | Max)
+    return _extremes(values, counts, start, end, greatest=one.greatest)
+
+
+def _spreads(values: Values, counts: Array, start: Array, end: Array) -> list[float]:
+    if values.whole:
+        sums, squares = values.sums(start, end), values.sums(start, end, squares=True)
+        return [spread_of(n, s, q) for n, s, q in zip(counts.tolist(), sums, squares, strict=True)]
+    found = []
+    for part in values.lists(start, end):
+        spread = Spread("StdDev", "")
+        for value in part:
+            spread.add(value)
+        found.append(spread.aggregate())
+    return found
+
+
+def _extremes(values: Values, counts: Array, start: Array, end: Array, *, greatest: bool) -> pa.Array:
+    """NaN is the greatest number; null where there is no value."""
+    if not len(start):
+        return pa.array([], pa.int64() if values.whole else pa.float64())
+    numbers, reduce = values.numbers, np.maximum
+    limit: Any
+    if values.whole:
+        limit = np.iinfo(np.int64).min if greatest else np.iinfo(np.int64).max
+        reduce = reduce if greatest else np.minimum  # type: ignore[assignment]
+    else:
+        limit = -np.inf if greatest else np.nan
+        reduce = reduce if greatest else np.fmin  # type: ignore[assignment]
+    if values.valid is not None:
+        numbers = np.where(values.valid, numbers, limit)
+    # Pairs of places: every second result is that of a range. One more number, so that a range may end at the end.
+    places = np.stack([start, end], axis=1).ravel()
+    found = reduce.reduceat(np.append(numbers, limit), places)[::2]
+    return pa.array(found, mask=counts == 0, from_pandas=False)

@@ -1,0 +1,278 @@
+"""The fast way for windows by count: all keys of a bucket at once, in arrays. The same answers as `KeyedWindows`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.aggregators import Average, Count, Max, Min, StdDev, Sum
+from pipelines.graph import events
+from pipelines.windows.array_values import Values, aggregated
+from pipelines.windows.buffer import WindowContext, identity_of, key_text
+from pipelines.windows.operations import AggregateWindow, keeps_last
+from pipelines.windows.policy import COUNT
+
+WRITTEN, TICKS, FIRES = "_written", "_ticks", "_fires"
+_KINDS: Final = (Count, Sum, Average, Min, Max, StdDev)
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def fits(operation: Any, context: WindowContext, types: pa.Schema) -> bool:
+    """Whether `CountWindows` can do it: COUNT trigger and eviction, built-in numeric aggregators, plain keys.
+
+    Args:
+        types: the fields of the events.
+    """
+    if not isinstance(operation, AggregateWindow):
+        return False
+    trigger, evict = operation.trigger, operation.evict
+    counts = trigger.kind == COUNT == evict.kind and trigger.threshold > 0
+    if not counts or not (evict.threshold or operation.clear_on_trigger):
+        return False
+    if any(type(one) not in _KINDS for one in operation.aggregators):
+        return False
+    fields = _fields_of(operation)
+    numeric = all(name in types.names and _is_number(types.field(name).type) for name in fields)
+    return numeric and all(name in types.names and _is_key(types.field(name).type) for name in context.partition)
+
+
+def _fields_of(operation: AggregateWindow) -> list[str]:
+    """The fields that the aggregators read."""
+    named = [getattr(one, "field", None) for one in operation.aggregators]
+    return list(dict.fromkeys(str(name) for name in named if name is not None))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_signed_integer(kind) or pa.types.is_floating(kind)
+
+
+def _is_key(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_signed_integer(kind)
+
+
+@dataclass
+class _Runs:
+    """Rows of one key that share a window, one after the other: of the batch, with what the state holds of them.
+
+    Arrays with an entry a run: first row, number of rows, items kept before, ticks and emissions so far.
+    """
+
+    first: Ints
+    rows: Ints
+    kept: Ints
+    ticks: Ints
+    fires: Ints
+    is_last: np.ndarray[Any, np.dtype[np.bool_]]
+    state_row: Ints
+
+
+class CountWindows:
+    """The windows of one bucket of an operation that `fits`.
+
+    Args:
+        operation, context: as of `KeyedWindows`.
+        schema: of the results: partition fields, outputs, and `pipelines.graph.events.COLUMNS`.
+    """
+
+    def __init__(self, operation: AggregateWindow, context: WindowContext, schema: pa.Schema) -> None:
+        self._operation, self._context, self._schema = operation, context, schema
+        self._trigger, self._clear = int(operation.trigger.threshold), operation.clear_on_trigger
+        keep = keeps_last(operation.evict) or self._trigger
+        self._keep = min(keep, self._trigger) if self._clear else keep
+        self._lifetime = operation.window_evict_millis
+        self._fields = _fields_of(operation)
+        self.state: pa.Table | None = None
+
+    def run(self, table: pa.Table) -> pa.Table:
+        """What the rows of a batch make, in the order of (clock, order); they are told apart from ticks by the caller.
+
+        Args:
+            table: partition and aggregated fields, `CLOCK` and `ORDER`, in the order of (partition fields, clock, order):
+                rows of one key stand together.
+        """
+        if not table.num_rows:
+            return self._schema.empty_table()
+        clocks = table[events.CLOCK].to_numpy()
+        keys = [table[name].combine_chunks() for name in self._context.partition]
+        runs, run_keys = self._runs(keys, clocks)
+        length = runs.kept + runs.rows
+        begin = np.concatenate([[0], np.cumsum(length)[:-1]])
+        of_row = np.repeat(np.arange(len(runs.rows)), runs.rows)
+        place = np.arange(table.num_rows) - runs.first[of_row]
+        at = begin[of_row] + runs.kept[of_row] + place
+        columns = {name: self._values(name, table[name], runs, begin, at) for name in self._fields}
+        counted = runs.ticks[of_row] + place + 1
+        fired = np.flatnonzero(counted % self._trigger == 0)
+        end = at[fired] + 1
+        start = np.maximum(end - self._keep, begin[of_row[fired]])
+        outputs = [aggregated(one, columns, start, end) for one in self._operation.aggregators]
+        number = runs.fires[of_row[fired]] + counted[fired] // self._trigger - 1
+        made = self._results(table, keys, fired, of_row[fired], run_keys, number, outputs)
+        self._store(runs, run_keys, keys, clocks, columns, begin, length)
+        return made.sort_by([(events.CLOCK, "ascending"), (events.ORDER, "ascending")])
+
+    def forget(self, clock: int) -> None:
+        """Forget the windows that have expired (Flowmix rules 5.1.4)."""
+        if self.state is not None:
+            self.state = self.state.filter(pc.greater(self.state[WRITTEN], clock - self._lifetime))
+
+    def due(self) -> int | None:
+        """The clock at which the first window expires."""
+        if self.state is None or not self.state.num_rows:
+            return None
+        return int(pc.min(self.state[WRITTEN]).as_py()) + self._lifetime
+
+    def save(self) -> bytes:
+        """The state as an Arrow IPC stream."""
+        if self.state is None:
+            return b""
+        sink = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        with pa.ipc.new_stream(sink, self.state.schema, options=options) as writer:
+            writer.write_table(self.state)
+        return sink.getvalue().to_pybytes()
+
+    def restore(self, state: bytes) -> None:
+        """Take what `save` gave."""
+        self.state = pa.ipc.open_stream(state).read_all() if state else None
+
+    def _runs(self, keys: list[pa.Array], clocks: Ints) -> tuple[_Runs, list[tuple[Any, ...]]]:
+        total = len(clocks)
+        new_key = np.zeros(total, bool)
+        new_key[0] = True
+        for array in keys:
+            codes = pc.fill_null(array.dictionary_encode().indices, -1).to_numpy(zero_copy_only=False)
+            new_key[1:] |= codes[1:] != codes[:-1]
+        starts = new_key.copy()
+        starts[1:] |= clocks[1:] - clocks[:-1] >= self._lifetime
+        first = np.flatnonzero(starts)
+        rows = np.diff(np.append(first, total))
+        run_keys = list(zip(*(array.take(pa.array(first)).to_pylist() for array in keys), strict=True))
+        run_keys = run_keys or [()] * len(first)
+        state_row = np.full(len(first), -1)
+        known = self._known()
+        if known:
+            for index in np.flatnonzero(new_key[first]):
+                state_row[index] = known.get(run_keys[index], -1)
+        is_last = np.append(new_key[first][1:], True)
+        kept, ticks, fires = np.zeros((3, len(first)), np.int64)
+        runs = _Runs(first, rows, kept, ticks, fires, is_last, state_row)
+        self._join_state(runs, clocks)
+        return runs, run_keys
+
+    def _known(self) -> dict[tuple[Any, ...], int]:
+        if self.state is None or not self.state.num_rows:
+            return {}
+        if not self._context.partition:
+            return {(): 0}
+        keys = zip(*(self.state[name].to_pylist() for name in self._context.partition), strict=True)
+        return {key: row for row, key in enumerate(keys)}
+
+    def _join_state(self, runs: _Runs, clocks: Ints) -> None:
+        """A run goes on with the key's window, unless that has expired."""
+        found = np.flatnonzero(runs.state_row >= 0)
+        if self.state is None or not len(found):
+            return
+        of_state = runs.state_row[found]
+        alive = clocks[runs.first[found]] - self.state[WRITTEN].to_numpy()[of_state] < self._lifetime
+        found, of_state = found[alive], of_state[alive]
+        runs.ticks[found] = self.state[TICKS].to_numpy()[of_state]
+        runs.fires[found] = self.state[FIRES].to_numpy()[of_state]
+        runs.kept[found] = self.state["_kept"].to_numpy()[of_state]
+
+    def _values(self, name: str, column: pa.ChunkedArray, runs: _Runs, begin: Ints, at: Ints) -> Values:
+        """A field over all runs: what is kept of it, then the rows."""
+        size = int((runs.kept + runs.rows).sum())
+        found = Values.of(column).spread(at, size)
+        old = np.flatnonzero(runs.kept)
+        if len(old):
+            assert self.state is not None
+            lists = self.state[name].combine_chunks().take(pa.array(runs.state_row[old]))
+            to = np.repeat(begin[old], runs.kept[old]) + ramps(runs.kept[old])
+            found.put(to, Values.of(pa.chunked_array([lists.flatten()])))
+        return found
+
+    def _results(
+        self,
+        table: pa.Table,
+        keys: list[pa.Array],
+        fired: Ints,
+        runs: Ints,
+        run_keys: list[tuple[Any, ...]],
+        number: Ints,
+        outputs: list[Any],
+    ) -> pa.Table:
+        rows = pa.array(fired)
+        clocks, orders = table[events.CLOCK].take(rows), table[events.ORDER].take(rows)
+        identity = {int(run): self._identity(run_keys[run]) for run in np.unique(runs)}
+        ids = [
+            f"{identity[run]}-{clock}-{n}"
+            for run, clock, n in zip(runs.tolist(), clocks.to_pylist(), number.tolist(), strict=True)
+        ]
+        made: dict[str, Any] = {name: key.take(rows) for name, key in zip(self._context.partition, keys, strict=True)}
+        made |= dict(zip(self._operation.outputs, outputs, strict=True))
+        stream = pa.array([self._context.stream], pa.string()).take(pa.array(np.zeros(len(fired), np.int64)))
+        made |= {events.ID: ids, events.TIME: clocks, events.CLOCK: clocks, events.FROM: stream}
+        made[events.ORDER] = pc.binary_join_element_wise(orders.cast(pa.string()), "000000", ".")
+        arrays = [_as(made[field.name], field.type) for field in self._schema]
+        return pa.Table.from_arrays(arrays, schema=self._schema)
+
+    def _identity(self, key: tuple[Any, ...]) -> str:
+        return identity_of(self._context, key_text(tuple(() if value is None else (value,) for value in key)))
+
+    def _store(
+        self,
+        runs: _Runs,
+        run_keys: list[tuple[Any, ...]],
+        keys: list[pa.Array],
+        clocks: Ints,
+        columns: dict[str, Values],
+        begin: Ints,
+        length: Ints,
+    ) -> None:
+        """The state after the batch: of each key its last run."""
+        last = np.flatnonzero(runs.is_last)
+        counted = runs.ticks[last] + runs.rows[last]
+        ticks = counted % self._trigger
+        kept = np.minimum(length[last], self._keep)
+        if self._clear:
+            kept = np.minimum(ticks, kept)
+        ends = begin[last] + length[last]
+        items = np.repeat(ends - kept, kept) + ramps(kept)
+        offsets = np.concatenate([[0], np.cumsum(kept)]).astype(np.int32)
+        at_end = runs.first[last] + runs.rows[last] - 1
+        made: dict[str, Any] = {
+            name: key.take(pa.array(at_end)) for name, key in zip(self._context.partition, keys, strict=True)
+        }
+        made |= {
+            WRITTEN: clocks[at_end],
+            TICKS: ticks,
+            FIRES: runs.fires[last] + counted // self._trigger,
+            "_kept": kept,
+        }
+        for name, values in columns.items():
+            if name in made:
+                continue
+            made[name] = pa.ListArray.from_arrays(pa.array(offsets), values.array(items))
+        fresh = pa.table(made)
+        if self.state is not None and self.state.num_rows:
+            untouched = np.ones(self.state.num_rows, bool)
+            untouched[runs.state_row[runs.state_row >= 0]] = False
+            fresh = pa.concat_tables([self.state.filter(pa.array(untouched)).cast(fresh.schema), fresh])
+        self.state = fresh.combine_chunks()
+
+
+def ramps(lengths: Ints) -> Ints:
+    """0, 1, ... up to each of some lengths, one after the other."""
+    total = int(lengths.sum())
+    return np.arange(total) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+
+
+def _as(values: Any, kind: pa.DataType) -> Any:
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values.cast(kind)
+    return pa.array(values, kind)
