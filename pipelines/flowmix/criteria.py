@@ -189,8 +189,7 @@ class Sql(Criteria):
     def column(self, types: Types) -> Column:
         from pyspark.sql import functions as F
 
-        # Given in the user's own brackets, so that nothing in it can reach beyond.
-        return F.coalesce(F.expr(f"({self.text})"), F.lit(False))
+        return F.coalesce(F.expr(self.text), F.lit(False))
 
     def __str__(self) -> str:
         return self.text

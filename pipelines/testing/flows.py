@@ -59,7 +59,7 @@ def run_flow(
     """
     if engine not in get_args(FlowEngine):
         raise DefinitionError(f'no engine "{engine}"; there are: {", ".join(get_args(FlowEngine))}')
-    if not flow.built:
+    if not getattr(flow, "built", False):  # nor if the last stream is given
         raise FlowError(flow.name, "the flow is not built", hint="end its definition with .build()")
     if engine == "reference":
         return FlowReference(flow, clock, spark).run(script)

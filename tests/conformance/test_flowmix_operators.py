@@ -11,7 +11,7 @@ from pipelines.errors import FieldError, FlowError, FunctionError, GateError
 from pipelines.flowmix import Count, Event, Flow, FlowStream, Sum, eq, gt, has, python
 from pipelines.quality import drop, fail
 from pipelines.testing import TICK, run_flow
-from tests.conformance.flowmix_case import COUNT, TIME, of, run, values
+from tests.conformance.flowmix_case import COUNT, DELTA, TIME, of, run, values
 
 # 1. Model
 
@@ -68,6 +68,8 @@ def test_1_the_script_is_checked() -> None:
         run_flow(flow, {"s": [{"w": 1}]})
     with pytest.raises(FlowError, match="built"):
         run_flow(Flow("f"), {})
+    with pytest.raises(FlowError, match="built"):
+        run_flow(Flow("f").stream("s", "v bigint").output(), {})  # type: ignore[arg-type]
     assert run_flow(flow, {}) == {"t": []}
 
 
@@ -340,7 +342,18 @@ def test_7_example_aggregator() -> None:
     assert found == [{"key3": "val3", "count": 500}, {"key3": "val3", "count": 500}]
 
 
-def test_7_example_sort_and_switch() -> None:
+def test_7_example_switch() -> None:
+    flow = (
+        mock().filter(eq("key3", "val3")).select("key3")
+        .switch(open=DELTA(1000), evict=COUNT(5), close=TIME(5)).output().build()
+    )  # fmt: skip
+    script = [entry for n in range(17) for entry in ({**MOCK, "id": str(n)}, TICK)]
+    found = run_flow(flow, {"stream1": script}, clock="processing")["stream1"]
+    assert [event.id for event in found] == ["0", "1", "2", "3", "4", "11", "12", "13", "14", "15"]
+    assert found[0] == {"key3": "val3"}
+
+
+def test_7_example_sort() -> None:
     flow = (
         Flow("f").stream("s", "key1 string, n bigint").partition("key1").sort("n", tumbling=COUNT(500)).output().build()
     )

@@ -193,7 +193,7 @@ def test_6_python_and_spark_give_the_same_answers(spark: SparkSession) -> None:
 
 def test_null_counts_as_false_for_sql_and_callables(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(1,), (None,), (9,)], "n bigint")
-    for given in ("n > 3", lambda n: n > 3):
+    for given in ("n > 3", "n > 3 -- a remark", lambda n: n > 3):
         one = as_criteria("filter", given, ("n",))
         assert [row[0] for row in frame.select(one.column({"n": "bigint"})).collect()] == [False, False, True]
         assert [row[0] for row in frame.select(not_(one).column({"n": "bigint"})).collect()] == [True, True, False]
