@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from assets import FlowView, flow_assets
+from assets import FlowView, assets_of, flow_assets
 from ops.catch_up import catch_up_job
 from ops.compaction import checkpoint_compaction_job
 from ops.schedules import catch_up_schedule, compaction_schedule, slices_schedule
@@ -18,7 +18,7 @@ compaction = checkpoint_compaction_job(views)
 slices = [(one.view, slices_job(one)) for one in flow_sets if one.view.partitions is not None]
 
 defs = dg.Definitions(
-    assets=[asset for one in flow_sets for asset in one.assets],
+    assets=assets_of(flow_sets),
     asset_checks=[check for one in flow_sets for check in one.suites],
     jobs=[catch_up, compaction, *(job for _, job in slices)],
     schedules=[

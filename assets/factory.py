@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import dagster as dg
 
 from assets.queries import query_asset
-from assets.sources import source_asset
+from assets.sources import outer, source_asset
 from assets.states import state_assets
 from assets.suites import suite_checks
 from assets.view import FlowView
+from pipelines.errors import DefinitionError
 
 
 @dataclass(frozen=True)
@@ -22,10 +24,6 @@ class FlowAssets:
     states: dg.AssetsDefinition
     queries: tuple[dg.AssetsDefinition, ...]
     suites: tuple[dg.AssetChecksDefinition, ...]
-
-    @property
-    def assets(self) -> list[dg.AssetsDefinition | dg.SourceAsset]:
-        return [*self.sources, self.states, *self.queries]
 
     @property
     def selection(self) -> dg.AssetSelection:
@@ -42,3 +40,27 @@ def flow_assets(view: FlowView) -> FlowAssets:
         queries=tuple(query_asset(view, one) for one in view.spec.queries),
         suites=tuple(suite_checks(view, state) for state in view.suites),
     )
+
+
+def assets_of(flows: Sequence[FlowAssets]) -> list[dg.AssetsDefinition | dg.SourceAsset]:
+    """The assets of all flows. Streams of one name that read the same are one asset, whichever flows they lead to.
+
+    Raises:
+        DefinitionError: if two flows name different sources alike.
+    """
+    read: dict[str, tuple[str, str]] = {}
+    found: list[dg.AssetsDefinition | dg.SourceAsset] = []
+    for flow in flows:
+        for spout, asset in zip(flow.view.spouts, flow.sources, strict=True):
+            source = outer(spout)
+            seen = (flow.view.name, f"{source!r} of {source.schema}")
+            first = read.setdefault(spout.stream, seen)
+            if first is seen:
+                found.append(asset)
+            elif first[1] != seen[1]:
+                raise DefinitionError(
+                    f'the streams "{spout.stream}" of the flows {first[0]} and {seen[0]} read different sources',
+                    hint="give one of them another name: each source is one asset",
+                )
+        found += [flow.states, *flow.queries]
+    return found

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from assets.view import FlowView, GateCheck, state_key
+from assets.view import FlowView, GateCheck, table_key
 from pipelines.errors import PoisonBatchError, TrideltaError
 from pipelines.execution.report import BatchReport, SliceReport, StateCommit
+from pipelines.graph import events
 from resources import markdown, progress, table_metadata
 
 if TYPE_CHECKING:
@@ -25,7 +26,10 @@ LISTED = 31
 
 
 def written_slices(table: Path, version: int) -> dict[str | None, int]:
-    """The slices that a commit wrote, with their rows: read off the one log file of that version."""
+    """The slices that a commit wrote, with their rows: read off the one log file of that version.
+
+    Rows of a channel that are no events but words about the clock do not count.
+    """
     found: dict[str | None, int] = {}
     log = table / "_delta_log" / f"{version:020d}.json"
     for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else ():
@@ -33,7 +37,8 @@ def written_slices(table: Path, version: int) -> dict[str | None, int]:
         if added is not None:
             stats = json.loads(added.get("stats") or "{}")
             slice_ = added["partitionValues"].get("_slice")
-            found[slice_] = found.get(slice_, 0) + int(stats.get("numRecords", 0))
+            words = stats.get("nullCount", {}).get(events.ID, 0)
+            found[slice_] = found.get(slice_, 0) + int(stats.get("numRecords", 0)) - int(words)
     return found
 
 
@@ -162,7 +167,7 @@ class Reporter:
         self._pending.append(self._writer.submit(self._write, commit, txids, slice_))
 
     def _write(self, commit: StateCommit, txids: Mapping[str, int], slice_: str | None) -> None:
-        table = self._lake.state(commit.state)
+        table = self._view.table(self._lake, commit.state)
         written = written_slices(table.path, commit.version)
         if slice_ is not None:
             written = {slice_: written.get(slice_, commit.rows)}
@@ -178,7 +183,7 @@ class Reporter:
             }
             self._context.log_event(
                 dg.AssetMaterialization(
-                    state_key(commit.state),
+                    table_key(self._view.writers[commit.state]),
                     partition=name if known is None or name in known else None,
                     metadata=metadata if name is None else {"slice": name, **metadata},
                     tags={"dagster/data_version": f"delta-{commit.version}"},
@@ -187,7 +192,7 @@ class Reporter:
 
     def _covered(self, commit: StateCommit) -> dict[str, int]:
         """The txids of the stream that a slice's replacement covers."""
-        found = [one for one in self._lake.state(commit.state).history() if one.version == commit.version]
+        found = [one for one in self._view.table(self._lake, commit.state).history() if one.version == commit.version]
         last = found[0].txid if found else None
         return {} if last is None or last < 0 else {"txid_first": 0, "txid_last": last}
 
@@ -196,11 +201,11 @@ class Reporter:
         return None if partitions is None else frozenset(partitions.get_partition_keys())
 
     def _table(self, state: str) -> dict[str, Any]:
-        """What all materializations of a state in this run have in common."""
+        """What all materializations of a table in this run have in common."""
         if state not in self._fixed:
             lineage = self._view.plan.lineage[state]
             self._fixed[state] = {
-                "dagster/column_schema": table_metadata.column_schema(self._lake.state(state).schema),
+                "dagster/column_schema": table_metadata.column_schema(self._view.table(self._lake, state).schema),
                 "dagster/column_lineage": table_metadata.column_lineage(lineage, self._view.keys),
                 **self._view.table_metadata(state),
             }

@@ -52,9 +52,14 @@ def arrived(folder: str | Path) -> Arrived:
     )
 
 
+def outer(spout: nodes.SpoutNode) -> Any:
+    """The source as the user gave it: a stream of events has put columns of its own around it."""
+    return getattr(spout.source, "inner", spout.source)
+
+
 def look_at(spout: nodes.SpoutNode) -> Arrived | None:
     """What has arrived for a stream; None for a source that is not a folder of files."""
-    path = getattr(spout.source, "path", None)
+    path = getattr(outer(spout), "path", None)
     return None if path is None else arrived(path)
 
 
@@ -70,7 +75,8 @@ def observation(spout: nodes.SpoutNode) -> dg.AssetObservation | None:
 
 def source_asset(view: FlowView, spout: nodes.SpoutNode) -> dg.SourceAsset:
     """The asset of what arrives for a stream; observing it counts the files."""
-    columns = [dg.TableColumn(name, kind) for name, kind in parse_ddl(spout.source.schema)]
+    source = outer(spout)
+    columns = [dg.TableColumn(name, kind) for name, kind in parse_ddl(source.schema)]
 
     def arriving(context: dg.OpExecutionContext) -> dg.DataVersion:
         seen = look_at(spout)
@@ -85,10 +91,10 @@ def source_asset(view: FlowView, spout: nodes.SpoutNode) -> dg.SourceAsset:
         return dg.observable_source_asset(
             key=source_key(spout.stream),
             group_name=view.name,
-            description=f"What arrives for the stream {spout.stream}: {spout.source!r}.",
+            description=f"What arrives for the stream {spout.stream}: {source!r}.",
             metadata={
-                "path": dg.MetadataValue.path(str(getattr(spout.source, "path", spout.source))),
+                "path": dg.MetadataValue.path(str(getattr(source, "path", source))),
                 "dagster/column_schema": dg.TableSchema(columns=columns),
             },
-            tags={"dagster/kind/json": ""} if getattr(spout.source, "format", "") == "json" else {},
+            tags={"dagster/kind/json": ""} if getattr(source, "format", "") == "json" else {},
         )(arriving)

@@ -1,4 +1,4 @@
-"""The state tables of a flow: one multi-asset, made slice by slice."""
+"""The tables of a flow, states and channels: one multi-asset, made slice by slice."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,8 +8,9 @@ from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_AS
 
 from assets.failures import told_plainly
 from assets.reporting import Reporter
-from assets.view import FlowView, state_key
+from assets.view import FlowView, table_key
 from pipelines.execution.report import SliceReport
+from pipelines.graph import nodes
 from resources import LakeResource, SparkResource
 
 # Dagster gives one materialization to every partition of a run, all alike, when an asset's output is there. Ours are
@@ -20,11 +21,11 @@ ALREADY_REPORTED = {SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION: True}
 
 
 def state_assets(view: FlowView) -> dg.AssetsDefinition:
-    """The states that a flow writes. A batch or slice is committed to all of them, so they are made together."""
+    """The tables that a flow writes. A batch or slice is committed to all of them, so they are made together."""
 
     @dg.multi_asset(
         name=f"{view.name}_states",
-        specs=[_spec(view, state) for state in view.states],
+        specs=[_spec(view, name) for name in view.writers],
         check_specs=[
             dg.AssetCheckSpec(
                 one.name,
@@ -50,8 +51,8 @@ def state_assets(view: FlowView) -> dg.AssetsDefinition:
             reporter.log_checks()
             raise failure(view, failed, len(context.partition_keys))
         yield from reporter.check_results()
-        for state in view.states:
-            yield dg.MaterializeResult(asset_key=state_key(state), metadata=ALREADY_REPORTED)
+        for node in view.writers.values():
+            yield dg.MaterializeResult(asset_key=table_key(node), metadata=ALREADY_REPORTED)
 
     return states
 
@@ -69,17 +70,25 @@ def failure(view: FlowView, failed: tuple[SliceReport, ...], asked: int) -> dg.F
     )
 
 
-def _spec(view: FlowView, state: str) -> dg.AssetSpec:
-    writer = next(node for node in view.topology.persists if node.state.name == state)
-    keyed = f"one row a {', '.join(writer.group)}" if writer.group else "the rows themselves"
+def _spec(view: FlowView, name: str) -> dg.AssetSpec:
+    writer = view.writers[name]
     return dg.AssetSpec(
-        state_key(state),
-        deps=view.sources_of(state),
-        description=f"State of the flow {view.name}: {keyed}. Fields: {', '.join(writer.fields)}.",
-        metadata=view.table_metadata(state),
+        table_key(writer),
+        deps=view.sources_of(name),
+        description=f"{_what(view, writer)} Fields: {', '.join(writer.fields)}.",
+        metadata=view.table_metadata(name),
         group_name=view.name,
         owners=view.spec.owners,
         tags=dict(view.spec.tags),
-        kinds={"spark", "delta"},
+        kinds={"spark", "delta", "channel"} if isinstance(writer, nodes.ChannelNode) else {"spark", "delta"},
         partitions_def=view.partitions,
     )
+
+
+def _what(view: FlowView, writer: nodes.PersistNode) -> str:
+    if isinstance(writer, nodes.ChannelNode):
+        return f"Channel of the flow {view.name}: events on their way from one query to the next."
+    if isinstance(writer, nodes.LatePersistNode):
+        return f"Of the flow {view.name}: events that came behind the watermark, as the source gave them."
+    keyed = f"one row a {', '.join(writer.group)}" if writer.group else "the rows themselves"
+    return f"State of the flow {view.name}: {keyed}."

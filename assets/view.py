@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -17,6 +17,10 @@ from pipelines.quality import Check, Gate
 from pipelines.trident import TridentTopology
 from resources import table_metadata
 
+if TYPE_CHECKING:
+    from pipelines.state.lake import Lake
+    from pipelines.state.table import StateTable
+
 
 def identifier(text: str) -> str:
     """A text as Dagster takes it for names: letters, digits and underscores."""
@@ -25,11 +29,11 @@ def identifier(text: str) -> str:
 
 @dataclass(frozen=True)
 class GateCheck:
-    """A check of a gate, and the state behind the gate whose asset shows it."""
+    """A check of a gate, and the asset behind the gate that shows it."""
 
     gate: str
     check: Check
-    state: str
+    asset: dg.AssetKey
 
     @property
     def name(self) -> str:
@@ -38,12 +42,22 @@ class GateCheck:
 
     @property
     def key(self) -> dg.AssetCheckKey:
-        return dg.AssetCheckKey(state_key(self.state), self.name)
+        return dg.AssetCheckKey(self.asset, self.name)
 
 
 def state_key(state: str) -> dg.AssetKey:
     """The asset of a state."""
     return dg.AssetKey([state])
+
+
+def channel_key(channel: str) -> dg.AssetKey:
+    """The asset of a channel, which leads from one query of a flow to another."""
+    return dg.AssetKey(["channels", channel])
+
+
+def table_key(node: nodes.PersistNode) -> dg.AssetKey:
+    """The asset of the table that a node commits into."""
+    return channel_key(node.state.name) if isinstance(node, nodes.ChannelNode) else state_key(node.state.name)
 
 
 def source_key(stream: str) -> dg.AssetKey:
@@ -79,27 +93,38 @@ class FlowView:
         """The pool that all runs share which hold the flow's checkpoint."""
         return f"checkpoint_{self.name}"
 
+    @cached_property
+    def writers(self) -> Mapping[str, nodes.PersistNode]:
+        """What writes the flow's tables, by their names: channels as well as states, in order."""
+        return {node.state.name: node for node in self.topology.persists}
+
     @property
     def states(self) -> tuple[str, ...]:
         """The states that the flow writes, in order."""
-        return tuple(node.state.name for node in self.topology.persists)
+        return tuple(name for name, node in self.writers.items() if not isinstance(node, nodes.ChannelNode))
 
     @property
     def spouts(self) -> tuple[nodes.SpoutNode, ...]:
-        return self.topology.spouts
+        """Where tuples come in from outside the flow."""
+        return tuple(spout for spout in self.topology.spouts if not isinstance(spout, nodes.ChannelSpoutNode))
 
     @cached_property
     def keys(self) -> Mapping[str, dg.AssetKey]:
-        """The assets of the flow's streams and states, by name; a state's own where both have one name."""
+        """The assets of the flow's streams and tables, by name; a table's own where both have one name."""
         streams = {spout.stream: source_key(spout.stream) for spout in self.spouts}
-        return {**{state: state_key(state) for state in self.states}, **streams}
+        return {**{name: table_key(node) for name, node in self.writers.items()}, **streams}
 
-    def sources_of(self, state: str) -> list[dg.AssetKey]:
-        """The assets that a state is made from: streams, and the states that it queries."""
-        writer = next(node for node in self.topology.persists if node.state.name == state)
+    def table(self, lake: Lake, name: str) -> StateTable:
+        """A state or a channel of the flow."""
+        return lake.written_by(self.writers[name])
+
+    def sources_of(self, table: str) -> list[dg.AssetKey]:
+        """The assets that a table is made from: streams, channels, and the states that it queries."""
         found: list[dg.AssetKey] = []
-        for node in self.topology.graph.ancestors(writer.id):
-            if isinstance(node, nodes.SpoutNode):
+        for node in self.topology.graph.ancestors(self.writers[table].id):
+            if isinstance(node, nodes.ChannelSpoutNode):
+                found += map(channel_key, node.reads)
+            elif isinstance(node, nodes.SpoutNode):
                 found.append(source_key(node.stream))
             elif isinstance(node, nodes.StateQueryNode):
                 found.append(state_key(node.state))
@@ -120,7 +145,7 @@ class FlowView:
 
     @cached_property
     def gate_checks(self) -> tuple[GateCheck, ...]:
-        """The checks of all gates. A check is shown at one state: the rows behind the gate, else the first state there."""
+        """The checks of all gates. A check is shown at one table: the rows behind the gate, else the first state there."""
         found: list[GateCheck] = []
         for node in self.topology.graph:
             if not isinstance(node, nodes.GateNode):
@@ -128,7 +153,7 @@ class FlowView:
             behind = [n for n in self.topology.graph.descendants(node.id) if isinstance(n, nodes.PersistNode)]
             behind.sort(key=lambda n: bool(n.aggregations))
             if behind:
-                found += [GateCheck(node.gate.name, check, behind[0].state.name) for check in node.gate.checks]
+                found += [GateCheck(node.gate.name, check, table_key(behind[0])) for check in node.gate.checks]
         return tuple(found)
 
     @cached_property
@@ -136,9 +161,9 @@ class FlowView:
         """The suites on whole tables, by state; as gates, so that every check has a name of its own."""
         return {state: Gate("suite", checks) for state, checks in self.spec.suites.items() if checks}
 
-    def table_metadata(self, state: str) -> dict[str, Any]:
-        """What is known of a state's table before anything ran."""
+    def table_metadata(self, name: str) -> dict[str, Any]:
+        """What is known of a table before anything ran."""
         from pipelines.state.lake import Lake
 
-        path = Lake(self.settings.lake).state_path(state)
-        return table_metadata.definition_metadata(state, path, self.plan.lineage[state], self.plan.to_mermaid())
+        path = self.table(Lake(self.settings.lake), name).path
+        return table_metadata.definition_metadata(name, path, self.plan.lineage[name], self.plan.to_mermaid())

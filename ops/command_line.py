@@ -15,6 +15,8 @@ from rich.console import Console
 from ops import rendering
 from pipelines.catalog import FlowSettings, FlowSpec, flow, flows
 from pipelines.errors import DefinitionError, TrideltaError
+from pipelines.graph.fields import checked_name
+from pipelines.graph.nodes import ChannelNode
 
 if TYPE_CHECKING:
     from pipelines import Lake, Runtime
@@ -78,18 +80,22 @@ def _emit(plain: Any) -> None:
 @app.command("list")
 @plainly
 def list_flows(as_json: AsJson = False) -> None:
-    """List the flows of the catalog and the states of the lake."""
+    """List the flows of the catalog, their states and the channels between their queries."""
     lake = _lake()
     listed = []
     for spec in flows():
         topology = spec.topology()
-        there = lake.states()
-        states = {
-            node.state.name: (lake.state(node.state.name).last_txid() if node.state.name in there else None)
-            for node in topology.persists
-        }
+        tables = {node.state.name: lake.written_by(node) for node in topology.persists}
+        txids = {name: table.last_txid() if table.exists() else None for name, table in tables.items()}
+        channels = [node.state.name for node in topology.persists if isinstance(node, ChannelNode)]
         listed.append(
-            {"flow": spec.name, "description": spec.description, "states": states, "queries": list(topology.queries)}
+            {
+                "flow": spec.name,
+                "description": spec.description,
+                "states": {name: txid for name, txid in txids.items() if name not in channels},
+                "channels": {name: txids[name] for name in channels},
+                "queries": list(topology.queries),
+            }
         )
     if as_json:
         _emit(listed)
@@ -207,14 +213,14 @@ def query(
 @app.command()
 @plainly
 def state(
-    name: Annotated[str, typer.Argument(metavar="STATE", help="A state of the lake.")],
+    name: Annotated[str, typer.Argument(metavar="STATE", help="A state of the lake, or a channel.")],
     key: Annotated[list[str] | None, typer.Option(help="name=value; give it once a key field.")] = None,
     txid: Annotated[int | None, typer.Option(help="Read it as of this batch.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many rows.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """Show a state: one key, or all of it. Needs no Spark."""
-    table = _lake().state(name)
+    table = _table(name)
     found = table.get([_key(table, key)], txid=txid) if key else table.scan(txid=txid).slice(0, limit).to_pylist()
     if as_json:
         _emit(found)
@@ -222,6 +228,13 @@ def state(
         rendering.rows(
             f"{name}, version {table.version()}" + (f", as of txid {txid}" if txid is not None else ""), found
         )
+
+
+def _table(name: str) -> StateTable:
+    """A state of the lake, or a channel."""
+    lake = _lake()
+    checked_name("state", name)
+    return lake.channel(name) if name in lake.channels() else lake.state(name)
 
 
 def _key(table: StateTable, pairs: list[str]) -> dict[str, Any]:
@@ -244,13 +257,13 @@ def _key(table: StateTable, pairs: list[str]) -> dict[str, Any]:
 @app.command()
 @plainly
 def history(
-    name: Annotated[str, typer.Argument(metavar="STATE", help="A state of the lake.")],
+    name: Annotated[str, typer.Argument(metavar="STATE", help="A state of the lake, or a channel.")],
     limit: Annotated[int, typer.Option(min=1, help="The last so many commits.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Show a state's commits. Needs no Spark."""
     names = ("version", "kind", "txid", "attempt", "epoch", "slice", "rows", "time", "flow")
-    commits = _lake().state(name).history()[-limit:]
+    commits = _table(name).history()[-limit:]
     listed = [{field: getattr(commit, field) for field in names} for commit in commits]
     if as_json:
         _emit(listed)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import dagster as dg
 
 from assets.failures import told_plainly
-from assets.view import FlowView, state_key
+from assets.view import FlowView, table_key
 from ops.rendering import flat_tables
 from resources import LakeResource, SparkResource, markdown
 
@@ -40,9 +40,9 @@ def compaction_op(view: FlowView) -> dg.OpDefinition:
         columns = list(dict.fromkeys(name for row in rows for name in row))
         context.add_output_metadata({"tables": dg.MetadataValue.md(markdown.table(columns, rows))})
         for row in rows:
-            if row.get("state") in view.states:
+            if row.get("state") in view.writers:
                 numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
-                context.log_event(dg.AssetObservation(state_key(row["state"]), metadata=numbers))
+                context.log_event(dg.AssetObservation(table_key(view.writers[row["state"]]), metadata=numbers))
 
     return compact
 

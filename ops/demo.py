@@ -11,7 +11,8 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,14 +20,15 @@ from typing import Any
 
 import dagster as dg
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from ops import rendering, ui
 from pipelines import Lake
-from pipelines.catalog import FlowSettings, flow
+from pipelines.catalog import FlowSettings, FlowSpec, flow, flows
 from pipelines.catalog.flights_data import LayoutReport, lay_out
 from pipelines.errors import TrideltaError, UnknownStateError
 from pipelines.execution.report import BatchReport
+from pipelines.graph import events, nodes
 
 DAYS = 365
 
@@ -67,12 +69,17 @@ def bars() -> Iterator[Progress]:
         yield shown
 
 
-def counted(lake: Lake) -> int:
-    """Source rows that earlier runs have accounted for."""
-    try:
-        batches = lake.state("departures").commits.batches()
-    except UnknownStateError:
-        return 0
+STREAM = "flights"
+"""The stream of each flow by which its progress is shown."""
+
+
+def counted(lake: Lake, spec: FlowSpec, settings: FlowSettings) -> int:
+    """Flights that earlier runs of a flow have accounted for."""
+    topology = spec.topology(settings)
+    entrance = next(spout for spout in topology.spouts if spout.stream == STREAM)
+    behind = [node for node in topology.graph.descendants(entrance.id) if isinstance(node, nodes.PersistNode)]
+    table = lake.written_by(next(node for node in behind if not isinstance(node, nodes.LatePersistNode)))
+    batches = table.commits.batches() if table.exists() else []
     return sum(one.record.received for one in batches if one.record is not None)
 
 
@@ -107,13 +114,15 @@ def catch_up(
     from resources.progress import watching
 
     batches: list[BatchReport] = []
-    before = counted(Lake(settings.lake))
-    task = shown.add_task("rows, batch by batch", total=laid.flights, completed=min(before, laid.flights), last="")
+    lake, tasks = Lake(settings.lake), dict[str, TaskID]()
+    for spec in flows():
+        before = min(counted(lake, spec, settings), laid.flights)
+        tasks[spec.name] = shown.add_task(spec.name, total=laid.flights, completed=before, last="")
 
     def on_batch(report: BatchReport) -> None:
         batches.append(report)
-        text = f"batch {report.txid}: {report.received:,} rows in {report.seconds:.1f} s"
-        shown.update(task, advance=report.received, last=text)
+        text = f"{report.group}, batch {report.txid}: {report.received:,} rows in {report.seconds:.1f} s"
+        shown.update(tasks[report.flow], advance=report.received if report.group == STREAM else 0, last=text)
 
     with dg.DagsterInstance.get() as instance, watching(on_batch):
         result = (
@@ -168,6 +177,95 @@ def findings(settings: FlowSettings) -> None:
     accounting(lake)
 
 
+def event_findings(settings: FlowSettings, days: int) -> bool:
+    """What the event flows found, and whether pandas finds the same."""
+    lake = Lake(settings.lake)
+    alerts = lake.state("delay_alerts").scan().to_pylist()
+    shown = ("event_time", "origin", "departures", "avg_delay", "max_delay")
+    rendering.rows(
+        f"The worst of {len(alerts):,} alerts (flow `late_departures`)",
+        _worst(alerts, "avg_delay", 5, shown),
+    )
+    rendering.rows("Departures by the hour's visibility (flow `departure_weather`)", _by_visibility(lake))
+    routes = lake.state("worst_routes_of_the_day").scan().to_pylist()
+    last = max((row["date"] for row in routes), default="no day yet")
+    shown = ("origin", "dest", "departures", "avg_delay", "max_delay")
+    rendering.rows(
+        f"The worst routes of {last} (flow `worst_routes`)",
+        _worst([row for row in routes if row["date"] == last], "avg_delay", 10, shown),
+    )
+    rendering.rows("Notices of flights an hour late (flow `delay_notices`)", _notices(lake))
+    return confirmed(lake, days)
+
+
+def _worst(rows: Sequence[Mapping[str, Any]], by: str, n: int, columns: Sequence[str]) -> list[dict[str, Any]]:
+    found = [{name: row[name] for name in columns} for row in sorted(rows, key=lambda row: -row[by])[:n]]
+    return [
+        row | {"event_time": f"{row['event_time']:%Y-%m-%d %H:%M}"} if "event_time" in row else row for row in found
+    ]
+
+
+def _by_visibility(lake: Lake) -> list[dict[str, Any]]:
+    """Average delays where one sees less than a mile, up to five, and farther."""
+    import pyarrow.compute as pc
+
+    rows = lake.state("departures_with_weather").scan()
+    low, middle = pc.less(rows["visib"], 1), pc.less(rows["visib"], 5)
+    names = pc.if_else(low, "less than 1 mile", pc.if_else(middle, "1 to 5 miles", "5 miles and more"))
+    grouped = rows.append_column("visibility", names).group_by("visibility")
+    found = grouped.aggregate([("flight", "count"), ("dep_delay", "mean"), ("wind_speed", "mean")]).to_pylist()
+    return [
+        {
+            "visibility": row["visibility"],
+            "flights": row["flight_count"],
+            "avg_delay": row["dep_delay_mean"],
+            "avg_wind_mph": row["wind_speed_mean"],
+        }
+        for row in sorted(found, key=lambda row: -row["dep_delay_mean"])
+    ]
+
+
+def _notices(lake: Lake) -> list[dict[str, Any]]:
+    """By airport the flights that were an hour late, and how many of them were told."""
+    told = Counter(lake.state("long_delay_notices").scan()["origin"].to_pylist())
+    sent = Counter(
+        origin
+        for origin, id_ in zip(
+            *(
+                lake.channel("delay_notices__flights__flights").scan()[name].to_pylist()
+                for name in ("origin", events.ID)
+            ),
+            strict=True,
+        )
+        if id_ is not None
+    )
+    return [
+        {"origin": origin, "an hour late": n, "told": told[origin], "muted": n - told[origin]}
+        for origin, n in sorted(sent.items())
+    ]
+
+
+def confirmed(lake: Lake, days: int) -> bool:
+    """Compare the tables of the event flows with pandas, which computes them from the published data."""
+    from pipelines.catalog.flights_expected import compared
+
+    found = compared(lake, days)
+    rendering.rows(
+        "The same computed by pandas",
+        [
+            {
+                "table": one.table,
+                "rows": one.rows,
+                "missing": one.missing,
+                "too many": one.more,
+                "verdict": "the same" if one.agrees else "DIFFERS",
+            }
+            for one in found
+        ],
+    )
+    return all(one.agrees for one in found)
+
+
 def accounting(lake: Lake) -> None:
     """Where every row went, and where the tables are."""
     committed = lake.state("departures").scan().num_rows
@@ -185,14 +283,15 @@ def accounting(lake: Lake) -> None:
 
 
 def steps(clock: Clock, result: dg.ExecuteInProcessResult, batches: list[BatchReport]) -> None:
-    """Add the phases of the run: its steps, and of the first one the work in batches."""
+    """Add the phases of the run: by flow its batches, and what is around them; then the checks and the answers."""
     took = step_seconds(result)
-    work = sum(batch.seconds for batch in batches)
-    received = sum(batch.received for batch in batches)
-    clock.add("batches", work, f"{len(batches)} batches, {received:,} rows" if batches else "nothing new")
-    clock.add("around the batches", took["catch_up_flights"] - work, "the stream starts and ends, events to Dagster")
-    clock.add("tables are checked", took["check_flights"])
-    clock.add("answers are renewed", took["answer_flights"])
+    for spec in flows():
+        own = [batch for batch in batches if batch.flow == spec.name]
+        work, received = sum(batch.seconds for batch in own), sum(batch.received for batch in own)
+        note = f"{len(own)} batches of {work:.1f} s, {received:,} rows" if own else "nothing new"
+        clock.add(f"flow {spec.name}", took[f"catch_up_{spec.name}"], note)
+    for what, text in (("check", "tables are checked"), ("answer", "answers are renewed")):
+        clock.add(text, sum(seconds for step, seconds in took.items() if step.startswith(f"{what}_")))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -229,9 +328,13 @@ def run(settings: FlowSettings, days: int) -> int:
     steps(clock, result, batches)
     with clock.phase("the states are asked"):
         findings(settings)
+    with clock.phase("the event flows are compared with pandas"):
+        agreed = event_findings(settings, days)
     rendering.rows(f"Phases of {time.monotonic() - started:.0f} s", clock.phases)
     rendering.say(f"\nSee it all in Dagster: make ui, then http://{ui.HOST}:{ui.DEFAULT_PORT}/asset-groups/")
-    return 0
+    if not agreed:
+        print("A table of an event flow is not what pandas computes.", file=sys.stderr)
+    return 0 if agreed else 1
 
 
 if __name__ == "__main__":

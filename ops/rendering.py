@@ -86,7 +86,9 @@ def flows(listed: Iterable[Mapping[str, Any]]) -> None:
             "queries": ", ".join(one["queries"]),
         }
         for one in listed
-        for state, txid in one["states"].items()
+        for state, txid in (
+            one["states"] | {f"{name} (channel)": txid for name, txid in one["channels"].items()}
+        ).items()
     ]
     for before, after in zip(lines[-2::-1], lines[:0:-1], strict=False):
         if before["flow"] == after["flow"]:

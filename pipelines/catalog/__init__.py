@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pipelines.catalog.flights import FLIGHTS
+from pipelines.catalog.flights_flows import FLIGHTS_FLOWS
 from pipelines.catalog.flow import DailySlices, FlowSettings, FlowSpec, QueryAsset, Ranking
 from pipelines.errors import UnknownFlowError
 
-FLOWS: tuple[FlowSpec, ...] = (FLIGHTS,)
+FLOWS: tuple[FlowSpec, ...] = (FLIGHTS, *FLIGHTS_FLOWS)
 
 
 def flows() -> tuple[FlowSpec, ...]:

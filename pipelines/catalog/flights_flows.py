@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pipelines.catalog.flights import AIRPORTS
 from pipelines.catalog.flights_data import FLIGHTS_SCHEMA, WEATHER_SCHEMA
-from pipelines.catalog.flow import FlowSettings, FlowSpec
+from pipelines.catalog.flow import FlowSettings, FlowSpec, QueryAsset, Ranking
 from pipelines.flowmix import Average, Count, Flow, FlowStream, Max, Policy
-from pipelines.quality import drop
+from pipelines.quality import drop, fail, warn
 from pipelines.sources import JsonFiles
 
 # A batch of a window query costs about a second and a half beside its rows, so a year's is a quarter of it.
@@ -129,6 +129,21 @@ LATE_DEPARTURES = FlowSpec(
     "late_departures",
     "Alerts: an airport whose last 100 departures were 45 minutes late on average, looked at every 25 departures.",
     build=late_departures,
+    queries=(
+        QueryAsset(
+            "worst_alerts",
+            "The ten alerts with the longest average delay.",
+            reads=("delay_alerts",),
+            ranking=Ranking("avg_delay", rows=10),
+        ),
+    ),
+    suites={
+        "delay_alerts": (
+            fail("column_values_to_be_in_set", column="origin", value_set=list(AIRPORTS)),
+            fail("column_values_to_be_between", column="departures", min_value=25, max_value=100),
+            fail("column_values_to_be_between", column="avg_delay", min_value=45),
+        ),
+    },
     owners=OWNERS,
     tags=TAGS,
 )
@@ -136,6 +151,12 @@ DEPARTURE_WEATHER = FlowSpec(
     "departure_weather",
     "Every departure joined with the weather that its airport reported for the hour.",
     build=departure_weather,
+    suites={
+        "departures_with_weather": (
+            fail("compound_columns_to_be_unique", column_list=["date", "origin", "carrier", "flight", "sched_dep_time"]),
+            warn("column_values_to_not_be_null", column="temp", mostly=0.99),
+        ),
+    },
     owners=OWNERS,
     tags=TAGS,
 )
@@ -143,6 +164,20 @@ WORST_ROUTES = FlowSpec(
     "worst_routes",
     "The ten routes of each day with the longest average departure delay.",
     build=worst_routes,
+    queries=(
+        QueryAsset(
+            "worst_route_days",
+            "The ten days on which a route was latest.",
+            reads=("worst_routes_of_the_day",),
+            ranking=Ranking("avg_delay", rows=10),
+        ),
+    ),
+    suites={
+        "worst_routes_of_the_day": (
+            fail("compound_columns_to_be_unique", column_list=["date", "origin", "dest"]),
+            fail("column_values_to_be_between", column="departures", min_value=3),
+        ),
+    },
     owners=OWNERS,
     tags=TAGS,
 )
@@ -150,6 +185,12 @@ DELAY_NOTICES = FlowSpec(
     "delay_notices",
     "A notice of each flight an hour late; an airport that sends ten within an hour is muted for two.",
     build=delay_notices,
+    suites={
+        "long_delay_notices": (
+            fail("column_values_to_be_unique", column="event_id"),
+            fail("column_values_to_be_between", column="dep_delay", min_value=60),
+        ),
+    },
     owners=OWNERS,
     tags=TAGS,
 )

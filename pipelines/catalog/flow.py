@@ -13,6 +13,7 @@ from pipelines.errors import DefinitionError
 from pipelines.flowmix import Flow
 from pipelines.flowmix.compile import as_topology
 from pipelines.graph.fields import checked_name
+from pipelines.graph.nodes import ChannelNode
 from pipelines.quality import Check
 from pipelines.trident import TridentTopology
 
@@ -149,7 +150,7 @@ class FlowSpec:
             DefinitionError: if the topology does not fit what the catalog says of it.
         """
         made = as_topology(self.build(settings or FlowSettings.from_environment()))
-        states = {node.state.name for node in made.persists}
+        states = {node.state.name for node in made.persists if not isinstance(node, ChannelNode)}
         if made.name != self.name:
             raise DefinitionError(f'flow "{self.name}" builds a topology named "{made.name}"; give both one name')
         asked = [(f'query asset "{one.name}"', name) for one in self.queries for name in one.reads]

@@ -10,7 +10,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets import FlowView, flow_assets
+from assets import FlowView, assets_of, flow_assets
 from ops.catch_up import catch_up_job
 from ops.slices import slices_job
 from pipelines.catalog import DailySlices, FlowSettings, FlowSpec, QueryAsset, Ranking
@@ -97,7 +97,7 @@ def defs(view: FlowView, settings: FlowSettings) -> dg.Definitions:
     """The definitions of the small flow alone."""
     made = flow_assets(view)
     return dg.Definitions(
-        assets=made.assets,
+        assets=assets_of([made]),
         asset_checks=made.suites,
         jobs=[catch_up_job([view]), slices_job(made)],
         resources={

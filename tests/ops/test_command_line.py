@@ -20,10 +20,14 @@ pytestmark = pytest.mark.usefixtures("home")
 def test_list_names_flows_states_and_queries() -> None:
     done = runner.invoke(app, ["list", "--json"])
     assert done.exit_code == 0
-    (flights,) = json.loads(done.stdout)
-    assert flights["flow"] == "flights"
+    listed = {one["flow"]: one for one in json.loads(done.stdout)}
+    flights = listed["flights"]
     assert flights["states"]["carrier_delay"] is None
     assert flights["queries"] == ["delays", "route"]
+    assert flights["channels"] == {}
+    notices = listed["delay_notices"]
+    assert notices["states"] == {"late_delay_notices_flights": None, "long_delay_notices": None}
+    assert notices["channels"] == {"delay_notices__flights__flights": None}
     assert "not run yet" in runner.invoke(app, ["list"]).stdout
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets import FlowView, flow_assets
+from assets import FlowView, assets_of, flow_assets
 from assets.sources import observation
 from ops.catch_up import catch_up_job
 from ops.schedules import catch_up_schedule, slices_schedule
@@ -57,7 +57,7 @@ def test_slices_of_yesterday(flights: FlowView, now: datetime, day: str | None) 
     made = flow_assets(flights)
     job = slices_job(made)
     schedule = slices_schedule(flights, job)
-    defs = dg.Definitions(assets=made.assets, jobs=[job], schedules=[schedule], resources={})
+    defs = dg.Definitions(assets=assets_of([made]), jobs=[job], schedules=[schedule], resources={})
     assert defs is not None
     with dg.build_schedule_context(scheduled_execution_time=now) as context:
         said = schedule(context)
