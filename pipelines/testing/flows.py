@@ -62,7 +62,7 @@ def run_flow(
     if not getattr(flow, "built", False):  # nor if the last stream is given
         raise FlowError(flow.name, "the flow is not built", hint="end its definition with .build()")
     if engine == "reference":
-        return FlowReference(flow, clock, spark).run(script)
+        return _shown(flow, FlowReference(flow, clock, spark).run(script))
     if (clock or flow.clock) != "event":
         raise FlowError(
             flow.name, f'engine "{engine}" of the test kit runs in event time only', hint='use engine="reference"'
@@ -73,18 +73,26 @@ def run_flow(
 
 
 def _shown(flow: Flow, results: dict[str, list[Event]]) -> dict[str, list[Event]]:
-    """Results with one value where a field that a join made an array holds one: as the windows make them."""
+    """Results in the one form of all engines.
+
+    A field that a join made an array shows one value where it holds one; an absent field of a collected event, or of any
+    other struct, is not there.
+    """
     for stream in flow.streams.values():
         for index, operation in enumerate(stream.operations):
             name = operation.table if isinstance(operation, Persist) else stream.name
             if isinstance(operation, Output | Persist):
                 fields = several_fields(flow, stream, index)
-                results[name] = [event.with_fields(_unwrapped(event, fields)) for event in results[name]]
+                results[name] = [
+                    event.with_fields({field: _value(value, field in fields) for field, value in event.items()})
+                    for event in results[name]
+                ]
     return results
 
 
-def _unwrapped(event: Event, fields: frozenset[str]) -> dict[str, Any]:
-    return {
-        name: value[0] if name in fields and isinstance(value, list) and len(value) == 1 else value
-        for name, value in event.items()
-    }
+def _value(value: Any, several: bool = False) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _value(one) for name, one in value.items() if one is not None}
+    if isinstance(value, list | tuple):
+        return _value(value[0]) if several and len(value) == 1 else [_value(one) for one in value]
+    return value

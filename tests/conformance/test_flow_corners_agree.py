@@ -1,0 +1,113 @@
+"""Corners of flows on Spark as a bounded run: the answers are those of the reference engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipelines.flowmix import Count, Event, Flow, Policy, WindowAggregator, eq, gt, has_not, or_, python
+from pipelines.testing import TICK, run_flow
+
+C, T = Policy.count, Policy.time
+
+
+def at(milliseconds: int, **fields: Any) -> dict[str, Any]:
+    return {"timestamp": milliseconds, **fields}
+
+
+def split_by_every_kind_of_criteria() -> tuple[Flow, Any]:
+    odd = python(lambda event: event["v"] % 2 == 1)
+    flow = (
+        Flow("splits")
+        .stream("s", "v bigint").split(default=gt("v", 2), paths={"a": odd, "b": "v > 0"}, all="c").output()
+        .stream("a").output()
+        .stream("b").output()
+        .stream("c").persist("kept")
+        .build()
+    )  # fmt: skip
+    return flow, {"s": [at(n * 10, v=n) for n in range(5)]}
+
+
+def join_of_an_event_with_itself() -> tuple[Flow, Any]:
+    flow = (
+        Flow("diamond")
+        .stream("s", "v bigint, tag string").split(all=["l", "r"])
+        .stream("l").each(lambda e: {**e, "tag": "l"}, "v bigint, tag string").to("j")
+        .stream("r").to("j")
+        .stream("j").join("l", "r", C(1)).output()
+        .build()
+    )  # fmt: skip
+    return flow, {"s": [at(0, v=1), at(0, v=2, tag="l"), at(1, v=3, tag="r")]}
+
+
+def collected_events_and_keys_of_several_values() -> tuple[Flow, Any]:
+    flow = (
+        Flow("collects").stream("s", "many array<string>, v bigint").partition("many")
+        .collect(trigger=C(2), evict=C(3)).output().build()
+    )  # fmt: skip
+    many = [["a", "b"], ["b", "a"], "a", None, ["a"]]
+    events = [{"many": many[n % 5], **({"v": n} if n % 3 else {})} for n in range(15)]
+    return flow, {"s": [at(n, **{k: v for k, v in event.items() if v is not None}) for n, event in enumerate(events)]}
+
+
+def several_of_one_and_criteria_on_lists() -> tuple[Flow, Any]:
+    def repeat(event: Event) -> Any:
+        return [event, {"k": "x", "many": event["v"]}] if event["v"] % 2 else None
+
+    flow = (
+        Flow("lists").stream("s", "k string, v bigint")
+        .each(repeat, "k string, v bigint, many array<bigint>")
+        .filter(or_(gt("many", 2), eq("k", 5), has_not("many"))).sort("v desc", "k", tumbling=C(2)).output().build()
+    )  # fmt: skip
+    return flow, {"s": [at(n * 10, k=str(n), v=n) for n in range(8)]}
+
+
+class Spread(WindowAggregator):
+    outputs = "least bigint, largest bigint"
+
+    def __init__(self) -> None:
+        self.values: list[int] = []
+
+    def added(self, event: Event) -> None:
+        self.values.append(event["v"])
+
+    def evicted(self, event: Event) -> None:
+        self.values.remove(event["v"])
+
+    def aggregate(self) -> dict[str, int]:
+        return {"least": min(self.values), "largest": max(self.values)} if self.values else {}
+
+
+def own_aggregator_then_ticks() -> tuple[Flow, Any]:
+    flow = (
+        Flow("ticks").stream("s", "k string, v bigint").partition("k")
+        .aggregate(Spread(), trigger=T(2), evict=T(3)).to("t")
+        .stream("t").aggregate(Count(), trigger=T(3), evict=C(5)).output().build()
+    )  # fmt: skip
+    script = [{"k": "a", "v": 3}, TICK, {"k": "b", "v": 9}, TICK, TICK, {"k": "a", "v": 1}, *[TICK] * 6]
+    return flow, {"s": script}
+
+
+CASES = [
+    split_by_every_kind_of_criteria,
+    join_of_an_event_with_itself,
+    collected_events_and_keys_of_several_values,
+    several_of_one_and_criteria_on_lists,
+    own_aggregator_then_ticks,
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_the_bounded_run_agrees(spark: SparkSession, case: Any) -> None:
+    flow, script = case()
+
+    def shown(engine: Any) -> Any:
+        found = run_flow(flow, script, engine=engine, spark=spark)
+        return {name: [(e.id, e.timestamp, dict(e)) for e in events] for name, events in found.items()}
+
+    wanted = shown("reference")
+    assert any(wanted.values())
+    assert shown("batch") == wanted
