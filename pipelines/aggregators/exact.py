@@ -35,23 +35,25 @@ class ExactSum:
         if kind is int:
             self.whole += sign * value
         elif kind is float:
-            self._add_float(value, sign)
+            self.add_float(value, sign)
         elif isinstance(value, Decimal):
             self.decimals += sign
             self.fraction = _DECIMALS.add(self.fraction, sign * value) if self.decimals else Decimal(0)
         else:
             self.add(int(value) if isinstance(value, int) else float(value), sign)
 
-    def _add_float(self, value: float, sign: int) -> None:
+    def add_float(self, value: float, sign: int) -> None:
+        """Add a float, or with sign -1 take it out again."""
         self.floats += sign
-        if not math.isfinite(value):
+        if value - value != 0.0:
             self.special["nan" if value != value else str(value)] += sign
         elif not self.floats:
             self.parts.clear()
         else:
-            self.parts.append(sign * value)
-            if len(self.parts) > _PENDING:
-                self.parts = _shortened(self.parts)
+            parts = self.parts
+            parts.append(sign * value)
+            if len(parts) > _PENDING:
+                self.parts = _shortened(parts)
 
     @property
     def value(self) -> Any:

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipelines.aggregators.base import ColumnAggregator
-from pipelines.aggregators.ordering import OrderKey, order_key
+from pipelines.aggregators.ordering import order_key
 from pipelines.aggregators.values import OfField
 from pipelines.aggregators.window import EventAggregator, Types, element_type
 
@@ -85,6 +85,9 @@ class Max(Min):
         return f"max({column})"
 
 
+_COMPARED = (int, float, str)
+
+
 class Extreme(OfField):
     """The least or greatest value of a window whose oldest values leave first.
 
@@ -96,31 +99,53 @@ class Extreme(OfField):
 
     def __init__(self, field: str, *, greatest: bool) -> None:
         self._greatest = greatest
-        self._rivals: deque[tuple[OrderKey, Any]] = deque()
+        self._rivals: deque[Any] = deque()
+        # The type of all rivals where Python compares them as `order_key` does, else None.
+        self._kind: type | None = None
         super().__init__("Max" if greatest else "Min", field)
 
     def add(self, value: Any) -> None:
-        rivals, key = self._rivals, order_key(value)
+        rivals, kind = self._rivals, type(value)
+        if not rivals:
+            self._kind = kind if kind in _COMPARED else None
+        if kind is not self._kind or value != value:
+            self._add_any(value)
+            return
         if self._greatest:
-            while rivals and rivals[-1][0] < key:
+            while rivals and rivals[-1] < value:
                 rivals.pop()
         else:
-            while rivals and key < rivals[-1][0]:
+            while rivals and value < rivals[-1]:
                 rivals.pop()
-        rivals.append((key, value))
+        rivals.append(value)
+
+    def _add_any(self, value: Any) -> None:
+        rivals, key = self._rivals, order_key(value)
+        self._kind = None
+        if self._greatest:
+            while rivals and order_key(rivals[-1]) < key:
+                rivals.pop()
+        else:
+            while rivals and key < order_key(rivals[-1]):
+                rivals.pop()
+        rivals.append(value)
 
     def remove(self, value: Any) -> None:
-        if self._rivals and self._rivals[0][0] == order_key(value):
-            self._rivals.popleft()
+        rivals = self._rivals
+        if not rivals:
+            return
+        plain = type(value) is self._kind
+        if rivals[0] == value if plain else order_key(rivals[0]) == order_key(value):
+            rivals.popleft()
 
     def clear(self) -> None:
         self._rivals.clear()
 
     def aggregate(self) -> Any:
-        return self._rivals[0][1] if self._rivals else None
+        return self._rivals[0] if self._rivals else None
 
     def save(self) -> Any:
-        return [value for _, value in self._rivals]
+        return list(self._rivals)
 
     def restore(self, state: Any) -> None:
-        self._rivals = deque((order_key(value), value) for value in state)
+        self._rivals, self._kind = deque(state), None

@@ -109,6 +109,15 @@ class FirstN(Aggregator, EventAggregator):
         there.sort(key=lambda row: (is_nan(row[at]), 0 if is_nan(row[at]) else row[at]), reverse=self.reverse)
         return (there + [row for row in tuples if row[at] is None])[: self.n]
 
+    def __repr__(self) -> str:
+        given = {
+            "sort_field": self.sort_field,
+            "reverse": self.reverse or None,
+            "field": self.values_field,
+            "output": self.output,
+        }
+        return f"FirstN({self.n}, {', '.join(f'{k}={v!r}' for k, v in given.items() if v is not None)})"
+
     def __str__(self) -> str:
         by = "" if self.sort_field is None else f" by {self.sort_field}"
         return f"FirstN {self.n}{by}"

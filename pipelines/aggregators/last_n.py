@@ -50,5 +50,20 @@ class LastN(EventAggregator):
     def check(self) -> None:
         check_ends("LastN", self.values_field)
 
+    def __repr__(self) -> str:
+        given = {
+            "sort_field": self.sort_field,
+            "reverse": self.reverse or None,
+            "field": self.values_field,
+            "output": self.output,
+        }
+        return f"LastN({self.n}, {', '.join(f'{k}={v!r}' for k, v in given.items() if v is not None)})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((LastN, repr(self)))
+
     def __str__(self) -> str:
         return f"LastN {self.n}"

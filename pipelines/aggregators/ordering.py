@@ -9,6 +9,9 @@ from typing import Any
 
 OrderKey = tuple[str, Any]
 
+SEVERAL = (list, tuple, set, frozenset)
+"""What several values of a field come as."""
+
 
 def order_key(value: Any) -> OrderKey:
     """What to sort by: the type's name, then the value. Equal keys are equal values; a key is hashable.

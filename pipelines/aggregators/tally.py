@@ -31,7 +31,7 @@ class Tally(Accumulator):
 
     def added(self, event: Mapping[str, Any]) -> None:
         for values in self._values(event):
-            key = tuple(map(order_key, values))
+            key = tuple(map(_identity, values))
             found = self._counts.get(key)
             if found is None:
                 self._counts[key] = [values, 1]
@@ -40,7 +40,7 @@ class Tally(Accumulator):
 
     def evicted(self, event: Mapping[str, Any]) -> None:
         for values in self._values(event):
-            key = tuple(map(order_key, values))
+            key = tuple(map(_identity, values))
             found = self._counts[key]
             found[1] -= 1
             if not found[1]:
@@ -52,11 +52,20 @@ class Tally(Accumulator):
     def aggregate(self) -> Any:
         if self._output is None:
             return len(self._counts)
-        counts = [self._counts[key] for key in sorted(self._counts)]
+        counts = sorted(self._counts.values(), key=lambda found: tuple(map(order_key, found[0])))
         return Rows({**dict(zip(self.fields, values, strict=True)), self._output: count} for values, count in counts)
 
     def save(self) -> Any:
         return [[list(values), count] for values, count in self._counts.values()]
 
     def restore(self, state: Any) -> None:
-        self._counts = {tuple(map(order_key, values)): [tuple(values), count] for values, count in state}
+        self._counts = {tuple(map(_identity, values)): [tuple(values), count] for values, count in state}
+
+
+def _identity(value: Any) -> Any:
+    """What is equal where `order_key` is: the value itself where that holds for it."""
+    kind = type(value)
+    if kind is str or kind is int:
+        return value
+    name, inside = order_key(value)
+    return inside if name == "number" else (name, inside)

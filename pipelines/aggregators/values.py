@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from pipelines.aggregators.exact import ExactSum
-from pipelines.aggregators.ordering import values_of
+from pipelines.aggregators.ordering import SEVERAL
 from pipelines.aggregators.window import Accumulator, number
 
 
@@ -22,11 +22,19 @@ class OfField(Accumulator):
         self.clear()
 
     def added(self, event: Mapping[str, Any]) -> None:
-        for value in values_of(event.get(self._field)):
+        value = event.get(self._field)
+        if isinstance(value, SEVERAL):
+            for one in value:
+                self.add(one)
+        elif value is not None:
             self.add(value)
 
     def evicted(self, event: Mapping[str, Any]) -> None:
-        for value in values_of(event.get(self._field)):
+        value = event.get(self._field)
+        if isinstance(value, SEVERAL):
+            for one in value:
+                self.remove(one)
+        elif value is not None:
             self.remove(value)
 
     @abstractmethod
@@ -46,12 +54,28 @@ class Total(OfField):
         super().__init__(name, field)
 
     def added(self, event: Mapping[str, Any]) -> None:
-        value = event.get(self._field)
-        if type(value) is int:
+        value: Any = event.get(self._field)
+        kind = type(value)
+        if kind is int:
             self.total.whole += value
+            self.count += 1
+        elif kind is float:
+            self.total.add_float(value, 1)
             self.count += 1
         elif value is not None:
             super().added(event)
+
+    def evicted(self, event: Mapping[str, Any]) -> None:
+        value: Any = event.get(self._field)
+        kind = type(value)
+        if kind is int:
+            self.total.whole -= value
+            self.count -= 1
+        elif kind is float:
+            self.total.add_float(value, -1)
+            self.count -= 1
+        elif value is not None:
+            super().evicted(event)
 
     def add(self, value: Any) -> None:
         self.total.add(number(self._name, self._field, value))

@@ -184,6 +184,9 @@ class WindowAggregator(EventAggregator):
     def __str__(self) -> str:
         return type(self).__name__
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
 
 class _Own(Accumulator):
     """A user's aggregator at work."""

@@ -32,9 +32,11 @@ class AggregateBuffer(Window):
         "_added",
         "_age",
         "_at",
+        "_by_count",
         "_chain",
         "_clear",
         "_every_tick",
+        "_evicted",
         "_fields",
         "_fires",
         "_group",
@@ -54,8 +56,10 @@ class AggregateBuffer(Window):
         self._chain: list[Accumulator] = [one.accumulator() for one in operation.aggregators]
         self._names = [one.named for one in operation.aggregators]
         self._added = [one.added for one in self._chain]
+        self._evicted = [one.evicted for one in self._chain]
         self._fields = needed_fields(self._chain)
         self._trigger, self._clear = trigger, operation.clear_on_trigger
+        self._by_count = int(trigger.threshold) if trigger.kind == COUNT else 0
         self._age = evict.milliseconds if evict.kind == TIME else None
         self._keep = keeps_last(evict)
         # A threshold of 0 is never reached, but for one case of the original (rules 5.1.4).
@@ -89,9 +93,9 @@ class AggregateBuffer(Window):
         for added in self._added:
             added(event)
         self._written = now
-        if self._trigger.kind == COUNT:
+        if self._by_count:
             self._ticks += 1
-            if self._ticks == self._trigger.threshold:
+            if self._ticks == self._by_count:
                 return self._fire(now)
         return NOTHING
 
@@ -108,8 +112,8 @@ class AggregateBuffer(Window):
 
     def _evict_oldest(self) -> None:
         oldest = self._items.popleft()  # type: ignore[union-attr]
-        for one in self._chain:
-            one.evicted(oldest)
+        for evicted in self._evicted:
+            evicted(oldest)
 
     def advance(self, now: int) -> Sequence[Fired]:
         last = min(now, self._written + self._lifetime - 1) // SECOND
@@ -138,7 +142,7 @@ class AggregateBuffer(Window):
         """Emit, and clear if asked to (rules 5.1.3)."""
         made = []
         for fields in rows_of([one.aggregate() for one in self._chain], self._names):
-            made.append(self.made({**(self._group or {}), **fields}, now, self._fires))
+            made.append(self.made({**self._group, **fields} if self._group else fields, now, self._fires))
             self._fires += 1
         if self._clear:
             self._empty()
@@ -167,7 +171,8 @@ class AggregateBuffer(Window):
         if (tick := self._next_fire()) is not None:
             found = min(found, tick * SECOND)
         if self._times:
-            found = min(found, tick_of_age(self._times[0], self._age or 0))
+            # Sooner there is no need: whoever looks at the window drops the old ones first.
+            found = min(found, tick_of_age(self._times[-1], self._age or 0))
         return found
 
     def expired(self, now: int) -> bool:
@@ -223,6 +228,8 @@ def rows_of(values: Sequence[Any], names: Sequence[str]) -> list[dict[str, Any]]
 
     An empty list makes no result; beside other aggregators its fields are left out.
     """
+    if not any(type(value) is Rows for value in values):
+        return [dict(zip(names, values, strict=True))]
     alone = len(values) == 1
     lists = []
     for value, name in zip(values, names, strict=True):

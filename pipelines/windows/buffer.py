@@ -76,7 +76,7 @@ class Window(ABC):
 
     @abstractmethod
     def due(self) -> int | None:
-        """The earliest clock at which `advance` does anything or the window has expired; None: never."""
+        """The earliest clock at which `advance` emits or empties the window, or the window has expired; None: never."""
 
     @abstractmethod
     def expired(self, now: int) -> bool:

@@ -22,7 +22,10 @@ class Event(dict[str, Any]):
     __slots__ = ("id", "stream", "timestamp")
 
     def __init__(self, fields: Mapping[str, Any], id: str, timestamp: int, stream: str = "") -> None:
-        super().__init__((name, value) for name, value in fields.items() if value is not None)
+        super().__init__(fields)
+        if None in self.values():
+            for name in [name for name, value in self.items() if value is None]:
+                del self[name]
         self.id, self.timestamp, self.stream = id, timestamp, stream
 
     def with_fields(self, fields: Mapping[str, Any]) -> Event:

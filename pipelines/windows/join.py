@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from pipelines.aggregators.ordering import distinct, values_of
 from pipelines.errors import FlowError
@@ -22,6 +22,9 @@ from pipelines.windows.buffer import (
 from pipelines.windows.event import Event
 from pipelines.windows.operations import JoinWindow, keeps_last
 from pipelines.windows.policy import TIME
+
+_EMPTY_FOR: Final = 10_000
+"""How long a key without left events is kept, in ms: making its window anew for each right event costs more."""
 
 
 class JoinBuffer(Window):
@@ -74,13 +77,13 @@ class JoinBuffer(Window):
 
     def _due(self) -> int:
         if not self._lefts:
-            return self._written
-        found = FAR if self._age is None else tick_of_age(self._lefts[0][1], self._age)
+            return self._written + _EMPTY_FOR
+        found = FAR if self._age is None else tick_of_age(self._lefts[-1][1], self._age)
         return found if self._lifetime is None else min(found, self._written + self._lifetime)
 
     def expired(self, now: int) -> bool:
         if not self._lefts:
-            return True
+            return now - self._written >= _EMPTY_FOR
         return self._lifetime is not None and now - self._written >= self._lifetime
 
     def save(self) -> dict[str, Any]:

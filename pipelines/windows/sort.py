@@ -190,7 +190,7 @@ class SortBuffer(Window):
         if self._kept and (tick := self._next_fire()) is not None:
             found = min(found, tick * SECOND)
         if self._age is not None and self._kept:
-            found = min(found, tick_of_age(min(one.clock for one in self._kept), self._age))
+            found = min(found, tick_of_age(self._written, self._age))
         return found
 
     def expired(self, now: int) -> bool:

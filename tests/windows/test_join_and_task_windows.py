@@ -59,9 +59,11 @@ def test_join_forgets_keys_whose_events_are_too_old() -> None:
     windows = KeyedWindows(JoinWindow("l", "r", TIME(2)), context("k"))
     events, _ = items([left(1, k="a"), right(k="b", m=1)])
     windows.feed(events, 1000)
-    assert len(windows) == 1
+    assert len(windows) == 2
     assert windows.due() == 2000
     windows.feed([], 2000)
+    assert windows.save()["windows"][0][1]["lefts"] == []
+    windows.feed([], 10_000)
     assert len(windows) == 0
 
 

@@ -96,7 +96,7 @@ floats = st.none() | st.floats(-1e6, 1e6).map(lambda x: x + 0.0) | st.sampled_fr
 thresholds = st.integers(1, 7)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(batches(ints), thresholds, thresholds, st.booleans(), st.sampled_from([1, 1000, 10**9]), st.integers(0, 40))
 @pytest.mark.parametrize("partition", [("k",), ("k", "j"), ()])
 def test_ints(
@@ -106,7 +106,7 @@ def test_ints(
     check(operation, rows, cut, pa.int64(), partition)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(batches(floats), thresholds, thresholds, st.booleans(), st.integers(0, 40))
 def test_floats(rows: list[Row], trigger: int, evict: int, clear: bool, cut: int) -> None:
     operation = AggregateWindow(CHAIN, Policy.count(trigger), Policy.count(evict), clear)
