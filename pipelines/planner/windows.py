@@ -17,6 +17,7 @@ from pipelines.planner.step import ORDER, TASK, Step, column, struct
 from pipelines.sources.events import milliseconds
 from pipelines.windows.bucket import BucketMaker
 from pipelines.windows.processor import BUCKET, PACKED, Pack, bounded, processor, unpack
+from pipelines.windows.vectorised import fits
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -31,7 +32,9 @@ def windowed(step: Step) -> DataFrame:
     """A stateful operation's results, and its words about the clock, as rows of the node's fields."""
     node, frame = step.node, step.frame
     schema = _result_schema(node, frame)
-    make = BucketMaker(node.operation, node.context, node.edges, to_arrow_schema(schema, timezone="UTC"))
+    results, taken = (to_arrow_schema(one, timezone="UTC") for one in (schema, frame.schema))
+    in_arrays = fits(node.operation, node.context, taken)
+    make = BucketMaker(node.operation, node.context, node.edges, results, in_arrays=in_arrays)
     packed = _bucketed(node, frame).mapInArrow(Pack(BUCKETS), PACKED).groupBy(BUCKET)
     if frame.isStreaming:
         found = packed.transformWithStateInPandas(processor(make), PACKED, "append", "none")

@@ -13,6 +13,8 @@ from pipelines.graph import events
 from pipelines.windows.blob import dumps, loads
 from pipelines.windows.event import Event
 from pipelines.windows.keyed import KeyedWindows
+from pipelines.windows.signature import signature
+from pipelines.windows.vectorised import CountWindows
 
 NEVER = -(2**62)
 """The clock before anything is known."""
@@ -57,6 +59,7 @@ class BucketMaker:
         edges: the origins whose clocks it waits for.
         schema: the Arrow schema of its results, the event's columns included.
         origin: what its words about the clock say for their origin.
+        in_arrays: whether `CountWindows` can do it.
     """
 
     operation: Any
@@ -64,18 +67,24 @@ class BucketMaker:
     edges: tuple[str, ...]
     schema: pa.Schema
     origin: str = ""
+    in_arrays: bool = False
 
     def __call__(self) -> Bucket:
-        return Bucket(self)
+        return ArrayBucket(self) if self.in_arrays else Bucket(self)
 
 
 class Bucket:
     """The windows of one bucket for the length of one batch."""
 
     def __init__(self, plan: BucketMaker) -> None:
-        self._plan, self._windows = plan, KeyedWindows(plan.operation, plan.context)
+        self._plan = plan
+        self.signature = signature(plan.operation, plan.context.partition, type(self).__name__)
+        self._make()
         self.clocks = Clocks()
         self._now = self._floor = NEVER
+
+    def _make(self) -> None:
+        self._windows = KeyedWindows(self._plan.operation, self._plan.context)
 
     def starts(self, rows: pa.Table, clocks: Clocks, *, bounded: bool = False) -> bool:
         """Take in a batch's rows; false if they wake no window, so that its state need not be read.
@@ -114,6 +123,45 @@ class Bucket:
         if number or self._now == NEVER:
             return self._plan.schema.empty_table()
         return clock_row(self._plan.schema, self._now, self._plan.origin)
+
+
+class ArrayBucket(Bucket):
+    """A bucket whose windows work on all keys at once, in arrays (`CountWindows`)."""
+
+    def _make(self) -> None:
+        self._arrays = CountWindows(self._plan.operation, self._plan.context, self._plan.schema)
+        self._pending: pa.Table | None = None
+
+    def restore(self, state: bytes | None) -> None:
+        if state:
+            size = int.from_bytes(state[:8], "big")
+            self._arrays.restore(state[8 : 8 + size])
+            rest = state[8 + size :]
+            self._pending = pa.ipc.open_stream(rest).read_all() if rest else None
+
+    def save(self) -> bytes:
+        windows, rest = self._arrays.save(), b""
+        if self._pending is not None and self._pending.num_rows:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, self._pending.schema) as writer:
+                writer.write_table(self._pending)
+            rest = sink.getvalue().to_pybytes()
+        return len(windows).to_bytes(8, "big") + windows + rest
+
+    def run(self, number: int) -> pa.Table:
+        rows = self._rows if self._pending is None else pa.concat_tables([self._pending, self._rows])
+        if self._floor > NEVER:
+            at = rows.schema.get_field_index(events.CLOCK)
+            rows = rows.set_column(at, rows.schema.field(at), pc.max_element_wise(rows[events.CLOCK], self._floor))
+        in_time = pc.less_equal(rows[events.CLOCK], self._now)
+        self._pending = rows.filter(pc.invert(in_time))
+        by = [*self._plan.context.partition, events.CLOCK, events.ORDER]
+        rows = rows.filter(in_time).sort_by([(name, "ascending") for name in by])
+        found = self._arrays.run(rows)
+        self._arrays.forget(self._now)
+        wanted = [self._arrays.due(), pc.min(self._pending[events.CLOCK]).as_py()]
+        self.clocks.due = min((one for one in wanted if one is not None), default=None)
+        return pa.concat_tables([found.select(self._plan.schema.names), self.passed(number)])
 
 
 def clock_row(schema: pa.Schema, clock: int, origin: str) -> pa.Table:

@@ -94,9 +94,12 @@ def processor(make: Callable[[], Bucket]) -> Any:
             bucket, number = make(), int(key[0])
             changed = bucket.starts(table, clocks)
             if changed:
-                bucket.restore(bytes(self._windows.get()[0]) if self._windows.exists() else None)
+                kept = bytes(self._windows.get()[0]) if self._windows.exists() else b""
+                # Windows of an operation that has been changed since start anew.
+                own = kept.startswith(bucket.signature)
+                bucket.restore(kept[len(bucket.signature) :] if own else None)
                 out = bucket.run(number)
-                self._windows.update((bucket.save(),))
+                self._windows.update((bucket.signature + bucket.save(),))
             else:
                 out = bucket.passed(number)
             self._clocks.update((json.dumps(bucket.clocks.to_json()),))

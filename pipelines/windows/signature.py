@@ -1,0 +1,40 @@
+"""What a stateful operation is, in a few bytes: windows that another operation has made are not taken for its own."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+# Raised when what a window keeps changes its meaning: then windows of an older release start anew.
+RELEASE = 1
+SIZE = 16
+
+
+def signature(operation: Any, partition: tuple[str, ...], form: str) -> bytes:
+    """Sixteen bytes that change with the operation, its key, and the form in which its windows are kept.
+
+    Args:
+        operation: one of `pipelines.windows.operations`.
+        partition: the fields of the key.
+        form: the class that keeps the windows.
+    """
+    text = f"{RELEASE}|{form}|{partition}|{_shown(operation)}"
+    return hashlib.blake2b(text.encode(), digest_size=SIZE).digest()
+
+
+def _shown(value: Any) -> str:
+    """A value's own data, without addresses: equal in every process."""
+    if is_dataclass(value) and not isinstance(value, type):
+        inside = ", ".join(f"{field.name}={_shown(getattr(value, field.name))}" for field in fields(value))
+        return f"{type(value).__qualname__}({inside})"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key!r}: {_shown(one)}' for key, one in sorted(value.items()))}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_shown, value))}]"
+    if isinstance(value, type) or (isinstance(value, Callable) and hasattr(value, "__qualname__")):  # type: ignore[arg-type]
+        return f"{value.__module__}.{value.__qualname__}"
+    if hasattr(value, "__dict__"):
+        return f"{type(value).__module__}.{type(value).__qualname__}{_shown(vars(value))}"
+    return repr(value)

@@ -1,0 +1,41 @@
+"""The signature by which windows are told from those of another operation."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from pipelines.aggregators import Count, Sum
+from pipelines.windows.operations import AggregateWindow, SwitchWindow
+from pipelines.windows.policy import Policy
+from pipelines.windows.signature import signature
+
+
+def aggregate(trigger: int = 3, field: str = "v") -> AggregateWindow:
+    return AggregateWindow((Sum(field, "sum"), Count(output="n")), Policy.count(trigger), Policy.count(5))
+
+
+def test_the_same_operation_has_one_signature() -> None:
+    assert signature(aggregate(), ("k",), "Bucket") == signature(aggregate(), ("k",), "Bucket")
+
+
+def test_anything_that_differs_changes_it() -> None:
+    seen = {
+        signature(aggregate(), ("k",), "Bucket"),
+        signature(aggregate(4), ("k",), "Bucket"),
+        signature(aggregate(field="w"), ("k",), "Bucket"),
+        signature(aggregate(), ("g",), "Bucket"),
+        signature(aggregate(), ("k",), "ArrayBucket"),
+        signature(SwitchWindow(Policy.count(1), Policy.count(1), Policy.count(1)), ("k",), "Bucket"),
+    }
+    assert len(seen) == 6
+
+
+def test_it_is_the_same_in_another_process() -> None:
+    code = (
+        "from tests.windows.test_signature import aggregate\n"
+        "from pipelines.windows.signature import signature\n"
+        "print(signature(aggregate(), ('k',), 'Bucket').hex())"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    assert found == signature(aggregate(), ("k",), "Bucket").hex()
