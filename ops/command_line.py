@@ -311,6 +311,9 @@ def skip(
 def compact(
     name: FlowName,
     retention_hours: Annotated[float, typer.Option(min=0, help="How far back states stay readable.")] = 168.0,
+    channel_retention_hours: Annotated[
+        float | None, typer.Option(min=0, help="How long channels keep rows that all readers have; else the same.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Fold closed generations, join small files, vacuum."""
@@ -318,7 +321,13 @@ def compact(
     with _runtime(as_json) as runtime:
         from pipelines.maintenance import compact as compact_tables
 
-        report = compact_tables(runtime.spark, runtime.lake, topology, retention_hours=retention_hours)
+        report = compact_tables(
+            runtime.spark,
+            runtime.lake,
+            topology,
+            retention_hours=retention_hours,
+            channel_retention_hours=channel_retention_hours,
+        )
     rows = rendering.flat_tables(report)
     if as_json:
         _emit(rows)

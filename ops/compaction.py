@@ -17,6 +17,8 @@ class CompactionConfig(dg.Config):
 
     retention_hours: float = 168.0
     """How far back a state can be read afterwards (by txid, version or time)."""
+    channel_retention_hours: float | None = None
+    """How long a channel keeps rows that all its readers have taken; none: as long as states stay readable."""
 
 
 def compaction_op(view: FlowView) -> dg.OpDefinition:
@@ -35,7 +37,13 @@ def compaction_op(view: FlowView) -> dg.OpDefinition:
         from pipelines.maintenance import compact as compact_tables
 
         with told_plainly():
-            report = compact_tables(spark.session(), lake.lake(), view.topology, retention_hours=config.retention_hours)
+            report = compact_tables(
+                spark.session(),
+                lake.lake(),
+                view.topology,
+                retention_hours=config.retention_hours,
+                channel_retention_hours=config.channel_retention_hours,
+            )
         rows = flat_tables(report)
         columns = list(dict.fromkeys(name for row in rows for name in row))
         context.add_output_metadata({"tables": dg.MetadataValue.md(markdown.table(columns, rows))})

@@ -17,7 +17,7 @@ from pipelines import logs
 from pipelines.errors import LockedError, TrideltaError
 from pipelines.execution.checkpoint import Checkpoint
 from pipelines.execution.group import group_name, spout_groups
-from pipelines.maintenance import retention
+from pipelines.maintenance import channels, retention
 from pipelines.maintenance.figures import measure
 from pipelines.maintenance.folding import DRIVER_ROWS, fold_arrow, fold_spark
 from pipelines.maintenance.merging import merge, tidy
@@ -45,6 +45,7 @@ def compact(
     flow: TridentTopology | str,
     *,
     retention_hours: float = 168.0,
+    channel_retention_hours: float | None = None,
     open_generations: int | None = None,
     progress: Callable[[TableReport], None] | None = None,
     lock_wait_seconds: float = 600.0,
@@ -59,6 +60,8 @@ def compact(
         lake: where the tables are.
         flow: the topology or its name.
         retention_hours: how far back states stay readable, by txid, version or time.
+        channel_retention_hours: how long a channel keeps rows that all its readers have taken; None: as long as states stay
+            readable. Of a flow that is given by its name alone nothing is deleted: its readers are not known.
         open_generations: generations to leave as they are, the one that the stream writes included; None: 1 while a
             stream runs, and 0, everything that is committed, while none does.
         progress: called with each table's report.
@@ -68,11 +71,15 @@ def compact(
         TrideltaError: an argument is out of its range.
         LockedError: a backfill or another compaction holds the flow for too long.
     """
-    if retention_hours < 0 or (open_generations is not None and open_generations < 0):
-        raise TrideltaError("retention_hours and open_generations cannot be negative")
+    if min(retention_hours, channel_retention_hours or 0) < 0 or (
+        open_generations is not None and open_generations < 0
+    ):
+        raise TrideltaError("retention_hours, channel_retention_hours and open_generations cannot be negative")
     started = time.monotonic()
     name = flow if isinstance(flow, str) else flow.name
     work = _Compaction(spark, lake, name, retention_hours, lock_wait_seconds)
+    work.channel_hours = retention_hours if channel_retention_hours is None else channel_retention_hours
+    work.readers = {} if isinstance(flow, str) else channels.readers_of(flow)
     reports = []
     with work.alone(_groups(lake, flow), open_generations):
         for table in _tables(lake, name):
@@ -92,8 +99,7 @@ def _groups(lake: Lake, flow: TridentTopology | str) -> list[Checkpoint]:
 
 
 def _tables(lake: Lake, flow: str) -> Iterator[StateTable]:
-    for name in lake.states():
-        table = lake.state(name)
+    for table in (*map(lake.state, lake.states()), *map(lake.channel, lake.channels())):
         if table.is_state() and table.declared.flow == flow:
             yield table
     quarantine = lake.table(lake.quarantine_path(flow), f"quarantine of {flow}")
@@ -108,6 +114,7 @@ class _Done:
     slices: int = 0
     rolled_up: bool = False
     conflicts: int = 0
+    let_go: int = 0
 
 
 @dataclass
@@ -121,6 +128,8 @@ class _Compaction:
     wait: float
     groups: list[Checkpoint] = field(default_factory=list)
     open_generations: int = 1
+    channel_hours: float = 168.0
+    readers: dict[str, set[str]] = field(default_factory=dict)
 
     @contextmanager
     def alone(self, groups: list[Checkpoint], open_generations: int | None) -> Iterator[None]:
@@ -141,9 +150,11 @@ class _Compaction:
     def table(self, table: StateTable) -> TableReport:
         started = time.monotonic()
         writer, done, before = StateWriter(table, table.declared), _Done(), measure(table)
+        needed = self._let_go(table, done)
         self._rewrite(writer, done)
         self._remember_removed(writer)
-        limit = retention.bound(table, self.retention_hours, unfinished=any(map(_unfinished, self.groups)))
+        unfinished = any(map(_unfinished, self.groups))
+        limit = retention.bound(table, self.retention_hours, unfinished=unfinished, needed=needed)
         files = retention.vacuum(writer, limit, self._record(table))
         retention.checkpoint(table)
         cleaned = retention.clean_log(table, limit)
@@ -160,7 +171,20 @@ class _Compaction:
             files_removed=files,
             log_files_removed=cleaned,
             conflicts=done.conflicts,
+            rows_let_go=done.let_go,
         )
+
+    def _let_go(self, table: StateTable, done: _Done) -> int | None:
+        """Of a channel: delete what all readers have had for long. Returns the oldest version that a reader needs."""
+        if table.path.parent != self.lake.channel_path("any").parent:
+            return None
+        asked = self.readers.get(table.name)
+        found = channels.taken(table, self.groups, None if asked is None else len(asked))
+        txid = channels.old_batches(table, found.before, self.channel_hours)
+        if txid is not None:
+            with self._between_batches():
+                done.let_go = channels.let_go(table, txid, self._record(table))
+        return found.needed
 
     def _remember_removed(self, writer: StateWriter) -> None:
         """Once for a longer retention than before: the table's property, between two batches of the stream.

@@ -43,6 +43,7 @@ class TableReport:
         files_removed: data files that the vacuum deleted from disk.
         log_files_removed: commits that the log cleanup deleted.
         conflicts: how often Delta refused the commit, and the work was done again on a fresh snapshot.
+        rows_let_go: rows of a channel that all its readers had taken, deleted.
     """
 
     state: str
@@ -56,6 +57,7 @@ class TableReport:
     files_removed: int = 0
     log_files_removed: int = 0
     conflicts: int = 0
+    rows_let_go: int = 0
 
 
 @dataclass(frozen=True)

@@ -41,12 +41,20 @@ class Bound:
     hours: int
 
 
-def bound(table: StateTable, retention_hours: float, *, unfinished: bool, now: datetime | None = None) -> Bound:
+def bound(
+    table: StateTable,
+    retention_hours: float,
+    *,
+    unfinished: bool,
+    needed: int | None = None,
+    now: datetime | None = None,
+) -> Bound:
     """How far back the table stays readable.
 
     Args:
         unfinished: whether a batch of the flow is running or was cut off: then the version before the table's last
             batch is kept too, because the replay reads it.
+        needed: of a channel: the oldest version that a reader may ask for.
     """
     hours = math.ceil(retention_hours)
     now = now or datetime.now(UTC)
@@ -59,6 +67,10 @@ def bound(table: StateTable, retention_hours: float, *, unfinished: bool, now: d
         if before and before[-1].version < version:
             version = before[-1].version
             hours = max(hours, math.ceil((now - before[-1].time) / timedelta(hours=1)))
+    if needed is not None and needed < version:
+        kept = next((r for r in reversed(records) if r.version <= needed), records[0])
+        version = kept.version
+        hours = max(hours, math.ceil((now - kept.time) / timedelta(hours=1)))
     return Bound(version, hours)
 
 

@@ -1,0 +1,103 @@
+"""Channels: the rows that all readers have taken may go; what a reader has yet to take must stay, its files and its log.
+
+A reader is a Spark query: what it has taken is the position behind the last batch that Spark has marked as done. It reads a
+channel's commits one by one, passing over those that delete or move rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from deltalake import DeltaTable
+
+from pipelines.execution.checkpoint import Checkpoint
+from pipelines.execution.group import group_name, spout_groups
+from pipelines.graph import nodes
+from pipelines.state.commits import HOOKS, properties
+from pipelines.state.schema import TXID
+
+if TYPE_CHECKING:
+    from pipelines.state.record import BatchRecord
+    from pipelines.state.table import StateTable
+    from pipelines.trident.topology import TridentTopology
+
+
+@dataclass(frozen=True)
+class Taken:
+    """How far the readers of a channel have come.
+
+    Attributes:
+        before: the commits of all lower versions have been taken by every reader; 0: one has not finished a batch.
+        needed: the oldest version that a reader may ask for; None: no reader has begun.
+    """
+
+    before: int
+    needed: int | None
+
+
+def taken(table: StateTable, readers: Sequence[Checkpoint], number: int | None) -> Taken:
+    """How far the readers have come.
+
+    Args:
+        table: the channel.
+        readers: the checkpoints of the flow; those that do not read this channel do not count.
+        number: how many queries of the flow read it; None: not known, so that nothing counts as taken by all.
+    """
+    opened = DeltaTable(str(table.path))
+    found = [position for one in readers for position in _positions(one, str(opened.metadata().id))]
+    if not found:
+        return Taken(0, None)
+    # One version more than asked for: the next one may not be there yet.
+    needed = max(0, min(opened.version(), *(version for version, _ in found)) - 1)
+    whole = len(found) == number and not any(starting for _, starting in found)
+    return Taken(min(version for version, _ in found) if whole else 0, needed)
+
+
+def _positions(reader: Checkpoint, table_id: str) -> Iterator[tuple[int, bool]]:
+    """The version of a table at which a query goes on, and whether it is still in its first look at all of it."""
+    last = reader.finished_batches() - 1
+    file = reader.spark / "offsets" / str(last)
+    for line in file.read_text(encoding="utf-8").splitlines() if last >= 0 and file.exists() else ():
+        # Behind two lines of Spark's own there is a line a source, of Delta's as JSON.
+        offset = json.loads(line) if line.startswith("{") else {}
+        if offset.get("reservoirId") == table_id:
+            yield int(offset["reservoirVersion"]), bool(offset.get("isStartingVersion"))
+
+
+def readers_of(topology: TridentTopology) -> dict[str, set[str]]:
+    """The batch groups that read each channel, by its name."""
+    found: dict[str, set[str]] = {}
+    for spouts in spout_groups(topology):
+        for spout in spouts:
+            for channel in spout.reads if isinstance(spout, nodes.ChannelSpoutNode) else ():
+                found.setdefault(channel, set()).add(group_name(spouts))
+    return found
+
+
+def old_batches(table: StateTable, before: int, hours: float) -> int | None:
+    """The txid below which the batches of a channel have been taken by all readers for so many hours; None: there are none.
+
+    Args:
+        before: `Taken.before`.
+        hours: how long rows stay at least.
+    """
+    oldest = datetime.now(UTC) - timedelta(hours=hours)
+    commits = table.commits.batches()
+    gone = [one.txid for one in commits if one.version < before and one.time <= oldest and one.txid is not None]
+    return max(gone) + 1 if gone else None
+
+
+def let_go(table: StateTable, txid: int, record: BatchRecord) -> int:
+    """Delete the rows of all batches below a txid. Returns how many there were."""
+    where = f"{TXID} < {txid}"
+    rows = table.count(where)
+    if rows:
+        record = record.model_copy(update={"folded_before": txid})
+        DeltaTable(str(table.path)).delete(
+            where, commit_properties=properties(record, None), post_commithook_properties=HOOKS
+        )
+    return rows
