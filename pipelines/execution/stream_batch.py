@@ -229,7 +229,9 @@ class StreamBatch:
         with self._counters.collected():
             frames = run.frames([sink.node.id for sink in in_time], claimed)
         small = [sink for sink in in_time if self._is_small(sink, position)]
-        results = self._compute(run, {sink.name: frames[sink.node.id] for sink in small})
+        # A channel is accounted for by count, so its rows need no hash.
+        hashed = {s.name: frames[s.node.id] if s.is_channel else with_hash(frames[s.node.id]) for s in small}
+        results = self._compute(run, hashed)
         # All is computed before the first commit; the commits follow one another in topological order.
         done = []
         for sink in in_time:
@@ -249,7 +251,7 @@ class StreamBatch:
     ) -> StateCommit:
         """The late events, behind the others: they are looked for only if the counts say that there are any."""
         if run.counts.get(LATE, 1):
-            rows, seconds = _timed_arrow(run.frames([sink.node.id], claimed)[sink.node.id])
+            rows, seconds = _timed_arrow(with_hash(run.frames([sink.node.id], claimed)[sink.node.id]))
         else:
             empty = sink.writer.empty().select(sink.writer.declared.names)
             rows, seconds = empty.append_column(HASH, pa.array([], pa.int64())), 0.0
@@ -312,13 +314,13 @@ class StreamBatch:
     ) -> StateCommit:
         started = time.monotonic()
         digest: int | None
-        rows, digest = taken_off(result)
+        rows, digest = (result, None) if sink.is_channel else taken_off(result)
         if sink.node.updater is not None:
             rows, self._emitted[sink.node.id] = changes_and_emitted(rows, sink.node)
         clocks = None
         if sink.is_channel:
             # Its words about the clock are no rows of the batch, so a channel is accounted for by count.
-            clocks, digest = self._clocks(batch, run, sink, position, pc.max(rows[events.CLOCK]).as_py()), None
+            clocks = self._clocks(batch, run, sink, position, pc.max(rows[events.CLOCK]).as_py())
             rows = with_clock(rows, self._group, clocks)
         record = self._record(batch, run.counts, rows.num_rows, digest, clocks)
         self._tell("committing", sink.name, batch)
@@ -471,4 +473,4 @@ def claimed_rows(table: StateTable, position: Position) -> dict[str, frozenset[s
 
 def _timed_arrow(frame: DataFrame) -> tuple[pa.Table, float]:
     started = time.monotonic()
-    return with_hash(frame).toArrow(), time.monotonic() - started
+    return frame.toArrow(), time.monotonic() - started

