@@ -12,7 +12,16 @@ from rich.progress import Progress
 from benchmarks.measure import Ratio, show
 from pipelines import spark_session
 
-BENCHMARKS = ("engine_overhead", "keyed_counts", "point_reads", "gates", "get_slices", "accounting", "word_count")
+BENCHMARKS = (
+    "engine_overhead",
+    "keyed_counts",
+    "point_reads",
+    "gates",
+    "get_slices",
+    "accounting",
+    "windows",
+    "word_count",
+)
 
 
 def main(

@@ -101,6 +101,7 @@ class StreamRunner:
         save_plan(self._group.topology, self._checkpoint.folder)
         self._tracker = self._new_tracker()
         self._stop_after = max_batches
+        self._group.entrance.start_at(self._checkpoint.start)
         writer = (
             self._group.entrance.stream(self._group.spark)
             .writeStream.foreachBatch(self._on_spark_batch)
@@ -167,6 +168,7 @@ class StreamRunner:
             # Quarantine is the flow's: beside other groups' rows this group's stay, and what it refuses comes again.
             if self._group.quarantine.table.exists() and len(self._group.topology.spouts) == len(self._group.spouts):
                 self._group.quarantine.reset(BatchRecord(kind=RESET, flow=self._group.topology.name, epoch=number))
+            (self._checkpoint.folder / "start.json").unlink(missing_ok=True)
             return self._checkpoint.begin(Epoch(number, 0))
         raise FreshCheckpointError(self._group.topology.name, sink.name, last.txid or 0, last.epoch or 0)
 
@@ -234,13 +236,14 @@ class StreamRunner:
         if self._tracker.state(txid) is BatchState.SKIPPED:
             return BatchReport(self._group.topology.name, self._group.name, txid, 0, 0, 0, (), 0.0, skipped=True)
         position = self._position(batch_id)
-        entrance = self._group.entrance
+        started, entrance = time.monotonic(), self._group.entrance
         frame = frame.persist() if entrance.kept else frame
         try:
             frames = entrance.frames(frame, position.files)
             # This also runs the windows to their end, which the state store demands even of a batch that is replayed.
             position = replace(position, clocks=entrance.clocks(frames))
-            return self._attempts(txid, entrance.events(frames), position)
+            report = self._attempts(txid, entrance.events(frames), position)
+            return replace(report, seconds=time.monotonic() - started)
         finally:
             if entrance.kept:
                 frame.unpersist()
