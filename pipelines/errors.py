@@ -317,6 +317,29 @@ class StateBehindError(TrideltaError):
         )
 
 
+class ChangeoverError(TrideltaError):
+    """A changed flow needs a fresh checkpoint for a query, which stands where none could take it up exactly."""
+
+    def __init__(self, flow: str, query: str, problem: str) -> None:
+        self.flow, self.query, self.problem = flow, query, problem
+        super().__init__(
+            f'flow "{flow}": the sources or the number of windows of its query "{query}" have changed, and the query cannot '
+            f"begin anew: {problem}",
+            hint="put the former definition back and let it run until it has read what is there, then change it",
+        )
+
+
+class SameFlowError(DefinitionError):
+    """Two files of a folder define one flow."""
+
+    def __init__(self, flow: str, files: Sequence[object]) -> None:
+        self.flow, self.files = flow, tuple(map(str, files))
+        super().__init__(
+            f'the flow "{flow}" is defined by several files: {", ".join(self.files)}',
+            hint="give each flow one file, or another name",
+        )
+
+
 class NeedsSparkError(TrideltaError):
     """An expression that only Spark can evaluate, where there is no Spark."""
 

@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 
 from pipelines.errors import LockedError
 from pipelines.execution.coordinator import AttemptRecord
+from pipelines.sources.events import Start
 
 # Between two batches a stream holds no lock for some tens of milliseconds (Spark's commit and planning): poll faster.
 _POLL_SECONDS = 0.01
@@ -50,6 +51,39 @@ class Checkpoint:
         write_json(self.folder / "epoch.json", asdict(epoch))
         (self.folder / "attempts.json").unlink(missing_ok=True)
         return epoch
+
+    @property
+    def start(self) -> Start | None:
+        """Where the channels are read on from, if this checkpoint took the place of another one."""
+        found = self._start_file
+        return Start(found["channels"], found["clock"]) if found else None
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether it is fresh on purpose (`begin_at`), and not because Spark's part was lost."""
+        return self.epoch is None and bool(self._start_file) and self._start_file["behind"] == self._last_epoch
+
+    def begin_at(self, start: Start, aside: Path | None = None) -> None:
+        """Begin anew at `start`, with the next run. Cut off in between, the old checkpoint goes on as before.
+
+        Args:
+            start: what it leaves out the old checkpoint has behind itself.
+            aside: where Spark's part of the old one goes; None: there is none.
+        """
+        write_json(self.folder / "start.json", {**asdict(start), "behind": self._last_epoch})
+        if aside is not None:
+            aside.parent.mkdir(parents=True, exist_ok=True)
+            self.spark.rename(aside)
+
+    @property
+    def _start_file(self) -> dict[str, Any]:
+        file = self.folder / "start.json"
+        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+    @property
+    def _last_epoch(self) -> int | None:
+        file = self.folder / "epoch.json"
+        return json.loads(file.read_text(encoding="utf-8"))["number"] if file.exists() else None
 
     def attempts(self) -> StoredAttempts:
         return StoredAttempts(self.folder / "attempts.json")

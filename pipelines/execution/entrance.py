@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pipelines.errors import TrideltaError
+    from pipelines.sources.events import Start
     from pipelines.state.lake import Lake
 
 SOURCE = "_source"
@@ -71,6 +72,11 @@ class Entrance:
         for spout in self.spouts:
             spout.source.prepare(spout.stream, lake.root / "spool" / flow / spout.stream)
             spout.source.check(spout.stream, spark)
+
+    def start_at(self, start: Start | None) -> None:
+        """Where the stream of a checkpoint that took the place of another one reads its channels on from."""
+        for channel in self.channels:
+            channel.source.start_at(start)
 
     def schema(self, spout: nodes.SpoutNode) -> StructType:
         if not isinstance(spout, nodes.ChannelSpoutNode):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -297,13 +298,12 @@ class RunningFlow:
         Raises:
             TrideltaError: what stopped a stream before.
         """
-        try:
-            for part in self._parts:
-                part.runner.drain(part.query)
-                part.runner.finish(part.query)
-        finally:
-            for part in self._parts:
-                part.lock.__exit__(None, None, None)
+        with ExitStack() as stack:
+            # One that fails does not keep the others from their end: each is drained, then its lock is let go.
+            for part in reversed(self._parts):
+                stack.push(part.lock)
+                stack.callback(part.runner.finish, part.query)
+                stack.callback(part.runner.drain, part.query)
         return self.batches
 
 

@@ -47,6 +47,19 @@ class Edge:
         return (*(name for name, _ in self.types), *events.COLUMNS)
 
 
+@dataclass(frozen=True)
+class Start:
+    """Where a query goes on that reads channels with a fresh checkpoint.
+
+    Attributes:
+        channels: the last txid of each channel that was read before.
+        clock: of those, events up to this clock are done, in ms; later ones still waited in windows. None: all are done.
+    """
+
+    channels: dict[str, int]
+    clock: int | None = None
+
+
 class EventSource:
     """A source whose rows are events: it adds the event's columns (`pipelines.graph.events`) to the source's own.
 
@@ -172,6 +185,7 @@ class ChannelSource:
         schema: DDL of the events' fields, the union of the edges'; None: as the one channel's table has them.
         names: the fields, where there is no schema.
         commits_a_batch: at most so many commits of a small channel a batch; None: all that are there.
+        ticks: whether the clock goes on while nothing comes: a stream then hears the time every second.
     """
 
     max_parallelism: int | None = None
@@ -187,11 +201,14 @@ class ChannelSource:
         *,
         names: Sequence[str] = (),
         commits_a_batch: int | None = None,
+        ticks: bool = False,
     ) -> None:
         self.edges, self._names, self._commits_a_batch = tuple(edges), tuple(names), commits_a_batch
+        self._ticks = ticks
         self._columns = parse_ddl(schema) if schema else ()
         self.schema = "" if schema is None else f"{schema}, {events.DDL}" if schema else events.DDL
         self._paths: dict[str, Path] = {}
+        self._start: Start | None = None
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -207,6 +224,10 @@ class ChannelSource:
     def locate(self, paths: dict[str, Path]) -> None:
         """Where the channels' tables are."""
         self._paths = paths
+
+    def start_at(self, start: Start | None) -> None:
+        """Have the stream leave out what was done before its checkpoint began."""
+        self._start = start
 
     def prepare(self, name: str, spool: Path) -> None:
         """Nothing to make ready."""
@@ -228,7 +249,28 @@ class ChannelSource:
             reader = reader.option("maxFilesPerTrigger", self._commits_a_batch)
         else:
             reader = reader.option("maxFilesPerTrigger", _FILES_A_BATCH).option("maxBytesPerTrigger", _BYTES_A_BATCH)
-        return self._union([reader.load(str(self._paths[channel])) for channel in self.channels])
+        frames = (self._not_done(channel, reader.load(str(self._paths[channel]))) for channel in self.channels)
+        found = self._union(list(frames))
+        return found.unionByName(self._every_second(spark), allowMissingColumns=True) if self._ticks else found
+
+    def _every_second(self, spark: SparkSession) -> DataFrame:
+        """Words about the clock by the clock on the wall, for each channel."""
+        from pyspark.sql import functions as F
+
+        ticks = spark.readStream.format("rate").option("rowsPerSecond", 1).load()
+        channels = F.explode(F.array(*(F.lit(channel) for channel in self.channels)))
+        return ticks.select(F.unix_millis("timestamp").alias(events.CLOCK), channels.alias(events.FROM))
+
+    def _not_done(self, channel: str, frame: DataFrame) -> DataFrame:
+        """The rows that a fresh checkpoint takes: words about the clock and the events that are not done."""
+        from pyspark.sql import functions as F
+
+        if self._start is None or channel not in self._start.channels:
+            return frame
+        left = F.col(events.ID).isNull() | (F.col("_txid") > F.lit(self._start.channels[channel]))
+        if self._start.clock is not None:
+            left |= F.col(events.CLOCK) > F.lit(self._start.clock)
+        return frame.where(left)
 
     def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
         return self._union([spark.read.format("delta").load(str(self._paths[c])) for c in self.channels]), frozenset()

@@ -18,6 +18,7 @@ class Lake:
     <root>/channels/<channel>        Delta tables that lead from one query of a flow to another
     <root>/quarantine/<flow>         Delta table of the rows that a flow refused
     <root>/checkpoints/<flow>/<group>  Spark's checkpoint, the epoch, stored attempts, locks
+    <root>/replaced/<flow>             Spark's checkpoints that others have taken the place of
     ```
 
     Args:

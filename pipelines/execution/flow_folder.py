@@ -1,0 +1,290 @@
+"""A folder of YAML flows that is watched: what is added, changed or removed there starts, changes or stops that flow alone.
+
+A change drains the flow (its running batches finish) and starts it again under the same checkpoints, so that windows whose
+operation is the same go on as they are. What cannot be deployed is told and leaves the running version alone.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines import logs
+from pipelines.errors import DefinitionError, FlowFileError, MissingPathError, StateSchemaError, TrideltaError
+from pipelines.execution.changeover import Changeover
+from pipelines.execution.flow_files import FlowFile, FlowFiles, by_flow
+from pipelines.execution.runtime import RunningFlow, Runtime
+from pipelines.execution.streaming import CONTINUE
+from pipelines.flowmix.compile import as_topology
+from pipelines.flowmix.flow import Flow
+
+logger = logs.logger(__name__)
+
+LONGEST_BACK_OFF = 60.0
+"""Seconds. A flow that has died, or could not be started, is tried again after 1, 2, 4, ... seconds."""
+
+STARTED, CHANGED, STOPPED, DIED, REFUSED, ANEW = "started", "changed", "stopped", "died", "refused", "windows anew"
+
+
+@dataclass(frozen=True)
+class Happening:
+    """What has become of a flow or a file: `what` is started, changed, stopped, died, refused or windows anew."""
+
+    what: str
+    flow: str | None
+    file: Path | None = None
+    reason: str = ""
+
+
+@dataclass
+class _Deployed:
+    """A flow that is to run: the file as it was deployed, and the streams while they run."""
+
+    file: FlowFile
+    running: RunningFlow | None = None
+    failures: int = 0
+    retry_at: float = 0.0
+
+    @property
+    def flow(self) -> Flow:
+        assert self.file.flow is not None
+        return self.file.flow
+
+    def failed(self) -> None:
+        self.running = None
+        self.retry_at = time.monotonic() + _back_off(self.failures)
+        self.failures += 1
+
+
+class FlowFolder:
+    """Keeps the flows of a folder running as its files say.
+
+    Args:
+        runtime: runs the flows.
+        folder: a folder with `*.yaml` and `*.yml`, a flow each.
+        trigger_seconds: how often a stream looks for new events.
+        settle_seconds: a file changed later than so long ago is left for the next look: it may not be whole yet.
+        functions: what the files may name beside the catalog's functions (see `load_flow`).
+
+    Raises:
+        MissingPathError: there is no such folder.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        folder: str | Path,
+        *,
+        trigger_seconds: float = 1.0,
+        settle_seconds: float = 0.5,
+        functions: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> None:
+        self._runtime, self._trigger = runtime, trigger_seconds
+        self._files = FlowFiles(Path(folder), settle_seconds=settle_seconds, functions=functions)
+        if not Path(folder).is_dir():
+            raise MissingPathError("flows", str(folder))
+        self._deployed: dict[str, _Deployed] = {}
+        self._refused: dict[tuple[Path, str], tuple[str, int, float]] = {}
+        """By file and digest: why it was refused, how often, and when it may be tried again."""
+        self._happened: list[Happening] = []
+
+    @property
+    def running(self) -> dict[str, RunningFlow]:
+        """The flows whose streams run now."""
+        return {name: one.running for name, one in self._deployed.items() if one.running is not None}
+
+    # --- watching ---------------------------------------------------------------------------------------------------
+
+    def watch(self, ended: threading.Event, *, poll_seconds: float = 1.0) -> None:
+        """Look at the folder until `ended` is set, then drain all flows."""
+        try:
+            while not ended.is_set():
+                self.look()
+                ended.wait(poll_seconds)
+        finally:
+            self.stop()
+
+    def look(self) -> list[Happening]:
+        """Look at the folder once and do what its files say. Returns what has happened since the last look."""
+        try:
+            files = self._files.read()
+        except MissingPathError as error:
+            self._refuse(FlowFile(self._files.folder, "", error=error))
+            return self._told()
+        chosen = self._chosen(files)
+        faulty = {file.path for file in files if file.flow is None}
+        for name in [n for n, one in self._deployed.items() if n not in chosen and one.file.path not in faulty]:
+            self._remove(name)
+        for name, file in chosen.items():
+            if name not in self._deployed:
+                self._add(name, file)
+            elif self._deployed[name].file.digest != file.digest:
+                self._change(name, file)
+            else:
+                self._deployed[name].file = file
+        self._revive()
+        return self._told()
+
+    def once(self) -> list[Happening]:
+        """Run what the sources of all flows hold now, a flow after the other, then stop."""
+        for name, file in self._chosen(self._files.read()).items():
+            try:
+                on_fresh = self._made_ready(file)
+                assert file.flow is not None
+                self._runtime.catch_up(file.flow, on_fresh_checkpoint=on_fresh)
+                self._tell(STARTED, name, file)
+            except Exception as error:
+                self._tell(DIED, name, file, error)
+        return self._told()
+
+    def stop(self) -> list[Happening]:
+        """Drain all flows."""
+        for name in list(self._deployed):
+            self._remove(name)
+        return self._told()
+
+    def _chosen(self, files: list[FlowFile]) -> dict[str, FlowFile]:
+        """The file of each flow; faulty ones are told."""
+        chosen, doubled = by_flow(files, {name: one.file.path for name, one in self._deployed.items()})
+        there = {(file.path, file.digest) for file in files}
+        self._refused = {key: why for key, why in self._refused.items() if key in there}
+        for file in (*(one for one in files if one.error), *doubled):
+            self._refuse(file)
+        return chosen
+
+    # --- one flow ---------------------------------------------------------------------------------------------------
+
+    def _add(self, name: str, file: FlowFile) -> None:
+        one = self._deployed[name] = _Deployed(file)
+        self._start(name, one, STARTED)
+
+    def _start(self, name: str, one: _Deployed, what: str) -> None:
+        try:
+            one.running = self._begun(one.file)
+            self._tell(what, name, one.file)
+        except Exception as error:
+            one.failed()
+            if isinstance(error, DefinitionError | StateSchemaError):
+                one.retry_at = math.inf
+            self._tell(REFUSED, name, one.file, error)
+
+    def _begun(self, file: FlowFile) -> RunningFlow:
+        on_fresh = self._made_ready(file)
+        assert file.flow is not None
+        return self._runtime.stream(file.flow, trigger_seconds=self._trigger, on_fresh_checkpoint=on_fresh)
+
+    def _made_ready(self, file: FlowFile) -> str:
+        """Fit the checkpoints to the definition; says what to do with fresh ones."""
+        assert file.flow is not None
+        changeover = Changeover(self._runtime.lake, as_topology(file.flow))
+        changeover.check()
+        on_fresh, anew = changeover.make()
+        for query in anew:
+            self._tell(
+                ANEW, file.flow.name, file, f"windows of {query} start anew: their number or their channels changed"
+            )
+        return on_fresh
+
+    def _change(self, name: str, file: FlowFile) -> None:
+        """Drain a flow and start it as its file says now; if that fails, as it was."""
+        if self._waits(file):
+            return
+        one = self._deployed[name]
+        assert file.flow is not None
+        try:
+            changeover = Changeover(self._runtime.lake, as_topology(file.flow))
+            changeover.check()
+        except TrideltaError as error:
+            self._refuse(FlowFile(file.path, file.digest, error=error), name)
+            return
+        self._drain(name, one)
+        if changeover.moves:
+            self._read_to_the_end(one)
+        try:
+            running = self._begun(file)
+        except Exception as error:
+            self._refuse(FlowFile(file.path, file.digest, error=_as_known(error)), name)
+            self._start(name, one, STARTED)
+            return
+        self._deployed[name] = _Deployed(file, running)
+        self._tell(CHANGED, name, file)
+
+    def _read_to_the_end(self, one: _Deployed) -> None:
+        """Let the old queries read what is in their channels: others will read on behind it."""
+        try:
+            self._runtime.catch_up(one.flow, on_fresh_checkpoint=CONTINUE)
+        except Exception as error:
+            # Perhaps the change is what mends it. Whether the place is one to go on from is looked at again.
+            self._tell(DIED, one.flow.name, one.file, error)
+
+    def _remove(self, name: str) -> None:
+        one = self._deployed.pop(name)
+        self._drain(name, one)
+        self._tell(STOPPED, name, one.file)
+
+    def _drain(self, name: str, one: _Deployed) -> None:
+        if one.running is None:
+            return
+        try:
+            one.running.stop()
+        except Exception as error:
+            self._tell(DIED, name, one.file, error)
+        one.running = None
+
+    def _revive(self) -> None:
+        """Tell of flows whose streams have died, and start them again after a while."""
+        for name, one in self._deployed.items():
+            if one.running is not None and not one.running.running:
+                lived = bool(one.running.batches)
+                self._drain(name, one)
+                one.failures = 0 if lived else one.failures
+                one.failed()
+            elif one.running is None and time.monotonic() >= one.retry_at:
+                self._start(name, one, STARTED)
+
+    # --- what is told -----------------------------------------------------------------------------------------------
+
+    def _waits(self, file: FlowFile) -> bool:
+        """Whether a file was refused as it is, and need not be tried (again) now."""
+        known = self._refused.get((file.path, file.digest))
+        return known is not None and time.monotonic() < known[2]
+
+    def _refuse(self, file: FlowFile, flow: str | None = None) -> None:
+        """Tell what is wrong with a file, once."""
+        key, reason = (file.path, file.digest), str(file.error)
+        told, times, _ = self._refused.get(key, ("", 0, 0.0))
+        final = isinstance(file.error, DefinitionError | StateSchemaError)
+        self._refused[key] = (reason, times + 1, math.inf if final else time.monotonic() + _back_off(times))
+        if told != reason:
+            self._tell(REFUSED, flow, file, file.error)
+
+    def _tell(self, what: str, flow: str | None, file: FlowFile, reason: Exception | str | None = None) -> None:
+        for line, text in _reasons(reason):
+            known = {"flow": flow, "file": str(file.path), "line": line, "reason": text}
+            level = logger.info if what in (STARTED, CHANGED, STOPPED) else logger.warning
+            level(f"flow {what}", **{name: value for name, value in known.items() if value is not None})
+        self._happened.append(Happening(what, flow, file.path, str(reason or "")))
+
+    def _told(self) -> list[Happening]:
+        happened, self._happened = self._happened, []
+        return happened
+
+
+def _reasons(reason: Exception | str | None) -> Iterable[tuple[int | None, str | None]]:
+    """The lines of a file with what is wrong there; of other reasons the text."""
+    if isinstance(reason, FlowFileError):
+        return [(line, f"{path}: {problem}" if path else problem) for line, path, problem in reason.faults]
+    return [(None, None if reason is None else str(reason))]
+
+
+def _as_known(error: Exception) -> TrideltaError:
+    return error if isinstance(error, TrideltaError) else TrideltaError(repr(error))
+
+
+def _back_off(failures: int) -> float:
+    return min(LONGEST_BACK_OFF, 2.0**failures)
