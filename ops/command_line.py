@@ -352,6 +352,22 @@ def validate(
         raise typer.Exit(1)
 
 
+@app.command()
+@plainly
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder with a flow's YAML in each file.")],
+    trigger_seconds: Annotated[float, typer.Option(min=0.05, help="How often a stream looks for new events.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Run what the sources hold now, then stop.")] = False,
+) -> None:
+    """Run the flows of a folder, and follow its files: added, changed, removed. Ctrl-C or SIGTERM drains all flows."""
+    from ops import flow_watch
+
+    with flow_watch.logged(), _runtime(quiet=False) as runtime:
+        faults = flow_watch.run(runtime, folder, trigger_seconds=trigger_seconds, once=once)
+    if faults:
+        raise typer.Exit(1)
+
+
 def main() -> None:
     """The console script."""
     app()
