@@ -15,7 +15,7 @@ from pipelines.flowmix import operations as ops
 from pipelines.flowmix.plan_steps import Steps, known
 from pipelines.flowmix.schemas import union
 from pipelines.graph import events, nodes
-from pipelines.sources.events import ChannelSource, Edge, EventSource
+from pipelines.sources.events import PROCESSING, ChannelSource, Edge, EventSource
 from pipelines.trident.topology import TridentTopology
 
 if TYPE_CHECKING:
@@ -143,7 +143,8 @@ class _StreamCompiler:
         stream = self._stream
         name = stream.name if stream.source is None and self._queries == 1 else f"{stream.name}__{self._queries}"
         types = known(self._flow, stream, union(dict(edge.types) for edge in edges), stream.at)
-        source = ChannelSource(edges, ", ".join(f"`{field}` {kind}" for field, kind in types.items()))
+        ddl = ", ".join(f"`{field}` {kind}" for field, kind in types.items())
+        source = ChannelSource(edges, ddl, ticks=self._flow.clock == PROCESSING)
         self._steps.sides = {edge.origin: dict(edge.types) for edge in edges}
         self._steps.begin(
             nodes.ChannelSpoutNode, name, types, fields=source.fields, source=source, schema=source.schema

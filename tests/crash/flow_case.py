@@ -9,7 +9,7 @@ from pipelines import Lake, Runtime, spark_session
 from pipelines.flowmix import Average, Count, Flow, Max, Policy, Sum
 from pipelines.sources import FixedBatches
 
-BATCHES, EVENTS = 24, 12
+BATCHES, EVENTS = 48, 12
 SCHEMA = "k string, v bigint, timestamp bigint, id string"
 
 
