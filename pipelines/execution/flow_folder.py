@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import logs
-from pipelines.errors import DefinitionError, FlowFileError, MissingPathError, StateSchemaError, TrideltaError
+from pipelines.errors import (
+    DefinitionError,
+    FlowFileError,
+    FreshCheckpointError,
+    MissingPathError,
+    StateSchemaError,
+    TrideltaError,
+)
 from pipelines.execution.changeover import Changeover
 from pipelines.execution.flow_files import FlowFile, FlowFiles, by_flow
 from pipelines.execution.runtime import RunningFlow, Runtime
@@ -27,6 +34,9 @@ logger = logs.logger(__name__)
 
 LONGEST_BACK_OFF = 60.0
 """Seconds. A flow that has died, or could not be started, is tried again after 1, 2, 4, ... seconds."""
+
+_FINAL = (DefinitionError, StateSchemaError, FreshCheckpointError)
+"""What waiting does not mend."""
 
 STARTED, CHANGED, STOPPED, DIED, REFUSED, ANEW = "started", "changed", "stopped", "died", "refused", "windows anew"
 
@@ -89,8 +99,10 @@ class FlowFolder:
         if not Path(folder).is_dir():
             raise MissingPathError("flows", str(folder))
         self._deployed: dict[str, _Deployed] = {}
-        self._refused: dict[tuple[Path, str], tuple[str, int, float]] = {}
-        """By file and digest: why it was refused, how often, and when it may be tried again."""
+        self._refused: dict[tuple[Path, str], str] = {}
+        """By file and digest: why it was refused."""
+        self._tried: dict[tuple[Path, str], tuple[int, float]] = {}
+        """By file and digest: how often a change has failed, and when it may be tried again."""
         self._happened: list[Happening] = []
 
     @property
@@ -153,6 +165,7 @@ class FlowFolder:
         chosen, doubled = by_flow(files, {name: one.file.path for name, one in self._deployed.items()})
         there = {(file.path, file.digest) for file in files}
         self._refused = {key: why for key, why in self._refused.items() if key in there}
+        self._tried = {key: when for key, when in self._tried.items() if key in there}
         for file in (*(one for one in files if one.error), *doubled):
             self._refuse(file)
         return chosen
@@ -169,7 +182,7 @@ class FlowFolder:
             self._tell(what, name, one.file)
         except Exception as error:
             one.failed()
-            if isinstance(error, DefinitionError | StateSchemaError):
+            if isinstance(error, _FINAL):
                 one.retry_at = math.inf
             self._tell(REFUSED, name, one.file, error)
 
@@ -192,7 +205,7 @@ class FlowFolder:
 
     def _change(self, name: str, file: FlowFile) -> None:
         """Drain a flow and start it as its file says now; if that fails, as it was."""
-        if self._waits(file):
+        if time.monotonic() < self._tried.get((file.path, file.digest), (0, 0.0))[1]:
             return
         one = self._deployed[name]
         assert file.flow is not None
@@ -200,7 +213,7 @@ class FlowFolder:
             changeover = Changeover(self._runtime.lake, as_topology(file.flow))
             changeover.check()
         except TrideltaError as error:
-            self._refuse(FlowFile(file.path, file.digest, error=error), name)
+            self._not_changed(name, file, error)
             return
         self._drain(name, one)
         if changeover.moves:
@@ -208,7 +221,7 @@ class FlowFolder:
         try:
             running = self._begun(file)
         except Exception as error:
-            self._refuse(FlowFile(file.path, file.digest, error=_as_known(error)), name)
+            self._not_changed(name, file, error)
             self._start(name, one, STARTED)
             return
         self._deployed[name] = _Deployed(file, running)
@@ -249,19 +262,20 @@ class FlowFolder:
 
     # --- what is told -----------------------------------------------------------------------------------------------
 
-    def _waits(self, file: FlowFile) -> bool:
-        """Whether a file was refused as it is, and need not be tried (again) now."""
-        known = self._refused.get((file.path, file.digest))
-        return known is not None and time.monotonic() < known[2]
-
     def _refuse(self, file: FlowFile, flow: str | None = None) -> None:
         """Tell what is wrong with a file, once."""
         key, reason = (file.path, file.digest), str(file.error)
-        told, times, _ = self._refused.get(key, ("", 0, 0.0))
-        final = isinstance(file.error, DefinitionError | StateSchemaError)
-        self._refused[key] = (reason, times + 1, math.inf if final else time.monotonic() + _back_off(times))
-        if told != reason:
+        if self._refused.get(key) != reason:
+            self._refused[key] = reason
             self._tell(REFUSED, flow, file, file.error)
+
+    def _not_changed(self, name: str, file: FlowFile, error: Exception) -> None:
+        """Tell why a change failed; a definition that cannot be right is not tried again, as each trial drains the flow."""
+        key = (file.path, file.digest)
+        times, _ = self._tried.get(key, (0, 0.0))
+        pause = math.inf if isinstance(error, _FINAL) else 10 * _back_off(times)
+        self._tried[key] = (times + 1, time.monotonic() + pause)
+        self._refuse(FlowFile(file.path, file.digest, error=_as_known(error)), name)
 
     def _tell(self, what: str, flow: str | None, file: FlowFile, reason: Exception | str | None = None) -> None:
         for line, text in _reasons(reason):
