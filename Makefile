@@ -16,8 +16,11 @@ demo: setup ## Run a year of flights through the pipeline and show what it found
 ui: setup ## Open Dagster with the flights pipeline on 127.0.0.1
 	@$(BIN)/python -m ops.ui
 
+# Two processes of tests side by side, each with a Spark of its own: half of the time goes into starts and waiting.
+PROCESSES ?= 2
+
 test: setup ## Run every test, as CI does
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile
 
 test-fast: setup ## Run the tests that take no more than a few seconds each
 	@$(BIN)/python -m pytest -m "not slow"

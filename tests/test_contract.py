@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,39 @@ def test_the_flow_example_runs_as_written(tmp_path: Path) -> None:
     # The 50th has seen 16 .. 65, the 100th 16 .. 115, the 150th the last hundred, 66 .. 165.
     assert found == {"delay_alerts": [{"origin": "EWR", "avg_delay": 65.5}, {"origin": "EWR", "avg_delay": 115.5}]}
     assert [event.timestamp for event in found["delay_alerts"]] == [1000, 1000]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("spark")
+def test_the_flow_example_runs_as_written_on_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """The same flow over real files, and `run_flow` on the two Spark engines."""
+    from pipelines.flowmix import Average, Flow, Policy
+    from pipelines.sources import JsonFiles
+    from pipelines.testing import run_flow
+
+    path, schema = tmp_path / "in", "origin string, carrier string, dep_delay double"
+    path.mkdir()
+    late = [{"origin": "EWR", "carrier": "UA", "dep_delay": float(delay)} for delay in range(16, 166)]
+    (path / "day.json").write_text("\n".join(json.dumps(event) for event in late))
+    flow = (
+        Flow("late_departures")
+        .stream("departures", JsonFiles(path, schema))
+            .select("origin", "carrier", "dep_delay")
+            .filter("dep_delay > 15")
+            .partition("origin")
+            .aggregate(Average("dep_delay", "avg_delay"), trigger=Policy.count(50), evict=Policy.count(100))
+            .to("alerts")
+        .stream("alerts")
+            .filter("avg_delay > 60")
+            .persist("delay_alerts")
+        .build()
+    )  # fmt: skip
+    wanted = [{"origin": "EWR", "avg_delay": 65.5}, {"origin": "EWR", "avg_delay": 115.5}]
+    for engine in ("batch", "stream"):
+        assert run_flow(flow, {"departures": late}, engine=engine, spark=spark) == {"delay_alerts": wanted}
+
+    lake = Lake(tmp_path / "lake")
+    Runtime(spark, lake).catch_up(flow)
+    rows = lake.state("delay_alerts").scan().to_pylist()
+    assert sorted(row["avg_delay"] for row in rows) == [65.5, 115.5]
+    assert {row["origin"] for row in rows} == {"EWR"}

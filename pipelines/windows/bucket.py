@@ -99,7 +99,8 @@ class Bucket:
         clocks.hear(rows.filter(pc.invert(is_event)))
         self._now = clocks.now(self._plan.edges)
         if bounded:
-            self._now = max(pc.max(rows[events.CLOCK]).as_py() or NEVER, NEVER)
+            latest = pc.max(rows[events.CLOCK]).as_py()
+            self._now = NEVER if latest is None else latest
         due = clocks.due is not None and clocks.due <= self._now
         return bool(self._rows.num_rows) or due
 
