@@ -1,0 +1,181 @@
+"""A watched folder over running streams: windows that stay, windows that begin anew, no event lost and none twice."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipelines import Lake, Runtime
+from pipelines.execution.flow_folder import FlowFolder, Happening
+
+pytestmark = pytest.mark.slow
+
+HEAD = """\
+flow: {name}
+streams:
+  - name: s
+    delay: {delay}
+    source: {{json_files: {{path: ../in, schema: "k string, v bigint, timestamp bigint"}}}}
+    operations:
+      - partition: k
+"""
+RUNNING_SUM = """\
+      - aggregate:
+          aggregators: [{sum: {field: v, output: v}}, {count: {output: n}}]
+          trigger: {count: 1}
+          evict: {count: 1000}
+"""
+LATEST = """\
+      - aggregate:
+          aggregators: [{max: {field: v, output: v}}, {max: {field: n, output: n}}]
+          trigger: {count: COUNT}
+          evict: {count: 1000}
+          clear_on_trigger: true
+"""
+EACH_ONCE = """\
+      - aggregate: {aggregators: [{max: {field: v, output: v}}], trigger: {count: 1}, evict: {count: 1}}
+"""
+
+
+class Place:
+    """A lake, a folder of events and a watched folder."""
+
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        self.lake, self._in, self._flows = Lake(root / "lake"), root / "in", root / "flows"
+        self._in.mkdir()
+        self._flows.mkdir()
+        self.folder = FlowFolder(Runtime(spark, self.lake), self._flows, trigger_seconds=0.2, settle_seconds=0)
+        self._files = 0
+
+    def write(self, operations: str, *, name: str = "f", delay: int = 0) -> list[tuple[str, str | None]]:
+        """Write a flow's file and have it looked at; returns what happened."""
+        (self._flows / f"{name}.yaml").write_text(HEAD.format(name=name, delay=delay) + operations)
+        return what(self.folder.look())
+
+    def remove(self, name: str) -> list[tuple[str, str | None]]:
+        (self._flows / f"{name}.yaml").unlink()
+        return what(self.folder.look())
+
+    def events(self, values: list[int], second: int, key: str = "a") -> None:
+        """Events one second after the other."""
+        rows = [{"k": key, "v": v, "timestamp": 1000 * (second + n)} for n, v in enumerate(values)]
+        self._files += 1
+        draft = self._in / f".{self._files}"
+        draft.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        draft.rename(self._in / f"{self._files:04}.json")
+
+    def rows(self, table: str, *fields: str) -> list[Any]:
+        if table not in self.lake.states():
+            return []
+        rows = sorted(self.lake.state(table).scan().to_pylist(), key=lambda row: (row["event_time"], row["event_id"]))
+        return [row[fields[0]] if len(fields) == 1 else tuple(row[name] for name in fields) for row in rows]
+
+    def await_rows(self, table: str, expected: list[Any], *fields: str) -> None:
+        _await(lambda: len(self.rows(table, *fields)) >= len(expected))
+        time.sleep(0.5)  # one too many would come now
+        assert self.rows(table, *fields) == expected
+
+
+def _await(there: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not there() and time.monotonic() < end:
+        time.sleep(0.1)
+
+
+def what(happened: list[Happening]) -> list[tuple[str, str | None]]:
+    return [(one.what, one.flow) for one in happened]
+
+
+@pytest.fixture
+def place(spark: SparkSession, tmp_path: Path) -> Any:
+    made = Place(spark, tmp_path)
+    yield made
+    made.folder.stop()
+
+
+def test_a_changed_threshold_restarts_that_flow_and_the_other_windows_stay(place: Place) -> None:
+    """BUG 3.4 of the original: a removed flow kept running."""
+    first = RUNNING_SUM + LATEST.replace("COUNT", "2") + "      - persist: latest\n"
+    place.events([1, 2, 3], 0)
+    assert place.write(first) == [("started", "f")]
+    assert place.write(RUNNING_SUM + "      - persist: beside\n", name="g") == [("started", "g")]
+    place.await_rows("latest", [(3, 2)], "v", "n")
+    place.await_rows("beside", [1, 3, 6], "v")
+    other = place.folder.running["g"]
+
+    assert place.write(first.replace("{count: 2}", "{count: 3}")) == [("changed", "f")]
+    place.events([4, 5, 6], 10)
+    # The sums go on at 6; the windows of the changed operation forget the third event and wait for three new ones.
+    place.await_rows("latest", [(3, 2), (21, 6)], "v", "n")
+    place.await_rows("beside", [1, 3, 6, 10, 15, 21], "v")
+    assert place.folder.running["g"] is other
+
+    assert place.remove("f") == [("stopped", "f")]
+    place.events([7, 8, 9], 20)
+    place.await_rows("beside", [1, 3, 6, 10, 15, 21, 28, 36, 45], "v")
+    assert place.rows("latest", "n") == [2, 6]
+
+
+def test_windows_that_are_added_begin_anew_where_the_query_stopped(place: Place) -> None:
+    place.events([1, 2, 3], 0)
+    place.events([10], 10)
+    assert place.write(RUNNING_SUM + "      - persist: sums\n", delay=5) == [("started", "f")]
+    place.await_rows("sums", [(1, 1), (3, 2), (6, 3)], "v", "n")
+    place.events([4, 5], 11)  # they wait for the clock, and are taken over
+
+    happened = place.write(RUNNING_SUM + LATEST.replace("COUNT", "1") + "      - persist: sums\n", delay=5)
+    assert happened == [("windows anew", "f"), ("changed", "f")]
+    place.events([100], 30)
+    anew = [(10, 1), (14, 2), (19, 3)]
+    place.await_rows("sums", [(1, 1), (3, 2), (6, 3), *anew], "v", "n")
+    assert [one.name for one in (place.lake.root / "replaced" / "f").iterdir()] == ["s__1.0.replaced"]
+
+
+def test_each_event_comes_once_through_any_changes(place: Place) -> None:
+    """Windows are added and removed, a table parts them (its query and its channel are new), goes to another query, and back."""
+    sides = [
+        EACH_ONCE,
+        EACH_ONCE + EACH_ONCE,
+        EACH_ONCE + "      - persist: between\n" + EACH_ONCE,
+        "      - select: [k, v]\n",
+        EACH_ONCE,
+    ]
+    expected: list[int] = []
+    for number, operations in enumerate(sides):
+        # Half of them before the change is seen, half behind it.
+        place.events([10 * number, 10 * number + 1], 100 * number)
+        happened = place.write(operations + "      - persist: all\n")
+        assert ("started" if not number else "changed", "f") in happened, happened
+        place.events([10 * number + 2, 10 * number + 3], 100 * number + 10)
+        expected += [10 * number + n for n in range(4)]
+        place.await_rows("all", expected, "v")
+    assert len(place.rows("between", "v")) in (2, 4)
+
+
+def test_a_definition_that_does_not_fit_its_tables_leaves_the_flow_running(place: Place) -> None:
+    place.events([1], 0)
+    place.write(RUNNING_SUM + "      - persist: sums\n")
+    place.await_rows("sums", [1], "v")
+    before = place.folder.running["f"]
+    fewer = RUNNING_SUM.replace(", {count: {output: n}}", "")
+    assert place.write(fewer + "      - persist: sums\n") == [("refused", "f")]
+    assert place.folder.running["f"] is before
+    place.events([2], 1)
+    place.await_rows("sums", [1, 3], "v")
+
+
+def test_once_goes_on_where_the_last_run_ended(place: Place) -> None:
+    (place.lake.root.parent / "flows" / "f.yaml").write_text(
+        HEAD.format(name="f", delay=0) + RUNNING_SUM + "      - persist: sums\n"
+    )
+    place.events([1, 2], 0)
+    assert what(place.folder.once()) == [("started", "f")]
+    place.events([3], 10)
+    place.folder.once()
+    assert place.rows("sums", "v") == [1, 3, 6]
