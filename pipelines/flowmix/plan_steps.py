@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pipelines.aggregators.window import WindowAggregator
-from pipelines.errors import FlowError, FunctionError
+from pipelines.errors import FlowError
 from pipelines.flowmix import operations as ops
 from pipelines.flowmix.contexts import window_context
-from pipelines.flowmix.criteria import Combined, Criteria, Python
+from pipelines.flowmix.criteria import Criteria, Python
 from pipelines.flowmix.definition import Schema
-from pipelines.flowmix.each import made_of
+from pipelines.flowmix.row_calls import (
+    Calls,
+    Matches,
+    Types,
+    anonymous,
+    any_there,
+    criteria_column,
+    nothing,
+    readable,
+)
 from pipelines.flowmix.schemas import after, require_fields
 from pipelines.graph import events, nodes
 from pipelines.graph.fields import storable
 from pipelines.sources.events import PROCESSING, Edge, EventSource
 from pipelines.trident.functions import ColumnFunction, RowFunction
 from pipelines.trident.states import ROWS, DeltaState
-from pipelines.windows.event import Event
 from pipelines.windows.operations import AggregateWindow
 
 if TYPE_CHECKING:
@@ -28,7 +36,6 @@ if TYPE_CHECKING:
     from pipelines.flowmix.flow import Flow
     from pipelines.trident.topology import TridentTopology
 
-Types = dict[str, str]
 PUBLIC = {events.ID: events.PUBLIC_ID, events.TIME: events.PUBLIC_TIME}
 
 
@@ -80,7 +87,7 @@ class Chain:
         if isinstance(operation, ops.Select):
             self.types = {name: self.types[name] for name in operation.fields}
             self.add(nodes.ProjectNode, operation.at)
-            self.filter(ColumnFunction(_any_there, operation.label), operation.at, (*operation.fields, events.ID))
+            self.filter(ColumnFunction(any_there, operation.label), operation.at, (*operation.fields, events.ID))
         elif isinstance(operation, ops.Filter):
             self.where(operation.criteria, operation.at)
         elif isinstance(operation, ops.Each):
@@ -107,7 +114,7 @@ class Chain:
     def where(self, criteria: Criteria, at: nodes.CodeLocation) -> None:
         """Keep the events for which criteria hold, and every word about the clock."""
         if isinstance(criteria, Python):
-            self.filter(RowFunction(_Matches(criteria, tuple(self.types))), at)
+            self.filter(RowFunction(Matches(criteria, tuple(self.types))), at)
             return
         types = dict(self.types)
 
@@ -132,7 +139,7 @@ class Chain:
     def _each(self, operation: ops.Each) -> None:
         before = tuple(self.types)
         self.types = dict(operation.schema) or self.types
-        call = _Calls(operation, before, tuple(self.types))
+        call = Calls(operation, before, tuple(self.types))
         types = (*self.types.values(), *events.TYPES)
         own = {name: (name,) for name in events.COLUMNS} | dict.fromkeys(self.types, before)
         self.add(nodes.MapNode, operation.at, function=RowFunction(call, types, own), flat=True)
@@ -165,7 +172,7 @@ class Chain:
             self.add(nodes.ProjectNode, operation.at)
         # Nor do they need an event's id or its own time: a word of text an event is half of what travels.
         origins = {name: (name,) for name in (*self.types, *events.COLUMNS)} | {events.ID: (), events.TIME: ()}
-        self.add(nodes.MapNode, operation.at, function=ColumnFunction(_anonymous, "anonymous", lineage=origins))
+        self.add(nodes.MapNode, operation.at, function=ColumnFunction(anonymous, "anonymous", lineage=origins))
 
     def public(self, at: nodes.CodeLocation) -> tuple[str, ...]:
         """Make the event's id and time fields that people read; returns the names of all fields that they see."""
@@ -173,7 +180,7 @@ class Chain:
         if made:
             fields = (*self.types, *events.COLUMNS, *made)
             origins = {name: (column,) for name, column in made.items()}
-            function = ColumnFunction(_readable(tuple(made.values())), "event", lineage=origins)
+            function = ColumnFunction(readable(tuple(made.values())), "event", lineage=origins)
             self.add(
                 nodes.EachNode, at, fields=fields, inputs=tuple(made.values()), function=function, outputs=tuple(made)
             )
@@ -244,7 +251,7 @@ class Steps(Chain):
         operation = self.stream.operations[index]
         if isinstance(operation, ops.Split):
             if operation.default is None:
-                self.filter(ColumnFunction(_nothing, "nothing"), operation.at, (events.ID,))
+                self.filter(ColumnFunction(nothing, "nothing"), operation.at, (events.ID,))
             else:
                 self.where(operation.default, operation.at)
         elif isinstance(operation, ops.Persist):
@@ -330,105 +337,3 @@ class Steps(Chain):
         fields = chain.public(at)
         chain.add(nodes.ProjectNode, at, fields=fields)
         self._persist(chain, f"late_{self.flow.name}_{self.stream.name}", fields, at, nodes.LatePersistNode)
-
-
-# --- functions over columns and rows --------------------------------------------------------------------------------
-
-
-def _any_there(*columns: Column) -> Column:
-    """Whether one of the fields is there; the last column is the id, which words about the clock lack."""
-    from functools import reduce
-
-    *fields, id_ = columns
-    return reduce(lambda a, b: a | b, (field.isNotNull() for field in fields), id_.isNull())
-
-
-def _anonymous(*columns: Column) -> tuple[Column, ...]:
-    """Events without id and time; a word about the clock stays one."""
-    from pyspark.sql import functions as F
-
-    assert len(columns) >= len(events.COLUMNS)
-    own = len(columns) - len(events.COLUMNS)
-    id_ = F.when(columns[own].isNotNull(), F.lit(""))
-    return (*columns[:own], id_, F.lit(None).cast("bigint"), *columns[own + 2 :])
-
-
-def _nothing(*_: Column) -> Column:
-    from pyspark.sql import functions as F
-
-    return F.lit(False)
-
-
-def _readable(names: tuple[str, ...]) -> Callable[..., tuple[Column, ...]]:
-    def readable(*columns: Column) -> tuple[Column, ...]:
-        from pyspark.sql import functions as F
-
-        return tuple(
-            F.timestamp_millis(column) if name == events.TIME else column
-            for name, column in zip(names, columns, strict=True)
-        )
-
-    return readable
-
-
-def criteria_column(criteria: Criteria, types: Types) -> Column:
-    """Criteria as a column; a Python predicate among others becomes a function in Spark's Python workers."""
-    from functools import reduce
-
-    from pyspark.sql import functions as F
-
-    if criteria.columnar:
-        return criteria.column(types)
-    if isinstance(criteria, Combined):
-        parts = [criteria_column(part, types) for part in criteria.parts]
-        if criteria.op == "not_":
-            return ~parts[0]
-        return reduce((lambda a, b: a & b) if criteria.op == "and_" else (lambda a, b: a | b), parts)
-    matches = _Matches(criteria, tuple(types))
-    return F.udf(matches, "boolean", useArrow=False)(*(F.col(f"`{name}`") for name in (*types, *events.COLUMNS)))
-
-
-class _Rows:
-    """Builds events from the values of a row: fields, then the event's columns. It travels to the workers."""
-
-    def __init__(self, fields: tuple[str, ...]) -> None:
-        self.fields = fields
-
-    def event(self, values: tuple[Any, ...]) -> Event:
-        id_, time, _, origin, _ = values[len(self.fields) :]
-        return Event(dict(zip(self.fields, values, strict=False)), id_, time, origin)
-
-
-class _Matches(_Rows):
-    """A Python predicate over rows; words about the clock pass."""
-
-    def __init__(self, criteria: Criteria, fields: tuple[str, ...]) -> None:
-        super().__init__(fields)
-        self._criteria = criteria
-
-    def __call__(self, *values: Any) -> bool:
-        return values[len(self.fields)] is None or self._criteria.matches(self.event(values))
-
-
-class _Calls(_Rows):
-    """An `each` over rows; words about the clock pass. `gives` are the fields of what comes out."""
-
-    def __init__(self, operation: ops.Each, fields: tuple[str, ...], gives: tuple[str, ...]) -> None:
-        super().__init__(fields)
-        # Without a schema of its own it gives the fields that it got; anything else cannot be a column.
-        self._operation, self._gives = operation, gives
-        self.__name__ = operation.label
-
-    def __call__(self, *values: Any) -> Iterator[tuple[Any, ...]]:
-        id_, time, clock, origin, order = values[len(self.fields) :]
-        if id_ is None:
-            yield (*([None] * len(self._gives)), id_, time, clock, origin, order)
-            return
-        for made, place in made_of(self._operation, self.event(values), order):
-            if unknown := [name for name in made if name not in self._gives]:
-                raise FunctionError(
-                    self._operation.label,
-                    f"gives {', '.join(unknown)}, whose type nobody says",
-                    hint=f'say what it gives: each(function, schema="{unknown[0]} ...")',
-                )
-            yield (*(made.get(name) for name in self._gives), made.id, made.timestamp, clock, origin, place)

@@ -1,0 +1,117 @@
+"""What the operations of a flow call on Spark: functions over Columns, and over the values of a row as an event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pipelines.errors import FunctionError
+from pipelines.flowmix import operations as ops
+from pipelines.flowmix.criteria import Combined, Criteria
+from pipelines.flowmix.each import made_of
+from pipelines.graph import events
+from pipelines.windows.event import Event
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+Types = dict[str, str]
+
+
+def any_there(*columns: Column) -> Column:
+    """Whether one of the fields is there; the last column is the id, which words about the clock lack."""
+    from functools import reduce
+
+    *fields, id_ = columns
+    return reduce(lambda a, b: a | b, (field.isNotNull() for field in fields), id_.isNull())
+
+
+def anonymous(*columns: Column) -> tuple[Column, ...]:
+    """Events without id and time; a word about the clock stays one."""
+    from pyspark.sql import functions as F
+
+    assert len(columns) >= len(events.COLUMNS)
+    own = len(columns) - len(events.COLUMNS)
+    id_ = F.when(columns[own].isNotNull(), F.lit(""))
+    return (*columns[:own], id_, F.lit(None).cast("bigint"), *columns[own + 2 :])
+
+
+def nothing(*_: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.lit(False)
+
+
+def readable(names: tuple[str, ...]) -> Callable[..., tuple[Column, ...]]:
+    def readable(*columns: Column) -> tuple[Column, ...]:
+        from pyspark.sql import functions as F
+
+        return tuple(
+            F.timestamp_millis(column) if name == events.TIME else column
+            for name, column in zip(names, columns, strict=True)
+        )
+
+    return readable
+
+
+def criteria_column(criteria: Criteria, types: Types) -> Column:
+    """Criteria as a column; a Python predicate among others becomes a function in Spark's Python workers."""
+    from functools import reduce
+
+    from pyspark.sql import functions as F
+
+    if criteria.columnar:
+        return criteria.column(types)
+    if isinstance(criteria, Combined):
+        parts = [criteria_column(part, types) for part in criteria.parts]
+        if criteria.op == "not_":
+            return ~parts[0]
+        return reduce((lambda a, b: a & b) if criteria.op == "and_" else (lambda a, b: a | b), parts)
+    matches = Matches(criteria, tuple(types))
+    return F.udf(matches, "boolean", useArrow=False)(*(F.col(f"`{name}`") for name in (*types, *events.COLUMNS)))
+
+
+class Rows:
+    """Builds events from the values of a row: fields, then the event's columns. It travels to the workers."""
+
+    def __init__(self, fields: tuple[str, ...]) -> None:
+        self.fields = fields
+
+    def event(self, values: tuple[Any, ...]) -> Event:
+        id_, time, _, origin, _ = values[len(self.fields) :]
+        return Event(dict(zip(self.fields, values, strict=False)), id_, time, origin)
+
+
+class Matches(Rows):
+    """A Python predicate over rows; words about the clock pass."""
+
+    def __init__(self, criteria: Criteria, fields: tuple[str, ...]) -> None:
+        super().__init__(fields)
+        self._criteria = criteria
+
+    def __call__(self, *values: Any) -> bool:
+        return values[len(self.fields)] is None or self._criteria.matches(self.event(values))
+
+
+class Calls(Rows):
+    """An `each` over rows; words about the clock pass. `gives` are the fields of what comes out."""
+
+    def __init__(self, operation: ops.Each, fields: tuple[str, ...], gives: tuple[str, ...]) -> None:
+        super().__init__(fields)
+        # Without a schema of its own it gives the fields that it got; anything else cannot be a column.
+        self._operation, self._gives = operation, gives
+        self.__name__ = operation.label
+
+    def __call__(self, *values: Any) -> Iterator[tuple[Any, ...]]:
+        id_, time, clock, origin, order = values[len(self.fields) :]
+        if id_ is None:
+            yield (*([None] * len(self._gives)), id_, time, clock, origin, order)
+            return
+        for made, place in made_of(self._operation, self.event(values), order):
+            if unknown := [name for name in made if name not in self._gives]:
+                raise FunctionError(
+                    self._operation.label,
+                    f"gives {', '.join(unknown)}, whose type nobody says",
+                    hint=f'say what it gives: each(function, schema="{unknown[0]} ...")',
+                )
+            yield (*(made.get(name) for name in self._gives), made.id, made.timestamp, clock, origin, place)
