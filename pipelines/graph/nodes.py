@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipelines.graph.location import CodeLocation
+from pipelines.graph.location import CodeLocation as CodeLocation
 
 
 @dataclass(frozen=True)
