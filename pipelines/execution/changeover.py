@@ -112,6 +112,25 @@ class Changeover:
         there = {one.name for one in folder.iterdir() if (one / "epoch.json").exists()} if folder.is_dir() else set()
         return bool(there - kept) or any(self._differs(query) for query in self._queries)
 
+    def left_waiting(self, new: Changeover) -> dict[str, int]:
+        """Of the queries that `new` does not have any more: how many events still wait for the clock in their windows.
+
+        They stay in the query's checkpoint, and come when it comes back.
+        """
+        kept = {query.name for query in new._queries}
+        found = {query.name: self._waiting(query) for query in self._queries if query.name not in kept}
+        return {name: count for name, count in found.items() if count}
+
+    def _waiting(self, query: Query) -> int:
+        if not query.windows_before or not query.checkpoint.finished_batches():
+            return 0
+        start = self._start(query)
+        count = 0
+        for name, txid in start.channels.items():
+            late = (pc.field(TXID) <= txid) & (pc.field(events.CLOCK) > start.clock) & pc.field(events.ID).is_valid()
+            count += self._rows(name).count_rows(filter=late)
+        return count
+
     # --- between the old and the new --------------------------------------------------------------------------------
 
     def make(self, wait_seconds: float = 30.0) -> tuple[str, list[str]]:
@@ -180,9 +199,11 @@ class Changeover:
     def _clock(self, channel: str, txid: int) -> int:
         """What a channel has said of the clock up to a txid, in ms."""
         words = pc.field(events.ID).is_null() & (pc.field(TXID) <= txid)
-        table = DeltaTable(str(self._lake.channel_path(channel))).to_pyarrow_dataset()
-        said = pc.max(table.to_table(columns=[events.CLOCK], filter=words)[events.CLOCK]).as_py()
+        said = pc.max(self._rows(channel).to_table(columns=[events.CLOCK], filter=words)[events.CLOCK]).as_py()
         return NEVER if said is None else int(said)
+
+    def _rows(self, channel: str) -> Any:
+        return DeltaTable(str(self._lake.channel_path(channel))).to_pyarrow_dataset()
 
     def _raise_txids(self, query: Query) -> None:
         """A table of the query that another one has written holds later txids: the query's own go on behind those."""

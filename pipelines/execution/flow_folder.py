@@ -198,9 +198,8 @@ class FlowFolder:
         changeover.check()
         on_fresh, anew = changeover.make()
         for query in anew:
-            self._tell(
-                ANEW, file.flow.name, file, f"windows of {query} start anew: their number or their channels changed"
-            )
+            reason = f"windows of {query} start anew: their number, or the channels that it reads, have changed"
+            self._tell(ANEW, file.flow.name, file, reason)
         return on_fresh
 
     def _change(self, name: str, file: FlowFile) -> None:
@@ -217,7 +216,7 @@ class FlowFolder:
             return
         self._drain(name, one)
         if changeover.moves:
-            self._read_to_the_end(one)
+            self._read_to_the_end(one, changeover)
         try:
             running = self._begun(file)
         except Exception as error:
@@ -227,13 +226,19 @@ class FlowFolder:
         self._deployed[name] = _Deployed(file, running)
         self._tell(CHANGED, name, file)
 
-    def _read_to_the_end(self, one: _Deployed) -> None:
+    def _read_to_the_end(self, one: _Deployed, new: Changeover) -> None:
         """Let the old queries read what is in their channels: others will read on behind it."""
+        name = one.flow.name
         try:
             self._runtime.catch_up(one.flow, on_fresh_checkpoint=CONTINUE)
+            waiting = Changeover(self._runtime.lake, as_topology(one.flow)).left_waiting(new)
         except Exception as error:
             # Perhaps the change is what mends it. Whether the place is one to go on from is looked at again.
-            self._tell(DIED, one.flow.name, one.file, error)
+            self._tell(DIED, name, one.file, error)
+            return
+        for query, count in waiting.items():
+            reason = f"{count} event(s) wait for the clock in the windows of {query}, which the flow has no more"
+            self._tell(ANEW, name, one.file, reason)
 
     def _remove(self, name: str) -> None:
         one = self._deployed.pop(name)
