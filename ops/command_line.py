@@ -362,6 +362,7 @@ def watch(
     """Run the flows of a folder, and follow its files: added, changed, removed. Ctrl-C or SIGTERM drains all flows."""
     from ops import flow_watch
 
+    flow_watch.refuse_unless_folder(folder)
     with flow_watch.logged(), _runtime(quiet=False) as runtime:
         faults = flow_watch.run(runtime, folder, trigger_seconds=trigger_seconds, once=once)
     if faults:

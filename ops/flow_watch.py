@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.errors import MissingPathError
+
 if TYPE_CHECKING:
     from pipelines import Runtime
 
@@ -32,6 +34,16 @@ def logged() -> Iterator[None]:
         engine.removeHandler(handler)
         engine.setLevel(before[0])
         engine.propagate = before[1]
+
+
+def refuse_unless_folder(folder: Path) -> None:
+    """Before Spark starts.
+
+    Raises:
+        MissingPathError
+    """
+    if not folder.is_dir():
+        raise MissingPathError("flows", str(folder))
 
 
 def run(runtime: Runtime, folder: Path, *, trigger_seconds: float, once: bool) -> bool:

@@ -1,0 +1,54 @@
+"""`tridelta watch`: it runs the flows of a folder until a signal, and drains them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ops.command_line import app
+from pipelines import Lake
+
+FLOW = """\
+flow: kept
+streams:
+  - name: s
+    source: {json_files: {path: ../in, schema: "v bigint"}}
+    operations:
+      - persist: kept
+"""
+
+
+def test_a_folder_that_is_not_there_is_told_without_spark(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["watch", str(tmp_path / "none")])
+    assert done.exit_code == 1
+    assert "MissingPathError" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_signal_drains_all_flows(home: Path) -> None:
+    for folder in ("flows", "in"):
+        (home / folder).mkdir()
+    (home / "flows" / "kept.yaml").write_text(FLOW)
+    (home / "flows" / "wrong.yaml").write_text(FLOW.replace("persist", "persits"))
+    (home / "in" / "1.json").write_text('{"v": 1}\n')
+    command = [sys.executable, "-m", "ops.command_line", "watch", str(home / "flows"), "--trigger-seconds", "0.2"]
+    with (home / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log, env=os.environ) as running:
+        end, lake = time.monotonic() + 120, Lake(home / "lake")
+        while time.monotonic() < end and not ("kept" in lake.states() and lake.state("kept").scan().num_rows):
+            time.sleep(0.2)
+        running.send_signal(signal.SIGTERM)
+        code = running.wait(60)
+    told = (home / "log").read_text()
+    assert code == 0, told
+    assert "event='flow started'" in told
+    assert "event='flow stopped'" in told
+    assert "line=6 reason=" in told
+    assert "Traceback" not in told
+    assert lake.state("kept").scan().to_pylist()[0]["v"] == 1
