@@ -328,11 +328,10 @@ def compact(
             retention_hours=retention_hours,
             channel_retention_hours=channel_retention_hours,
         )
-    rows = rendering.flat_tables(report)
     if as_json:
-        _emit(rows)
+        _emit(rendering.flat_tables(report))
     else:
-        rendering.rows(f"{name}: before and after", rows)
+        rendering.compacted(report)
 
 
 @app.command()

@@ -277,8 +277,7 @@ def accounting(lake: Lake) -> None:
     for row in refused[:5]:
         rendering.say(f"  {row['rule']}: {row['reason']}")
     rendering.say("\nDelta tables:")
-    for state in lake.states():
-        table = lake.state(state)
+    for table in (*map(lake.state, lake.states()), *map(lake.channel, lake.channels())):
         rendering.say(f"  {table.path}  (version {table.version()})")
 
 

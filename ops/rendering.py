@@ -16,6 +16,7 @@ from resources.markdown import cell
 if TYPE_CHECKING:
     from pipelines.execution.report import BackfillReport, RunReport
     from pipelines.execution.verify import VerifyReport
+    from pipelines.maintenance.report import CompactionReport
 
 console = Console(highlight=False)
 Advance = Callable[[str], None]
@@ -141,6 +142,20 @@ def verified(report: VerifyReport) -> None:
             "these differ",
             [{"state": d.state, "txid": d.txid, "slice": d.slice, "why": d.reason} for d in report.differing],
         )
+
+
+def compacted(report: CompactionReport) -> None:
+    """A compaction: a line a table, figures before and after it."""
+    lines = []
+    for table in report.tables:
+        before, after = table.before, table.after
+        line: dict[str, Any] = {"state": table.state, "layout": table.layout}
+        for name in ("files", "bytes", "rows", "log_files"):
+            line[name.replace("_", " ")] = f"{getattr(before, name):,} -> {getattr(after, name):,}"
+        if table.rows_let_go:
+            line["rows let go"] = table.rows_let_go
+        lines.append(line | {"files removed": table.files_removed, "seconds": table.seconds})
+    rows(f"{report.flow}: before and after", lines)
 
 
 def flat_tables(report: Any) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pipelines.catalog.flights_data import published
@@ -56,6 +57,7 @@ def _compared(lake: Lake, table: str, expected: pd.DataFrame) -> Comparison:
     return Comparison(table, len(found), int(-difference[difference < 0].sum()), int(difference[difference > 0].sum()))
 
 
+@lru_cache(maxsize=1)
 def flights(days: int | None = None) -> pd.DataFrame:
     """The flights of the first days, in the order of their scheduled departure `at` (of one minute: as published)."""
     import pandas as pd

@@ -153,7 +153,9 @@ DEPARTURE_WEATHER = FlowSpec(
     build=departure_weather,
     suites={
         "departures_with_weather": (
-            fail("compound_columns_to_be_unique", column_list=["date", "origin", "carrier", "flight", "sched_dep_time"]),
+            fail(
+                "compound_columns_to_be_unique", column_list=["date", "origin", "carrier", "flight", "sched_dep_time"]
+            ),
             warn("column_values_to_not_be_null", column="temp", mostly=0.99),
         ),
     },
