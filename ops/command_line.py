@@ -357,13 +357,18 @@ def watch(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder with a flow's YAML in each file.")],
     trigger_seconds: Annotated[float, typer.Option(min=0.05, help="How often a stream looks for new events.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Run what the sources hold now, then stop.")] = False,
+    on_fresh_checkpoint: Annotated[
+        str, typer.Option(help="If a checkpoint is gone but the states are there: refuse, continue or reset.")
+    ] = "refuse",
 ) -> None:
     """Run the flows of a folder, and follow its files: added, changed, removed. Ctrl-C or SIGTERM drains all flows."""
     from ops import flow_watch
 
     flow_watch.refuse_unless_folder(folder)
     with flow_watch.logged(), _runtime(quiet=False) as runtime:
-        faults = flow_watch.run(runtime, folder, trigger_seconds=trigger_seconds, once=once)
+        faults = flow_watch.run(
+            runtime, folder, trigger_seconds=trigger_seconds, once=once, on_fresh_checkpoint=on_fresh_checkpoint
+        )
     if faults:
         raise typer.Exit(1)
 

@@ -46,7 +46,9 @@ def refuse_unless_folder(folder: Path) -> None:
         raise MissingPathError("flows", str(folder))
 
 
-def run(runtime: Runtime, folder: Path, *, trigger_seconds: float, once: bool) -> bool:
+def run(
+    runtime: Runtime, folder: Path, *, trigger_seconds: float, once: bool, on_fresh_checkpoint: str = "refuse"
+) -> bool:
     """Watch a folder until SIGINT or SIGTERM, or run it once.
 
     Returns:
@@ -54,7 +56,13 @@ def run(runtime: Runtime, folder: Path, *, trigger_seconds: float, once: bool) -
     """
     from pipelines.execution.flow_folder import DIED, REFUSED, FlowFolder
 
-    flows = FlowFolder(runtime, folder, trigger_seconds=trigger_seconds, settle_seconds=0.0 if once else 0.5)
+    flows = FlowFolder(
+        runtime,
+        folder,
+        trigger_seconds=trigger_seconds,
+        settle_seconds=0.0 if once else 0.5,
+        on_fresh_checkpoint=on_fresh_checkpoint,
+    )
     if once:
         return any(one.what in (DIED, REFUSED) for one in flows.once())
     ended = threading.Event()

@@ -26,7 +26,7 @@ from pipelines.errors import (
 from pipelines.execution.changeover import Changeover
 from pipelines.execution.flow_files import FlowFile, FlowFiles, by_flow
 from pipelines.execution.runtime import RunningFlow, Runtime
-from pipelines.execution.streaming import CONTINUE
+from pipelines.execution.streaming import CONTINUE, REFUSE
 from pipelines.flowmix.compile import as_topology
 from pipelines.flowmix.flow import Flow
 
@@ -79,6 +79,7 @@ class FlowFolder:
         folder: a folder with `*.yaml` and `*.yml`, a flow each.
         trigger_seconds: how often a stream looks for new events.
         settle_seconds: a file changed later than so long ago is left for the next look: it may not be whole yet.
+        on_fresh_checkpoint: what to do where a checkpoint is gone and the tables are not: `refuse`, `continue`, `reset`.
         functions: what the files may name beside the catalog's functions (see `load_flow`).
 
     Raises:
@@ -92,9 +93,10 @@ class FlowFolder:
         *,
         trigger_seconds: float = 1.0,
         settle_seconds: float = 0.5,
+        on_fresh_checkpoint: str = REFUSE,
         functions: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
-        self._runtime, self._trigger = runtime, trigger_seconds
+        self._runtime, self._trigger, self._on_fresh = runtime, trigger_seconds, on_fresh_checkpoint
         self._files = FlowFiles(Path(folder), settle_seconds=settle_seconds, functions=functions)
         if not Path(folder).is_dir():
             raise MissingPathError("flows", str(folder))
@@ -200,7 +202,7 @@ class FlowFolder:
         for query in anew:
             reason = f"windows of {query} start anew: their number, or the channels that it reads, have changed"
             self._tell(ANEW, file.flow.name, file, reason)
-        return on_fresh
+        return CONTINUE if on_fresh == CONTINUE else self._on_fresh
 
     def _change(self, name: str, file: FlowFile) -> None:
         """Drain a flow and start it as its file says now; if that fails, as it was."""
