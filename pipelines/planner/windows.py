@@ -35,7 +35,7 @@ def windowed(step: Step) -> DataFrame:
     results, taken = (to_arrow_schema(one, timezone="UTC") for one in (schema, frame.schema))
     in_arrays = fits(node.operation, node.context, taken)
     make = BucketMaker(node.operation, node.context, node.edges, results, in_arrays=in_arrays)
-    packed = _bucketed(node, frame).mapInArrow(Pack(BUCKETS), PACKED).groupBy(BUCKET)
+    packed = _bucketed(node, frame, lean=in_arrays).mapInArrow(Pack(BUCKETS), PACKED).groupBy(BUCKET)
     if frame.isStreaming:
         found = packed.transformWithStateInPandas(processor(make), PACKED, "append", "none")
     else:
@@ -92,12 +92,18 @@ def _result_schema(node: nodes.WindowNode, frame: DataFrame) -> StructType:
     return struct(", ".join(f"`{name}` {kind}" for name, kind in types.items()))
 
 
-def _bucketed(node: nodes.WindowNode, frame: DataFrame) -> DataFrame:
+def _bucketed(node: nodes.WindowNode, frame: DataFrame, *, lean: bool) -> DataFrame:
     """The rows with their bucket, by a hash of the key; null in clock rows, which all buckets hear."""
     kinds = {field.name: field.dataType for field in frame.schema.fields}
     hashed = [_hashable(name, kinds[name]) for name in node.key]
     bucket = F.pmod(F.hash(*hashed), F.lit(BUCKETS)) if hashed else F.lit(0)
-    return frame.select("*", F.when(column(events.ID).isNotNull(), bucket).cast("int").alias(BUCKET))
+    is_event = column(events.ID).isNotNull()
+    shown: list[Any] = ["*"]
+    if lean:
+        # Half of what would travel: windows in arrays need no ids, times and origins of their events.
+        shown = [column(name) for name in frame.columns if name not in (events.ID, events.TIME, events.FROM)]
+        shown.append(F.when(~is_event, column(events.FROM)).alias(events.FROM))
+    return frame.select(*shown, F.when(is_event, bucket).cast("int").alias(BUCKET))
 
 
 def _hashable(name: str, kind: Any) -> Column:
