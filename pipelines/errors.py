@@ -325,7 +325,8 @@ class ChangeoverError(TrideltaError):
         super().__init__(
             f'flow "{flow}": the sources or the number of windows of its query "{query}" have changed, and the query cannot '
             f"begin anew: {problem}",
-            hint="put the former definition back and let it run until it has read what is there, then change it",
+            hint="put the former definition back, and change it while `tridelta watch` runs it, or behind a run with --once: "
+            "then it has read what is there",
         )
 
 

@@ -104,13 +104,10 @@ class Changeover:
             if not new and not one.details[0].startswith("the checkpoint is fresh"):
                 raise StateSchemaError(one.name, one.details[0])
 
-    @property
-    def moves(self) -> bool:
-        """Whether queries begin anew, or leave channels: then the old ones should first read all that is there."""
-        kept = {query.name for query in self._queries}
-        folder = self._lake.checkpoint_path(self._topology.name, "any").parent
-        there = {one.name for one in folder.iterdir() if (one / "epoch.json").exists()} if folder.is_dir() else set()
-        return bool(there - kept) or any(self._differs(query) for query in self._queries)
+    def moves(self, old: Changeover) -> bool:
+        """Whether queries begin anew, or are gone: then the old ones should first read all that is there."""
+        gone = {query.name for query in old._queries} - {query.name for query in self._queries}
+        return bool(gone) or any(self._differs(query) for query in self._queries)
 
     def left_waiting(self, new: Changeover) -> dict[str, int]:
         """Of the queries that `new` does not have any more: how many events still wait for the clock in their windows.
@@ -187,6 +184,9 @@ class Changeover:
             if offset.get("isStartingVersion") or offset["index"] != _BASE:
                 raise ChangeoverError(self._topology.name, query.name, f'it is in the middle of a commit of "{name}"')
             channels[name] = _txid_before(self._lake.channel(name), int(offset["reservoirVersion"]))
+            if name not in query.reads and channels[name] < (_last(self._lake.channel(name)) or 0):
+                problem = f'it has not read all of "{name}", which no query reads any more'
+                raise ChangeoverError(self._topology.name, query.name, problem)
         # Without windows nothing waits for the clock.
         clocks = [self._clock(name, txid) for name, txid in channels.items()] if query.windows_before else []
         return Start(channels, min(clocks, default=None))

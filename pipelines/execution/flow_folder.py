@@ -217,8 +217,9 @@ class FlowFolder:
             self._not_changed(name, file, error)
             return
         self._drain(name, one)
-        if changeover.moves:
-            self._read_to_the_end(one, changeover)
+        former = Changeover(self._runtime.lake, as_topology(one.flow))
+        if changeover.moves(former):
+            self._read_to_the_end(one, former, changeover)
         try:
             running = self._begun(file)
         except Exception as error:
@@ -228,12 +229,12 @@ class FlowFolder:
         self._deployed[name] = _Deployed(file, running)
         self._tell(CHANGED, name, file)
 
-    def _read_to_the_end(self, one: _Deployed, new: Changeover) -> None:
+    def _read_to_the_end(self, one: _Deployed, former: Changeover, new: Changeover) -> None:
         """Let the old queries read what is in their channels: others will read on behind it."""
         name = one.flow.name
         try:
             self._runtime.catch_up(one.flow, on_fresh_checkpoint=CONTINUE)
-            waiting = Changeover(self._runtime.lake, as_topology(one.flow)).left_waiting(new)
+            waiting = former.left_waiting(new)
         except Exception as error:
             # Perhaps the change is what mends it. Whether the place is one to go on from is looked at again.
             self._tell(DIED, name, one.file, error)

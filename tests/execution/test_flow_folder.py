@@ -158,6 +158,37 @@ def test_each_event_comes_once_through_any_changes(place: Place) -> None:
     assert len(place.rows("between", "v")) in (2, 4)
 
 
+def test_a_stream_that_gets_another_feeder_reads_both(place: Place) -> None:
+    feeder = "      - filter: {least} <= v and v < {most}\n      - to: x\n"
+    source = HEAD.format(name="f", delay=0).partition("  - name: s")[2].replace("      - partition: k\n", "")
+    behind = "  - name: x\n    operations:\n      - partition: k\n" + EACH_ONCE + "      - persist: all\n"
+    one = feeder.format(least=0, most=50) + behind
+    two = feeder.format(least=0, most=50) + "  - name: r" + source + feeder.format(least=50, most=100) + behind
+    place.events([1, 2], 0)
+    place.write(one)
+    place.await_rows("all", [1, 2], "v")
+    place.events([3, 53, 4], 10)
+    assert place.write(two) == [("windows anew", "f"), ("changed", "f")]
+    place.events([5, 55], 20)
+    place.events([6, 56], 21)
+    place.await_rows("all", [1, 2, 3, 53, 4, 5, 6, 55, 56], "v")
+
+
+def test_what_waits_in_windows_that_a_flow_has_no_more_is_told(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    place.events([1, 2, 3], 0)
+    place.write(RUNNING_SUM + "      - persist: sums\n", delay=1)
+    place.await_rows("sums", [1, 3], "v")
+    place.write("      - select: [k, v]\n      - persist: others\n", delay=1)
+    assert "1 event(s) wait for the clock in the windows of s__1" in caplog.text
+    assert "others" in place.lake.states()
+    place.events([4], 10)
+    place.await_rows("others", [4], "v")
+    # The windows are back, and with them the third event; the fourth went by while they were away.
+    assert place.write(RUNNING_SUM + "      - persist: sums\n", delay=1) == [("changed", "f")]
+    place.events([5, 6], 20)
+    place.await_rows("sums", [1, 3, 6, 11], "v")
+
+
 def test_a_definition_that_does_not_fit_its_tables_leaves_the_flow_running(place: Place) -> None:
     place.events([1], 0)
     place.write(RUNNING_SUM + "      - persist: sums\n")

@@ -1,0 +1,99 @@
+"""Where a query cannot begin anew exactly it is refused, and says what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from pipelines import Lake
+from pipelines.errors import ChangeoverError
+from pipelines.execution.changeover import Changeover
+from pipelines.execution.streaming import CONTINUE, REFUSE
+from pipelines.flowmix import Count, Flow, Policy
+from pipelines.flowmix.compile import as_topology
+from pipelines.sources import FixedBatches
+from pipelines.state.record import BATCH, BatchRecord
+
+ONCE = {"trigger": Policy.count(1), "evict": Policy.count(1)}
+
+
+def two_windows(lake: Lake) -> Changeover:
+    stream = Flow("f").stream("s", FixedBatches("k string", [])).aggregate(Count("n"), **ONCE)
+    return Changeover(lake, as_topology(stream.aggregate(Count("n"), **ONCE).persist("t").build()))
+
+
+def deployed(lake: Lake, *, version: int, index: int = -1, starting: bool = False, query: str = "s__1") -> Path:
+    """A lake in which the source has brought two batches, and the query behind it, with one window, has finished batch 0."""
+    name = "f__s__s" if query == "s__1" else "f__s__s__99"
+    channel = str(lake.channel_path(name))
+    for txid in range(2):
+        rows = pa.table({"_event_id": [None, "e"], "_event_clock": [1000 * txid, 1000 * txid + 5], "_txid": [txid] * 2})
+        rows = rows.cast(pa.schema([("_event_id", pa.string()), ("_event_clock", pa.int64()), ("_txid", pa.int64())]))
+        _append(channel, rows, BatchRecord(kind=BATCH, flow="f", epoch=1, txid=txid, received=1, rows=2))
+    offset = {"reservoirId": str(DeltaTable(channel).metadata().id), "reservoirVersion": version, "index": index}
+    _checkpoint(lake, "s", [{"logOffset": 0}, {"logOffset": 1}])
+    folder = _checkpoint(lake, query, [{**offset, "isStartingVersion": starting}])
+    (folder / "spark" / "state" / "0").mkdir(parents=True)
+    return folder
+
+
+def _checkpoint(lake: Lake, query: str, offsets: list[dict[str, Any]]) -> Path:
+    folder = lake.checkpoint_path("f", query)
+    for part in ("offsets", "commits"):
+        (folder / "spark" / part).mkdir(parents=True)
+    for batch, offset in enumerate(offsets):
+        (folder / "spark" / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{json.dumps(offset)}")
+        (folder / "spark" / "commits" / str(batch)).write_text("v1\n{}")
+    (folder / "spark" / "metadata").write_text("{}")
+    (folder / "epoch.json").write_text('{"number": 1, "first_txid": 0}')
+    return folder
+
+
+def _append(path: str, rows: pa.Table, record: BatchRecord) -> None:
+    from pipelines.state.commits import properties
+
+    write_deltalake(path, rows, mode="append", commit_properties=properties(record, None))
+
+
+def test_a_fresh_checkpoint_goes_on_behind_what_was_read(lake_root: str) -> None:
+    lake = Lake(lake_root)
+    folder = deployed(lake, version=1)
+    assert two_windows(lake).make() == (CONTINUE, ["s__1"])
+    assert json.loads((folder / "start.json").read_text()) == {"channels": {"f__s__s": 0}, "clock": 0, "behind": 1}
+    assert not (folder / "spark").exists()
+    # Cut off here, the next start knows that this is no checkpoint that was lost.
+    assert two_windows(lake).make() == (CONTINUE, [])
+
+
+@pytest.mark.parametrize(("index", "starting"), [(3, False), (-1, True)])
+def test_in_the_middle_of_a_commit_it_is_refused(lake_root: str, index: int, starting: bool) -> None:
+    lake = Lake(lake_root)
+    folder = deployed(lake, version=1, index=index, starting=starting)
+    with pytest.raises(ChangeoverError, match="in the middle of a commit") as caught:
+        two_windows(lake).make()
+    assert caught.value.query == "s__1"
+    assert (folder / "spark").exists()
+    assert not (folder / "start.json").exists()
+
+
+def test_rows_left_in_a_channel_that_is_gone_are_not_passed_over(lake_root: str) -> None:
+    lake = Lake(lake_root)
+    deployed(lake, version=1, query="s__2")
+    stream = Flow("f").stream("s", FixedBatches("k string", [])).aggregate(Count("n"), **ONCE).persist("between")
+    topology = as_topology(stream.aggregate(Count("n"), **ONCE).persist("t").build())
+    with pytest.raises(ChangeoverError, match=r'not read all of "f__s__s__99"'):
+        Changeover(lake, topology).make()
+
+
+def test_a_lost_checkpoint_is_not_taken_for_a_fresh_one(lake_root: str) -> None:
+    lake = Lake(lake_root)
+    folder = deployed(lake, version=2)
+    _append(str(lake.state_path("t")), pa.table({"n": [1]}), BatchRecord(kind=BATCH, flow="f", epoch=1, txid=0))
+    two_windows(lake).make()
+    (folder / "epoch.json").write_text('{"number": 2, "first_txid": 1}')
+    assert two_windows(lake).make()[0] == REFUSE
