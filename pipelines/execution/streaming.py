@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tenacity
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
 
 from pipelines import logs
 from pipelines.errors import (
     AccountingError,
+    BatchError,
     DiskFullError,
     FreshCheckpointError,
     GateError,
@@ -241,12 +242,26 @@ class StreamRunner:
         try:
             frames = entrance.frames(frame, position.files)
             # This also runs the windows to their end, which the state store demands even of a batch that is replayed.
-            position = replace(position, clocks=entrance.clocks(frames))
+            position = replace(position, clocks=self._clocks(frames, txid))
             report = self._attempts(txid, entrance.events(frames), position)
             return replace(report, seconds=time.monotonic() - started)
         finally:
             if entrance.kept:
                 frame.unpersist()
+
+    def _clocks(self, frames: Frames, txid: int) -> dict[str, int]:
+        """What the batch says of the clock, its windows run to their end.
+
+        Raises:
+            BatchError: the user's code in a window failed. The windows stay as they were before the batch.
+        """
+        try:
+            return self._group.entrance.clocks(frames)
+        except PySparkException as error:
+            raise BatchError(
+                f'flow "{self._group.topology.name}": batch {txid} of "{self._group.name}": {reason_of(error)}',
+                hint="correct the flow and run it again: it continues with the same batch",
+            ) from error
 
     def _attempts(self, txid: int, sources: Frames, position: Position) -> BatchReport:
         """Attempts at one batch until one comes through, or none is left."""

@@ -34,7 +34,8 @@ def windowed(step: Step) -> DataFrame:
     schema = _result_schema(node, frame)
     results, taken = (to_arrow_schema(one, timezone="UTC") for one in (schema, frame.schema))
     in_arrays = fits(node.operation, node.context, taken)
-    make = BucketMaker(node.operation, node.context, node.edges, results, in_arrays=in_arrays)
+    where = f"{node.label} (defined at {node.at})"
+    make = BucketMaker(node.operation, node.context, node.edges, results, in_arrays=in_arrays, where=where)
     packed = _bucketed(node, frame, lean=in_arrays).mapInArrow(Pack(BUCKETS), PACKED).groupBy(BUCKET)
     if frame.isStreaming:
         found = packed.transformWithStateInPandas(processor(make), PACKED, "append", "none")

@@ -60,6 +60,7 @@ class BucketMaker:
         schema: the Arrow schema of its results, the event's columns included.
         origin: what its words about the clock say for their origin.
         in_arrays: whether `CountWindows` can do it.
+        where: the operation and the user's line, for errors of the user's code.
     """
 
     operation: Any
@@ -68,6 +69,7 @@ class BucketMaker:
     schema: pa.Schema
     origin: str = ""
     in_arrays: bool = False
+    where: str = ""
 
     def __call__(self) -> Bucket:
         return ArrayBucket(self) if self.in_arrays else Bucket(self)
@@ -118,7 +120,11 @@ class Bucket:
         """The results, and in bucket 0 the word about the clock."""
         order = [(events.CLOCK, "ascending"), (events.ORDER, "ascending")]
         rows = self._rows.take(pc.sort_indices(self._rows, sort_keys=order))
-        found = self._windows.feed(events_of(rows, self._floor), self._now)
+        try:
+            found = self._windows.feed(events_of(rows, self._floor), self._now)
+        except Exception as error:
+            # One line that starts like this is what reaches the user of all that a worker prints.
+            raise RuntimeError(f"{self._plan.where} failed: {' '.join(repr(error).split())}") from error
         self.clocks.due = self._windows.due()
         return pa.concat_tables([rows_of(found, self._plan.schema), self.passed(number)])
 

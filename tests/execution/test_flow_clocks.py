@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
-from pipelines.flowmix import Count, Flow, Policy, Sum
+from pipelines.errors import BatchError
+from pipelines.flowmix import Count, Flow, Policy, Sum, WindowAggregator
 from pipelines.sources import FixedBatches
 
 pytestmark = pytest.mark.slow
@@ -81,3 +82,40 @@ def test_a_clock_of_arrival_ticks_while_nothing_comes(spark: SparkSession, tmp_p
     found = [n for (n,) in rows(lake, "counted", "n")]
     assert sorted(found)[-1] == 2
     assert found.count(0) >= 2
+
+
+class Faulty(WindowAggregator):
+    """Cannot stand a 13."""
+
+    outputs = "seen bigint"
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def added(self, event: Any) -> None:
+        if event["v"] == 13:
+            raise ValueError("thirteen is not a number for me")
+        self.seen += 1
+
+    def evicted(self, event: Any) -> None:
+        """Nothing is taken back."""
+
+    def aggregate(self) -> int:
+        return self.seen
+
+
+def test_a_fault_in_a_window_names_the_operation_and_its_line(spark: SparkSession, tmp_path: Path) -> None:
+    """No trace of Spark's: one sentence; and what was committed before stays."""
+    flow = (
+        Flow("faulty")
+        .stream("events", FixedBatches(SCHEMA, [[("a", 1, 0)], [("a", 13, 1000)]]))
+        .aggregate(Faulty(), trigger=Policy.count(1), evict=Policy.count(9))
+        .persist("seen_events")
+        .build()
+    )
+    with pytest.raises(BatchError, match="thirteen is not a number for me") as caught:
+        Runtime(spark, Lake(tmp_path)).catch_up(flow)
+    text = str(caught.value)
+    assert "aggregate Faulty" in text
+    assert "test_flow_clocks.py:" in text
+    assert "Traceback" not in text
