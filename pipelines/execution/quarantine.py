@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 
 from pipelines.quality.compiled import FAILED
 from pipelines.sources.base import CORRUPT, FILE
+from pipelines.sources.events import WITHOUT_TIME
 from pipelines.state.lake import Lake
 from pipelines.state.schema import NO_SLICE, POISONED, SLICE_COLUMN, UNSLICED, StateSchema, struct_of
 from pipelines.state.writer import StateWriter
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 COLUMNS = (("stage", "string"), ("rule", "string"), ("reason", "string"), ("row", "string"), ("file", "string"))
 """stage: `source`, a gate's name, or `batch`; rule: what refused it; row: the row as JSON, or the raw text; file: its origin."""
 SOURCE, BATCH = "source", "batch"
-MALFORMED, WITHOUT_SLICE, POISON = "malformed", "no_slice", "poison"
+MALFORMED, NO_TIME, WITHOUT_SLICE, POISON = "malformed", "no_time", "no_slice", "poison"
 NAME = "quarantine"
 
 
@@ -35,16 +36,19 @@ def table_columns() -> StructType:
 
 
 def refused_by_source(marked: DataFrame, fields: Sequence[str]) -> DataFrame:
-    """Malformed records with their text, and rows whose slice is null."""
+    """Malformed records with their text, events without a time, and rows whose slice is null."""
+    untimed = F.col(CORRUPT).startswith(WITHOUT_TIME)
     malformed = F.col(CORRUPT).isNotNull()
     row = F.to_json(F.struct(*(F.col(f"`{name}`") for name in fields)), {"ignoreNullFields": "false"})
+    text = F.when(untimed, F.col(CORRUPT).substr(F.lit(len(WITHOUT_TIME) + 1), F.length(CORRUPT)))
     return marked.select(
         F.lit(SOURCE).alias("stage"),
-        F.when(malformed, MALFORMED).otherwise(WITHOUT_SLICE).alias("rule"),
-        F.when(malformed, "the record does not parse as the declared schema")
+        F.when(untimed, NO_TIME).when(malformed, MALFORMED).otherwise(WITHOUT_SLICE).alias("rule"),
+        F.when(untimed, "the event has no time: what its stream's timestamp= says is null")
+        .when(malformed, "the record does not parse as the declared schema")
         .otherwise("the row has no slice: its slice column is null, empty, or one of ? * !")
         .alias("reason"),
-        F.coalesce(F.col(CORRUPT), row).alias("row"),
+        F.coalesce(text, F.col(CORRUPT), row).alias("row"),
         F.col(FILE).alias("file"),
         F.lit(NO_SLICE).alias(SLICE_COLUMN),
     )

@@ -62,6 +62,8 @@ class Chain:
 
     def __init__(self, flow: Flow, stream: StreamDefinition, graph: nodes.Graph, node: int, types: Types) -> None:
         self.flow, self.stream, self.graph, self.node, self.types = flow, stream, graph, node, types
+        self.pruned = False
+        """Whether what stands here carries only what the windows behind it read."""
         self.sides: dict[str, Schema | None] = {}
         """What each stream sends that leads here, for joins."""
 
@@ -150,7 +152,7 @@ class Chain:
         entrance: Any = next(iter(self.graph))
         first = not any(isinstance(node, nodes.WindowNode) for node in self.graph)
         edges = entrance.source.channels if first else ("",)
-        self.types = self.after(operation)
+        self.types, self.pruned = self.after(operation), False
         self.add(
             nodes.WindowNode,
             operation.at,
@@ -166,6 +168,9 @@ class Chain:
         window = operation.operation
         if not isinstance(window, AggregateWindow) or any(isinstance(a, WindowAggregator) for a in window.aggregators):
             return
+        if self.pruned:
+            return
+        self.pruned = True
         wanted = operation.named
         if set(wanted) < set(self.types):
             self.types = {name: kind for name, kind in self.types.items() if name in wanted}
@@ -226,7 +231,7 @@ class Steps(Chain):
         )
         graph.add(entrance)
         chain = Chain(self.flow, self.stream, graph, entrance.id, self.types)
-        chain.sides = self.sides
+        chain.sides, chain.pruned = self.sides, self.pruned
         for index in range(first, end):
             chain.step(index)
         self.types = chain.types
@@ -244,7 +249,7 @@ class Steps(Chain):
         )
         self.graph.replace(self._spout)
         # What follows is the batch's.
-        self._bare = False
+        self._bare = self.pruned = False
 
     def step(self, index: int) -> None:
         self._bare = False

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pipelines.errors import TrideltaError
 
 PROCESSING = "processing"
+WITHOUT_TIME = "\x00time"
+"""What `_corrupt` begins with where a record is well formed and says no time."""
 # What one batch takes of a channel that its reader is far behind: as much as two cores hold and work off in some seconds.
 _BYTES_A_BATCH = "256m"
 _FILES_A_BATCH = 1000
@@ -154,14 +156,23 @@ class EventSource:
         at = milliseconds(frame, self.timestamp) if self.timestamp else now
         own = {
             events.ID: F.coalesce(given, made),
-            # A row whose time is null has arrived: better a wrong minute than a lost row.
             events.TIME: F.coalesce(at, now),
             events.CLOCK: now if self.clock == PROCESSING else F.coalesce(at, now),
             events.FROM: F.lit(self.stream_name),
             events.ORDER: order,
         }
         shown = [column.alias(name) for name, column in own.items()]
-        return frame.select(*(f"`{name}`" for name in self.inner.fields), *shown, CORRUPT, FILE)
+        return frame.select(*(f"`{name}`" for name in self.inner.fields), *shown, self._refused(at), FILE)
+
+    def _refused(self, at: Column) -> Column:
+        """`_corrupt`, also of a row without a time: taken for now it would make all that follows late."""
+        from pyspark.sql import functions as F
+
+        if self.timestamp is None or self.clock == PROCESSING:
+            return F.col(CORRUPT)
+        row = F.to_json(F.struct(*(F.col(f"`{name}`") for name in self.inner.fields)), {"ignoreNullFields": "false"})
+        untimed = F.when(at.isNull(), F.concat(F.lit(WITHOUT_TIME), row))
+        return F.coalesce(F.col(CORRUPT), untimed).alias(CORRUPT)
 
     def _order(self, files: frozenset[str]) -> Column:
         """The place of a row: the number of its file among the batch's, by name, then its place there."""

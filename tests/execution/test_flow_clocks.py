@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -119,3 +120,15 @@ def test_a_fault_in_a_window_names_the_operation_and_its_line(spark: SparkSessio
     assert "aggregate Faulty" in text
     assert "test_flow_clocks.py:" in text
     assert "Traceback" not in text
+
+
+def test_an_event_without_a_time_goes_to_quarantine(spark: SparkSession, tmp_path: Path) -> None:
+    """It moves no clock: taken for now it would make all that follows late."""
+    lake = Lake(tmp_path)
+    batches = [[("a", 1, 500), ("b", 7, None)], [("a", 2, 900), ("a", 4, 1500)]]
+    Runtime(spark, lake).catch_up(summed(batches))
+    assert rows(lake, "sums", "sum") == [(3,)]
+    assert rows(lake, "late_clocks_events", "v") == []
+    (refused,) = lake.quarantine("clocks").scan().to_pylist()
+    assert refused["rule"] == "no_time"
+    assert json.loads(refused["row"]) == {"k": "b", "v": 7, "timestamp": None}
