@@ -87,7 +87,7 @@ def test_windows_behind_windows() -> None:
     plan = plan_of(flow)
     assert plan.lineage["t"]["total"] == (("f__s__s", "v"),)
     reader = plan.spouts[-1]
-    assert [one.label.split()[0] for one in reader.steps] == ["map", "aggregate", "filter", "sort"]  # type: ignore[union-attr]
+    assert [one.label.split()[0] for one in reader.steps] == ["aggregate", "filter", "sort"]  # type: ignore[union-attr]
 
 
 def test_two_streams_that_meet() -> None:
