@@ -1,0 +1,116 @@
+"""The errors of deployed flows and of their registry. The texts of the original's messages are kept word for word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipelines.errors import BadNameError, TrideltaError, nearest
+
+
+class NimbusError(TrideltaError):
+    """Nimbus refuses what was asked of it; nothing has changed."""
+
+
+class RegistryError(NimbusError):
+    """The registry's database cannot be opened, or has another form than this release."""
+
+    def __init__(self, url: str, problem: str, *, hint: str = "") -> None:
+        self.url, self.problem = url, problem
+        super().__init__(f"the registry {url} {problem}", hint=hint)
+
+
+class DeployNameError(BadNameError, NimbusError):
+    """A flow cannot be deployed under this name (Nimbus rules 1.2)."""
+
+    def __init__(self, name: object, pattern: str) -> None:
+        self.pattern = pattern
+        super().__init__("flow", name)
+        text = f"Topology name '{name}' is not valid. It can't be null and it must match {pattern}"
+        self.args = (text,)
+
+
+class AlreadyAliveError(NimbusError):
+    """A flow of this name is deployed; a killed one counts until it is removed (Nimbus rules 1.2)."""
+
+    def __init__(self, flow: str, status: str) -> None:
+        self.flow, self.status = flow, status
+        hint = (
+            "wait until it is removed" if status == "KILLED" else f"update it, or kill it first: tridelta kill {flow}"
+        )
+        super().__init__(f"{flow} is already alive", hint=hint)
+
+
+class NotAliveError(NimbusError):
+    """No flow of this name is deployed (Nimbus rules 1.3)."""
+
+    def __init__(self, flow: str, alive: Sequence[str] = ()) -> None:
+        self.flow, self.alive = flow, tuple(alive)
+        hint = (
+            f"deployed are: {', '.join(alive)}{nearest(flow, alive)}"
+            if alive
+            else "no flow is deployed; submit it first"
+        )
+        super().__init__(f"{flow} is not alive", hint=hint)
+
+
+class NoTransitionError(NimbusError):
+    """The flow's status does not allow this (Nimbus rules 1.3)."""
+
+    def __init__(self, event: str, status: str, flow: str) -> None:
+        self.event, self.status, self.flow = event, status, flow
+        hint = {
+            "KILLED": "it is being removed: submit it again afterwards",
+            "REBALANCING": "wait until the rebalance has ended, or kill it",
+        }.get(status, "")
+        super().__init__(f"No transition for event: {event}, status: {status} storm-id: {flow}", hint=hint)
+
+
+class SubmitError(NimbusError):
+    """A flow cannot be deployed as asked (Nimbus rules 1.2)."""
+
+    def __init__(self, flow: str, problem: str, *, asked: int | None = None, limit: int | None = None) -> None:
+        self.flow, self.problem, self.asked, self.limit = flow, problem, asked, limit
+        super().__init__(problem, hint=f'flow "{flow}" asks for {asked}; ask for less' if asked is not None else "")
+
+
+class RebalanceError(NimbusError):
+    """A rebalance asks for what the flow cannot have (Nimbus rules 1.3)."""
+
+    def __init__(self, flow: str, problem: str, *, component: str | None = None, value: object = None) -> None:
+        self.flow, self.problem, self.component, self.value = flow, problem, component, value
+        super().__init__(problem)
+
+
+class VersionError(NimbusError):
+    """A version of a flow is not there, or is no longer the current one."""
+
+    def __init__(self, flow: str, version: int, problem: str, current: int) -> None:
+        self.flow, self.version, self.current = flow, version, current
+        super().__init__(f'flow "{flow}", version {version}: {problem}; the current version is {current}')
+
+
+class LeaseHeldError(NimbusError):
+    """Another holder has the lease, and it has not run out."""
+
+    def __init__(self, name: str, holder: str, other: str, seconds: float) -> None:
+        self.name, self.holder, self.other, self.seconds = name, holder, other, seconds
+        super().__init__(
+            f'lease "{name}": {other} holds it for {seconds:g} s more; {holder} cannot take it',
+            hint="wait until it is given back or runs out",
+        )
+
+
+class LeaseLostError(NimbusError):
+    """The lease ran out, was given back, or is another holder's by now: the old holder must stop at once."""
+
+    def __init__(self, name: str, holder: str, token: int, *, seen_holder: str | None, seen_token: int) -> None:
+        self.name, self.holder, self.token = name, holder, token
+        self.seen_holder, self.seen_token = seen_holder, seen_token
+        now = (
+            f"{seen_holder} took it with token {seen_token}"
+            if seen_token > token
+            else "it has run out or was given back"
+        )
+        super().__init__(
+            f'lease "{name}": {holder} no longer holds it with token {token}: {now}', hint="stop; take it anew to go on"
+        )

@@ -1,0 +1,306 @@
+"""The life of a deployed flow: ACTIVE, INACTIVE, REBALANCING, KILLED and what leads from one to the other.
+
+A pure state machine (Nimbus rules 1.3): `step` takes a standing, an event and the time, and returns the next standing and
+what is to be done. A delay is a due time in the standing, never a sleep; whoever keeps the standings calls `fire`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from pipelines.nimbus.errors import NoTransitionError, RebalanceError
+
+DEFAULT_WAIT_SECONDS = 30.0
+"""The message time-out of a flow that sets none, and the delay for a negative `wait_seconds`."""
+
+PROTECTED_SETTINGS = frozenset(
+    {
+        "topology.submitter.principal",
+        "topology.submitter.user",
+        "storm.zookeeper.superACL",
+        "storm.zookeeper.topology.auth.scheme",
+        "storm.zookeeper.topology.auth.payload",
+        "storm.local.hostname",
+        # This house's own: who deployed the flow, and where its tables and checkpoints lie.
+        "owner",
+        "lake",
+        "checkpoint",
+        "host",
+    }
+)
+"""Settings that a rebalance never overrides; they are left out of its overrides without a word."""
+
+
+class Status(StrEnum):
+    """Where a deployed flow stands."""
+
+    ACTIVE = "ACTIVE"  # batches are opened
+    INACTIVE = "INACTIVE"  # no batch is opened; open ones go on to their commit
+    REBALANCING = "REBALANCING"  # it drains, to be assigned anew
+    KILLED = "KILLED"  # it drains, to be removed
+
+
+class Event(StrEnum):
+    """What can happen to a deployed flow."""
+
+    ACTIVATE = "ACTIVATE"
+    INACTIVATE = "INACTIVATE"
+    REBALANCE = "REBALANCE"
+    KILL = "KILL"
+    DO_REBALANCE = "DO_REBALANCE"  # the delay of a rebalance is over
+    REMOVE = "REMOVE"  # the delay of a kill is over
+    GAIN_LEADERSHIP = "GAIN_LEADERSHIP"  # another nimbus leads now
+
+
+SYSTEM_EVENTS = frozenset({Event.DO_REBALANCE, Event.REMOVE, Event.GAIN_LEADERSHIP})
+"""Events that nobody asks for: where the status has no transition for one, nothing happens."""
+
+
+class Action(StrEnum):
+    """What the keeper of a standing has to do after a step."""
+
+    REASSIGN = "REASSIGN"  # apply the request, forget the old assignment and assign the flow from scratch
+    REMOVE = "REMOVE"  # remove assignment, beats and the flow itself
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a rebalance asks for.
+
+    Attributes:
+        workers: The number of workers, None to keep it.
+        parallelism: Component to its number of executors; those not named keep theirs.
+        settings: Settings to override.
+    """
+
+    workers: int | None = None
+    parallelism: Mapping[str, int] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for a store that keeps JSON."""
+        return {"workers": self.workers, "parallelism": dict(self.parallelism), "settings": dict(self.settings)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Request:
+        """The inverse of `to_json`."""
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Due:
+    """An event that comes by itself, and when (seconds of the keeper's clock)."""
+
+    event: Event
+    at: float
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A flow's status and all that belongs to it.
+
+    Attributes:
+        flow: The id of the deployed flow, for messages.
+        status: Where it stands.
+        previous: While REBALANCING: the status that it returns to.
+        wait_seconds: While REBALANCING or KILLED: the delay that was asked for.
+        due: While REBALANCING or KILLED: what ends it, and when.
+        request: While REBALANCING: what is to change.
+    """
+
+    flow: str
+    status: Status = Status.ACTIVE
+    previous: Status | None = None
+    wait_seconds: float | None = None
+    due: Due | None = None
+    request: Request | None = None
+
+    @property
+    def accepting(self) -> bool:
+        """Whether new batches are opened."""
+        return self.status is Status.ACTIVE
+
+
+@dataclass(frozen=True)
+class Step:
+    """The outcome of an event: the next standing (None: the flow is gone) and what is to be done."""
+
+    standing: Standing | None
+    action: Action | None = None
+    request: Request | None = None
+
+
+@dataclass(frozen=True)
+class _Happening:
+    """An event's circumstances."""
+
+    now: float
+    delay: float
+    request: Request
+
+
+def delay_seconds(wait_seconds: float | None, message_timeout_seconds: float | None = None) -> float:
+    """How long a kill or a rebalance waits: `wait_seconds`, else the flow's message time-out, else 30 s.
+
+    A negative number means 30 s (Nimbus rules 4).
+
+    Raises:
+        ValueError: The number is not finite.
+    """
+    given = message_timeout_seconds if wait_seconds is None else wait_seconds
+    if given is None:
+        return DEFAULT_WAIT_SECONDS
+    if not math.isfinite(given):
+        raise ValueError(f"a number of seconds to wait cannot be {given}")
+    return DEFAULT_WAIT_SECONDS if given < 0 else float(given)
+
+
+def check_request(flow: str, request: Request, components: Collection[str]) -> Request:
+    """The request as it may be applied: without the protected settings (Nimbus rules 1.3).
+
+    Args:
+        flow: The flow's name.
+        request: What was asked for.
+        components: The flow's components. Ids of the system's own (`__acker`) need not be among them.
+
+    Raises:
+        RebalanceError: A component is unknown, or a number is not a whole number above 0.
+    """
+    valid = ",".join(sorted(components))
+    for component, executors in request.parallelism.items():
+        if component not in components and not component.startswith("__"):
+            problem = f"Invalid component {component} for topology {flow}, valid values are {valid}"
+            raise RebalanceError(flow, problem, component=component, value=executors)
+        if not _is_count(executors):
+            problem = "Number of executors must be greater than 0"
+            raise RebalanceError(flow, problem, component=component, value=executors)
+    if request.workers is not None and not _is_count(request.workers):
+        raise RebalanceError(flow, "Number of workers must be greater than 0", value=request.workers)
+    kept = {name: value for name, value in request.settings.items() if name not in PROTECTED_SETTINGS}
+    return replace(request, settings=kept)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def step(
+    standing: Standing,
+    event: Event,
+    *,
+    now: float,
+    wait_seconds: float | None = None,
+    message_timeout_seconds: float | None = None,
+    request: Request | None = None,
+) -> Step:
+    """One event (Nimbus rules 1.3).
+
+    Args:
+        standing: Where the flow stands.
+        event: What happens.
+        now: The time, in seconds.
+        wait_seconds: The delay of a KILL or REBALANCE.
+        message_timeout_seconds: The delay where `wait_seconds` is None.
+        request: What a REBALANCE changes, checked by `check_request`; None: nothing but the places.
+
+    Raises:
+        NoTransitionError: The status has no transition for it, and it is no system event.
+    """
+    transition = _TRANSITIONS[standing.status].get(event)
+    if transition is None:
+        if event in SYSTEM_EVENTS:
+            return Step(standing)
+        raise NoTransitionError(event, standing.status, standing.flow)
+    delay = delay_seconds(wait_seconds, message_timeout_seconds)
+    return transition(standing, _Happening(now, delay, request or Request()))
+
+
+def fire(standing: Standing, *, now: float) -> Step | None:
+    """The event that has come due, done; None if there is none yet."""
+    if standing.due is None or standing.due.at > now:
+        return None
+    return step(standing, standing.due.event, now=now)
+
+
+def allowed(status: Status) -> tuple[Event, ...]:
+    """The events that a user may send to a flow of this status."""
+    return tuple(event for event in _TRANSITIONS[status] if event not in SYSTEM_EVENTS)
+
+
+def _stay(standing: Standing, _: _Happening) -> Step:
+    return Step(standing)
+
+
+def _activate(standing: Standing, _: _Happening) -> Step:
+    return Step(replace(standing, status=Status.ACTIVE))
+
+
+def _inactivate(standing: Standing, _: _Happening) -> Step:
+    return Step(replace(standing, status=Status.INACTIVE))
+
+
+def _rebalance(standing: Standing, happening: _Happening) -> Step:
+    return Step(
+        replace(
+            standing,
+            status=Status.REBALANCING,
+            previous=standing.status,
+            wait_seconds=happening.delay,
+            due=Due(Event.DO_REBALANCE, happening.now + happening.delay),
+            request=happening.request,
+        )
+    )
+
+
+def _do_rebalance(standing: Standing, _: _Happening) -> Step:
+    # A standing of REBALANCING always has its previous status; ACTIVE is for one that some other hand wrote.
+    back = Standing(standing.flow, standing.previous or Status.ACTIVE)
+    return Step(back, Action.REASSIGN, standing.request or Request())
+
+
+def _kill(standing: Standing, happening: _Happening) -> Step:
+    """KILLED at once; a rebalance under way is dropped, and the delay of an earlier kill is replaced."""
+    due = Due(Event.REMOVE, happening.now + happening.delay)
+    return Step(Standing(standing.flow, Status.KILLED, wait_seconds=happening.delay, due=due))
+
+
+def _remove(_: Standing, __: _Happening) -> Step:
+    return Step(None, Action.REMOVE)
+
+
+def _wait_again(standing: Standing, happening: _Happening) -> Step:
+    """A new leader waits the whole delay again: it cannot know how much of the drain the old one has seen."""
+    if standing.due is None:
+        return Step(standing)
+    wait = DEFAULT_WAIT_SECONDS if standing.wait_seconds is None else standing.wait_seconds
+    return Step(replace(standing, due=Due(standing.due.event, happening.now + wait)))
+
+
+_TRANSITIONS: Mapping[Status, Mapping[Event, Callable[[Standing, _Happening], Step]]] = {
+    Status.ACTIVE: {
+        Event.INACTIVATE: _inactivate,
+        Event.ACTIVATE: _stay,
+        Event.REBALANCE: _rebalance,
+        Event.KILL: _kill,
+    },
+    Status.INACTIVE: {
+        Event.ACTIVATE: _activate,
+        Event.INACTIVATE: _stay,
+        Event.REBALANCE: _rebalance,
+        Event.KILL: _kill,
+    },
+    Status.REBALANCING: {
+        Event.GAIN_LEADERSHIP: _wait_again,
+        Event.KILL: _kill,
+        Event.DO_REBALANCE: _do_rebalance,
+    },
+    Status.KILLED: {
+        Event.GAIN_LEADERSHIP: _wait_again,
+        Event.KILL: _kill,
+        Event.REMOVE: _remove,
+    },
+}

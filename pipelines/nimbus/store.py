@@ -1,0 +1,181 @@
+"""The registry's database: SQLite in a file by default, PostgreSQL by URL; opened, migrated, read and written here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, make_url
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import ArgumentError, OperationalError
+
+from pipelines.nimbus.errors import RegistryError
+
+MIGRATIONS = Path(__file__).with_name("migrations")
+
+
+class Store:
+    """One database with the registry's tables.
+
+    Args:
+        url: `sqlite:///path` or `postgresql://user@host/database`.
+        busy_seconds: How long a statement waits for another process's lock.
+        migrate: Bring the tables to this release's form; False: refuse another form.
+
+    Raises:
+        RegistryError: The database cannot be opened, its driver is not installed, or its tables have another form.
+    """
+
+    def __init__(self, url: str, *, busy_seconds: float = 30.0, migrate: bool = True) -> None:
+        parsed = _parsed(url)
+        self.url = parsed.render_as_string(hide_password=True)
+        self.engine = self._open(parsed, busy_seconds)
+        try:
+            if migrate and self.revision() != self.newest():
+                self.upgrade()
+            self._check_form()
+        except OperationalError as error:
+            self.close()
+            raise RegistryError(
+                self.url, f"cannot be opened: {error.orig}", hint="start it, or correct the URL"
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that only reads; it sees one state of the database and waits for no writer (SQLite)."""
+        with self.engine.connect() as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that writes: all or nothing, durable when the block ends.
+
+        On SQLite it is the only one from its first line on (BEGIN IMMEDIATE). On PostgreSQL others may run beside it, so
+        whoever reads a row to change it must lock it (`with_for_update`, which SQLite leaves out).
+        """
+        with self.engine.connect().execution_options(writes=True) as connection, connection.begin():
+            yield connection
+
+    def revision(self) -> str | None:
+        """The migration that the tables stand at; None for an empty database."""
+        with self.read() as connection:
+            return MigrationContext.configure(connection).get_current_revision()
+
+    def newest(self) -> str | None:
+        """The last migration of this release."""
+        return ScriptDirectory.from_config(_config()).get_current_head()
+
+    def upgrade(self, to: str = "head") -> None:
+        """Runs the migrations up to a revision, in one transaction."""
+        with self._migrating() as config:
+            command.upgrade(config, to)
+
+    def downgrade(self, to: str) -> None:
+        """Takes migrations back down to a revision; `base` drops every table."""
+        with self._migrating() as config:
+            command.downgrade(config, to)
+
+    def close(self) -> None:
+        """Gives the connections back."""
+        self.engine.dispose()
+
+    @contextmanager
+    def _migrating(self) -> Iterator[Config]:
+        with self.write() as connection:
+            if connection.dialect.name == "postgresql":
+                # Two processes that start at once must not both create the tables. The number is only a name.
+                connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7302114)")
+            config = _config()
+            config.attributes["connection"] = connection
+            yield config
+
+    def _check_form(self) -> None:
+        found, wanted = self.revision(), self.newest()
+        if found != wanted:
+            problem = f"stands at migration {found}, and this release needs {wanted}"
+            raise RegistryError(self.url, problem, hint="use one release for all processes that share a registry")
+
+    def _open(self, url: URL, busy_seconds: float) -> Engine:
+        try:
+            if url.get_backend_name() == "sqlite":
+                return _sqlite(url, busy_seconds)
+            options = f"-c lock_timeout={int(busy_seconds * 1000)}"
+            # pre_ping: the database may have been restarted since the last statement.
+            return create_engine(url, pool_pre_ping=True, connect_args={"options": options})
+        except ModuleNotFoundError as error:
+            hint = 'install it: pip install "psycopg[binary]"'
+            raise RegistryError(
+                self.url, f"needs the driver {error.name}, which is not installed", hint=hint
+            ) from error
+
+
+def insert_missing(connection: Connection, table: Table, values: Mapping[str, Any]) -> None:
+    """Inserts a row unless one with its primary key is there."""
+    key = list(table.primary_key)
+    if connection.dialect.name == "postgresql":
+        connection.execute(postgresql.insert(table).values(**values).on_conflict_do_nothing(index_elements=key))
+    else:
+        connection.execute(sqlite.insert(table).values(**values).on_conflict_do_nothing(index_elements=key))
+
+
+def upsert(connection: Connection, table: Table, values: Mapping[str, Any]) -> None:
+    """Inserts a row, or replaces the other columns of the one with its primary key."""
+    key = list(table.primary_key)
+    others = {name: value for name, value in values.items() if name not in {column.name for column in key}}
+    if connection.dialect.name == "postgresql":
+        on_postgres = postgresql.insert(table).values(**values)
+        connection.execute(on_postgres.on_conflict_do_update(index_elements=key, set_=others))
+    else:
+        on_sqlite = sqlite.insert(table).values(**values)
+        connection.execute(on_sqlite.on_conflict_do_update(index_elements=key, set_=others))
+
+
+def _parsed(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise RegistryError(url, "is no URL", hint="write sqlite:///path or postgresql://user@host/database") from error
+    if parsed.drivername in ("postgresql", "postgres"):
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+        shown = parsed.render_as_string(hide_password=True)
+        raise RegistryError(shown, "is neither SQLite nor PostgreSQL", hint="write sqlite:///path or postgresql://...")
+    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
+        raise RegistryError(url, "is in memory, where no other process sees it", hint="write sqlite:///path")
+    return parsed
+
+
+def _sqlite(url: URL, busy_seconds: float) -> Engine:
+    Path(str(url.database)).absolute().parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(url, connect_args={"timeout": busy_seconds})
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: Any, _: Any) -> None:
+        connection.isolation_level = None  # BEGIN is ours: the driver's own comes too late for reads
+        connection.execute("PRAGMA journal_mode=WAL")
+        # FULL: a commit that a power cut takes back could give a lease's token out twice.
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA foreign_keys=ON")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        writes = connection.get_execution_options().get("writes", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
