@@ -50,6 +50,8 @@ flows = Table(
     Column("version", Integer, nullable=False),
     # What rebalances have set on top of the version: workers, parallelism, settings.
     Column("scale", JSON, nullable=False),
+    # Its next assignment is made from scratch (REBALANCE), not by MONITOR.
+    Column("scratch", Boolean, nullable=False),
     # A serial is part of an id: one that was used never comes again, whatever was deleted.
     sqlite_autoincrement=True,
 )

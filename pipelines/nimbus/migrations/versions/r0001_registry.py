@@ -62,6 +62,7 @@ def _create_flows() -> None:
         sa.Column("request", sa.JSON),
         sa.Column("version", sa.Integer, nullable=False),
         sa.Column("scale", sa.JSON, nullable=False),
+        sa.Column("scratch", sa.Boolean, nullable=False),
         sa.PrimaryKeyConstraint("serial", name="pk_flows"),
         sqlite_autoincrement=True,
     )

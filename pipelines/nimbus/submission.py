@@ -1,0 +1,57 @@
+"""What must hold before a flow is deployed (Nimbus rules 1.2). Pure checks: nothing is written here."""
+
+from __future__ import annotations
+
+import re
+
+from pipelines.nimbus.errors import DeployNameError, SubmitError
+from pipelines.nimbus.lifecycle import Status
+from pipelines.nimbus.records import Content, Limits, SubmitOptions
+
+NAME_PATTERN = r"^[^/.:\\]+$"
+
+
+def check_name(name: object) -> str:
+    """The name, if a flow can be deployed under it.
+
+    Raises:
+        DeployNameError: It is not text, is empty, or has one of `/ . : \\` in it.
+    """
+    # A full match: a bare `$` would let a line break at the end pass.
+    if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN[1:-1], name):
+        raise DeployNameError("null" if name is None else name, NAME_PATTERN)
+    return name
+
+
+def check_options(name: str, options: SubmitOptions | None) -> SubmitOptions:
+    """The options, if there are any and a flow can start like that.
+
+    Raises:
+        SubmitError: There are none, or the initial status is neither ACTIVE nor INACTIVE.
+    """
+    if options is None:
+        raise SubmitError(name, "Cannot submitTopologyWithOpts: SubmitOptions parameter value is null")
+    if options.status not in (Status.ACTIVE, Status.INACTIVE):
+        raise SubmitError(name, f"Initial status of a topology must be ACTIVE or INACTIVE, not {options.status}")
+    return options
+
+
+def check_content(name: str, content: Content, limits: Limits) -> None:
+    """Whether the content asks for what a flow may have.
+
+    Raises:
+        SubmitError: There are no components, a number is not above 0, or a limit is exceeded.
+    """
+    if not content.components:
+        raise SubmitError(name, "a topology needs at least one component")
+    for what, number in [("workers", content.workers), *content.components.items()]:
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise SubmitError(name, f"the number of {what} must be greater than 0, not {number}")
+    executors = sum(content.components.values())
+    for what, asked, limit in (
+        ("workers", content.workers, limits.workers),
+        ("executors", executors, limits.executors),
+    ):
+        if limit is not None and asked > limit:
+            problem = f"Failed to submit topology. Topology requests more than {limit} {what}."
+            raise SubmitError(name, problem, asked=asked, limit=limit)
