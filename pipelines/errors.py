@@ -453,6 +453,27 @@ class LockedError(TrideltaError):
         )
 
 
+class AssignmentError(TrideltaError):
+    """A flow's tasks cannot be placed (Nimbus rules 5)."""
+
+    def __init__(self, flow: str, problem: str, hint: str = "") -> None:
+        self.flow, self.problem = flow, problem
+        super().__init__(f'flow "{flow}": {problem}', hint=hint or "start a supervisor on another host")
+
+
+class NotEnoughWorkersError(AssignmentError):
+    """Fewer slots are free than the flow needs workers."""
+
+    def __init__(self, flow: str, wanted: int, available: int, reserved: int) -> None:
+        self.wanted, self.available, self.reserved = wanted, available, reserved
+        numbers = f"allocWorkerNum={wanted}, availableWorkerNum={available},reserveWorkerNum={reserved}"
+        super().__init__(flow, f"there's no enough worker. {numbers}", "start supervisors, or ask for fewer workers")
+
+
+class NotEnoughNodesError(AssignmentError):
+    """Tasks that must stand on different nodes have too few nodes."""
+
+
 class JavaError(TrideltaError):
     """There is no Java that Spark can run on."""
 

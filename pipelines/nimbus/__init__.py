@@ -1,0 +1,48 @@
+"""Deployed flows: which flow runs in which worker, and what watches over it.
+
+Names are loaded when they are asked for: the planner needs neither Spark nor a database.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipelines.nimbus.assignment import Plan, plan_assignment, plan_flows
+    from pipelines.nimbus.assignment_model import Assignment, Component, Demand, Supervisor, UserWorker, Worker
+    from pipelines.nimbus.assignment_tasks import number_tasks, worker_count
+
+_HOMES = {
+    "Assignment": "assignment_model",
+    "Component": "assignment_model",
+    "Demand": "assignment_model",
+    "Plan": "assignment",
+    "Supervisor": "assignment_model",
+    "UserWorker": "assignment_model",
+    "Worker": "assignment_model",
+    "number_tasks": "assignment_tasks",
+    "plan_assignment": "assignment",
+    "plan_flows": "assignment",
+    "worker_count": "assignment_tasks",
+}
+
+__all__ = [
+    "Assignment",
+    "Component",
+    "Demand",
+    "Plan",
+    "Supervisor",
+    "UserWorker",
+    "Worker",
+    "number_tasks",
+    "plan_assignment",
+    "plan_flows",
+    "worker_count",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,199 @@
+"""What the assignment planner takes and gives: supervisors, what a flow demands, and its assignment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Kind = Literal["NEW", "REBALANCE", "MONITOR"]
+ComponentKind = Literal["spout", "bolt", "system", "master"]
+
+MASTER = "__topology_master"
+SUPERVISOR_TIMEOUT_SECONDS = 180.0
+"""How long a supervisor may be silent (Nimbus rules 4)."""
+
+
+@dataclass(frozen=True)
+class Supervisor:
+    """A host's supervisor and its slots.
+
+    Args:
+        id: Its name in assignments.
+        ports: All its slots.
+        used: Slots that any flow holds. Those of the planned flow itself may be among them or not.
+        host: The host that it stands on; by default its id.
+        silent_seconds: How long ago it was last heard of.
+    """
+
+    id: str
+    ports: Sequence[int]
+    used: Sequence[int] = ()
+    host: str = ""
+    silent_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ports", tuple(dict.fromkeys(self.ports)))
+        object.__setattr__(self, "used", tuple(self.used))
+        object.__setattr__(self, "host", self.host or self.id)
+
+
+@dataclass(frozen=True)
+class Component:
+    """A kind of task of a flow.
+
+    Args:
+        id: Its name in the flow.
+        tasks: How many of it there are.
+        kind: spout, bolt, system or master (the flow's own watcher); by default what the id says: `__topology_master` is
+            the master, other ids that begin with `__` are system components, the rest bolts.
+        inputs: The components that a bolt reads.
+        different_nodes: No two of its tasks may stand on one host.
+    """
+
+    id: str
+    tasks: int
+    kind: ComponentKind | None = None
+    inputs: Sequence[str] = ()
+    different_nodes: bool = False
+
+    def __post_init__(self) -> None:
+        if self.tasks < 0:
+            raise ValueError(f"component {self.id}: {self.tasks} tasks")
+        object.__setattr__(self, "inputs", tuple(self.inputs))
+        if self.kind is None:
+            by_id: ComponentKind = "system" if self.id.startswith("__") else "bolt"
+            object.__setattr__(self, "kind", "master" if self.id == MASTER else by_id)
+
+    @property
+    def system(self) -> bool:
+        """Placed last, and without regard to what it reads."""
+        return self.kind in ("system", "master")
+
+
+@dataclass(frozen=True)
+class UserWorker:
+    """A worker as the user wants it (Nimbus rules 5.3.2).
+
+    Args:
+        components: How many tasks of each component: the first ones that no earlier worker of the list takes.
+        host: Where (a supervisor's host or id); anywhere if empty, and elsewhere if the host is full.
+        port: Which slot, if it is free.
+    """
+
+    components: Mapping[str, int]
+    host: str = ""
+    port: int | None = None
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a flow asks for.
+
+    Args:
+        flow: Its name.
+        components: What it consists of.
+        workers: The most workers it wants; one a task if None (Nimbus rules 5.2).
+        user_workers: Workers that the user defines.
+        hosts: The only hosts it may use (isolation); all if empty.
+        use_old_assignment: Workers come up where they were, with the tasks that they had.
+        single_master: Whether the master has a worker of its own; if None, when there are ten workers or more.
+    """
+
+    flow: str
+    components: Sequence[Component]
+    workers: int | None = None
+    user_workers: Sequence[UserWorker] = ()
+    hosts: Sequence[str] = ()
+    use_old_assignment: bool = False
+    single_master: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("components", "user_workers", "hosts"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        ids = [one.id for one in self.components]
+        if twice := sorted({one for one in ids if ids.count(one) > 1}):
+            raise ValueError(f"flow {self.flow}: components defined twice: {', '.join(twice)}")
+        named = {name for worker in self.user_workers for name in worker.components}
+        if unknown := sorted(named - set(ids)):
+            raise ValueError(f"flow {self.flow}: user-defined workers name no component of it: {', '.join(unknown)}")
+        if self.workers is not None and self.workers < 1:
+            raise ValueError(f"flow {self.flow}: {self.workers} workers")
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A worker in its slot, with the ids of its tasks in order."""
+
+    supervisor: str
+    port: int
+    tasks: tuple[int, ...]
+    host: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tasks", tuple(sorted(self.tasks)))
+        object.__setattr__(self, "host", self.host or self.supervisor)
+
+    @property
+    def slot(self) -> tuple[str, int]:
+        return self.supervisor, self.port
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Which task of a flow runs in which worker.
+
+    Attributes:
+        flow: The flow.
+        workers: Its workers, ordered by supervisor and port; none is empty.
+        components: The component of each task.
+        started: When each task was last put where it is, in seconds of the clock that the planner was given.
+        moved: Tasks that stand elsewhere than before, new ones among them.
+        released: Hosts of the blacklist that had to be used.
+        notes: What the planner could not follow, in sentences.
+    """
+
+    flow: str
+    workers: tuple[Worker, ...]
+    components: Mapping[int, str]
+    started: Mapping[int, float] = field(default_factory=dict)
+    moved: frozenset[int] = frozenset()
+    released: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def places(self) -> dict[int, tuple[str, int]]:
+        """The slot of each task."""
+        return {task: worker.slot for worker in self.workers for task in worker.tasks}
+
+    def tasks_of(self, component: str) -> list[int]:
+        """The task ids of a component, in order."""
+        return sorted(task for task, name in self.components.items() if name == component)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, fit for JSON."""
+        return {
+            "flow": self.flow,
+            "workers": [
+                {"supervisor": one.supervisor, "host": one.host, "port": one.port, "tasks": list(one.tasks)}
+                for one in self.workers
+            ],
+            "components": {str(task): name for task, name in self.components.items()},
+            "started": {str(task): when for task, when in self.started.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Assignment:
+        """What `to_dict` wrote. What the last planning said of it (moved, released, notes) is not kept."""
+        return cls(
+            flow=data["flow"],
+            workers=tuple(
+                Worker(one["supervisor"], one["port"], tuple(one["tasks"]), one["host"]) for one in data["workers"]
+            ),
+            components={int(task): name for task, name in data["components"].items()},
+            started={int(task): when for task, when in data["started"].items()},
+        )
+
+
+def in_order(workers: Iterable[Worker]) -> tuple[Worker, ...]:
+    """Workers that have tasks, by supervisor and port (Nimbus rules 5.4.7)."""
+    return tuple(sorted((one for one in workers if one.tasks), key=lambda one: one.slot))
