@@ -1,0 +1,91 @@
+"""A PostgreSQL server for the tests: Debian's, with a cluster of its own in a temporary folder, on a Unix socket only."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+
+def binaries() -> Path | None:
+    """The folder of the newest server's programs; None where there is none."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
+    if found:
+        return found[-1].parent
+    elsewhere = shutil.which("initdb")
+    return Path(elsewhere).resolve().parent if elsewhere else None
+
+
+def why_not() -> str | None:
+    """Why there can be no server; None if there can."""
+    if find_spec("psycopg") is None:
+        return 'no driver for PostgreSQL: pip install "psycopg[binary]"'
+    if binaries() is None:
+        return "no PostgreSQL server: apt-get install postgresql"
+    if os.geteuid() == 0 and _account() is None:
+        return "PostgreSQL does not run as root, and there is no account postgres or nobody"
+    return None
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """Starts one, as an unprivileged user, and gives its URL without a database; stops it and removes its folder."""
+    programs = binaries()
+    assert programs is not None
+    folder = Path(tempfile.mkdtemp(prefix="tridelta_pg_", dir="/tmp"))  # a socket's path must be short
+    account = _account() if os.geteuid() == 0 else None
+    if account is not None:
+        os.chown(folder, account.pw_uid, account.pw_gid)
+    try:
+        data = folder / "data"
+        made = _start([programs / "initdb", "-D", data, "-U", "tridelta", "-A", "trust", "-N", "-E", "UTF8"], folder)
+        assert made.wait(120) == 0, (folder / "log").read_text()
+        # No fsync: this cluster is to live for a minute.
+        options = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={folder}", "-c", "fsync=off"]
+        running = _start([programs / "postgres", "-D", data, *options], folder)
+        try:
+            _wait(programs, folder, running)
+            yield f"postgresql://tridelta@/{{database}}?host={folder}"
+        finally:
+            running.send_signal(2)  # SIGINT: a fast shutdown
+            running.wait(60)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _account() -> pwd.struct_passwd | None:
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    return None
+
+
+def _start(command: list[object], folder: Path) -> subprocess.Popen[bytes]:
+    account = _account() if os.geteuid() == 0 else None
+    user = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if account else {}
+    # The server ends with the tests even where those are killed.
+    leash = ["setpriv", "--pdeathsig", "INT"] if shutil.which("setpriv") else []
+    name = account.pw_name if account else getpass.getuser()
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "USER": name, "LC_ALL": "C"}
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(
+            [*leash, *map(str, command)], cwd=folder, env=environment, stdout=log, stderr=log, **user
+        )
+
+
+def _wait(programs: Path, folder: Path, running: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + 60
+    while subprocess.call([programs / "pg_isready", "-q", "-h", folder], stdin=subprocess.DEVNULL) != 0:
+        assert running.poll() is None, (folder / "log").read_text()
+        assert time.monotonic() < until, "the server does not answer"
+        time.sleep(0.05)

@@ -1,0 +1,441 @@
+"""The registry on SQLite and PostgreSQL: versions, statuses, places, beats, attempts, migrations, two processes at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import inspect
+
+from pipelines.execution.coordinator import AttemptRecord, BatchState, Coordinator, Count
+from pipelines.nimbus.attempts import RegistryAttempts
+from pipelines.nimbus.errors import (
+    AlreadyAliveError,
+    LeaseHeldError,
+    LeaseLostError,
+    NotAliveError,
+    NoTransitionError,
+    RebalanceError,
+    RegistryError,
+    SubmitError,
+    VersionError,
+)
+from pipelines.nimbus.leases import Lease, Leases
+from pipelines.nimbus.lifecycle import Request, Status
+from pipelines.nimbus.placing import Places
+from pipelines.nimbus.records import Content, Flow, Limits
+from pipelines.nimbus.registry import Registry
+from pipelines.nimbus.store import Store
+from pipelines.nimbus.tables import metadata
+
+if TYPE_CHECKING:
+    from tests.nimbus.conftest import Clock
+
+
+def content(workers: int = 2, text: str = "a", **components: int) -> Content:
+    return Content({"text": text}, components or {"spout": 1, "counts": 4}, workers)
+
+
+@pytest.fixture
+def registry(store: Store, clock: Clock) -> Registry:
+    return Registry(store, clock=clock)
+
+
+@pytest.fixture
+def places(store: Store, clock: Clock) -> Places:
+    return Places(store, clock=clock)
+
+
+# --- versions
+
+
+def test_a_submitted_flow_is_read_back(registry: Registry, clock: Clock) -> None:
+    settings = {"message_timeout_seconds": 12, "nested": {"list": [1, None, "ä"]}}
+    made = registry.submit("counts", Content({"text": "a"}, {"spout": 1}, 3, settings))
+    assert made == registry.flow("counts") == registry.flows()[0]
+    assert (made.id, made.status, made.version.number) == ("counts-1-1000000", Status.ACTIVE, 1)
+    assert (made.workers, made.parallelism, made.settings) == (3, {"spout": 1}, settings)
+    assert made.submitted_at == clock.now
+    assert not made.scratch
+
+
+def test_update_and_roll_back_walk_through_the_versions(registry: Registry) -> None:
+    registry.submit("counts", content(text="one"))
+    registry.update("counts", content(text="two"))
+    third = registry.update("counts", content(text="three"), expected=2)
+    assert third.version.number == 3
+    fourth = registry.roll_back("counts")
+    assert (fourth.version.number, fourth.version.copy_of) == (4, 2)
+    assert fourth.version.content == content(text="two")
+    fifth = registry.roll_back("counts")
+    assert (fifth.version.number, fifth.version.content) == (5, content(text="one"))
+    with pytest.raises(VersionError, match="there is none before it"):
+        registry.roll_back("counts")
+    sixth = registry.roll_back("counts", to=3)
+    assert sixth.version.content == content(text="three")
+    assert [v.number for v in registry.versions("counts")] == [1, 2, 3, 4, 5, 6]
+    with pytest.raises(VersionError, match="no such version"):
+        registry.roll_back("counts", to=9)
+
+
+def test_an_update_from_an_old_view_is_refused(registry: Registry) -> None:
+    registry.submit("counts", content())
+    registry.update("counts", content(text="b"), expected=1)
+    with pytest.raises(VersionError) as caught:
+        registry.update("counts", content(text="c"), expected=1)
+    assert (caught.value.version, caught.value.current) == (1, 2)
+    assert registry.flow("counts").version.content.definition == {"text": "b"}
+
+
+@pytest.mark.parametrize("status", ["KILLED", "REBALANCING"])
+def test_a_flow_that_drains_takes_no_new_version(registry: Registry, status: str) -> None:
+    registry.submit("counts", content())
+    registry.update("counts", content(text="b"))
+    registry.kill("counts") if status == "KILLED" else registry.rebalance("counts")
+    for change in (lambda: registry.update("counts", content()), lambda: registry.roll_back("counts")):
+        with pytest.raises(NoTransitionError) as caught:
+            change()
+        assert caught.value.status == status
+    assert registry.flow("counts").version.number == 2
+
+
+def test_what_a_rebalance_set_outlives_an_update(registry: Registry, clock: Clock) -> None:
+    registry.submit("counts", content(spout=1, counts=4))
+    registry.rebalance("counts", Request(workers=5, parallelism={"counts": 8}, settings={"x": 1}), wait_seconds=0)
+    [(flow, _)] = registry.fire()
+    assert (flow.workers, flow.parallelism, flow.settings) == (5, {"spout": 1, "counts": 8}, {"x": 1})
+    assert flow.scratch
+    updated = registry.update("counts", content(spout=2, totals=3))
+    assert (updated.workers, updated.parallelism) == (5, {"spout": 2, "totals": 3})
+
+
+def test_an_update_asks_for_a_new_assignment_only_if_it_changes_the_size(registry: Registry) -> None:
+    registry.submit("counts", content(workers=2))
+    assert not registry.update("counts", content(workers=2, text="b")).scratch
+    assert registry.update("counts", content(workers=3, text="b")).scratch
+
+
+def test_nothing_is_written_when_a_check_fails(store: Store, clock: Clock) -> None:
+    def refuse(name: str, seen: Content) -> None:
+        raise SubmitError(name, f"not {seen.definition['text']}")
+
+    registry = Registry(store, clock=clock, validate=refuse)
+    with pytest.raises(SubmitError, match="not a"):
+        registry.submit("counts", content())
+    with pytest.raises(SubmitError, match="more than 1 workers"):
+        Registry(store, clock=clock, limits=Limits(workers=1)).submit("counts", content(workers=2))
+    assert registry.flows() == []
+
+
+# --- statuses
+
+
+def test_kill_removes_after_the_delay_and_keeps_the_last_assignment(
+    registry: Registry, places: Places, clock: Clock
+) -> None:
+    first = registry.submit("counts", content())
+    places.assign(first, {("s1", 1): [1, 2]}, kind="NEW")
+    registry.kill("counts", wait_seconds=10)
+    clock.now += 9
+    assert registry.fire() == []
+    assert places.assignment(first) is not None
+    assert registry.next_due() == clock.now + 1
+    with pytest.raises(AlreadyAliveError):
+        registry.submit("counts", content())
+    clock.now += 2
+    assert [flow.name for flow, _ in registry.fire()] == ["counts"]
+    assert (registry.next_due(), registry.flows(), places.used_slots()) == (None, [], {})
+    assert places.assignment(first) is None
+    backup = places.last_assignment("counts")
+    assert backup is not None
+    assert [w.tasks for w in backup.workers] == [(1, 2)]
+    second = registry.submit("counts", content())
+    assert (second.serial, second.version.number) == (2, 1)
+    assert places.assignment(second) is None
+
+
+def test_a_rebalance_under_way_outlives_a_restart(url: str, clock: Clock) -> None:
+    with_first = Store(url)
+    first = Registry(with_first, clock=clock)
+    first.submit("counts", content())
+    first.deactivate("counts")
+    first.rebalance("counts", Request(parallelism={"counts": 2}), wait_seconds=60)
+    with_first.close()
+    again = Store(url)
+    second = Registry(again, clock=clock)
+    assert second.flow("counts").status is Status.REBALANCING
+    clock.now += 60
+    [(flow, _)] = second.fire()
+    assert (flow.status, flow.parallelism["counts"], flow.scratch) == (Status.INACTIVE, 2, True)
+    again.close()
+
+
+def test_a_new_leader_waits_the_whole_delay_again(registry: Registry, clock: Clock) -> None:
+    for name in ("a", "b", "c"):
+        registry.submit(name, content())
+    registry.kill("a", wait_seconds=20)
+    registry.rebalance("b", wait_seconds=40)
+    clock.now += 15
+    registry.gain_leadership()
+    clock.now += 19
+    assert registry.fire() == []
+    clock.now += 1
+    assert [flow.name for flow, _ in registry.fire()] == ["a"]
+    clock.now += 20
+    assert [flow.name for flow, _ in registry.fire()] == ["b"]
+
+
+def test_a_refused_rebalance_changes_nothing(registry: Registry) -> None:
+    before = registry.submit("counts", content())
+    with pytest.raises(RebalanceError):
+        registry.rebalance("counts", Request(parallelism={"nobody": 2}))
+    assert registry.flow("counts") == before
+
+
+def test_history_tells_what_happened_and_forget_ends_it(registry: Registry, clock: Clock) -> None:
+    registry.submit("counts", content())
+    registry.activate("counts")
+    registry.deactivate("counts")
+    registry.update("counts", content(text="b"))
+    registry.kill("counts", wait_seconds=0)
+    registry.fire()
+    seen = [(h.event, h.from_status, h.to_status, h.version) for h in registry.history("counts")]
+    assert seen == [
+        ("SUBMIT", None, Status.ACTIVE, 1),
+        ("INACTIVATE", Status.ACTIVE, Status.INACTIVE, 1),
+        ("UPDATE", Status.INACTIVE, Status.INACTIVE, 2),
+        ("KILL", Status.INACTIVE, Status.KILLED, 2),
+        ("REMOVE", Status.KILLED, None, 2),
+    ]
+    assert registry.forget(clock.now) == 0
+    assert registry.forget(clock.now + 1) == 1
+    assert registry.history("counts") == []
+    assert registry.submit("counts", content()).serial == 2, "a serial never comes again"
+
+
+# --- places and beats
+
+
+def test_only_tasks_that_move_get_a_new_start_time(registry: Registry, places: Places, clock: Clock) -> None:
+    flow = registry.submit("counts", content())
+    began = clock.now
+    made = places.assign(flow, {("s1", 1): [2, 1], ("s2", 1): [3, 4]}, kind="NEW")
+    assert (made.revision, made.kind, made.workers[0].tasks) == (1, "NEW", (1, 2))
+    lease = registry.leases.take("counts/1", "w", 100)
+    places.beat(flow, 1, ("s1", 1), lease, lease_seconds=100, figures={"batch": 7})
+    places.beat(flow, 3, ("s2", 1), registry.leases.take("counts/3", "w", 100), lease_seconds=100)
+    clock.now += 5
+    moved = places.assign(flow, {("s1", 1): [1, 2], ("s3", 2): [3, 4]}, kind="MONITOR")
+    assert moved.revision == 2
+    assert [dict(w.started_at) for w in moved.workers] == [{1: began, 2: began}, {3: clock.now, 4: clock.now}]
+    assert {task: dict(beat.figures) for task, beat in places.beats(flow).items()} == {1: {"batch": 7}}
+    assert places.used_slots() == {("s1", 1): ["counts"], ("s3", 2): ["counts"]}
+    with pytest.raises(ValueError, match="assigned twice"):
+        places.assign(flow, {("s1", 1): [1], ("s2", 1): [1]}, kind="NEW")
+    assert places.assignment(flow) == moved
+
+
+def test_an_assignment_for_an_old_version_leaves_the_wish_for_a_new_one(registry: Registry, places: Places) -> None:
+    seen = registry.submit("counts", content(workers=2))
+    registry.update("counts", content(workers=3))
+    places.assign(seen, {("s1", 1): [1]}, kind="NEW")
+    assert registry.flow("counts").scratch
+    places.assign(registry.flow("counts"), {("s1", 1): [1]}, kind="REBALANCE")
+    assert not registry.flow("counts").scratch
+
+
+def test_dead_tasks_take_their_worker_along(registry: Registry, places: Places, clock: Clock) -> None:
+    flow = registry.submit("counts", content())
+    places.assign(flow, {("s1", 1): [1, 2], ("s2", 1): [3]}, kind="NEW")
+    leases = {task: registry.leases.take(f"counts/{task}", "w", 1000) for task in (1, 2)}
+
+    def dead() -> set[int]:
+        return places.dead_tasks(flow, timeout_seconds=20, launch_seconds=60)
+
+    places.beat(flow, 1, ("s1", 1), leases[1], lease_seconds=1000)
+    clock.now += 20
+    places.beat(flow, 2, ("s1", 1), leases[2], lease_seconds=1000)
+    assert dead() == set()
+    clock.now += 1
+    assert dead() == {1, 2}, "1 is silent for 21 s, and 2 is in its process"
+    places.beat(flow, 1, ("s1", 1), leases[1], lease_seconds=1000)
+    assert dead() == set()
+    clock.now += 40
+    assert dead() == {1, 2, 3}, "3 never beat, 61 s after it was placed"
+
+
+def test_supervisors_are_alive_up_to_their_time_out(places: Places, clock: Clock) -> None:
+    places.beat_supervisor("s2", "host2", [1, 2], started_at=clock.now)
+    clock.now += 60
+    places.beat_supervisor("s1", "host1", [1], started_at=clock.now)
+    assert [s.supervisor for s in places.supervisors(timeout_seconds=60)] == ["s1", "s2"]
+    clock.now += 1
+    assert [s.supervisor for s in places.supervisors(timeout_seconds=60)] == ["s1"]
+    places.beat_supervisor("s1", "host1", [1, 5], started_at=clock.now)
+    assert [s.ports for s in places.supervisors()] == [(1, 5), (1, 2)]
+    assert places.forget_supervisors(silent_seconds=60) == 1
+
+
+def test_a_late_worker_hears_it_at_its_next_beat(registry: Registry, places: Places, clock: Clock) -> None:
+    flow = registry.submit("counts", content())
+    old = registry.leases.take("counts/1", "old", 10)
+    places.beat(flow, 1, ("s1", 1), old, lease_seconds=10)
+    clock.now += 11
+    new = registry.leases.take("counts/1", "new", 10)
+    places.beat(flow, 1, ("s2", 1), new, lease_seconds=10)
+    with pytest.raises(LeaseLostError):
+        places.beat(flow, 1, ("s1", 1), old, lease_seconds=10, figures={"late": True})
+    assert places.beats(flow)[1].supervisor == "s2"
+    registry.kill("counts", wait_seconds=0)
+    registry.fire()
+    with pytest.raises(NotAliveError):
+        places.beat(flow, 1, ("s2", 1), new, lease_seconds=10)
+
+
+# --- leases in the registry's own transactions
+
+
+def test_a_nimbus_that_lost_its_leadership_changes_nothing(registry: Registry, places: Places, clock: Clock) -> None:
+    frozen = registry.leases.take("nimbus", "n1", 10)
+    flow = registry.submit("counts", content(), under=frozen)
+    clock.now += 10
+    leader = registry.leases.take("nimbus", "n2", 10)
+    calls: list[Callable[[], object]] = [
+        lambda: registry.submit("other", content(), under=frozen),
+        lambda: registry.update("counts", content(text="b"), under=frozen),
+        lambda: registry.roll_back("counts", under=frozen),
+        lambda: registry.kill("counts", wait_seconds=0, under=frozen),
+        lambda: registry.rebalance("counts", under=frozen),
+        lambda: registry.deactivate("counts", under=frozen),
+        lambda: registry.fire(under=frozen),
+        lambda: registry.gain_leadership(under=frozen),
+        lambda: registry.forget(clock.now, under=frozen),
+        lambda: places.assign(flow, {("s1", 1): [1]}, kind="NEW", under=frozen),
+    ]
+    for call in calls:
+        with pytest.raises(LeaseLostError) as caught:
+            call()
+        assert (caught.value.token, caught.value.seen_token, caught.value.seen_holder) == (1, 2, "n2")
+    assert registry.flows() == [flow]
+    assert places.assignment(flow) is None
+    assert registry.deactivate("counts", under=leader).status is Status.INACTIVE
+
+
+def test_attempts_survive_and_are_fenced(store: Store, clock: Clock) -> None:
+    leases = Leases(store, clock=clock)
+    old = RegistryAttempts(store, leases, leases.take("counts/main", "old", 10))
+    coordinator = Coordinator("main", old)
+    batch = coordinator.open(0)
+    assert (batch.txid, batch.attempt) == (0, 0)
+    clock.now += 10
+    new = RegistryAttempts(store, leases, leases.take("counts/main", "new", 10))
+    again = Coordinator("main", new).open(0)
+    assert again.attempt == 1
+    with pytest.raises(LeaseLostError):
+        old.put("main", 0, AttemptRecord(attempt=9))
+    with pytest.raises(LeaseLostError):
+        old.forget("main", 5)
+    new.put("main", 1, AttemptRecord(3, 2, BatchState.POISON, {"s": Count(5, 7), "t": Count(1, None)}, "x"))
+    found: Mapping[int, AttemptRecord] = old.get("main")
+    assert found[0].attempt == 1
+    assert found[1].sources == {"s": Count(5, 7), "t": Count(1, None)}
+    new.forget("main", 1)
+    assert list(new.get("main")) == [1]
+
+
+def test_many_takers_and_one_lease(url: str, clock: Clock) -> None:
+    stores = [Store(url, busy_seconds=60) for _ in range(6)]
+    gate = threading.Barrier(len(stores))
+
+    def take(number: int) -> Lease | None:
+        gate.wait()
+        try:
+            return Leases(stores[number], clock=clock).take("nimbus", f"n{number}", 10)
+        except LeaseHeldError:
+            return None
+
+    with ThreadPoolExecutor(len(stores)) as pool:
+        for round_ in range(1, 6):
+            won = [lease for lease in pool.map(take, range(len(stores))) if lease]
+            assert [lease.token for lease in won] == [round_]
+            clock.now += 10
+    for opened in stores:
+        opened.close()
+
+
+def test_many_submit_one_name(url: str, clock: Clock) -> None:
+    stores = [Store(url, busy_seconds=60) for _ in range(4)]
+    gate = threading.Barrier(len(stores))
+
+    def submit(number: int) -> Flow | None:
+        gate.wait()
+        try:
+            return Registry(stores[number], clock=clock).submit("counts", content(text=str(number)))
+        except AlreadyAliveError:
+            return None
+
+    with ThreadPoolExecutor(len(stores)) as pool:
+        won = [flow for flow in pool.map(submit, range(len(stores))) if flow]
+    assert won == Registry(stores[0], clock=clock).flows()
+    assert len(won) == 1
+    for opened in stores:
+        opened.close()
+
+
+# --- the database
+
+
+def test_migrations_make_the_tables_and_take_them_down(store: Store) -> None:
+    with store.read() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    store.downgrade("base")
+    assert inspect(store.engine).get_table_names() == ["alembic_version"]
+    assert store.revision() is None
+    store.upgrade()
+    assert store.revision() == store.newest() == "0001"
+    with store.read() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+
+
+def test_a_database_of_another_form_is_refused(url: str) -> None:
+    with pytest.raises(RegistryError, match="stands at migration None, and this release needs 0001"):
+        Store(url, migrate=False)
+
+
+def test_processes_that_start_at_once_migrate_once(url: str) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        stores = list(pool.map(lambda _: Store(url, busy_seconds=60), range(4)))
+    assert {opened.revision() for opened in stores} == {"0001"}
+    for opened in stores:
+        opened.close()
+
+
+def test_sqlite_writes_ahead_and_waits(tmp_path: Path) -> None:
+    opened = Store(f"sqlite:///{tmp_path}/deep/registry.db", busy_seconds=7)
+    with opened.read() as connection:
+        seen = [
+            connection.exec_driver_sql(f"PRAGMA {p}").scalar() for p in ("journal_mode", "busy_timeout", "synchronous")
+        ]
+    assert seen == ["wal", 7000, 2]
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("nonsense", "is no URL"),
+        ("mysql://u:secret@h/d", "neither SQLite nor PostgreSQL"),
+        ("sqlite://", "in memory"),
+        ("sqlite:////proc/nowhere.db", "cannot be opened"),
+    ],
+)
+def test_a_url_that_leads_nowhere_is_told_without_its_password(url: str, problem: str) -> None:
+    with pytest.raises(RegistryError, match=problem) as caught:
+        Store(url)
+    assert "secret" not in str(caught.value)
