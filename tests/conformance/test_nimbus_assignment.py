@@ -1,0 +1,505 @@
+"""The assignment planner, rule by rule: Nimbus rules 4, 5 and their executed tables.
+
+Where the original has a fault that is fixed here, the test says so.
+"""
+
+from collections.abc import Iterable
+
+import pytest
+
+from pipelines.errors import AssignmentError, NotEnoughNodesError, NotEnoughWorkersError
+from pipelines.nimbus import (
+    Assignment,
+    Component,
+    Demand,
+    Supervisor,
+    UserWorker,
+    Worker,
+    number_tasks,
+    plan_assignment,
+    plan_flows,
+    worker_count,
+)
+
+MASTER = Component("__topology_master", 1)
+
+
+def hosts(*ports: int) -> list[Supervisor]:
+    """Empty supervisors s1, s2, ... with so many slots."""
+    return [Supervisor(f"s{n}", range(1, count + 1)) for n, count in enumerate(ports, start=1)]
+
+
+def flow(tasks: int = 4, workers: int | None = 2, **more: object) -> Demand:
+    """A flow of one bolt."""
+    return Demand("f", [Component("b", tasks)], workers, **more)  # type: ignore[arg-type]
+
+
+def stood(*workers: tuple[str, int, Iterable[int]], name: str = "b", started: float = 1.0) -> Assignment:
+    """An old assignment of a flow of one component."""
+    made = tuple(Worker(supervisor, port, tuple(tasks)) for supervisor, port, tasks in workers)
+    tasks = [task for one in made for task in one.tasks]
+    return Assignment("f", made, dict.fromkeys(tasks, name), dict.fromkeys(tasks, started))
+
+
+def loads(found: Assignment) -> list[int]:
+    return sorted(len(one.tasks) for one in found.workers)
+
+
+def spread(found: Assignment) -> dict[str, int]:
+    """The number of workers on each supervisor."""
+    on = [one.supervisor for one in found.workers]
+    return {name: on.count(name) for name in sorted(set(on))}
+
+
+def placed(found: Assignment) -> dict[tuple[str, int], tuple[int, ...]]:
+    return {one.slot: one.tasks for one in found.workers}
+
+
+def groups(found: Assignment) -> list[tuple[int, ...]]:
+    return sorted(one.tasks for one in found.workers)
+
+
+# --- 4: task ids
+
+
+def test_rule_4_task_ids_bolts_first_then_spouts() -> None:
+    components = [Component("a", 2, "spout"), Component("z", 2), Component("m", 1), Component("__acker", 1)]
+    assert number_tasks(components) == {1: "__acker", 2: "m", 3: "z", 4: "z", 5: "a", 6: "a"}
+
+
+def test_rule_4_new_tasks_follow_the_highest_and_the_highest_go() -> None:
+    old = number_tasks([Component("b", 3), Component("s", 2, "spout")])
+    assert number_tasks([Component("b", 4), Component("s", 3, "spout")], old) == {
+        **{1: "b", 2: "b", 3: "b", 6: "b"},
+        **{4: "s", 5: "s", 7: "s"},
+    }
+    assert number_tasks([Component("b", 1), Component("s", 2, "spout")], old) == {1: "b", 4: "s", 5: "s"}
+
+
+def test_rule_4_an_id_does_not_pass_from_one_component_to_another() -> None:
+    old = number_tasks([Component("b", 1), Component("s", 2, "spout")])
+    assert number_tasks([Component("b", 2), Component("s", 1, "spout")], old) == {1: "b", 4: "b", 2: "s"}
+
+
+# --- 5.1: what is to be assigned
+
+
+def test_rule_5_1_1_no_supervisor_alive() -> None:
+    with pytest.raises(AssignmentError, match="Failed to make assignment f, due to no alive supervisor"):
+        plan_assignment([Supervisor("s1", [1], silent_seconds=181)], flow(1, 1))
+    assert plan_assignment([Supervisor("s1", [1], silent_seconds=180)], flow(1, 1)).workers
+
+
+def test_rule_5_1_2_without_an_assignment_it_is_new() -> None:
+    assert plan_assignment(hosts(4), flow(), kind="MONITOR") == plan_assignment(hosts(4), flow())
+
+
+def test_rule_5_1_3_all_tasks_of_a_dead_tasks_worker_are_dead() -> None:
+    old = stood(("s1", 1, [1, 2]), ("s2", 1, [3, 4]))
+    found = plan_assignment(hosts(4, 4), flow(), kind="MONITOR", old=old, dead=[3])
+    assert found.moved == {3, 4}
+    assert placed(found)["s1", 1] == (1, 2)
+
+
+def test_rule_5_1_3_a_dead_master_moves_the_tasks_of_its_worker_only() -> None:
+    demand = Demand("f", [MASTER, Component("b", 3)], 2, single_master=False)
+    old = Assignment("f", (Worker("s1", 1, (1, 2)), Worker("s2", 1, (3, 4))), {1: MASTER.id, 2: "b", 3: "b", 4: "b"})
+    found = plan_assignment(hosts(4, 4), demand, kind="MONITOR", old=old, dead=[1, 2, 3, 4])
+    assert found.moved == {1, 2}
+
+
+@pytest.mark.parametrize("kind", ["MONITOR", "REBALANCE"])
+def test_rule_5_1_4_live_workers_of_a_dead_supervisor_are_left_alone(kind: str) -> None:
+    old = stood(("s1", 1, [1, 2]), ("s9", 1, [3, 4]))
+    found = plan_assignment(hosts(4), flow(), kind=kind, old=old, alive=[3, 4])  # type: ignore[arg-type]
+    assert placed(found)["s9", 1] == (3, 4)
+
+
+def test_rule_5_1_4_a_rebalanced_flow_gets_its_own_slots_again() -> None:
+    full = [Supervisor("s1", [1, 2], used=[1, 2])]
+    old = stood(("s1", 1, [1, 2]), ("s1", 2, [3, 4]))
+    assert groups(plan_assignment(full, flow(), kind="REBALANCE", old=old, reassign=True)) == [(1, 3), (2, 4)]
+    with pytest.raises(NotEnoughWorkersError):
+        plan_assignment(full, flow())
+
+
+def test_rule_5_1_4_a_dead_workers_slot_serves_again_only_where_there_is_no_other() -> None:
+    """The original never used it again: a full cluster could not replace a worker."""
+    old = stood(("s1", 1, [1, 2]), ("s1", 2, [3, 4]))
+    assert placed(plan_assignment(hosts(3), flow(), kind="MONITOR", old=old, dead=[1]))["s1", 3] == (1, 2)
+    assert placed(plan_assignment(hosts(2), flow(), kind="MONITOR", old=old, dead=[1]))["s1", 1] == (1, 2)
+
+
+def test_rule_5_1_5_monitor_moves_only_the_dead() -> None:
+    old = stood(("s1", 1, [1, 2]), ("s2", 1, [3, 4]), ("s3", 1, [5, 6]))
+    found = plan_assignment(hosts(4, 4), flow(6, 3), kind="MONITOR", old=old)
+    assert found.moved == {5, 6}
+    assert {placed(found)["s1", 1], placed(found)["s2", 1]} == {(1, 2), (3, 4)}
+
+
+def test_rule_5_1_6_all_workers_are_fine() -> None:
+    old = stood(("s1", 1, [1, 2]), ("s2", 1, [3, 4]))
+    found = plan_assignment(hosts(4, 4), flow(), kind="MONITOR", old=old)
+    assert (found.workers, found.moved) == (old.workers, frozenset())
+    assert found.notes == ("Don't need assign worker, all workers are fine",)
+
+
+def test_rule_5_1_6_dead_tasks_are_placed_though_as_many_workers_stand_as_are_wanted() -> None:
+    """The original found all workers fine, and the tasks stayed dead."""
+    old = stood(("s1", 1, [1]), ("s1", 2, [2]), ("s1", 3, [3]))
+    found = plan_assignment(hosts(4), flow(3, 2), kind="MONITOR", old=old, dead=[3])
+    assert groups(found) == [(1,), (2,), (3,)]
+
+
+def test_rule_5_1_6_a_bad_kind() -> None:
+    with pytest.raises(AssignmentError, match="Invalid assign type 4"):
+        plan_assignment(hosts(4), flow(), kind="4")  # type: ignore[arg-type]
+
+
+def test_rule_5_1_7_start_times() -> None:
+    assert set(plan_assignment(hosts(4), flow(), now=9.0).started.items()) == {(n, 9.0) for n in (1, 2, 3, 4)}
+    old = stood(("s1", 1, [1, 2]), ("s2", 1, [3, 4, 5]))
+    found = plan_assignment(hosts(4, 4), flow(4), kind="MONITOR", old=old, dead=[1], now=9.0)
+    assert found.started == {1: 9.0, 2: 9.0, 3: 1.0, 4: 1.0}
+
+
+def test_rule_5_1_8_local_mode_is_one_worker() -> None:
+    assert groups(plan_assignment(hosts(4, 4), flow(5, 3), local=True)) == [(1, 2, 3, 4, 5)]
+
+
+# --- 5.2: the number of workers
+
+
+@pytest.mark.parametrize(
+    ("workers", "single", "expected"),
+    [
+        (9, None, (9, False)),
+        (10, None, (11, True)),
+        (3, True, (4, True)),
+        (10, False, (10, False)),
+        (None, None, (41, True)),
+        (50, False, (40, False)),
+    ],
+)
+def test_rule_5_2_worker_count(workers: int | None, single: bool | None, expected: tuple[int, bool]) -> None:
+    components = [MASTER, Component("__acker", 2), Component("b", 30), Component("s", 8, "spout")]
+    assert worker_count(Demand("f", components, workers, single_master=single)) == expected
+
+
+# --- 5.3: workers and where they go
+
+
+def test_rule_5_3_1_not_enough_workers() -> None:
+    with pytest.raises(NotEnoughWorkersError, match="there's no enough worker") as refused:
+        plan_assignment(hosts(2, 2), flow(5, 5))
+    assert "allocWorkerNum=5, availableWorkerNum=4,reserveWorkerNum=0" in str(refused.value)
+    assert (refused.value.wanted, refused.value.available, refused.value.reserved) == (5, 4, 0)
+
+
+def test_rule_5_3_1_the_reserve_is_left_free() -> None:
+    with pytest.raises(NotEnoughWorkersError, match="allocWorkerNum=4, availableWorkerNum=4,reserveWorkerNum=1"):
+        plan_assignment(hosts(2, 2), flow(4, 4), reserve=1)
+    assert len(plan_assignment(hosts(2, 2), flow(3, 3), reserve=1).workers) == 3
+
+
+def test_rule_5_3_1_with_isolation_only_the_named_hosts_count() -> None:
+    with pytest.raises(NotEnoughWorkersError, match="availableWorkerNum=4"):
+        plan_assignment(hosts(4, 4, 4), flow(5, 5, hosts=["s2"]))
+
+
+def test_rule_5_3_2_user_defined_workers() -> None:
+    wanted = [UserWorker({"b": 2}, "s2", 3), UserWorker({"b": 1}, "s1")]
+    found = plan_assignment(hosts(4, 4), flow(4, 3, user_workers=wanted))
+    assert placed(found) == {("s2", 3): (1, 2), ("s1", 1): (3,), ("s1", 2): (4,)}
+
+
+def test_rule_5_3_2_too_many_user_defined_workers_are_dropped() -> None:
+    """[run]: three with two wanted, two plain workers."""
+    found = plan_assignment(hosts(4, 4), flow(4, 2, user_workers=[UserWorker({"b": 1})] * 3))
+    assert groups(found) == [(1, 3), (2, 4)]
+    assert found.notes == ("3 user-defined workers are too many for 2: none is followed",)
+
+
+def test_rule_5_3_2_a_user_worker_takes_what_there_is() -> None:
+    """[run]: nine of four tasks."""
+    assert groups(plan_assignment(hosts(4, 4), flow(4, 2, user_workers=[UserWorker({"b": 9})]))) == [(1, 2, 3, 4)]
+
+
+def test_rule_5_3_2_a_user_worker_whose_tasks_run_is_skipped() -> None:
+    wanted = [UserWorker({"b": 2}, "s1"), UserWorker({"b": 2}, "s2", 4)]
+    old = stood(("s1", 1, [1, 2]), ("s2", 1, [3, 4]))
+    found = plan_assignment(hosts(4, 4), flow(user_workers=wanted), kind="MONITOR", old=old, dead=[4])
+    assert placed(found) == {("s1", 1): (1, 2), ("s2", 4): (3, 4)}
+
+
+def test_rule_5_3_2_user_workers_take_nothing_from_the_demand() -> None:
+    """The original consumed its own lists of tasks and workers (rule 5.5)."""
+    demand = flow(user_workers=[UserWorker({"b": 2}), UserWorker({"b": 2})])
+    assert plan_assignment(hosts(4, 4), demand) == plan_assignment(hosts(4, 4), demand)
+
+
+def test_rule_5_3_2_a_second_user_worker_is_not_ignored() -> None:
+    demand = flow(5, 3, user_workers=[UserWorker({"b": 1}, "s1"), UserWorker({"b": 2}, "s1")])
+    assert {("s1", 1): (1,), ("s1", 2): (2, 3)}.items() <= placed(plan_assignment(hosts(4, 4), demand)).items()
+
+
+def test_rule_5_3_2_user_workers_name_known_components() -> None:
+    with pytest.raises(ValueError, match="no component of it: c"):
+        flow(user_workers=[UserWorker({"c": 1})])
+
+
+def test_rule_5_3_3_old_workers_come_up_where_they_were() -> None:
+    old = stood(("s2", 3, [1, 4]), ("s1", 2, [2, 3]))
+    demand = flow(use_old_assignment=True)
+    assert placed(plan_assignment(hosts(4, 4), demand, old=old)) == {("s2", 3): (1, 4), ("s1", 2): (2, 3)}
+    assert placed(plan_assignment(hosts(4, 4), flow(), old=old)).keys() == {("s1", 1), ("s2", 1)}
+
+
+def test_rule_5_3_3_too_many_old_workers_are_dropped() -> None:
+    old = stood(*((f"s{n}", 1, [n]) for n in (1, 2, 3)))
+    found = plan_assignment(hosts(4, 4, 4), flow(3, 2, use_old_assignment=True), old=old)
+    assert loads(found) == [1, 2]
+
+
+def test_rule_5_3_3_rebalance_takes_old_slots_and_fills_up_with_blank_workers() -> None:
+    old = stood(("s1", 4, [1, 2]))
+    found = plan_assignment(hosts(4, 4), flow(4, 2), kind="REBALANCE", old=old)
+    assert placed(found) == {("s1", 4): (1, 2), ("s2", 1): (3, 4)}
+
+
+def test_rule_5_3_3_rebalance_beside_user_defined_workers() -> None:
+    """In the original they and the old slots together were always "too many"."""
+    demand = flow(user_workers=[UserWorker({"b": 2})])
+    old = stood(("s1", 4, [1, 2]), ("s2", 3, [3, 4]))
+    found = plan_assignment(hosts(4, 4), demand, kind="REBALANCE", old=old)
+    assert placed(found) == placed(old)
+
+
+def test_rule_5_3_4_a_full_host_sends_a_user_worker_elsewhere() -> None:
+    """[run]: two user-defined workers on a host of one slot."""
+    found = plan_assignment(hosts(1, 2), flow(user_workers=[UserWorker({"b": 2}, "s1")] * 2))
+    assert spread(found) == {"s1": 1, "s2": 1}
+
+
+def test_rule_5_3_4_a_worker_does_not_take_the_port_that_another_wants() -> None:
+    wanted = [UserWorker({"b": 2}, "s1"), UserWorker({"b": 2}, "s1", 1)]
+    assert placed(plan_assignment(hosts(4), flow(user_workers=wanted)))["s1", 1] == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("supervisors", "workers", "expected"),
+    [
+        (hosts(4, 4, 4), 6, {"s1": 2, "s2": 2, "s3": 2}),
+        (hosts(4, 4, 4), 5, {"s1": 2, "s2": 2, "s3": 1}),
+        (hosts(4, 4, 4), 3, {"s1": 1, "s2": 1, "s3": 1}),
+        ([Supervisor("s1", [1, 2, 3, 4], used=[1, 2, 3]), Supervisor("s2", [1])], 2, {"s1": 1, "s2": 1}),
+        (hosts(2, 4, 8), 7, {"s1": 2, "s2": 2, "s3": 3}),
+        (hosts(2, 4, 8), 14, {"s1": 2, "s2": 4, "s3": 8}),
+    ],
+)
+def test_rule_5_3_5_placement(supervisors: list[Supervisor], workers: int, expected: dict[str, int]) -> None:
+    assert spread(plan_assignment(supervisors, flow(workers, workers))) == expected
+
+
+def test_rule_5_3_5_isolation_to_one_host() -> None:
+    assert spread(plan_assignment(hosts(4, 4, 4), flow(3, 3, hosts=["s2"]))) == {"s2": 3}
+
+
+def test_rule_5_3_6_user_workers_on_every_free_slot() -> None:
+    """The original divided by zero (issue #524)."""
+    demand = flow(user_workers=[UserWorker({"b": 2}, "s1"), UserWorker({"b": 2}, "s2")])
+    assert groups(plan_assignment(hosts(1, 1), demand)) == [(1, 2), (3, 4)]
+
+
+# --- 5.4: tasks
+
+
+def test_rule_5_4_table_four_tasks_three_workers() -> None:
+    demand = Demand("f", [Component("s", 4, "spout")], 3)
+    assert loads(plan_assignment(hosts(4, 4), demand)) == [1, 1, 2]
+
+
+def test_rule_5_4_table_bolt_and_spout() -> None:
+    demand = Demand("f", [Component("b", 4, inputs=["s"]), Component("s", 5, "spout")], 3)
+    found = plan_assignment(hosts(4, 4), demand)
+    assert loads(found) == [3, 3, 3]
+    bolts = [sum(found.components[task] == "b" for task in one.tasks) for one in found.workers]
+    assert sorted(bolts) == [1, 1, 2]
+
+
+@pytest.mark.parametrize(("tasks", "workers", "expected"), [(10, 4, [2, 2, 3, 3]), (2, 4, [1, 1])])
+def test_rule_5_4_table_loads(tasks: int, workers: int, expected: list[int]) -> None:
+    assert loads(plan_assignment(hosts(4, 4), flow(tasks, workers))) == expected
+
+
+def test_rule_5_4_table_different_nodes() -> None:
+    def demand(tasks: int) -> Demand:
+        return Demand("f", [Component("b", tasks, different_nodes=True)], tasks)
+
+    assert spread(plan_assignment(hosts(2, 2, 2), demand(3))) == {"s1": 1, "s2": 1, "s3": 1}
+    with pytest.raises(NotEnoughNodesError, match="making component: b 's tasks on different node"):
+        plan_assignment(hosts(2, 2, 2), demand(6))
+
+
+def test_rule_5_4_table_user_defined() -> None:
+    demand = flow(user_workers=[UserWorker({"b": 2}, "s1"), UserWorker({"b": 2}, "s2")])
+    assert groups(plan_assignment(hosts(2, 2), demand)) == [(1, 2), (3, 4)]
+
+
+def test_rule_5_4_table_scale_out() -> None:
+    old = stood(("s1", 1, [1, 2]), ("s2", 1, [3, 4]))
+    found = plan_assignment(hosts(2, 2), flow(6), kind="REBALANCE", old=old)
+    assert placed(found) == {("s1", 1): (1, 2, 5), ("s2", 1): (3, 4, 6)}
+    assert found.moved == {5, 6}
+
+
+def test_rule_5_4_table_scale_out_to_more_workers_with_reassign() -> None:
+    old = stood(("s1", 1, [1, 2]), ("s2", 1, [3, 4]))
+    found = plan_assignment(hosts(2, 2), flow(6, 3), kind="REBALANCE", old=old, reassign=True)
+    assert loads(found) == [2, 2, 2]
+
+
+def test_rule_5_4_table_scale_in() -> None:
+    """In the original the removed tasks stayed (rule 5.5, issue #497)."""
+    old = Assignment(
+        "f", (Worker("s1", 1, (1, 2)), Worker("s2", 1, (3, 4, 5))), {1: "b", 2: "b", 3: "b", 4: "c", 5: "c"}
+    )
+    found = plan_assignment(hosts(2, 2), flow(3), kind="REBALANCE", old=old)
+    assert placed(found) == {("s1", 1): (1, 2), ("s2", 1): (3,)}
+    assert found.components == {1: "b", 2: "b", 3: "b"}
+    assert found.started.keys() == {1, 2, 3}
+
+
+def test_rule_5_4_2_the_master_has_a_worker_of_its_own_on_the_host_with_most_workers() -> None:
+    demand = Demand("f", [MASTER, Component("b", 6)], 3, single_master=True)
+    found = plan_assignment(hosts(1, 4), demand)
+    assert spread(found) == {"s1": 1, "s2": 3}
+    assert next(one for one in found.workers if 1 in one.tasks) == Worker("s2", 1, (1,))
+    assert loads(found) == [1, 2, 2, 2]
+
+
+def test_rule_5_4_2_no_worker_for_the_master() -> None:
+    demand = Demand("f", [MASTER, Component("b", 2)], 1, user_workers=[UserWorker({"b": 1})] * 2, single_master=True)
+    with pytest.raises(AssignmentError, match="no enough workers for the assignment of topology master"):
+        plan_assignment(hosts(4), demand)
+
+
+def test_rule_5_4_2_a_rebalanced_master_stays_alone_where_it_is() -> None:
+    demand = Demand("f", [MASTER, Component("b", 4)], 2, single_master=True)
+    old = plan_assignment(hosts(4, 4), demand)
+    more = Demand("f", [MASTER, Component("b", 6)], 2, single_master=True)
+    found = plan_assignment(hosts(4, 4), more, kind="REBALANCE", old=old)
+    assert found.moved == {6, 7}
+    assert loads(found) == [1, 3, 3]
+    assert found.places()[1] == old.places()[1]
+
+
+def test_rule_5_4_3_system_components_come_last() -> None:
+    demand = Demand("f", [Component("__acker", 2), Component("b", 2), Component("s", 2, "spout")], 2)
+    assert groups(plan_assignment(hosts(4), demand)) == [(1, 3, 5), (2, 4, 6)]
+
+
+def test_rule_5_4_3_different_nodes_count_what_stands() -> None:
+    """The original looked at the workers that it placed, not at those it left alone."""
+    demand = Demand("f", [Component("b", 2, different_nodes=True)], 2)
+    old = stood(("s1", 1, [1]), ("s3", 1, [2]))
+    busy = [Supervisor("s1", range(9), used=[1]), Supervisor("s2", [1])]
+    assert placed(plan_assignment(busy, demand, kind="MONITOR", old=old)) == {("s1", 1): (1,), ("s2", 1): (2,)}
+
+
+def test_rule_5_4_3_workers_go_where_different_nodes_need_them() -> None:
+    """The original put both on the emptier host, and then found too few nodes."""
+    busy = [Supervisor("s1", range(10)), Supervisor("s2", range(10), used=range(9))]
+    demand = Demand("f", [Component("b", 2, different_nodes=True)], 2)
+    assert spread(plan_assignment(busy, demand)) == {"s1": 1, "s2": 1}
+
+
+def test_rule_5_4_4_fewest_of_the_component_on_the_worker_then_on_its_host() -> None:
+    found = plan_assignment(hosts(4, 1), flow(4, 3))
+    assert placed(found) == {("s1", 1): (1,), ("s1", 2): (3,), ("s2", 1): (2, 4)}
+
+
+def test_rule_5_4_4_related_tasks_come_together() -> None:
+    """Where components and loads are even, a bolt goes to what it reads."""
+    demand = Demand(
+        "f",
+        [Component("a", 1), Component("b", 1), Component("y", 1, inputs=["b"]), Component("z", 1, inputs=["a"])],
+        2,
+    )
+    found = plan_assignment(hosts(4, 4), demand)
+    assert groups(found) == [(1, 4), (2, 3)]
+
+
+def test_rule_5_4_6_tasks_stay_where_they_were() -> None:
+    old = stood(("s1", 1, [1, 2, 3]), ("s2", 1, [4]))
+    found = plan_assignment(hosts(2, 2), flow(6), kind="REBALANCE", old=old)
+    assert placed(found) == {("s1", 1): (1, 2, 3), ("s2", 1): (4, 5, 6)}
+
+
+def test_rule_5_4_6_fewer_workers_move_only_what_the_others_held() -> None:
+    old = stood(("s1", 1, [1, 2]), ("s2", 1, [3, 4]), ("s2", 2, [5, 6]))
+    found = plan_assignment(hosts(2, 2), flow(6, 2), kind="REBALANCE", old=old)
+    assert loads(found) == [3, 3]
+    assert len(found.moved) == 2
+
+
+def test_rule_5_4_6_tasks_move_where_different_nodes_demand_it() -> None:
+    demand = Demand("f", [Component("b", 2, different_nodes=True)], 2)
+    old = stood(("s1", 1, [1]), ("s1", 2, [2]))
+    assert spread(plan_assignment(hosts(2, 2), demand, kind="REBALANCE", old=old)) == {"s1": 1, "s2": 1}
+
+
+def test_rule_5_4_7_a_worker_without_tasks_is_dropped() -> None:
+    found = plan_assignment(hosts(4), flow(4, 2, user_workers=[UserWorker({"b": 4})]))
+    assert len(found.workers) == 1
+
+
+# --- 5.5: faults of the original
+
+
+def test_rule_5_5_rebalance_leaves_a_dead_supervisor() -> None:
+    """[run]: the original put 3 and 4 on s9 again."""
+    old = stood(("s1", 1, [1, 2]), ("s9", 1, [3, 4]))
+    found = plan_assignment(hosts(4, 4), flow(), kind="REBALANCE", old=old)
+    assert placed(found) == {("s1", 1): (1, 2), ("s2", 1): (3, 4)}
+
+
+def test_rule_5_5_ties_do_not_depend_on_the_order_of_supervisors() -> None:
+    assert plan_assignment(hosts(4, 2, 4), flow(9, 5)) == plan_assignment(hosts(4, 2, 4)[::-1], flow(9, 5))
+
+
+# --- 2.6 and 2.4: blacklist and isolation
+
+
+def test_rule_2_6_blacklisted_hosts_get_nothing() -> None:
+    assert spread(plan_assignment(hosts(4, 4, 4), flow(8, 8), blacklist=["s2"])) == {"s1": 4, "s3": 4}
+
+
+def test_rule_2_6_blacklisted_hosts_are_released_by_name_when_slots_are_short() -> None:
+    found = plan_assignment(hosts(2, 4, 4, 4), flow(5, 5), blacklist=["s4", "s3", "s2"])
+    assert (found.released, set(spread(found))) == (("s2",), {"s1", "s2"})
+
+
+def test_rule_2_6_what_runs_on_a_blacklisted_host_stays_until_rebalanced() -> None:
+    old = stood(("s1", 1, [1, 2]), ("s2", 1, [3, 4]))
+    assert not plan_assignment(hosts(4, 4), flow(), kind="MONITOR", old=old, blacklist=["s2"]).moved
+    assert spread(plan_assignment(hosts(4, 4), flow(), kind="REBALANCE", old=old, blacklist=["s2"])) == {"s1": 2}
+
+
+def test_rule_2_4_isolated_hosts_take_no_other_flow() -> None:
+    alone, other = Demand("a", [Component("b", 3)], hosts=["s2"]), Demand("o", [Component("b", 8)])
+    plan = plan_flows(hosts(4, 4, 4), [other, alone], blacklist=["s2"])
+    assert spread(plan.assignments["a"]) == {"s2": 3}
+    assert spread(plan.assignments["o"]) == {"s1": 4, "s3": 4}
+
+
+def test_a_flow_that_does_not_fit_leaves_the_others_their_slots() -> None:
+    plan = plan_flows(hosts(2), [Demand(name, [Component("b", n)]) for name, n in (("x", 1), ("y", 2), ("z", 1))])
+    assert plan.assignments.keys() == {"x", "z"}
+    assert isinstance(plan.refused["y"], NotEnoughWorkersError)
+
+
+def test_an_assignment_as_plain_data() -> None:
+    found = plan_assignment(hosts(4, 4), flow(5, 3), now=3.0)
+    again = Assignment.from_dict(found.to_dict())
+    assert (again.workers, again.components, again.started) == (found.workers, found.components, found.started)
