@@ -168,7 +168,7 @@ def check_request(flow: str, request: Request, components: Collection[str]) -> R
         components: The flow's components. Ids of the system's own (`__acker`) need not be among them.
 
     Raises:
-        RebalanceError: A component is unknown, or a number is not a whole number above 0.
+        RebalanceError: A component is unknown, a number is not a whole number above 0, or the time-out is no number.
     """
     valid = ",".join(sorted(components))
     for component, executors in request.parallelism.items():
@@ -180,8 +180,21 @@ def check_request(flow: str, request: Request, components: Collection[str]) -> R
             raise RebalanceError(flow, problem, component=component, value=executors)
     if request.workers is not None and not _is_count(request.workers):
         raise RebalanceError(flow, "Number of workers must be greater than 0", value=request.workers)
+    check_timeout(flow, request.settings)
     kept = {name: value for name, value in request.settings.items() if name not in PROTECTED_SETTINGS}
     return replace(request, settings=kept)
+
+
+def check_timeout(flow: str, settings: Mapping[str, Any]) -> None:
+    """A time-out that is no number would only be found by the kill that needs it.
+
+    Raises:
+        RebalanceError: `message_timeout_seconds` is there and is not a finite number.
+    """
+    seen = settings.get("message_timeout_seconds")
+    if seen is None or (isinstance(seen, int | float) and not isinstance(seen, bool) and math.isfinite(seen)):
+        return
+    raise RebalanceError(flow, f"message_timeout_seconds must be a finite number, not {seen!r}", value=seen)
 
 
 def _is_count(value: object) -> bool:

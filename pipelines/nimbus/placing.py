@@ -56,21 +56,19 @@ class Places:
             NotAliveError: The flow was removed meanwhile.
             LeaseLostError: `under` is no longer held.
         """
-        placed = {(supervisor, port): sorted(tasks) for (supervisor, port), tasks in slots.items()}
-        every = [task for tasks in placed.values() for task in tasks]
-        if len(every) != len(set(every)):
-            raise ValueError(f'flow "{flow.name}": a task is assigned twice: {sorted(every)}')
+        placed = _checked(flow, slots)
         with self._store.write() as connection:
             if under is not None:
                 self._leases.guard(connection, under)
-            query = select(flows.c.removed_at, flows.c.version).where(flows.c.serial == flow.serial)
+            query = select(flows).where(flows.c.serial == flow.serial)
             row = connection.execute(query.with_for_update()).one_or_none()
             if row is None or row.removed_at is not None:
                 raise NotAliveError(flow.name)
             old = self._read(connection, flow.serial)
             self._put(connection, flow, old, placed, kind)
-            # A newer version may have asked for another assignment since the planner looked.
-            if row.version == flow.version.number:
+            # An update or a rebalance may have asked for another assignment since the planner looked.
+            looked = (flow.scratch, flow.version.number, flow.scale.to_json())
+            if looked == (row.scratch, row.version, row.scale):
                 connection.execute(update(flows).where(flows.c.serial == flow.serial).values(scratch=False))
             made = self._read(connection, flow.serial)
             assert made is not None
@@ -222,6 +220,14 @@ class Places:
         query = select(workers).where(workers.c.flow == serial).order_by(workers.c.supervisor, workers.c.port)
         found = tuple(_worker(row) for row in connection.execute(query))
         return AssignmentRecord(head.revision, head.kind, head.version, head.made_at, found)
+
+
+def _checked(flow: Flow, slots: Mapping[tuple[str, int], Iterable[int]]) -> dict[tuple[str, int], list[int]]:
+    placed = {slot: sorted(tasks) for slot, tasks in slots.items()}
+    every = [task for tasks in placed.values() for task in tasks]
+    if len(every) != len(set(every)):
+        raise ValueError(f'flow "{flow.name}": a task is assigned twice: {sorted(every)}')
+    return placed
 
 
 def _worker(row: Row[Any]) -> WorkerRecord:

@@ -40,19 +40,18 @@ class Store:
             if migrate and self.revision() != self.newest():
                 self.upgrade()
             self._check_form()
-        except OperationalError as error:
-            self.close()
-            raise RegistryError(
-                self.url, f"cannot be opened: {error.orig}", hint="start it, or correct the URL"
-            ) from error
         except BaseException:
             self.close()
             raise
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction that only reads; it sees one state of the database and waits for no writer (SQLite)."""
-        with self.engine.connect() as connection, connection.begin():
+        """A transaction that only reads and waits for no writer.
+
+        Raises:
+            RegistryError: The database does not answer.
+        """
+        with self._told(), self.engine.connect() as connection, connection.begin():
             yield connection
 
     @contextmanager
@@ -61,8 +60,11 @@ class Store:
 
         On SQLite it is the only one from its first line on (BEGIN IMMEDIATE). On PostgreSQL others may run beside it, so
         whoever reads a row to change it must lock it (`with_for_update`, which SQLite leaves out).
+
+        Raises:
+            RegistryError: The database does not answer, or another process has kept it locked for `busy_seconds`.
         """
-        with self.engine.connect().execution_options(writes=True) as connection, connection.begin():
+        with self._told(), self.engine.connect().execution_options(writes=True) as connection, connection.begin():
             yield connection
 
     def revision(self) -> str | None:
@@ -89,6 +91,21 @@ class Store:
         self.engine.dispose()
 
     @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Tells what the driver tells, without the statement."""
+        try:
+            yield
+        except OperationalError as error:
+            problem = " ".join(str(error.orig).split())
+            if "lock" in problem:
+                hint = (
+                    "another process keeps it locked: look for a registry's user that hangs or is stopped, and end it"
+                )
+            else:
+                hint = "start it, make room on its disk, or correct the URL; then try again"
+            raise RegistryError(self.url, f"does not answer: {problem}", hint=hint) from error
+
+    @contextmanager
     def _migrating(self) -> Iterator[Config]:
         with self.write() as connection:
             if connection.dialect.name == "postgresql":
@@ -108,7 +125,9 @@ class Store:
         try:
             if url.get_backend_name() == "sqlite":
                 return _sqlite(url, busy_seconds)
-            options = f"-c lock_timeout={int(busy_seconds * 1000)}"
+            wait = int(busy_seconds * 1000)
+            # A process that freezes within a transaction must not keep its locks for as long as it likes.
+            options = f"-c lock_timeout={wait} -c idle_in_transaction_session_timeout={wait}"
             # pre_ping: the database may have been restarted since the last statement.
             return create_engine(url, pool_pre_ping=True, connect_args={"options": options})
         except ModuleNotFoundError as error:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 
-from pipelines.nimbus.errors import DeployNameError, SubmitError
-from pipelines.nimbus.lifecycle import Status
+from pipelines.nimbus.errors import DeployNameError, RebalanceError, SubmitError
+from pipelines.nimbus.lifecycle import Status, check_timeout
 from pipelines.nimbus.records import Content, Limits, SubmitOptions
 
 NAME_PATTERN = r"^[^/.:\\]+$"
@@ -40,13 +41,14 @@ def check_content(name: str, content: Content, limits: Limits) -> None:
     """Whether the content asks for what a flow may have.
 
     Raises:
-        SubmitError: There are no components, a number is not above 0, or a limit is exceeded.
+        SubmitError: There are no components, a number is not above 0, a value is not JSON, or a limit is exceeded.
     """
     if not content.components:
         raise SubmitError(name, "a topology needs at least one component")
     for what, number in [("workers", content.workers), *content.components.items()]:
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise SubmitError(name, f"the number of {what} must be greater than 0, not {number}")
+    _check_values(name, content)
     executors = sum(content.components.values())
     for what, asked, limit in (
         ("workers", content.workers, limits.workers),
@@ -55,3 +57,14 @@ def check_content(name: str, content: Content, limits: Limits) -> None:
         if limit is not None and asked > limit:
             problem = f"Failed to submit topology. Topology requests more than {limit} {what}."
             raise SubmitError(name, problem, asked=asked, limit=limit)
+
+
+def _check_values(name: str, content: Content) -> None:
+    try:
+        # NaN is not JSON, and PostgreSQL refuses it where SQLite takes it.
+        json.dumps([dict(content.definition), dict(content.settings)], allow_nan=False)
+        check_timeout(name, content.settings)
+    except (TypeError, ValueError) as error:
+        raise SubmitError(name, f"definition and settings must be plain JSON values: {error}") from error
+    except RebalanceError as error:
+        raise SubmitError(name, error.problem) from error

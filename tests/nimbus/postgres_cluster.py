@@ -6,6 +6,7 @@ import getpass
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -55,7 +56,7 @@ def server() -> Iterator[str]:
             _wait(programs, folder, running)
             yield f"postgresql://tridelta@/{{database}}?host={folder}"
         finally:
-            running.send_signal(2)  # SIGINT: a fast shutdown
+            running.send_signal(signal.SIGQUIT)  # at once: nothing here is kept
             running.wait(60)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -74,7 +75,7 @@ def _start(command: list[object], folder: Path) -> subprocess.Popen[bytes]:
     account = _account() if os.geteuid() == 0 else None
     user = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if account else {}
     # The server ends with the tests even where those are killed.
-    leash = ["setpriv", "--pdeathsig", "INT"] if shutil.which("setpriv") else []
+    leash = ["setpriv", "--pdeathsig", "QUIT"] if shutil.which("setpriv") else []
     name = account.pw_name if account else getpass.getuser()
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "USER": name, "LC_ALL": "C"}
     with (folder / "log").open("ab") as log:

@@ -1,38 +1,29 @@
-"""The registry on SQLite and PostgreSQL: versions, statuses, places, beats, attempts, migrations, two processes at once."""
+"""The registry on SQLite and PostgreSQL: versions, statuses, places, beats, attempts, leases."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.runtime.migration import MigrationContext
-from sqlalchemy import inspect
 
 from pipelines.execution.coordinator import AttemptRecord, BatchState, Coordinator, Count
 from pipelines.nimbus.attempts import RegistryAttempts
 from pipelines.nimbus.errors import (
     AlreadyAliveError,
-    LeaseHeldError,
     LeaseLostError,
     NotAliveError,
     NoTransitionError,
     RebalanceError,
-    RegistryError,
     SubmitError,
     VersionError,
 )
-from pipelines.nimbus.leases import Lease, Leases
+from pipelines.nimbus.leases import Leases
 from pipelines.nimbus.lifecycle import Request, Status
 from pipelines.nimbus.placing import Places
-from pipelines.nimbus.records import Content, Flow, Limits
+from pipelines.nimbus.records import Content, Limits
 from pipelines.nimbus.registry import Registry
 from pipelines.nimbus.store import Store
-from pipelines.nimbus.tables import metadata
 
 if TYPE_CHECKING:
     from tests.nimbus.conftest import Clock
@@ -53,6 +44,23 @@ def places(store: Store, clock: Clock) -> Places:
 
 
 # --- versions
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"message_timeout_seconds": "soon"}, "must be a finite number"),
+        ({"message_timeout_seconds": True}, "must be a finite number"),
+        ({"x": float("nan")}, "plain JSON"),
+        ({"x": object()}, "plain JSON"),
+    ],
+)
+def test_settings_that_would_fail_later_are_refused(
+    registry: Registry, settings: dict[str, object], problem: str
+) -> None:
+    with pytest.raises(SubmitError, match=problem):
+        registry.submit("counts", Content({}, {"spout": 1}, 1, settings))
+    assert registry.flows() == []
 
 
 def test_a_submitted_flow_is_read_back(registry: Registry, clock: Clock) -> None:
@@ -250,6 +258,14 @@ def test_an_assignment_for_an_old_version_leaves_the_wish_for_a_new_one(registry
     assert not registry.flow("counts").scratch
 
 
+def test_a_rebalance_behind_the_planners_back_is_still_wished_for(registry: Registry, places: Places) -> None:
+    seen = registry.submit("counts", content())
+    registry.rebalance("counts", wait_seconds=0)
+    registry.fire()
+    places.assign(seen, {("s1", 1): [1]}, kind="MONITOR")
+    assert registry.flow("counts").scratch
+
+
 def test_dead_tasks_take_their_worker_along(registry: Registry, places: Places, clock: Clock) -> None:
     flow = registry.submit("counts", content())
     places.assign(flow, {("s1", 1): [1, 2], ("s2", 1): [3]}, kind="NEW")
@@ -347,95 +363,3 @@ def test_attempts_survive_and_are_fenced(store: Store, clock: Clock) -> None:
     assert found[1].sources == {"s": Count(5, 7), "t": Count(1, None)}
     new.forget("main", 1)
     assert list(new.get("main")) == [1]
-
-
-def test_many_takers_and_one_lease(url: str, clock: Clock) -> None:
-    stores = [Store(url, busy_seconds=60) for _ in range(6)]
-    gate = threading.Barrier(len(stores))
-
-    def take(number: int) -> Lease | None:
-        gate.wait()
-        try:
-            return Leases(stores[number], clock=clock).take("nimbus", f"n{number}", 10)
-        except LeaseHeldError:
-            return None
-
-    with ThreadPoolExecutor(len(stores)) as pool:
-        for round_ in range(1, 6):
-            won = [lease for lease in pool.map(take, range(len(stores))) if lease]
-            assert [lease.token for lease in won] == [round_]
-            clock.now += 10
-    for opened in stores:
-        opened.close()
-
-
-def test_many_submit_one_name(url: str, clock: Clock) -> None:
-    stores = [Store(url, busy_seconds=60) for _ in range(4)]
-    gate = threading.Barrier(len(stores))
-
-    def submit(number: int) -> Flow | None:
-        gate.wait()
-        try:
-            return Registry(stores[number], clock=clock).submit("counts", content(text=str(number)))
-        except AlreadyAliveError:
-            return None
-
-    with ThreadPoolExecutor(len(stores)) as pool:
-        won = [flow for flow in pool.map(submit, range(len(stores))) if flow]
-    assert won == Registry(stores[0], clock=clock).flows()
-    assert len(won) == 1
-    for opened in stores:
-        opened.close()
-
-
-# --- the database
-
-
-def test_migrations_make_the_tables_and_take_them_down(store: Store) -> None:
-    with store.read() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
-    store.downgrade("base")
-    assert inspect(store.engine).get_table_names() == ["alembic_version"]
-    assert store.revision() is None
-    store.upgrade()
-    assert store.revision() == store.newest() == "0001"
-    with store.read() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
-
-
-def test_a_database_of_another_form_is_refused(url: str) -> None:
-    with pytest.raises(RegistryError, match="stands at migration None, and this release needs 0001"):
-        Store(url, migrate=False)
-
-
-def test_processes_that_start_at_once_migrate_once(url: str) -> None:
-    with ThreadPoolExecutor(4) as pool:
-        stores = list(pool.map(lambda _: Store(url, busy_seconds=60), range(4)))
-    assert {opened.revision() for opened in stores} == {"0001"}
-    for opened in stores:
-        opened.close()
-
-
-def test_sqlite_writes_ahead_and_waits(tmp_path: Path) -> None:
-    opened = Store(f"sqlite:///{tmp_path}/deep/registry.db", busy_seconds=7)
-    with opened.read() as connection:
-        seen = [
-            connection.exec_driver_sql(f"PRAGMA {p}").scalar() for p in ("journal_mode", "busy_timeout", "synchronous")
-        ]
-    assert seen == ["wal", 7000, 2]
-    opened.close()
-
-
-@pytest.mark.parametrize(
-    ("url", "problem"),
-    [
-        ("nonsense", "is no URL"),
-        ("mysql://u:secret@h/d", "neither SQLite nor PostgreSQL"),
-        ("sqlite://", "in memory"),
-        ("sqlite:////proc/nowhere.db", "cannot be opened"),
-    ],
-)
-def test_a_url_that_leads_nowhere_is_told_without_its_password(url: str, problem: str) -> None:
-    with pytest.raises(RegistryError, match=problem) as caught:
-        Store(url)
-    assert "secret" not in str(caught.value)

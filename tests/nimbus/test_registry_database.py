@@ -1,0 +1,162 @@
+"""The registry's database: many processes at once, frozen ones, migrations, settings, what cannot be opened."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import inspect
+
+from pipelines.nimbus.errors import AlreadyAliveError, LeaseHeldError, RegistryError
+from pipelines.nimbus.leases import Lease, Leases
+from pipelines.nimbus.records import Content, Flow
+from pipelines.nimbus.registry import Registry
+from pipelines.nimbus.store import Store, insert_missing
+from pipelines.nimbus.tables import leases as leases_table
+from pipelines.nimbus.tables import metadata
+
+if TYPE_CHECKING:
+    from tests.nimbus.conftest import Clock
+
+# A holder in a process of its own: takes, waits to be told to go on, renews.
+_HOLDER = """
+import sys
+from pipelines.nimbus.errors import LeaseLostError
+from pipelines.nimbus.leases import Leases
+from pipelines.nimbus.store import Store
+
+leases = Leases(Store(sys.argv[1]))
+lease = leases.take("flights/main", "frozen", 0.5)
+print(lease.token, flush=True)
+sys.stdin.readline()
+try:
+    leases.renew(lease, 60)
+except LeaseLostError as error:
+    print(error.seen_token, error.seen_holder, flush=True)
+"""
+
+
+def test_a_process_that_was_stopped_finds_its_lease_gone(store: Store, url: str) -> None:
+    command = [sys.executable, "-c", _HOLDER, url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as frozen:
+        assert frozen.stdin is not None
+        assert frozen.stdout is not None
+        assert frozen.stdout.readline() == "1\n"
+        frozen.send_signal(signal.SIGSTOP)
+        time.sleep(0.6)
+        assert Leases(store).take("flights/main", "next", 60).token == 2
+        frozen.send_signal(signal.SIGCONT)
+        frozen.stdin.write("go on\n")
+        frozen.stdin.flush()
+        assert frozen.stdout.readline() == "2 next\n"
+    assert frozen.returncode == 0
+
+
+def test_a_process_that_hangs_within_a_transaction_is_told_of(url: str, clock: Clock) -> None:
+    hanging, other = Store(url), Store(url, busy_seconds=0.2)
+    blank = {"name": "x", "token": 0, "taken_at": 0.0, "expires_at": 0.0, "held": False}
+    with hanging.write() as connection:
+        insert_missing(connection, leases_table, blank)
+        with pytest.raises(RegistryError, match=r"does not answer: .*lock"):
+            Leases(other, clock=clock).take("x", "h", 10)
+    assert Leases(other, clock=clock).take("x", "h", 10).token == 1
+    hanging.close()
+    other.close()
+
+
+def test_many_takers_and_one_lease(url: str, clock: Clock) -> None:
+    stores = [Store(url, busy_seconds=60) for _ in range(6)]
+    gate = threading.Barrier(len(stores))
+
+    def take(number: int) -> Lease | None:
+        gate.wait()
+        try:
+            return Leases(stores[number], clock=clock).take("nimbus", f"n{number}", 10)
+        except LeaseHeldError:
+            return None
+
+    with ThreadPoolExecutor(len(stores)) as pool:
+        for round_ in range(1, 6):
+            won = [lease for lease in pool.map(take, range(len(stores))) if lease]
+            assert [lease.token for lease in won] == [round_]
+            clock.now += 10
+    for opened in stores:
+        opened.close()
+
+
+def test_many_submit_one_name(url: str, clock: Clock) -> None:
+    stores = [Store(url, busy_seconds=60) for _ in range(4)]
+    gate = threading.Barrier(len(stores))
+
+    def submit(number: int) -> Flow | None:
+        gate.wait()
+        try:
+            return Registry(stores[number], clock=clock).submit("counts", Content({"by": number}, {"spout": 1}))
+        except AlreadyAliveError:
+            return None
+
+    with ThreadPoolExecutor(len(stores)) as pool:
+        won = [flow for flow in pool.map(submit, range(len(stores))) if flow]
+    assert won == Registry(stores[0], clock=clock).flows()
+    assert len(won) == 1
+    for opened in stores:
+        opened.close()
+
+
+def test_migrations_make_the_tables_and_take_them_down(store: Store) -> None:
+    with store.read() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    store.downgrade("base")
+    assert inspect(store.engine).get_table_names() == ["alembic_version"]
+    assert store.revision() is None
+    store.upgrade()
+    assert store.revision() == store.newest() == "0001"
+    with store.read() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+
+
+def test_a_database_of_another_form_is_refused(url: str) -> None:
+    with pytest.raises(RegistryError, match="stands at migration None, and this release needs 0001"):
+        Store(url, migrate=False)
+
+
+def test_processes_that_start_at_once_migrate_once(url: str) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        stores = list(pool.map(lambda _: Store(url, busy_seconds=60), range(4)))
+    assert {opened.revision() for opened in stores} == {"0001"}
+    for opened in stores:
+        opened.close()
+
+
+def test_sqlite_writes_ahead_and_waits(tmp_path: Path) -> None:
+    opened = Store(f"sqlite:///{tmp_path}/deep/registry.db", busy_seconds=7)
+    with opened.read() as connection:
+        seen = [
+            connection.exec_driver_sql(f"PRAGMA {p}").scalar() for p in ("journal_mode", "busy_timeout", "synchronous")
+        ]
+    assert seen == ["wal", 7000, 2]
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("nonsense", "is no URL"),
+        ("mysql://u:secret@h/d", "neither SQLite nor PostgreSQL"),
+        ("sqlite://", "in memory"),
+        ("sqlite:////proc/nowhere.db", "does not answer"),
+    ],
+)
+def test_a_url_that_leads_nowhere_is_told_without_its_password(url: str, problem: str) -> None:
+    with pytest.raises(RegistryError, match=problem) as caught:
+        Store(url)
+    assert "secret" not in str(caught.value)
