@@ -20,6 +20,7 @@ BENCHMARKS = (
     "get_slices",
     "accounting",
     "windows",
+    "assignment",
     "word_count",
 )
 

@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     from pipelines.nimbus.assignment import Plan, plan_assignment, plan_flows
     from pipelines.nimbus.assignment_model import Assignment, Component, Demand, Supervisor, UserWorker, Worker
     from pipelines.nimbus.assignment_tasks import number_tasks, worker_count
+    from pipelines.nimbus.blacklist import Blacklist
 
 _HOMES = {
     "Assignment": "assignment_model",
+    "Blacklist": "blacklist",
     "Component": "assignment_model",
     "Demand": "assignment_model",
     "Plan": "assignment",
@@ -29,6 +31,7 @@ _HOMES = {
 
 __all__ = [
     "Assignment",
+    "Blacklist",
     "Component",
     "Demand",
     "Plan",
