@@ -247,6 +247,10 @@ def test_only_tasks_that_move_get_a_new_start_time(registry: Registry, places: P
     with pytest.raises(ValueError, match="assigned twice"):
         places.assign(flow, {("s1", 1): [1], ("s2", 1): [1]}, kind="NEW")
     assert places.assignment(flow) == moved
+    clock.now += 5
+    anew = places.assign(flow, {("s1", 1): [1, 2]}, kind="NEW")
+    assert dict(anew.workers[0].started_at) == {1: clock.now, 2: clock.now}
+    assert places.beats(flow) == {}
 
 
 def test_an_assignment_for_an_old_version_leaves_the_wish_for_a_new_one(registry: Registry, places: Places) -> None:
