@@ -118,11 +118,11 @@ def _planned(
         raise AssignmentError(demand.flow, f"Invalid assign type {settings.kind}", f"kinds are {', '.join(KINDS)}")
     if old is None:
         settings = replace(settings, kind="NEW")
-    saved = slots.saved()
+    slots.settle()
     try:
         return Planning(slots, demand, old, settings, dead, alive).plan()
     except AssignmentError as error:
-        slots.free = saved
+        slots.undo()
         if not isinstance(error, NotEnoughNodesError) or settings.kind != "REBALANCE" or settings.reassign:
             raise
     # Tasks in their old slots leave others no node: then they need to move.

@@ -217,6 +217,8 @@ class Planning:
 
     def _apart(self, drafts: list[Draft], supervisors: list[Supervisor]) -> list[str]:
         """Hosts that blank workers must go to, so that tasks on different nodes find as many nodes as there are."""
+        if not any(one.different_nodes for one in self._demand.components):
+            return []
         wanting = Counter(self._names[task] for task in self._need)
         hosts = {one.id: one.host for one in supervisors}
         chosen = {hosts[one.wanted[0]] if one.wanted and one.wanted[0] in hosts else one.host for one in drafts} - {""}
@@ -226,8 +228,7 @@ class Planning:
                 continue
             has = {on.host for on in self._standing if any(self._names[task] == one.id for task in on.tasks)}
             missing = wanting[one.id] - len(chosen - has)
-            free = sorted(supervisors, key=lambda on: (-len(self._slots.free[on.id]), on.id))
-            others = list(dict.fromkeys(on.host for on in free if self._slots.free[on.id]))
+            others = list(dict.fromkeys(on.host for on in self._slots.by_free(supervisors) if self._slots.free[on.id]))
             others = [host for host in others if host not in has | chosen][: max(missing, 0)]
             found = max(found, others, key=len)
         return found

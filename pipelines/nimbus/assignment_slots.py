@@ -19,12 +19,8 @@ class Draft:
     wanted: Slot | None = None
     port: int | None = None
     tasks: list[int] = field(default_factory=list)
-    supervisor: Supervisor | None = None
     slot: Slot | None = None
-
-    @property
-    def node(self) -> str:
-        return self.supervisor.host if self.supervisor else ""
+    node: str = ""
 
 
 class Slots:
@@ -34,17 +30,20 @@ class Slots:
         alive = (one for one in supervisors if one.silent_seconds <= timeout_seconds)
         self.supervisors = {one.id: one for one in alive}
         self.free = {one.id: sorted(set(one.ports) - set(one.used)) for one in self.supervisors.values()}
+        self._changes: list[tuple[Slot, bool]] = []
 
     def take(self, slot: Slot) -> None:
         """Make a slot used, if there is such a free one."""
         if slot[1] in self.free.get(slot[0], ()):
             self.free[slot[0]].remove(slot[1])
+            self._changes.append((slot, True))
 
     def give(self, slot: Slot) -> None:
         """Make a slot free, if its supervisor is alive and has it."""
         found = self.supervisors.get(slot[0])
         if found is not None and slot[1] in found.ports and slot[1] not in self.free[found.id]:
             insort(self.free[found.id], slot[1])
+            self._changes.append((slot, False))
 
     def has(self, slot: Slot) -> bool:
         return slot[1] in self.free.get(slot[0], ())
@@ -54,6 +53,8 @@ class Slots:
 
     def open(self, hosts: Collection[str], closed: Collection[str]) -> list[Supervisor]:
         """The supervisors that a flow may use: on `hosts` if there are any, and not on closed ones."""
+        if not hosts and not closed:
+            return list(self.supervisors.values())
         return [
             one
             for one in self.supervisors.values()
@@ -61,19 +62,33 @@ class Slots:
             and not (closed and (one.host in closed or one.id in closed))
         ]
 
-    def saved(self) -> dict[str, list[int]]:
-        """The free slots as they are, to be put back by setting `free`."""
-        return {one: list(ports) for one, ports in self.free.items()}
+    def undo(self) -> None:
+        """Take back every change since the last `settle`."""
+        while self._changes:
+            slot, taken = self._changes.pop()
+            if taken:
+                insort(self.free[slot[0]], slot[1])
+            else:
+                self.free[slot[0]].remove(slot[1])
+
+    def settle(self) -> None:
+        """Let the changes so far stand."""
+        self._changes.clear()
 
     def count(self, supervisors: Iterable[Supervisor]) -> int:
-        return sum(len(self.free[one.id]) for one in supervisors)
+        return sum([len(self.free[one.id]) for one in supervisors])
+
+    def by_free(self, supervisors: Iterable[Supervisor]) -> list[Supervisor]:
+        """Those with most free slots first; ties in the order of their ids."""
+        ranked = sorted([(-len(self.free[one.id]), one.id) for one in supervisors])
+        return [self.supervisors[name] for _, name in ranked]
 
     def put(self, draft: Draft, one: Supervisor, port: int | None = None) -> None:
         """Put a worker on a supervisor with a free slot: on the port if it is free, else on the lowest free one."""
         free = self.free[one.id]
         chosen = port if port is not None and port in free else free[0]
-        free.remove(chosen)
-        draft.supervisor, draft.slot = one, (one.id, chosen)
+        draft.slot, draft.node = (one.id, chosen), one.host
+        self.take(draft.slot)
 
 
 def place(
@@ -95,7 +110,7 @@ def place(
 
 def _wanted(slots: Slots, drafts: Sequence[Draft], supervisors: Sequence[Supervisor]) -> None:
     """Workers that want a host go there first: wanted ports before any other, so that no worker takes another's."""
-    by_id = {one.id: one for one in supervisors}
+    by_id = {one.id: one for one in supervisors} if any(one.wanted for one in drafts) else {}
     for draft in drafts:
         if draft.wanted is not None and draft.wanted[0] in by_id and slots.has(draft.wanted):
             slots.put(draft, by_id[draft.wanted[0]], draft.wanted[1])
@@ -116,12 +131,12 @@ def _round(slots: Slots, blank: Sequence[Draft], supervisors: Sequence[Superviso
     """
     if not blank:
         return
-    pool = _by_free(slots, (one for one in supervisors if slots.free[one.id]))
-    theory = (sum(slots.used(one) for one in pool) + workers) // len(pool) + 1
+    pool = [one for one in slots.by_free(supervisors) if slots.free[one.id]]
+    theory = (sum([slots.used(one) for one in pool]) + workers) // len(pool) + 1
     waiting = list(reversed(blank))
     full: list[Supervisor] = []
     _deal(slots, waiting, pool, theory, full)
-    _deal(slots, waiting, _by_free(slots, full), None, [])
+    _deal(slots, waiting, slots.by_free(full), None, [])
 
 
 def _deal(
@@ -139,7 +154,3 @@ def _deal(
             at += 1
         else:
             pool.pop(at)
-
-
-def _by_free(slots: Slots, supervisors: Iterable[Supervisor]) -> list[Supervisor]:
-    return sorted(supervisors, key=lambda one: (-len(slots.free[one.id]), one.id))

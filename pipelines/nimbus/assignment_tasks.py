@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pipelines.errors import AssignmentError, NotEnoughNodesError
 from pipelines.nimbus.assignment_model import Component, Demand, Worker
@@ -63,21 +63,20 @@ class TaskPlacing:
         self._demand, self._names, self._drafts = demand, names, list(drafts)
         self._components = {one.id: one for one in demand.components}
         self._related = related(demand.components)
-        self._order = {id(one): n for n, one in enumerate(drafts)}
-        self._on_worker: dict[int, Counter[str]] = {id(one): Counter() for one in drafts}
-        self._on_node: dict[str, Counter[str]] = {one.node: Counter() for one in drafts}
+        self._on_worker: dict[Draft, dict[str, int]] = {one: {} for one in drafts}
+        self._on_node: dict[str, dict[str, int]] = {one.node: {} for one in drafts}
         self._node_total: Counter[str] = Counter()
         for worker in standing:
-            self._on_node.setdefault(worker.host, Counter()).update(names[task] for task in worker.tasks)
-            self._node_total[worker.host] += len(worker.tasks)
+            self._count(worker.host, None, (names[task] for task in worker.tasks))
         for draft in drafts:
-            self._count(draft, (names[task] for task in draft.tasks))
+            self._count(draft.node, draft, (names[task] for task in draft.tasks))
 
-    def _count(self, draft: Draft, components: Iterable[str]) -> None:
+    def _count(self, node: str, draft: Draft | None, components: Iterable[str]) -> None:
+        held = [self._on_node.setdefault(node, {})] + ([self._on_worker[draft]] if draft else [])
         for name in components:
-            self._on_worker[id(draft)][name] += 1
-            self._on_node[draft.node][name] += 1
-            self._node_total[draft.node] += 1
+            self._node_total[node] += 1
+            for counts in held:
+                counts[name] = counts.get(name, 0) + 1
 
     def keep(self, places: Mapping[int, tuple[str, int]], tasks: Iterable[int]) -> list[int]:
         """Leave tasks in the slots that they had, where there is a worker (Nimbus rules 5.4.6); returns the others.
@@ -88,7 +87,7 @@ class TaskPlacing:
         others = []
         for task in sorted(tasks):
             draft, name = at.get(places.get(task, ("", 0))), self._names[task]
-            if draft is None or (self._components[name].different_nodes and self._on_node[draft.node][name]):
+            if draft is None or (self._components[name].different_nodes and self._on_node[draft.node].get(name)):
                 others.append(task)
             else:
                 self._push(task, draft)
@@ -107,7 +106,7 @@ class TaskPlacing:
                 raise AssignmentError(
                     self._demand.flow, "there's no enough workers for the assignment of topology master"
                 )
-            chosen = min(free, key=lambda one: (one.slot != places.get(task), -hosts[one.node], self._order[id(one)]))
+            chosen = min(free, key=lambda one: (one.slot != places.get(task), -hosts[one.node]))
             self._push(task, chosen)
             self._drafts.remove(chosen)
         return [task for task in tasks if task not in masters]
@@ -127,7 +126,7 @@ class TaskPlacing:
 
     def _push(self, task: int, draft: Draft) -> None:
         draft.tasks.append(task)
-        self._count(draft, [self._names[task]])
+        self._count(draft.node, draft, [self._names[task]])
 
     def _choose(self, component: Component) -> Draft:
         candidates = self._pool.workers
@@ -138,23 +137,30 @@ class TaskPlacing:
                     self._demand.flow,
                     f"there's no enough supervisor for making component: {component.id} 's tasks on different node",
                 )
-        return min(candidates, key=lambda one: self._rank(one, component))
+        if len(candidates) == 1:
+            return candidates[0]
+        return min(candidates, key=self._ranking(component))
 
     def _elsewhere(self, component: Component, drafts: Sequence[Draft]) -> list[Draft]:
         """Workers on hosts without this component. (If those of the pool have it, a full worker may take one more.)"""
-        return [one for one in drafts if not self._on_node[one.node][component.id]]
+        return [one for one in drafts if component.id not in self._on_node[one.node]]
 
-    def _rank(self, draft: Draft, component: Component) -> tuple[int, ...]:
+    def _ranking(self, component: Component) -> Callable[[Draft], tuple[int, ...]]:
         """The three selectors: same component, all tasks, related tasks; the worker's, then its host's (5.4.4).
 
         Ties go to the worker that was placed first; the original took them in the order of a hash table.
         """
-        here, near = self._on_worker[id(draft)], self._on_node[draft.node]
-        few = (here[component.id], near[component.id], len(draft.tasks), self._node_total[draft.node])
-        if component.system:
-            return (*few, self._order[id(draft)])
-        others = self._related[component.id]
-        return (*few, -sum(here[one] for one in others), -sum(near[one] for one in others), self._order[id(draft)])
+        name = component.id
+        others = () if component.system else self._related[name]
+
+        def rank(one: Draft) -> tuple[int, ...]:
+            here, near = self._on_worker[one], self._on_node[one.node]
+            few = (here.get(name, 0), near.get(name, 0), len(one.tasks), self._node_total[one.node])
+            if not others:
+                return few
+            return (*few, -sum([here.get(on, 0) for on in others]), -sum([near.get(on, 0) for on in others]))
+
+        return rank
 
 
 class Pool:
