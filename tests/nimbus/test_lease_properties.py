@@ -6,6 +6,7 @@ lease comes from one holder at a time, in the order of the tokens.
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Callable
 
@@ -20,6 +21,7 @@ from pipelines.nimbus.store import Store
 
 NAME = "flights/main"
 SECONDS = 10.0
+_numbers = itertools.count()
 HOLDERS = st.sampled_from(["one", "two"])
 TIMES = st.sampled_from([0.0, 0.5, 3.0, 9.999, 10.0, 25.0])
 
@@ -41,7 +43,7 @@ class TwoHolders(RuleBasedStateMachine):
             "one": Leases(self.store, clock=lambda: self.now),
             "two": Leases(self.store, clock=lambda: self.now + self.skew),
         }
-        self.name = f"{NAME}/{id(self)}"
+        self.name = f"{NAME}/{next(_numbers)}"  # all cases share a database, and a name's tokens never start over
         self.hands: dict[str, list[Lease]] = {"one": [], "two": []}
         self.tokens: list[int] = []
         self.writes: list[int] = []
