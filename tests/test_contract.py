@@ -106,3 +106,19 @@ def test_the_flow_example_runs_as_written_on_spark(spark: SparkSession, tmp_path
     rows = lake.state("delay_alerts").scan().to_pylist()
     assert sorted(row["avg_delay"] for row in rows) == [65.5, 115.5]
     assert {row["origin"] for row in rows} == {"EWR"}
+
+
+def test_the_assignment_example_runs_as_written() -> None:
+    from pipelines.nimbus import plan_assignment, Supervisor, Component, Demand  # noqa: I001
+
+    assignment = plan_assignment(
+        [Supervisor("s1", ports=[1, 2, 3, 4]), Supervisor("s2", ports=[1, 2, 3, 4], used=[1])],
+        Demand("flights", workers=3, components=[
+            Component("spout", tasks=5, kind="spout"),
+            Component("delays", tasks=4, kind="bolt", inputs=["spout"]),
+        ]),
+        kind="NEW",                                      # or "REBALANCE", "MONITOR" with old=assignment
+    )  # fmt: skip
+    # task ids a worker; w.supervisor, w.port
+    assert [w.tasks for w in assignment.workers] == [(1, 5, 8), (3, 7, 9), (2, 4, 6)]
+    assert [(w.supervisor, w.port) for w in assignment.workers] == [("s1", 1), ("s1", 2), ("s2", 2)]
