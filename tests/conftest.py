@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,11 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# A process of pytest-xdist has a main module without a file; pyspark's connect package, which great-expectations imports,
+# takes that for a run of doctests and ends the process.
+if not hasattr(sys.modules["__main__"], "__file__"):
+    sys.modules["__main__"].__file__ = __file__
 
 # Derandomised: a failure in CI is the same failure on a desk. No deadline: a shared machine stalls now and then.
 settings.register_profile("ci", deadline=None, derandomize=True)
