@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from pipelines.aggregators.base import Aggregator
+from pipelines.aggregators.ends import EndOfWindow
 from pipelines.aggregators.extremes import is_nan
-from pipelines.aggregators.ordering import order_key, values_of
-from pipelines.aggregators.values import Kept
-from pipelines.aggregators.window import EventAggregator, Types, element_type
 from pipelines.errors import FieldError, FunctionError
 
 
-class FirstN(Aggregator, EventAggregator):
+class FirstN(EndOfWindow, Aggregator):
     """The n tuples with the least values of `sort_field` (with `reverse` the largest), in that order (rules 1.3).
 
     Without a `sort_field` the first n seen, which on Spark are any n. Null values come last either way, NaN counts as the
@@ -43,30 +41,6 @@ class FirstN(Aggregator, EventAggregator):
     """Which of the inputs is the sort field; set by `bind`."""
 
     _UNBOUND: ClassVar[str] = "is not bound to its input fields"
-
-    def __init__(
-        self,
-        n: int,
-        sort_field: str | None = None,
-        reverse: bool = False,
-        *,
-        field: str | None = None,
-        output: str | None = None,
-    ) -> None:
-        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-            raise FunctionError("FirstN", f"takes a positive number of tuples; got {n!r}")
-        super().__init__()
-        self.n, self.sort_field, self.reverse = n, sort_field, reverse
-        self.values_field, self.output = field or sort_field, output
-
-    def accumulator(self) -> Ends:
-        return Ends(self.n, str(self.values_field), self.sort_field, self.reverse)
-
-    def result_types(self, types: Types) -> list[tuple[str, str | None]]:
-        return ends_types(self.named, str(self.values_field), types)
-
-    def check(self) -> None:
-        check_ends("FirstN", self.values_field)
 
     def bind(self, inputs: Sequence[str]) -> FirstN:
         """The same over these input fields.
@@ -109,54 +83,6 @@ class FirstN(Aggregator, EventAggregator):
         there.sort(key=lambda row: (is_nan(row[at]), 0 if is_nan(row[at]) else row[at]), reverse=self.reverse)
         return (there + [row for row in tuples if row[at] is None])[: self.n]
 
-    def __repr__(self) -> str:
-        given = {
-            "sort_field": self.sort_field,
-            "reverse": self.reverse or None,
-            "field": self.values_field,
-            "output": self.output,
-        }
-        return f"FirstN({self.n}, {', '.join(f'{k}={v!r}' for k, v in given.items() if v is not None)})"
-
     def __str__(self) -> str:
         by = "" if self.sort_field is None else f" by {self.sort_field}"
         return f"FirstN {self.n}{by}"
-
-
-class Ends(Kept):
-    """The values of a field of the first or last n events that have it, as they came or by a sort field.
-
-    By a sort field events that lack it come last; of equal ones the earlier comes first.
-    """
-
-    def __init__(self, n: int, field: str, sort_field: str | None, reverse: bool, *, last: bool = False) -> None:
-        super().__init__((field,) if sort_field in (None, field) else (field, str(sort_field)))
-        self._n, self._field, self._sort_field, self._reverse, self._last = n, field, sort_field, reverse, last
-
-    def entry(self, event: Mapping[str, Any]) -> list[Any]:
-        return [event.get(self._field), None if self._sort_field is None else event.get(self._sort_field)]
-
-    def aggregate(self) -> list[Any]:
-        there = [entry for entry in self.entries if entry[0] is not None]
-        if self._sort_field is not None:
-            known = [entry for entry in there if entry[1] is not None]
-            known.sort(key=lambda entry: order_key(entry[1]), reverse=self._reverse)
-            there = known + [entry for entry in there if entry[1] is None]
-        shown = there[-self._n :] if self._last else there[: self._n]
-        return [value for entry in shown for value in values_of(entry[0])]
-
-
-def ends_types(output: str, field: str, types: Types) -> list[tuple[str, str | None]]:
-    """The type of an array of a field's values."""
-    kind = element_type(types.get(field))
-    return [(output, kind and f"array<{kind}>")]
-
-
-def check_ends(name: str, field: str | None) -> None:
-    """Whether the field is named whose values an event flow wants.
-
-    Raises:
-        FunctionError: if it is not.
-    """
-    if field is None:
-        raise FunctionError(name, "Aggregator needs a field to operate it", hint=f'name it: {name}(3, field="delay")')

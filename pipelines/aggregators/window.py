@@ -195,13 +195,12 @@ class _Own(Accumulator):
         self._own, self._name = own, type(own).__name__
         self._outputs = own.result_fields
         self._types = [kind or "" for _, kind in own.result_types({})]
-        self.added, self.evicted = own.added, own.evicted  # type: ignore[method-assign]
 
     def added(self, event: Mapping[str, Any]) -> None:
-        raise NotImplementedError
+        self._own.added(event)
 
     def evicted(self, event: Mapping[str, Any]) -> None:
-        raise NotImplementedError
+        self._own.evicted(event)
 
     def clear(self) -> None:
         """The window has told it of each event that left."""

@@ -156,11 +156,14 @@ class Combined(Criteria):
         return all(answers) if self.op == "and_" else any(answers)
 
     def column(self, types: Types) -> Column:
+        return self.joined([part.column(types) for part in self.parts])
+
+    def joined(self, columns: list[Column]) -> Column:
+        """Its answer from the columns of its parts."""
         from functools import reduce
 
         from pyspark.sql import functions as F
 
-        columns = [part.column(types) for part in self.parts]
         if self.op == "not_":
             return ~columns[0]
         if self.op == "and_":

@@ -56,17 +56,12 @@ def readable(names: tuple[str, ...]) -> Callable[..., tuple[Column, ...]]:
 
 def criteria_column(criteria: Criteria, types: Types) -> Column:
     """Criteria as a column; a Python predicate among others becomes a function in Spark's Python workers."""
-    from functools import reduce
-
     from pyspark.sql import functions as F
 
     if criteria.columnar:
         return criteria.column(types)
     if isinstance(criteria, Combined):
-        parts = [criteria_column(part, types) for part in criteria.parts]
-        if criteria.op == "not_":
-            return ~parts[0]
-        return reduce((lambda a, b: a & b) if criteria.op == "and_" else (lambda a, b: a | b), parts)
+        return criteria.joined([criteria_column(part, types) for part in criteria.parts])
     matches = Matches(criteria, tuple(types))
     return F.udf(matches, "boolean", useArrow=False)(*(F.col(f"`{name}`") for name in (*types, *events.COLUMNS)))
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.graph import events
+from pipelines.windows.arrow_stream import from_ipc, to_ipc
 from pipelines.windows.blob import dumps, loads
 from pipelines.windows.event import Event
 from pipelines.windows.keyed import KeyedWindows
@@ -151,15 +152,12 @@ class ArrayBucket(Bucket):
             size = int.from_bytes(state[:8], "big")
             self._arrays.restore(state[8 : 8 + size])
             rest = state[8 + size :]
-            self._pending = pa.ipc.open_stream(rest).read_all() if rest else None
+            self._pending = from_ipc([rest]) if rest else None
 
     def save(self) -> bytes:
         windows, rest = self._arrays.save(), b""
         if self._pending is not None and self._pending.num_rows:
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, self._pending.schema) as writer:
-                writer.write_table(self._pending)
-            rest = sink.getvalue().to_pybytes()
+            rest = to_ipc(self._pending)
         return len(windows).to_bytes(8, "big") + windows + rest
 
     def run(self, number: int) -> pa.Table:

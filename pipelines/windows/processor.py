@@ -9,7 +9,7 @@ without the state store.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.windows.arrow_stream import from_ipc, to_ipc
 from pipelines.windows.bucket import Bucket, Clocks
 
 if TYPE_CHECKING:
@@ -27,19 +28,6 @@ if TYPE_CHECKING:
 BUCKET, ROWS = "_bucket", "_rows"
 PACKED = f"{BUCKET} int, {ROWS} binary"
 _PACKED = pa.schema([(BUCKET, pa.int32()), (ROWS, pa.binary())])
-
-
-def to_ipc(table: pa.Table) -> bytes:
-    """A table as an Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue().to_pybytes()
-
-
-def from_ipc(blobs: Iterable[bytes]) -> pa.Table:
-    """The tables of some IPC streams of one schema as one table."""
-    return pa.concat_tables([pa.ipc.open_stream(blob).read_all() for blob in blobs])
 
 
 @dataclass(frozen=True)
@@ -71,7 +59,7 @@ def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows of packed blobs."""
     for batch in batches:
         for blob in batch.column(1):
-            yield from pa.ipc.open_stream(blob.as_py()).read_all().to_batches()
+            yield from from_ipc([blob.as_py()]).to_batches()
 
 
 def processor(make: Callable[[], Bucket]) -> Any:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pipelines.aggregators import Average, Count, Max, Min, StdDev, Sum
 from pipelines.graph import events
 from pipelines.windows.array_values import Values, aggregated
+from pipelines.windows.arrow_stream import from_ipc, to_ipc
 from pipelines.windows.buffer import WindowContext, identity_of, key_text
 from pipelines.windows.operations import AggregateWindow, keeps_last
 from pipelines.windows.policy import COUNT
@@ -130,15 +131,11 @@ class CountWindows:
         """The state as an Arrow IPC stream."""
         if self.state is None:
             return b""
-        sink = pa.BufferOutputStream()
-        options = pa.ipc.IpcWriteOptions(compression="lz4")
-        with pa.ipc.new_stream(sink, self.state.schema, options=options) as writer:
-            writer.write_table(self.state)
-        return sink.getvalue().to_pybytes()
+        return to_ipc(self.state, compression="lz4")
 
     def restore(self, state: bytes) -> None:
         """Take what `save` gave."""
-        self.state = pa.ipc.open_stream(state).read_all() if state else None
+        self.state = from_ipc([state]) if state else None
 
     def _runs(self, keys: list[pa.Array], clocks: Ints) -> tuple[_Runs, list[tuple[Any, ...]]]:
         total = len(clocks)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from pipelines.errors import BadNameError, DefinitionError, FieldError, FlowError
-from pipelines.flowmix import Count, Flow, FlowStream, Policy, Sum, eq
+from pipelines.flowmix import Count, Flow, FlowStream, Policy, Sum, eq, gt, lt
 from pipelines.flowmix.operations import Partition, Select, Stateful
+from pipelines.testing import run_flow
 
 FIVE = Policy.count(5)
 
@@ -206,9 +207,10 @@ def test_8_flow_builder_1_operations_fields_and_names_are_kept() -> None:
 
 
 def test_8_flow_builder_3_no_std_input_throws() -> None:
-    refused(lambda: Flow("f").stream("s", std_input=False).select("v").output().build())
-    refused(lambda: Flow("f").stream("s", std_input=True))
-    refused(lambda: Flow("f").stream("s", "v bigint", std_input=False))
+    nothing = refused(lambda: Flow("f").stream("s", std_input=False).select("v").output().build())
+    assert nothing.problem == "At least one stream needs to read from std input"
+    assert "needs a source" in refused(lambda: Flow("f").stream("s", std_input=True)).problem
+    assert "reads from std input" in refused(lambda: Flow("f").stream("s", "v bigint", std_input=False)).problem
 
 
 @pytest.mark.parametrize(("left", "right", "missing"), [("a", "x", "x"), ("x", "b", "x")])
@@ -248,14 +250,18 @@ def test_8_flow_builder_6_to_9_op_0_is_a_partition_without_fields(add: Callable[
 
 def test_2_a_join_fed_by_split_paths_is_built() -> None:
     """BUG: the original does not count the paths of a split, and refuses."""
-    (
+    flow = (
         Flow("f")
-        .stream("a", "v bigint").split(paths={"l": "v > 1", "r": "v < 5"})
+        .stream("a", "v bigint").split(paths={"l": gt("v", 1), "r": lt("v", 5)})
         .stream("l").split(all="j")
-        .stream("r").split(paths={"j": "v > 3"})
+        .stream("r").split(paths={"j": gt("v", 3)})
         .stream("j").join("l", "r", FIVE).output()
         .build()
     )  # fmt: skip
+    assert [feed.stream for feed in flow.streams["j"].feeds] == ["l", "r"]
+    found = run_flow(flow, {"a": [{"v": 2}, {"v": 4}, {"v": 9}]}, clock="processing")
+    # 4 alone comes along both paths; on the left 2 and 4 itself wait for it.
+    assert found == {"j": [{"v": [2, 4]}, {"v": 4}]}
 
 
 def test_4_join_nothing_else_may_lead_to_a_join() -> None:
