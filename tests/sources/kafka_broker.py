@@ -80,6 +80,8 @@ class Broker:
             "group.initial.rebalance.delay.ms": "0",
             "file.delete.delay.ms": "0",
             "auto.create.topics.enable": "false",
+            # Records of tests carry times of their own; by default the broker deletes what is older than a week.
+            "log.retention.ms": "-1",
         }
         self._settings.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
 
