@@ -114,3 +114,29 @@ class LeaseLostError(NimbusError):
         super().__init__(
             f'lease "{name}": {holder} no longer holds it with token {token}: {now}', hint="stop; take it anew to go on"
         )
+
+
+class SettingError(NimbusError):
+    """A setting of Nimbus' processes is impossible."""
+
+    def __init__(self, problem: str, *, hint: str = "") -> None:
+        self.problem = problem
+        super().__init__(problem, hint=hint)
+
+
+class DeployError(NimbusError):
+    """A flow cannot be deployed: what it is made of does not fit the deployment."""
+
+    def __init__(self, flow: str, problem: str, *, hint: str = "") -> None:
+        self.flow, self.problem = flow, problem
+        super().__init__(f'flow "{flow}": {problem}', hint=hint)
+
+
+class WaitError(NimbusError):
+    """A deployed flow has not come to where somebody waits for it."""
+
+    def __init__(self, flow: str, until: str, seconds: float, seen: str) -> None:
+        self.flow, self.until, self.seconds, self.seen = flow, until, seconds, seen
+        super().__init__(
+            f'flow "{flow}" is not {until} after {seconds:g} s: {seen}', hint=f"see: tridelta logs {flow}"
+        )

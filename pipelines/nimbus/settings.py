@@ -1,0 +1,100 @@
+"""How Nimbus is set up on a host: slots, beats, time-outs. Each can come from the environment: TRIDELTA_NIMBUS_<NAME>."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from pipelines.catalog.flow import FlowSettings
+from pipelines.nimbus.errors import SettingError
+
+PREFIX = "TRIDELTA_NIMBUS_"
+
+
+@dataclass(frozen=True)
+class NimbusSettings:
+    """The settings of Nimbus' processes.
+
+    Attributes:
+        home: The folder of their files; `<TRIDELTA_HOME>/nimbus` by default.
+        ports: The slots that a supervisor of this host offers, by the original's numbers. Nothing listens on them.
+        task_timeout_seconds: A task that has not beaten for so long is placed again.
+        task_launch_seconds: So long a task may take to its first beat: a Spark application starts first.
+        supervisor_timeout_seconds: A supervisor that has not beaten for so long is dead.
+        monitor_seconds: How often the leader looks for dead tasks.
+        beat_seconds: How often workers and supervisors beat.
+        lease_seconds: How long a worker owns its queries without a beat. Shorter than `task_timeout_seconds`, so that a
+            lease has run out when the query is started elsewhere.
+        worker_memory_mb: Heap of a worker's Spark driver, in MiB.
+        metrics_port: Where a supervisor answers Prometheus on 127.0.0.1; 0: nowhere.
+        log_megabytes: A worker's log file is turned over at this size.
+        log_files: So many turned-over log files are kept.
+        retention_days: How long removed flows and old logs are kept.
+        stop_seconds: How long a worker may take to end once it is told to; then it is killed.
+    """
+
+    home: Path
+    ports: tuple[int, ...] = (6900, 6901, 6902, 6903)
+    task_timeout_seconds: float = 30.0
+    task_launch_seconds: float = 120.0
+    supervisor_timeout_seconds: float = 60.0
+    monitor_seconds: float = 5.0
+    beat_seconds: float = 1.0
+    lease_seconds: float = 20.0
+    worker_memory_mb: int = 2048
+    metrics_port: int = 0
+    log_megabytes: float = 20.0
+    log_files: int = 5
+    retention_days: float = 30.0
+    stop_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.lease_seconds > self.task_timeout_seconds:
+            raise SettingError(
+                f"lease_seconds {self.lease_seconds:g} is more than task_timeout_seconds {self.task_timeout_seconds:g}",
+                hint="a query would be started elsewhere while its old worker still owns it",
+            )
+        if not self.ports:
+            raise SettingError("a supervisor needs at least one port", hint="e.g. TRIDELTA_NIMBUS_PORTS=6900,6901")
+
+    @classmethod
+    def from_environment(cls, **chosen: Any) -> NimbusSettings:
+        """What the environment says, and `chosen` on top of it (None: not chosen).
+
+        Raises:
+            SettingError: A value is not of its kind.
+        """
+        found = cls(FlowSettings.from_environment().home / "nimbus")
+        values: dict[str, Any] = {}
+        for one in fields(cls):
+            text = os.environ.get(PREFIX + one.name.upper())
+            if text:
+                values[one.name] = _value(one.name, getattr(found, one.name), text)
+        return replace(found, **values | {name: value for name, value in chosen.items() if value is not None})
+
+    def worker_folder(self, supervisor: str, port: int) -> Path:
+        """Where a slot's worker logs."""
+        return self.home / "logs" / supervisor / str(port)
+
+    def supervisor_folder(self, supervisor: str) -> Path:
+        """A supervisor's own files."""
+        return self.home / "supervisors" / supervisor
+
+
+def registry_url() -> str:
+    """TRIDELTA_REGISTRY, else a SQLite file in the home."""
+    chosen = os.environ.get("TRIDELTA_REGISTRY")
+    return chosen or f"sqlite:///{FlowSettings.from_environment().home / 'nimbus' / 'registry.db'}"
+
+
+def _value(name: str, default: Any, text: str) -> Any:
+    try:
+        if isinstance(default, tuple):
+            return tuple(int(part) for part in text.split(","))
+        return type(default)(text)
+    except ValueError:
+        raise SettingError(
+            f"{PREFIX}{name.upper()}={text!r} is not what {name} is", hint=f"its default is {default}"
+        ) from None

@@ -1,0 +1,189 @@
+"""What a person or a script sees of deployed flows. Values of one look; plain data by `to_json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+# Where a task stands, as its worker says; the last two nobody says: they follow from what is missing.
+STARTING, REPARTITIONING, RUNNING = "starting", "repartitioning", "running"
+DRAINING, DRAINED, FAILED = "draining", "drained", "failed"
+ASSIGNED, SILENT = "assigned", "silent"
+
+
+@dataclass(frozen=True)
+class TaskStatus:
+    """One streaming query of a deployed flow.
+
+    Attributes:
+        task: Its number in the flow, from 1.
+        group: Its batch group.
+        state: assigned (its worker has not said anything yet), starting, repartitioning, running, draining, drained,
+            failed (it will be tried again), silent (its worker has not beaten within the task time-out).
+        supervisor, port, pid: Its worker. Without a place the supervisor is empty and the port 0.
+        beat_age_seconds: Since its last beat; None before the first.
+        txid, attempt: Its last finished batch; None before the first.
+        batches, rows: Since its worker started it.
+        rows_per_second: Over the last batches.
+        batch_seconds: What the last batch took.
+        trigger_seconds: How often a batch is to begin.
+        lag_seconds: How long ago it had nothing left to read; 0 while it keeps up.
+        backlog: What waits at its sources, in the sources' own measures (files, bytes, records).
+        state_rows: Rows in the state store; None for a query without windows.
+        partitions: Shuffle partitions.
+        skew: Rows of the largest partition over the average one.
+        quarantined: Rows, since its worker started it.
+        gates: The last batch's gate results.
+        last_error: Why it failed last; None if it has not since it last came through.
+        last_batch_at: When its last batch ended, in seconds since 1970.
+        memory_bytes: Of its worker's processes; shared by all that runs in it.
+        restarts: How often its query was started again after a failure.
+    """
+
+    task: int
+    group: str
+    state: str
+    supervisor: str = ""
+    port: int = 0
+    pid: int | None = None
+    beat_age_seconds: float | None = None
+    txid: int | None = None
+    attempt: int | None = None
+    batches: int = 0
+    rows: int = 0
+    rows_per_second: float = 0.0
+    batch_seconds: float | None = None
+    trigger_seconds: float = 0.0
+    lag_seconds: float | None = None
+    backlog: Mapping[str, float] = field(default_factory=dict)
+    state_rows: int | None = None
+    partitions: int | None = None
+    skew: float | None = None
+    quarantined: int = 0
+    gates: tuple[Mapping[str, Any], ...] = ()
+    last_error: str | None = None
+    last_batch_at: float | None = None
+    memory_bytes: int | None = None
+    restarts: int = 0
+
+
+@dataclass(frozen=True)
+class FlowStatus:
+    """A deployed flow and its queries.
+
+    Attributes:
+        name, id: The flow, and this submission of it.
+        status: ACTIVE, INACTIVE, REBALANCING or KILLED.
+        previous: While REBALANCING: what it returns to.
+        version: Its current version.
+        workers: How many it may have.
+        parallelism: By component (streams and states).
+        settings: Those that hold now.
+        submitted_at: Seconds since 1970.
+        tasks: By number.
+        problem: Why it has no place, or what else is wrong, in a sentence.
+        due_event, due_at: What comes by itself (DO_REBALANCE, REMOVE), and when, in seconds since 1970.
+    """
+
+    name: str
+    id: str
+    status: str
+    version: int
+    workers: int
+    parallelism: Mapping[str, int]
+    settings: Mapping[str, Any]
+    submitted_at: float
+    tasks: tuple[TaskStatus, ...] = ()
+    previous: str | None = None
+    problem: str | None = None
+    due_event: str | None = None
+    due_at: float | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether every query runs."""
+        return bool(self.tasks) and all(task.state == RUNNING for task in self.tasks)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether no query runs, and none is on its way to or from running."""
+        return all(task.state in (DRAINED, ASSIGNED) for task in self.tasks)
+
+    @property
+    def txid(self) -> int | None:
+        """The highest finished batch of its queries."""
+        return max((task.txid for task in self.tasks if task.txid is not None), default=None)
+
+    @property
+    def rows_per_second(self) -> float:
+        """Of all its queries."""
+        return sum(task.rows_per_second for task in self.tasks)
+
+    @property
+    def lag_seconds(self) -> float | None:
+        """The longest of its queries."""
+        return max((task.lag_seconds for task in self.tasks if task.lag_seconds is not None), default=None)
+
+    @property
+    def last_error(self) -> str | None:
+        """Of the first query that has one."""
+        return next((task.last_error for task in self.tasks if task.last_error), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, with the properties."""
+        derived = {
+            "running": self.running,
+            "txid": self.txid,
+            "rows_per_second": self.rows_per_second,
+            "lag_seconds": self.lag_seconds,
+            "last_error": self.last_error,
+        }
+        return asdict(self) | derived
+
+
+@dataclass(frozen=True)
+class SupervisorStatus:
+    """A host's supervisor.
+
+    Attributes:
+        id, host: Its name, and where it stands.
+        ports: Its slots.
+        used: Slot to the flows that run there.
+        alive: Whether it has beaten within the supervisor time-out.
+        beat_age_seconds: Since its last beat.
+        started_at: Seconds since 1970.
+        leader: Whether it leads: fires what is due, watches, plans.
+    """
+
+    id: str
+    host: str
+    ports: tuple[int, ...]
+    used: Mapping[int, tuple[str, ...]]
+    alive: bool
+    beat_age_seconds: float
+    started_at: float
+    leader: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class ClusterStatus:
+    """All of one registry at one time (seconds since 1970)."""
+
+    at: float
+    leader: str | None
+    supervisors: tuple[SupervisorStatus, ...]
+    flows: tuple[FlowStatus, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "at": self.at,
+            "leader": self.leader,
+            "supervisors": [one.to_json() for one in self.supervisors],
+            "flows": [one.to_json() for one in self.flows],
+        }
