@@ -1,18 +1,47 @@
-"""The flows that this deployment runs. To add one: write a module that makes a `FlowSpec`, and name it in `FLOWS`."""
+"""The flows that this deployment runs.
+
+To add one: write a module that makes a `FlowSpec`, and name it in `FLOWS`. Or keep flows in a package of your own, whose module has
+a `FLOWS` too, and name the module in TRIDELTA_FLOWS (several with commas).
+"""
 
 from __future__ import annotations
+
+import importlib
+import os
 
 from pipelines.catalog.flights import FLIGHTS
 from pipelines.catalog.flights_flows import FLIGHTS_FLOWS
 from pipelines.catalog.flow import DailySlices, FlowSettings, FlowSpec, QueryAsset, Ranking
-from pipelines.errors import UnknownFlowError
+from pipelines.errors import DefinitionError, UnknownFlowError
+
+MODULES = "TRIDELTA_FLOWS"
 
 FLOWS: tuple[FlowSpec, ...] = (FLIGHTS, *FLIGHTS_FLOWS)
 
 
 def flows() -> tuple[FlowSpec, ...]:
-    """All flows, in the order of the catalog."""
-    return FLOWS
+    """All flows, in the order of the catalog; those of TRIDELTA_FLOWS behind the catalog's own.
+
+    Raises:
+        DefinitionError: if a module of TRIDELTA_FLOWS cannot be imported, has no `FLOWS`, or names a flow that is there.
+    """
+    found = list(FLOWS)
+    for module in filter(None, (part.strip() for part in os.environ.get(MODULES, "").split(","))):
+        found += _flows_of(module, {one.name for one in found})
+    return tuple(found)
+
+
+def _flows_of(module: str, taken: set[str]) -> tuple[FlowSpec, ...]:
+    try:
+        made = tuple(importlib.import_module(module).FLOWS)
+    except ImportError as error:
+        hint = "the module must be importable: install its package, or put its folder on PYTHONPATH"
+        raise DefinitionError(f"{MODULES} names {module}, which cannot be imported: {error}", hint=hint) from error
+    except AttributeError:
+        raise DefinitionError(f"{MODULES} names {module}, which has no FLOWS", hint="FLOWS = (FlowSpec(...), ...)") from None
+    if twice := sorted(one.name for one in made if one.name in taken):
+        raise DefinitionError(f'{MODULES}: the flow "{twice[0]}" of {module} is in the catalog already')
+    return made
 
 
 def flow(name: str) -> FlowSpec:

@@ -130,8 +130,12 @@ class Changeover:
 
     # --- between the old and the new --------------------------------------------------------------------------------
 
-    def make(self, wait_seconds: float = 30.0) -> tuple[str, list[str]]:
+    def make(self, wait_seconds: float = 30.0, *, only: str | None = None) -> tuple[str, list[str]]:
         """Make the checkpoints ready for the new definition.
+
+        Args:
+            wait_seconds: how long to wait for another process that runs a query.
+            only: the one query to make ready, where others of the flow may be running; None: all.
 
         Returns:
             What the start is to do with fresh checkpoints (`on_fresh_checkpoint`), and the queries that begin anew.
@@ -141,14 +145,15 @@ class Changeover:
             LockedError: another process runs the flow.
         """
         anew = []
-        for query in self._queries:
+        queries = [query for query in self._queries if only in (None, query.name)]
+        for query in queries:
             with query.checkpoint.running(wait_seconds):
                 if self._differs(query):
                     query.checkpoint.begin_at(self._start(query), self._aside(query))
                     anew.append(query.name)
                 elif query.checkpoint.epoch is not None:
                     self._raise_txids(query)
-        return (REFUSE if any(self._would_repeat(query) for query in self._queries) else CONTINUE), anew
+        return (REFUSE if any(self._would_repeat(query) for query in queries) else CONTINUE), anew
 
     def _differs(self, query: Query) -> bool:
         """Whether Spark would refuse the checkpoint."""

@@ -28,7 +28,7 @@ from pipelines.errors import (
     TrideltaError,
 )
 from pipelines.execution.checkpoint import Checkpoint, Epoch
-from pipelines.execution.coordinator import Batch, BatchState, Poison, RefusedError
+from pipelines.execution.coordinator import AttemptStore, Batch, BatchState, Poison, RefusedError
 from pipelines.execution.group import BatchGroup
 from pipelines.execution.hooks import Counters, Hook
 from pipelines.execution.listeners import Listener
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from pipelines.execution.entrance import Frames
 
 logger = logs.logger(__name__)
+
+KEPT_REPORTS = 10_000
+"""Reports of a runner's last batches: a catch-up tells all of them, for nobody has more; a stream the last ones."""
 
 REFUSE, CONTINUE, RESET = "refuse", "continue", "reset"
 
@@ -67,6 +70,7 @@ class StreamRunner:
         lock_wait_seconds: how long to wait for another process that holds the checkpoint.
         on_batch: called with each batch's report.
         hooks: told a stage of each batch.
+        attempts: where attempts are kept; by default beside the checkpoint.
     """
 
     def __init__(
@@ -79,8 +83,10 @@ class StreamRunner:
         lock_wait_seconds: float = 30.0,
         on_batch: Callable[[BatchReport], None] | None = None,
         hooks: tuple[Hook, ...] = (),
+        attempts: AttemptStore | None = None,
     ) -> None:
         self._group, self._checkpoint, self._listeners = group, checkpoint, listeners
+        self._attempt_store = attempts
         self._max_attempts, self._wait, self._on_batch = max_attempts, lock_wait_seconds, on_batch
         self._sizes: dict[str, int] = {}
         self._hooks = hooks
@@ -88,6 +94,7 @@ class StreamRunner:
         self._stop_after: int | None = None
         self.draining = threading.Event()
         self.reports: list[BatchReport] = []
+        self.batches = 0
         self.error: BaseException | None = None
 
     # --- the life of the query --------------------------------------------------------------------------------------
@@ -193,7 +200,7 @@ class StreamRunner:
         ]
         tracker = BatchTracker(
             [source, *states],
-            attempts=self._checkpoint.attempts(),
+            attempts=self._attempt_store or self._checkpoint.attempts(),
             max_attempts=self._max_attempts,
             first_txid=self._epoch.first_txid,
         )
@@ -215,11 +222,14 @@ class StreamRunner:
     def _on_spark_batch(self, frame: DataFrame, batch_id: int) -> None:
         """What Spark calls; an error that leaves here ends the query and is raised again by `finish`."""
         try:
-            if self.draining.is_set() or (self._stop_after is not None and len(self.reports) >= self._stop_after):
+            if self.draining.is_set() or (self._stop_after is not None and self.batches >= self._stop_after):
                 raise _Drained
             with self._checkpoint.committing(self._wait):
                 report = self._run(frame, batch_id)
             self.reports.append(report)
+            # Those of a stream that runs for months are not wanted whole.
+            del self.reports[:-KEPT_REPORTS]
+            self.batches += 1
             if self._on_batch:
                 self._on_batch(report)
         except Exception as error:

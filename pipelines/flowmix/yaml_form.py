@@ -22,7 +22,9 @@ from pipelines.graph.nodes import CodeLocation
 Step = int | str
 
 
-def load_flow(path: str | Path, functions: Mapping[str, Callable[..., Any]] | None = None) -> Flow:
+def load_flow(
+    path: str | Path, functions: Mapping[str, Callable[..., Any]] | None = None, *, beside: Path | None = None
+) -> Flow:
     """A flow from a YAML file, built.
 
     The form is that of docs/flow.schema.json. Relative paths of sources are beside the file; `${NAME}` in a source is a variable
@@ -32,6 +34,7 @@ def load_flow(path: str | Path, functions: Mapping[str, Callable[..., Any]] | No
         path: the file.
         functions: what `each`, `python` and own aggregators may name; beside these `module.function` names what stands in
             a module of `pipelines.catalog`.
+        beside: the folder that relative paths count from; by default the file's.
 
     Raises:
         FlowFileError: with file, line and path in the document of every fault.
@@ -41,7 +44,7 @@ def load_flow(path: str | Path, functions: Mapping[str, Callable[..., Any]] | No
         form = FlowForm.model_validate(document.content)
     except ValidationError as error:
         raise FlowFileError(document.path, _faults(document, error.errors(include_url=False))) from None
-    return _Writer(document, form, Functions(functions or {})).write()
+    return _Writer(document, form, Functions(functions or {}), beside or document.path.absolute().parent).write()
 
 
 def load_flows(folder: str | Path, functions: Mapping[str, Callable[..., Any]] | None = None) -> list[Flow]:
@@ -62,8 +65,8 @@ def load_flows(folder: str | Path, functions: Mapping[str, Callable[..., Any]] |
 class _Writer:
     """Writes the fluent form of a file, each line at the file's own line."""
 
-    def __init__(self, document: Document, form: FlowForm, functions: Functions) -> None:
-        self._document, self._form, self._functions = document, form, functions
+    def __init__(self, document: Document, form: FlowForm, functions: Functions, beside: Path) -> None:
+        self._document, self._form, self._functions, self._beside = document, form, functions, beside
         self._paths: dict[int, str] = {}
 
     def write(self) -> Flow:
@@ -76,7 +79,7 @@ class _Writer:
         def begin() -> FlowStream:
             source = form.source
             if source is not None and not isinstance(source, str):
-                source = source.make(self._document.path.absolute().parent)
+                source = source.make(self._beside)
             return flow.stream(
                 form.name,
                 source,

@@ -1,4 +1,4 @@
-"""The attempts of deployed flows' batches, in the registry: an `AttemptStore` for the batch tracker."""
+"""The attempts of deployed flows' batches: an `AttemptStore` for the batch tracker, in the registry and beside the checkpoint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from sqlalchemy import delete, select
 
-from pipelines.execution.coordinator import AttemptRecord
+from pipelines.execution.coordinator import AttemptRecord, AttemptStore
 from pipelines.nimbus.leases import Lease, Leases
 from pipelines.nimbus.store import Store, upsert
 from pipelines.nimbus.tables import attempts
@@ -46,3 +46,36 @@ class RegistryAttempts:
         with self._store.write() as connection:
             self._leases.guard(connection, self.lease)
             connection.execute(delete(attempts).where(attempts.c.batch_group == group, attempts.c.txid < before))
+
+
+class FencedAttempts:
+    """The attempts of a checkpoint that a worker runs under a lease.
+
+    The checkpoint's own file is what counts: catch-up runs use it too, while no worker does. Each record goes into the
+    registry first, under the lease: a worker that has lost it opens and closes no batch any more.
+
+    Args:
+        own: The checkpoint's store.
+        registry: The registry's.
+        prefix: Put before the group's name in the registry, which knows all flows.
+    """
+
+    def __init__(self, own: AttemptStore, registry: RegistryAttempts, prefix: str) -> None:
+        self._own, self._registry, self._prefix = own, registry, prefix
+        self._forgotten: dict[str, int] = {}
+
+    def get(self, group: str) -> Mapping[int, AttemptRecord]:
+        """Every record of the group, by txid."""
+        return self._own.get(group)
+
+    def put(self, group: str, txid: int, record: AttemptRecord) -> None:
+        """Writes or replaces one record. Raises LeaseLostError as `RegistryAttempts.put`."""
+        self._registry.put(self._prefix + group, txid, record)
+        self._own.put(group, txid, record)
+
+    def forget(self, group: str, before: int) -> None:
+        """Removes the records of all txids lower than `before`; in the registry a hundred at a time."""
+        self._own.forget(group, before)
+        if before - self._forgotten.get(group, 0) >= 100:
+            self._registry.forget(self._prefix + group, before)
+            self._forgotten[group] = before

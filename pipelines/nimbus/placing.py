@@ -93,6 +93,16 @@ class Places:
             serial = connection.scalar(query)
             return None if serial is None else self._read(connection, serial)
 
+    def in_slot(self, supervisor: str, port: int) -> dict[int, tuple[int, ...]]:
+        """What a slot's worker is to run: the serial of each deployed flow there, with its tasks."""
+        query = (
+            select(workers.c.flow, workers.c.tasks)
+            .join(flows, flows.c.serial == workers.c.flow)
+            .where(flows.c.removed_at.is_(None), workers.c.supervisor == supervisor, workers.c.port == port)
+        )
+        with self._store.read() as connection:
+            return {row.flow: tuple(row.tasks) for row in connection.execute(query)}
+
     def used_slots(self) -> dict[tuple[str, int], list[str]]:
         """(supervisor, port) to the names of the deployed flows that run there."""
         query = (

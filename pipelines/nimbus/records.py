@@ -83,6 +83,7 @@ class Flow:
         scale: What rebalances have set on top of the version.
         scratch: Its next assignment is to be made from scratch, not only for the tasks that are dead.
         removed_at: When it was removed; None while it is alive.
+        problem: Why it has no place, in a sentence; None if it has one.
     """
 
     serial: int
@@ -93,6 +94,7 @@ class Flow:
     scale: Request
     scratch: bool = False
     removed_at: float | None = None
+    problem: str | None = None
 
     @property
     def id(self) -> str:
@@ -122,13 +124,14 @@ class Flow:
 
 @dataclass(frozen=True)
 class Happened:
-    """One line of a flow's history."""
+    """One line of a flow's history; `detail` is plain data, by the event."""
 
     at: float
     event: str
     from_status: Status | None
     to_status: Status | None
     version: int
+    detail: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

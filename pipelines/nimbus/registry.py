@@ -202,6 +202,36 @@ class Registry:
             steps = [(row, lifecycle.step(standing_of(row), Event.GAIN_LEADERSHIP, now=now)) for row in rows]
             return [self._apply(connection, row, Event.GAIN_LEADERSHIP, step) for row, step in steps]
 
+    # --- what is told
+
+    def hurry(self, flow: Flow, *, under: Lease | None = None) -> bool:
+        """Lets a rebalance go on at once: all of the flow's queries have drained, there is nothing left to wait for."""
+        with self._write(under) as connection:
+            changed = connection.execute(
+                update(flows)
+                .where(
+                    flows.c.serial == flow.serial, flows.c.status == Status.REBALANCING, flows.c.due_at > self._clock()
+                )
+                .values(due_at=self._clock())
+            )
+            return changed.rowcount > 0
+
+    def tell(self, flow: Flow, event: str, detail: Mapping[str, Any], *, under: Lease | None = None) -> None:
+        """Adds a line to a flow's history that changes nothing: `detail` is plain JSON."""
+        with self._write(under) as connection:
+            line = {"flow": flow.serial, "at": self._clock(), "event": event, "from_status": flow.status}
+            values = {**line, "to_status": flow.status, "version": flow.version.number, "detail": dict(detail)}
+            connection.execute(insert(events).values(**values))
+
+    def problem(self, flow: Flow, problem: str | None, *, under: Lease | None = None) -> None:
+        """Says why a flow has no place; None: it has one. A new problem is a line in its history."""
+        if flow.problem == problem:
+            return
+        with self._write(under) as connection:
+            connection.execute(update(flows).where(flows.c.serial == flow.serial).values(problem=problem))
+        if problem is not None:
+            self.tell(flow, "PROBLEM", {"problem": problem}, under=under)
+
     # --- reading
 
     def flow(self, name: str) -> Flow:
@@ -235,7 +265,10 @@ class Registry:
         with self._store.read() as connection:
             rows = connection.execute(query).all()
         return [
-            Happened(row.at, row.event, _status(row.from_status), _status(row.to_status), row.version) for row in rows
+            Happened(
+                row.at, row.event, _status(row.from_status), _status(row.to_status), row.version, row.detail or {}
+            )
+            for row in rows
         ]
 
     def forget(self, before: float, *, under: Lease | None = None) -> int:
@@ -383,7 +416,15 @@ class Registry:
         version = self._version(connection, row, row.version)
         scale = Request.from_json(row.scale)
         return Flow(
-            row.serial, row.name, row.submitted_at, standing_of(row), version, scale, row.scratch, row.removed_at
+            row.serial,
+            row.name,
+            row.submitted_at,
+            standing_of(row),
+            version,
+            scale,
+            row.scratch,
+            row.removed_at,
+            row.problem,
         )
 
     @staticmethod

@@ -52,6 +52,8 @@ flows = Table(
     Column("scale", JSON, nullable=False),
     # Its next assignment is made from scratch (REBALANCE), not by MONITOR.
     Column("scratch", Boolean, nullable=False),
+    # Why it has no place, in a sentence.
+    Column("problem", Text),
     # A serial is part of an id: one that was used never comes again, whatever was deleted.
     sqlite_autoincrement=True,
 )
@@ -88,6 +90,7 @@ events = Table(
     Column("from_status", Text),
     Column("to_status", Text),
     Column("version", Integer, nullable=False),
+    Column("detail", JSON(none_as_null=True)),
     sqlite_autoincrement=True,
 )
 

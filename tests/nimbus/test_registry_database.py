@@ -119,20 +119,20 @@ def test_migrations_make_the_tables_and_take_them_down(store: Store) -> None:
     assert inspect(store.engine).get_table_names() == ["alembic_version"]
     assert store.revision() is None
     store.upgrade()
-    assert store.revision() == store.newest() == "0001"
+    assert store.revision() == store.newest() == "0002"
     with store.read() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
 
 
 def test_a_database_of_another_form_is_refused(url: str) -> None:
-    with pytest.raises(RegistryError, match="stands at migration None, and this release needs 0001"):
+    with pytest.raises(RegistryError, match="stands at migration None, and this release needs 0002"):
         Store(url, migrate=False)
 
 
 def test_processes_that_start_at_once_migrate_once(url: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         stores = list(pool.map(lambda _: Store(url, busy_seconds=60), range(4)))
-    assert {opened.revision() for opened in stores} == {"0001"}
+    assert {opened.revision() for opened in stores} == {"0002"}
     for opened in stores:
         opened.close()
 

@@ -1,0 +1,298 @@
+"""What a deployed flow consists of: from a flow of the catalog, or a YAML file, to a version's content, and back.
+
+The content is plain data. Whoever plans reads the queries from it and loads no user code; a worker loads the flow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.errors import TrideltaError
+from pipelines.nimbus.assignment_model import Component, Demand, UserWorker
+from pipelines.nimbus.errors import DeployError, SubmitError
+from pipelines.nimbus.records import Content, Flow, Version
+
+if TYPE_CHECKING:
+    from pipelines.trident.topology import TridentTopology
+
+CATALOG, YAML = "catalog", "yaml"
+SHARED = "shared"
+"""The application of flows that name none, have one worker, and no Spark settings of their own."""
+
+SETTINGS: Mapping[str, tuple[type, ...]] = {
+    "trigger_seconds": (int, float),  # how often a batch begins
+    "message_timeout_seconds": (int, float),  # the delay of a kill or rebalance that names none
+    "max_attempts": (int,),  # tries a batch
+    "application": (str,),  # flows that name the same one share a Spark application
+    "isolated": (bool,),  # a Spark application of its own
+    "master": (str,),  # where Spark runs
+    "spark": (dict,),  # Spark settings of the application
+    "hosts": (list, tuple),  # the only hosts it may use
+    "user_workers": (list, tuple),  # workers as the user wants them: {"components": {group: 1}, "host", "port"}
+    "use_old_assignment": (bool,),
+    "rebalance": (dict,),  # thresholds of the periodic rebalance that differ from the defaults
+    "on_fresh_checkpoint": (str,),  # refuse, continue, reset
+    "owner": (str,),
+}
+"""What a flow's settings may be."""
+
+
+@dataclass(frozen=True)
+class Query:
+    """One streaming query of a deployed flow.
+
+    Attributes:
+        task: Its number, from 1.
+        group: Its batch group.
+        components: The streams that it reads and the states that it writes.
+        inputs: Groups that write the channels that it reads.
+        partitions: Its number of shuffle partitions where somebody has asked for one; else None.
+        stateful: Whether it keeps windows.
+    """
+
+    task: int
+    group: str
+    components: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+    partitions: int | None = None
+    stateful: bool = False
+
+
+def content_of(
+    topology: TridentTopology,
+    definition: Mapping[str, Any],
+    *,
+    workers: int | None = None,
+    parallelism: Mapping[str, int] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    default_parallelism: int = 1,
+) -> Content:
+    """What a version of a flow consists of.
+
+    Args:
+        topology: The flow.
+        definition: Where it is found (`kind`, `name`, and for YAML `text` and `file`).
+        workers: The most worker processes that it may have.
+        parallelism: Component (stream or state) to tasks; beside the hints of the topology itself.
+        settings: See `SETTINGS`.
+        default_parallelism: Of components without a hint.
+
+    Raises:
+        SubmitError: A setting is unknown or of another kind; a component is unknown.
+        DeployError: The flow has no stream with a source.
+    """
+    name, chosen = topology.name, dict(settings or {})
+    _check_settings(name, chosen)
+    found = _queries(topology)
+    if not found:
+        raise DeployError(name, "it has no stream with a source", hint="a deployed flow needs one")
+    known = _components(topology, found)
+    explicit = {**_hints(topology, known), **(parallelism or {})}
+    if unknown := sorted(set(explicit) - set(known)):
+        valid = ",".join(known)
+        raise SubmitError(name, f"Invalid component {unknown[0]} for topology {name}, valid values are {valid}")
+    return Content(
+        definition={**definition, "queries": found, "explicit": explicit, "plan": plan_digest(topology)},
+        components={one: explicit.get(one, default_parallelism) for one in known},
+        workers=workers or 1,
+        settings=chosen,
+    )
+
+
+def queries_of(flow: Flow | Version) -> list[Query]:
+    """The queries of a deployed flow's current version, with the parallelism that holds now."""
+    version = flow.version if isinstance(flow, Flow) else flow
+    explicit = dict(version.content.definition.get("explicit", {}))
+    if isinstance(flow, Flow):
+        explicit |= flow.scale.parallelism
+    return [
+        Query(
+            task,
+            one["group"],
+            tuple(one["components"]),
+            tuple(one["inputs"]),
+            max((explicit[name] for name in one["components"] if name in explicit), default=None),
+            one["stateful"],
+        )
+        for task, one in enumerate(version.content.definition.get("queries", ()), start=1)
+    ]
+
+
+def application_of(flow: Flow) -> str:
+    """The Spark application in which a flow runs: its own, or one that it shares."""
+    settings = flow.settings
+    named = settings.get("application")
+    own = settings.get("isolated") or flow.workers > 1
+    own = own or any(settings.get(one) for one in ("master", "spark", "hosts", "user_workers"))
+    return str(named) if named else flow.name if own else SHARED
+
+
+def demand_of(application: str, flows: list[Flow]) -> Demand:
+    """What an application asks the planner for: a component a query, one task each."""
+    components = [
+        Component(component_id(flow.name, query.group), 1, inputs=[component_id(flow.name, one) for one in query.inputs])
+        for flow in flows
+        for query in queries_of(flow)
+    ]
+    users = [
+        UserWorker(
+            {component_id(flow.name, group): number for group, number in one["components"].items()},
+            host=one.get("host", ""),
+            port=one.get("port"),
+        )
+        for flow in flows
+        for one in flow.settings.get("user_workers", ())
+    ]
+    return Demand(
+        application,
+        components,
+        workers=max(flow.workers for flow in flows),
+        user_workers=users,
+        hosts=sorted({host for flow in flows for host in flow.settings.get("hosts", ())}),
+        use_old_assignment=any(flow.settings.get("use_old_assignment") for flow in flows),
+        single_master=False,
+    )
+
+
+def component_id(flow: str, group: str) -> str:
+    """A query's name in an application's demand."""
+    return f"{flow}/{group}"
+
+
+def load(flow: Flow, folder: Path) -> TridentTopology:
+    """The topology of a deployed flow's current version.
+
+    Args:
+        flow: The flow.
+        folder: Where a YAML version's text is written to, to be read from.
+
+    Raises:
+        DeployError: The code is no longer what was deployed.
+        TrideltaError: The flow cannot be built.
+    """
+    definition = flow.version.content.definition
+    topology = (
+        _from_yaml(flow.name, definition, folder / f"{flow.id}-{flow.version.number}")
+        if definition["kind"] == YAML
+        else _from_catalog(definition["name"])
+    )
+    seen = plan_digest(topology)
+    if seen != definition["plan"]:
+        raise DeployError(
+            flow.name,
+            f"version {flow.version.number} was deployed from plan {definition['plan']}; the code here gives {seen}",
+            hint=f"deploy what is here (tridelta update {flow.name}), or bring the version's code back",
+        )
+    return topology
+
+
+def from_catalog(name: str) -> tuple[TridentTopology, dict[str, Any]]:
+    """A flow of the catalog and its definition.
+
+    Raises:
+        UnknownFlowError: The catalog has no such flow.
+    """
+    return _from_catalog(name), {"kind": CATALOG, "name": name}
+
+
+def from_file(path: Path) -> tuple[TridentTopology, dict[str, Any]]:
+    """A flow written as YAML and its definition, which holds the whole text.
+
+    Raises:
+        FlowFileError: The file is no flow.
+    """
+    from pipelines.flowmix.compile import as_topology
+    from pipelines.flowmix.yaml_form import load_flow
+
+    topology = as_topology(load_flow(path))
+    definition = {"kind": YAML, "name": topology.name, "file": str(path.absolute()), "text": path.read_text("utf-8")}
+    return topology, definition
+
+
+def plan_digest(topology: TridentTopology) -> str:
+    """Twelve digits for all that a plan says of a topology."""
+    from pipelines.planner.plan import TopologyPlan
+
+    plan = json.dumps(TopologyPlan.of(topology).to_json(), sort_keys=True, default=str)
+    return hashlib.sha256(plan.encode()).hexdigest()[:12]
+
+
+def _from_catalog(name: str) -> TridentTopology:
+    from pipelines.catalog import flow
+
+    return flow(name).topology()
+
+
+def _from_yaml(name: str, definition: Mapping[str, Any], folder: Path) -> TridentTopology:
+    from pipelines.flowmix.compile import as_topology
+    from pipelines.flowmix.yaml_form import load_flow
+
+    there = Path(definition["file"])
+    if there.is_file() and there.read_text("utf-8") == definition["text"]:
+        return as_topology(load_flow(there))
+    # The file has changed since: the version's own text counts, read as if it stood where the file stood.
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / there.name
+    kept.write_text(definition["text"], "utf-8")
+    try:
+        return as_topology(load_flow(kept, beside=there.parent))
+    except TrideltaError:
+        raise
+    except OSError as error:
+        raise DeployError(name, f"its YAML cannot be read: {error}") from error
+
+
+def _queries(topology: TridentTopology) -> list[dict[str, Any]]:
+    from pipelines.execution.group import group_name, spout_groups
+    from pipelines.graph import nodes
+
+    written: dict[str, str] = {}
+    found: list[dict[str, Any]] = []
+    for spouts in spout_groups(topology):
+        group = group_name(spouts)
+        reach = {node.id for spout in spouts for node in topology.graph.descendants(spout.id)}
+        sinks = [node for node in topology.persists if node.id in reach]
+        written |= {node.state.name: group for node in sinks if isinstance(node, nodes.ChannelNode)}
+        states = [node.state.name for node in sinks if not isinstance(node, nodes.ChannelNode)]
+        channels = [spout for spout in spouts if isinstance(spout, nodes.ChannelSpoutNode)]
+        found.append(
+            {
+                "group": group,
+                "components": list(dict.fromkeys([*(spout.stream for spout in spouts), *states])),
+                "reads": [name for spout in channels for name in spout.reads],
+                "stateful": any(isinstance(step, nodes.WindowNode) for spout in channels for step in spout.steps),
+            }
+        )
+    for one in found:
+        one["inputs"] = sorted({written[name] for name in one.pop("reads") if name in written})
+    return found
+
+
+def _components(topology: TridentTopology, queries: list[dict[str, Any]]) -> list[str]:
+    """Streams and states, those of query streams too: a rebalance may name any of them."""
+    return list(dict.fromkeys([*(name for one in queries for name in one["components"]), *topology.queries]))
+
+
+def _hints(topology: TridentTopology, known: list[str]) -> dict[str, int]:
+    """What the topology itself says of its streams, where it says more than one."""
+    from pipelines.planner.plan import TopologyPlan
+
+    tasks = TopologyPlan.of(topology).parallelism
+    return {name: tasks[f"spout-{name}"] for name in known if tasks.get(f"spout-{name}", 1) > 1}
+
+
+def _check_settings(flow: str, settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        if name not in SETTINGS:
+            raise SubmitError(flow, f"unknown setting {name}; settings are {', '.join(sorted(SETTINGS))}")
+        if not isinstance(value, SETTINGS[name]) or (isinstance(value, bool) and bool not in SETTINGS[name]):
+            kinds = " or ".join(one.__name__ for one in SETTINGS[name])
+            raise SubmitError(flow, f"setting {name} must be {kinds}, not {value!r}")
+    seconds = settings.get("trigger_seconds")
+    if seconds is not None and not 0.05 <= seconds <= 86400:
+        raise SubmitError(flow, f"trigger_seconds must be between 0.05 and 86400, not {seconds}")
