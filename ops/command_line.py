@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from ops import rendering
+from ops import deployed, rendering
+from ops.command_parts import AsJson, FlowName, emit, plainly
 from pipelines.catalog import FlowSettings, FlowSpec, flow, flows
 from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.graph.fields import checked_name
@@ -29,29 +27,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-errors = Console(stderr=True, highlight=False)
-
-FlowName = Annotated[str, typer.Argument(metavar="FLOW", help="A flow of the catalog.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on standard output.")]
-Parameters = ParamSpec("Parameters")
-
-
-def plainly(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
-    """An error of the engine is printed as its text, with exit code 1."""
-
-    @wraps(command)
-    def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
-        try:
-            command(*args, **kwargs)
-        except TrideltaError as error:
-            errors.print(f"[bold red]{type(error).__name__}[/]", end=": ")
-            errors.print(str(error), markup=False)
-            raise typer.Exit(1) from None
-        except KeyboardInterrupt:
-            errors.print("Interrupted. What was committed stays; the next run goes on after it.")
-            raise typer.Exit(130) from None
-
-    return run
+app.add_typer(deployed.app)
 
 
 def _lake() -> Lake:
@@ -71,10 +47,6 @@ def _runtime(quiet: bool) -> Iterator[Runtime]:
         yield Runtime(session, _lake())
     finally:
         session.stop()
-
-
-def _emit(plain: Any) -> None:
-    print(json.dumps(plain, indent=2, default=str))
 
 
 @app.command("list")
@@ -98,7 +70,7 @@ def list_flows(as_json: AsJson = False) -> None:
             }
         )
     if as_json:
-        _emit(listed)
+        emit(listed)
     else:
         rendering.flows(listed)
 
@@ -118,7 +90,7 @@ def plan(
     if mermaid:
         print(changes.mermaid, end="")
     elif as_json:
-        _emit(changes.to_json())
+        emit(changes.to_json())
     else:
         plan_view.show(changes)
     if changes.refused:
@@ -146,7 +118,7 @@ def run(
             progress=lambda batch: advance(f"batch {batch.txid}, {batch.received:,} rows in {batch.seconds:.1f} s"),
         )
     if as_json:
-        _emit(report.to_json())
+        emit(report.to_json())
     else:
         rendering.run(report)
 
@@ -168,7 +140,7 @@ def backfill(
             topology, slices, progress=lambda one: advance(f"{one.slice}, {one.received:,} rows in {one.seconds:.1f} s")
         )
     if as_json:
-        _emit(report.to_json())
+        emit(report.to_json())
     else:
         rendering.backfill(report)
     if report.failed:
@@ -205,7 +177,7 @@ def query(
         )
         rows = runner.ask([runner.arguments(args or [])])
     if as_json:
-        _emit(rows)
+        emit(rows)
     else:
         rendering.rows(f"{name}.{question}({', '.join(args or ())})", rows)
 
@@ -223,7 +195,7 @@ def state(
     table = _table(name)
     found = table.get([_key(table, key)], txid=txid) if key else table.scan(txid=txid).slice(0, limit).to_pylist()
     if as_json:
-        _emit(found)
+        emit(found)
     else:
         rendering.rows(
             f"{name}, version {table.version()}" + (f", as of txid {txid}" if txid is not None else ""), found
@@ -266,7 +238,7 @@ def history(
     commits = _table(name).history()[-limit:]
     listed = [{field: getattr(commit, field) for field in names} for commit in commits]
     if as_json:
-        _emit(listed)
+        emit(listed)
     else:
         for one in listed:
             one["time"] = f"{one['time']:%Y-%m-%d %H:%M:%S}"
@@ -284,7 +256,7 @@ def verify(name: FlowName, as_json: AsJson = False) -> None:
     with _runtime(as_json) as runtime:
         report = verify_flow(runtime.spark, runtime.lake, topology)
     if as_json:
-        _emit(report.to_json())
+        emit(report.to_json())
     else:
         rendering.verified(report)
     if report.differing:
@@ -301,7 +273,7 @@ def skip(
     with _runtime(as_json) as runtime:
         runtime.skip(topology, txid)
     if as_json:
-        _emit({"flow": name, "skipped": txid})
+        emit({"flow": name, "skipped": txid})
     else:
         rendering.say(f"Batch {txid} of {name} is left out. Go on with: tridelta run {name}")
 
@@ -329,7 +301,7 @@ def compact(
             channel_retention_hours=channel_retention_hours,
         )
     if as_json:
-        _emit(rendering.flat_tables(report))
+        emit(rendering.flat_tables(report))
     else:
         rendering.compacted(report)
 
@@ -344,7 +316,7 @@ def validate(
 
     found = checked(file)
     if as_json:
-        _emit(found)
+        emit(found)
     else:
         show(found)
     if not found["valid"]:

@@ -1,0 +1,42 @@
+"""What all commands of `tridelta` share: how errors are told, JSON, the arguments that most have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, Any, ParamSpec
+
+import typer
+from rich.console import Console
+
+from pipelines.errors import TrideltaError
+
+errors = Console(stderr=True, highlight=False)
+
+FlowName = Annotated[str, typer.Argument(metavar="FLOW", help="A flow of the catalog.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on standard output.")]
+Parameters = ParamSpec("Parameters")
+
+
+def plainly(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
+    """An error of the engine is printed as its text, with exit code 1."""
+
+    @wraps(command)
+    def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except TrideltaError as error:
+            errors.print(f"[bold red]{type(error).__name__}[/]", end=": ")
+            errors.print(str(error), markup=False)
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            errors.print("Interrupted. What was committed stays; the next run goes on after it.")
+            raise typer.Exit(130) from None
+
+    return run
+
+
+def emit(plain: Any) -> None:
+    """Print JSON."""
+    print(json.dumps(plain, indent=2, default=str))
