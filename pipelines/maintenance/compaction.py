@@ -17,7 +17,7 @@ from pipelines import logs
 from pipelines.errors import LockedError, TrideltaError
 from pipelines.execution.checkpoint import Checkpoint
 from pipelines.execution.group import group_name, spout_groups
-from pipelines.maintenance import channels, retention
+from pipelines.maintenance import channels, refused, retention
 from pipelines.maintenance.figures import measure
 from pipelines.maintenance.folding import DRIVER_ROWS, fold_arrow, fold_spark
 from pipelines.maintenance.merging import merge, tidy
@@ -46,6 +46,7 @@ def compact(
     *,
     retention_hours: float = 168.0,
     channel_retention_hours: float | None = None,
+    quarantine_days: float | None = None,
     open_generations: int | None = None,
     progress: Callable[[TableReport], None] | None = None,
     lock_wait_seconds: float = 600.0,
@@ -62,6 +63,7 @@ def compact(
         retention_hours: how far back states stay readable, by txid, version or time.
         channel_retention_hours: how long a channel keeps rows that all its readers have taken; None: as long as states stay
             readable. Of a flow that is given by its name alone nothing is deleted: its readers are not known.
+        quarantine_days: how long refused rows stay; None: for good.
         open_generations: generations to leave as they are, the one that the stream writes included; None: 1 while a
             stream runs, and 0, everything that is committed, while none does.
         progress: called with each table's report.
@@ -71,25 +73,31 @@ def compact(
         TrideltaError: an argument is out of its range.
         LockedError: a backfill or another compaction holds the flow for too long.
     """
-    if min(retention_hours, channel_retention_hours or 0) < 0 or (
-        open_generations is not None and open_generations < 0
-    ):
-        raise TrideltaError("retention_hours, channel_retention_hours and open_generations cannot be negative")
+    given = {
+        "retention_hours": retention_hours,
+        "channel_retention_hours": channel_retention_hours,
+        "quarantine_days": quarantine_days,
+        "open_generations": open_generations,
+    }
+    for what, number in given.items():
+        if number is not None and number < 0:
+            raise TrideltaError(f"{what} cannot be negative")
     started = time.monotonic()
     name = flow if isinstance(flow, str) else flow.name
     work = _Compaction(spark, lake, name, retention_hours, lock_wait_seconds)
     work.channel_hours = retention_hours if channel_retention_hours is None else channel_retention_hours
+    work.quarantine_days = quarantine_days
     work.readers = {} if isinstance(flow, str) else channels.readers_of(flow)
     reports = []
-    with work.alone(_groups(lake, flow), open_generations):
-        for table in _tables(lake, name):
+    with work.alone(checkpoints_of(lake, flow), open_generations):
+        for table in tables_of(lake, name):
             reports.append(work.table(table))
             if progress:
                 progress(reports[-1])
     return CompactionReport(name, tuple(reports), time.monotonic() - started)
 
 
-def _groups(lake: Lake, flow: TridentTopology | str) -> list[Checkpoint]:
+def checkpoints_of(lake: Lake, flow: TridentTopology | str) -> list[Checkpoint]:
     """The checkpoints of the flow's batch groups; of a topology also those that no run has made yet."""
     name = flow if isinstance(flow, str) else flow.name
     declared = [] if isinstance(flow, str) else [group_name(spouts) for spouts in spout_groups(flow)]
@@ -98,7 +106,8 @@ def _groups(lake: Lake, flow: TridentTopology | str) -> list[Checkpoint]:
     return [Checkpoint(name, lake.checkpoint_path(name, group)) for group in sorted({*declared, *there})]
 
 
-def _tables(lake: Lake, flow: str) -> Iterator[StateTable]:
+def tables_of(lake: Lake, flow: str) -> Iterator[StateTable]:
+    """The tables that a flow has written: states, channels, quarantine."""
     for table in (*map(lake.state, lake.states()), *map(lake.channel, lake.channels())):
         if table.is_state() and table.declared.flow == flow:
             yield table
@@ -129,6 +138,7 @@ class _Compaction:
     groups: list[Checkpoint] = field(default_factory=list)
     open_generations: int = 1
     channel_hours: float = 168.0
+    quarantine_days: float | None = None
     readers: dict[str, set[str]] = field(default_factory=dict)
 
     @contextmanager
@@ -138,7 +148,7 @@ class _Compaction:
         with ExitStack() as locks:
             for group in groups:
                 locks.enter_context(group.rewriting(self.wait))
-            standing = not any(_runs(group) for group in groups)
+            standing = not any(runs(group) for group in groups)
             self.open_generations = (0 if standing else 1) if open_generations is None else open_generations
             if self.open_generations == 0:
                 for group in groups:
@@ -175,7 +185,13 @@ class _Compaction:
         )
 
     def _let_go(self, table: StateTable, done: _Done) -> int | None:
-        """Of a channel: delete what all readers have had for long. Returns the oldest version that a reader needs."""
+        """Delete what has stayed long enough: of a channel what all readers have had, of the quarantine what is old.
+
+        Returns the oldest version that a reader of a channel needs.
+        """
+        if table.path == self.lake.quarantine_path(self.flow):
+            with self._between_batches():
+                done.let_go = refused.let_go(table, self.quarantine_days, self._record(table))
         if table.path.parent != self.lake.channel_path("any").parent:
             return None
         asked = self.readers.get(table.name)
@@ -283,7 +299,7 @@ class _Compaction:
         )
 
 
-def _runs(checkpoint: Checkpoint) -> bool:
+def runs(checkpoint: Checkpoint) -> bool:
     """Whether a stream holds this checkpoint, in any process."""
     try:
         with checkpoint.running(0):

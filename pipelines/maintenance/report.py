@@ -43,7 +43,7 @@ class TableReport:
         files_removed: data files that the vacuum deleted from disk.
         log_files_removed: commits that the log cleanup deleted.
         conflicts: how often Delta refused the commit, and the work was done again on a fresh snapshot.
-        rows_let_go: rows of a channel that all its readers had taken, deleted.
+        rows_let_go: rows that were deleted: of a channel those that all its readers had taken, of the quarantine old ones.
     """
 
     state: str

@@ -1,0 +1,166 @@
+"""Quarantine: for how long refused rows stay.
+
+A row names the batch that refused it, and that batch's commit says when. The commits are cleaned from the log long before
+the rows are old, so what they say is written down beside the table, a line a day and run of txids. All batch groups of a flow
+write one quarantine, each with txids of its own: of a txid the latest commit counts, so a row may stay longer than it should,
+and never goes before its time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from pipelines.execution.checkpoint import write_json
+from pipelines.state.commits import HOOKS, properties
+from pipelines.state.literals import literal
+from pipelines.state.record import COMPACTION, RESET, SLICE, BatchRecord, CommitRecord
+from pipelines.state.schema import SLICE_COLUMN, TXID
+
+if TYPE_CHECKING:
+    from pipelines.state.table import StateTable
+
+# Between txids so far apart another batch group may have its own; nearer ones make one line.
+_GAP = 1000
+
+
+@dataclass(frozen=True)
+class Span:
+    """Txids that were committed on one day, the last of them at `until` (seconds since 1970)."""
+
+    first: int
+    last: int
+    until: float
+
+    @property
+    def day(self) -> int:
+        return int(self.until // 86_400)
+
+
+@dataclass(frozen=True)
+class Ages:
+    """When the rows of a quarantine were refused.
+
+    Attributes:
+        spans: of batches.
+        slices: of backfills: by slice when it was last replaced, in seconds since 1970.
+    """
+
+    spans: tuple[Span, ...] = ()
+    slices: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, table: StateTable) -> Ages:
+        """What was written down, and what the log says beyond."""
+        file = ages_file(table)
+        found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"spans": [], "slices": {}}
+        return cls(tuple(Span(**one) for one in found["spans"]), found["slices"]).with_commits(table.history())
+
+    def save(self, table: StateTable) -> None:
+        """Write it down, before the log is cleaned."""
+        write_json(ages_file(table), {"spans": [asdict(one) for one in self.spans], "slices": self.slices})
+
+    def with_commits(self, commits: Iterable[CommitRecord]) -> Ages:
+        """The same with some commits, oldest first."""
+        spans, slices = list(self.spans), dict(self.slices)
+        for one in commits:
+            if one.kind == RESET:
+                spans, slices = [], {}
+            elif one.kind == SLICE and one.slice is not None:
+                slices[one.slice] = one.time.timestamp()
+            elif one.kind != COMPACTION and (one.txid or 0) >= 0 and one.txid is not None:
+                spans.append(Span(one.txid, one.txid, one.time.timestamp()))
+        return Ages(tuple(_joined(spans)), slices)
+
+    def since(self, oldest: float) -> Ages:
+        """What is not older."""
+        slices = {name: at for name, at in self.slices.items() if at >= oldest}
+        return Ages(tuple(one for one in self.spans if one.until >= oldest), slices)
+
+    def older(self, oldest: float) -> str | None:
+        """The rows that are older, as a condition; None: there are none."""
+        young = [span for span in self.spans if span.until >= oldest]
+        gone = [
+            piece for span in self.spans if span.until < oldest for piece in _without((span.first, span.last), young)
+        ]
+        terms = [f"({TXID} BETWEEN {first} AND {last})" for first, last in sorted(set(gone))]
+        names = [literal(SLICE_COLUMN, name, pa.string()) for name, at in sorted(self.slices.items()) if at < oldest]
+        if names:
+            terms.append(f"({TXID} < 0 AND {SLICE_COLUMN} IN ({', '.join(names)}))")
+        return " OR ".join(terms) or None
+
+
+def ages_file(table: StateTable) -> Path:
+    """Beside the table: what is no table's does not lie in it."""
+    return table.path.with_name(f"{table.path.name}.ages.json")
+
+
+def old_rows(table: StateTable, days: float, now: datetime | None = None) -> str | None:
+    """The rows that were refused more than `days` ago, as a condition; None: there are none, as far as one can say."""
+    return Ages.of(table).older(_oldest(days, now))
+
+
+def let_go(table: StateTable, days: float | None, record: BatchRecord, now: datetime | None = None) -> int:
+    """Delete the rows that were refused more than `days` ago (None: none), and write down when the others were.
+
+    Between two batches of the flow's streams. Killed at any point, the next run takes it up.
+
+    Returns:
+        How many there were.
+    """
+    ages = Ages.of(table)
+    rows = 0
+    if days is not None:
+        where = ages.older(_oldest(days, now))
+        rows = table.count(where) if where else 0
+        if where and rows:
+            DeltaTable(str(table.path)).delete(
+                where, commit_properties=properties(record, None), post_commithook_properties=HOOKS
+            )
+        ages = ages.since(_oldest(days, now))
+    ages.save(table)
+    return rows
+
+
+def _oldest(days: float, now: datetime | None) -> float:
+    return ((now or datetime.now(UTC)) - timedelta(days=days)).timestamp()
+
+
+def _joined(spans: Iterable[Span]) -> list[Span]:
+    """Spans of one day that touch, or nearly, as one."""
+    by_day: dict[int, list[Span]] = defaultdict(list)
+    for span in spans:
+        by_day[span.day].append(span)
+    joined: list[Span] = []
+    for _, own in sorted(by_day.items()):
+        own.sort(key=lambda span: span.first)
+        held = own[0]
+        for span in own[1:]:
+            if span.first <= held.last + _GAP:
+                held = Span(held.first, max(held.last, span.last), max(held.until, span.until))
+            else:
+                joined.append(held)
+                held = span
+        joined.append(held)
+    return joined
+
+
+def _without(piece: tuple[int, int], young: Sequence[Span]) -> list[tuple[int, int]]:
+    """What is left of some txids without those of younger spans."""
+    left = [piece]
+    for span in young:
+        left = [
+            part
+            for first, last in left
+            for part in ((first, min(last, span.first - 1)), (max(first, span.last + 1), last))
+            if part[0] <= part[1]
+        ]
+    return left
