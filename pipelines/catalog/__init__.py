@@ -1,7 +1,7 @@
 """The flows that this deployment runs.
 
-To add one: write a module that makes a `FlowSpec`, and name it in `FLOWS`. Or keep flows in a package of your own, whose module has
-a `FLOWS` too, and name the module in TRIDELTA_FLOWS (several with commas).
+To add one: write a module that makes a `FlowSpec`, and name it in `FLOWS`. Or keep flows in a package of your own, in a module
+that has a `FLOWS` too, and name the module in TRIDELTA_FLOWS (several with commas).
 """
 
 from __future__ import annotations

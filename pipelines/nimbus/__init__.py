@@ -13,14 +13,23 @@ if TYPE_CHECKING:
     from pipelines.nimbus.assignment_model import Assignment, Component, Demand, Supervisor, UserWorker, Worker
     from pipelines.nimbus.assignment_tasks import number_tasks, worker_count
     from pipelines.nimbus.blacklist import Blacklist
+    from pipelines.nimbus.nimbus import Nimbus
+    from pipelines.nimbus.settings import NimbusSettings
+    from pipelines.nimbus.status import ClusterStatus, FlowStatus, SupervisorStatus, TaskStatus
 
 _HOMES = {
     "Assignment": "assignment_model",
     "Blacklist": "blacklist",
+    "ClusterStatus": "status",
     "Component": "assignment_model",
     "Demand": "assignment_model",
+    "FlowStatus": "status",
+    "Nimbus": "nimbus",
+    "NimbusSettings": "settings",
     "Plan": "assignment",
     "Supervisor": "assignment_model",
+    "SupervisorStatus": "status",
+    "TaskStatus": "status",
     "UserWorker": "assignment_model",
     "Worker": "assignment_model",
     "number_tasks": "assignment_tasks",
@@ -32,10 +41,16 @@ _HOMES = {
 __all__ = [
     "Assignment",
     "Blacklist",
+    "ClusterStatus",
     "Component",
     "Demand",
+    "FlowStatus",
+    "Nimbus",
+    "NimbusSettings",
     "Plan",
     "Supervisor",
+    "SupervisorStatus",
+    "TaskStatus",
     "UserWorker",
     "Worker",
     "number_tasks",

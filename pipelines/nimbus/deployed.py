@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.catalog.flow import FlowSettings
 from pipelines.errors import TrideltaError
 from pipelines.nimbus.assignment_model import Component, Demand, UserWorker
 from pipelines.nimbus.errors import DeployError, SubmitError
@@ -97,7 +98,13 @@ def content_of(
         valid = ",".join(known)
         raise SubmitError(name, f"Invalid component {unknown[0]} for topology {name}, valid values are {valid}")
     return Content(
-        definition={**definition, "queries": found, "explicit": explicit, "plan": plan_digest(topology)},
+        definition={
+            **definition,
+            "queries": found,
+            "explicit": explicit,
+            "asked": dict(parallelism or {}),
+            "plan": plan_digest(topology),
+        },
         components={one: explicit.get(one, default_parallelism) for one in known},
         workers=workers or 1,
         settings=chosen,
@@ -135,7 +142,9 @@ def application_of(flow: Flow) -> str:
 def demand_of(application: str, flows: list[Flow]) -> Demand:
     """What an application asks the planner for: a component a query, one task each."""
     components = [
-        Component(component_id(flow.name, query.group), 1, inputs=[component_id(flow.name, one) for one in query.inputs])
+        Component(
+            component_id(flow.name, query.group), 1, inputs=[component_id(flow.name, one) for one in query.inputs]
+        )
         for flow in flows
         for query in queries_of(flow)
     ]
@@ -179,7 +188,7 @@ def load(flow: Flow, folder: Path) -> TridentTopology:
     topology = (
         _from_yaml(flow.name, definition, folder / f"{flow.id}-{flow.version.number}")
         if definition["kind"] == YAML
-        else _from_catalog(definition["name"])
+        else _from_catalog(definition["name"], FlowSettings(Path(definition["home"])))
     )
     seen = plan_digest(topology)
     if seen != definition["plan"]:
@@ -197,7 +206,8 @@ def from_catalog(name: str) -> tuple[TridentTopology, dict[str, Any]]:
     Raises:
         UnknownFlowError: The catalog has no such flow.
     """
-    return _from_catalog(name), {"kind": CATALOG, "name": name}
+    settings = FlowSettings.from_environment()
+    return _from_catalog(name, settings), {"kind": CATALOG, "name": name, "home": str(settings.home)}
 
 
 def from_file(path: Path) -> tuple[TridentTopology, dict[str, Any]]:
@@ -222,10 +232,10 @@ def plan_digest(topology: TridentTopology) -> str:
     return hashlib.sha256(plan.encode()).hexdigest()[:12]
 
 
-def _from_catalog(name: str) -> TridentTopology:
+def _from_catalog(name: str, settings: FlowSettings) -> TridentTopology:
     from pipelines.catalog import flow
 
-    return flow(name).topology()
+    return flow(name).topology(settings)
 
 
 def _from_yaml(name: str, definition: Mapping[str, Any], folder: Path) -> TridentTopology:

@@ -1,0 +1,127 @@
+"""The figures of a task: what its beats carry. Written by the thread that runs batches, read by the one that beats."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pipelines.nimbus.status import ASSIGNED, FAILED, RUNNING
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from pipelines.execution.report import BatchReport
+
+LAST_BATCHES = 20
+"""So many batches are remembered: what a rebalance looks at."""
+
+# How Spark's sources name what waits: files and bytes (file and Delta sources), records (Kafka).
+_BACKLOG = {
+    "numFilesOutstanding": "files",
+    "numBytesOutstanding": "bytes",
+    "maxOffsetsBehindLatest": "records",
+}
+
+
+class TaskFigures:
+    """What is known of a running query.
+
+    Args:
+        group: Its batch group.
+        trigger_seconds: How often a batch is to begin.
+    """
+
+    def __init__(self, group: str, trigger_seconds: float) -> None:
+        self.state = ASSIGNED
+        self._group, self._trigger = group, trigger_seconds
+        self.last_error: str | None = None
+        self._restarts = self._batches = self._rows = self._quarantined = 0
+        self._seconds: deque[float] = deque(maxlen=LAST_BATCHES)
+        self._ends: deque[tuple[float, int]] = deque(maxlen=LAST_BATCHES)
+        self._backlogs: deque[float] = deque(maxlen=LAST_BATCHES)
+        self._last: BatchReport | None = None
+        self._progress: Mapping[str, Any] = {}
+        self._behind_since: float | None = None
+
+    def started(self, again: bool) -> None:
+        """Its query runs; `again` after a failure."""
+        self.state = RUNNING
+        self._restarts += again
+
+    def failed(self, reason: str) -> None:
+        """Its query has ended with an error."""
+        self.state, self.last_error = FAILED, reason
+
+    def batch(self, report: BatchReport) -> None:
+        """A batch has come through."""
+        self._last, self.last_error = report, None
+        self._batches += 1
+        self._rows += report.received
+        self._quarantined += report.quarantined
+        self._seconds.append(report.seconds)
+        self._ends.append((time.time(), report.received))
+
+    def look(self, streaming: StreamingQuery) -> None:
+        """Take in what Spark says of the query."""
+        progress = streaming.lastProgress
+        if progress is None or progress == self._progress:
+            return
+        seen = progress if isinstance(progress, Mapping) else progress.jsonValue
+        self._progress = seen if isinstance(seen, Mapping) else {}
+        waiting = sum(self.backlog.values())
+        self._backlogs.append(waiting)
+        if not waiting:
+            self._behind_since = None
+        elif self._behind_since is None:
+            self._behind_since = time.time()
+
+    @property
+    def backlog(self) -> dict[str, float]:
+        """What waits at the sources, in their own measures."""
+        found: dict[str, float] = {}
+        for source in self._progress.get("sources", ()):
+            for name, value in (source.get("metrics") or {}).items():
+                if name in _BACKLOG and float(value) > 0:
+                    found[_BACKLOG[name]] = found.get(_BACKLOG[name], 0.0) + float(value)
+        return found
+
+    @property
+    def rows_per_second(self) -> float:
+        """Over the remembered batches, from the end of the first to now (an idle query falls to 0)."""
+        if len(self._ends) < 2:
+            return 0.0
+        since, until = self._ends[0][0], max(self._ends[-1][0], time.time() - self._trigger)
+        return sum(rows for _, rows in list(self._ends)[1:]) / max(until - since, 1e-3)
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures as a beat carries them; `TaskStatus` says what they mean."""
+        operators = self._progress.get("stateOperators") or ()
+        last = self._last
+        return {
+            "state": self.state,
+            "group": self._group,
+            "pid": os.getpid(),
+            "txid": last.txid if last else None,
+            "attempt": last.attempt if last else None,
+            "batches": self._batches,
+            "rows": self._rows,
+            "rows_per_second": round(self.rows_per_second, 1),
+            "batch_seconds": round(self._seconds[-1], 3) if self._seconds else None,
+            "median_batch_seconds": round(statistics.median(self._seconds), 3) if self._seconds else None,
+            "last_batch_seconds": [round(one, 3) for one in self._seconds],
+            "trigger_seconds": self._trigger,
+            "lag_seconds": round(time.time() - self._behind_since, 1) if self._behind_since else 0.0,
+            "backlog": self.backlog,
+            "last_backlogs": list(self._backlogs),
+            "state_rows": sum(int(one["numRowsTotal"]) for one in operators) if operators else None,
+            "partitions": max((int(one["numShufflePartitions"]) for one in operators), default=None),
+            "quarantined": self._quarantined,
+            "gates": [dict(gate) for gate in last.gates] if last else [],
+            "last_error": self.last_error,
+            "last_batch_at": self._ends[-1][0] if self._ends else None,
+            "restarts": self._restarts,
+        }

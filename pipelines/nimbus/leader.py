@@ -1,0 +1,330 @@
+"""The leader: fires what is due, looks for dead tasks, and gives every application its slots.
+
+Any supervisor may lead; the lease `nimbus` says which one does. It loads no user code: a version's content says which queries
+a flow has. Placement is the planner's (Nimbus rules 5), an application at a time, and only where something has changed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from pipelines import logs
+from pipelines.errors import AssignmentError
+from pipelines.nimbus.assignment import plan_assignment
+from pipelines.nimbus.assignment_model import Assignment, Kind, Supervisor, Worker
+from pipelines.nimbus.blacklist import Blacklist
+from pipelines.nimbus.deployed import application_of, component_id, demand_of, queries_of
+from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, NotAliveError
+from pipelines.nimbus.leases import Lease
+from pipelines.nimbus.lifecycle import Status
+from pipelines.nimbus.placing import Places
+from pipelines.nimbus.records import AssignmentRecord, Flow, SupervisorBeat
+from pipelines.nimbus.registry import Registry
+from pipelines.nimbus.settings import NimbusSettings
+from pipelines.nimbus.status import ASSIGNED, DRAINED
+from pipelines.nimbus.store import Store
+
+logger = logs.logger(__name__)
+
+LEASE = "nimbus"
+_LEASE_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What the leader sees in one round.
+
+    Attributes:
+        supervisors: All that have ever beaten and are not forgotten.
+        alive: Ids of those that are alive.
+        flows: By application, those that need places.
+        records: Assignments by serial.
+        dead: Dead tasks by serial.
+    """
+
+    supervisors: tuple[SupervisorBeat, ...]
+    alive: frozenset[str]
+    flows: Mapping[str, list[Flow]]
+    records: Mapping[int, AssignmentRecord]
+    dead: Mapping[int, set[int]]
+
+
+class Leader:
+    """Leads, when it can.
+
+    Args:
+        store: The registry's database.
+        settings: Nimbus' settings.
+        holder: Under which it takes the lease.
+        clock: Seconds since 1970.
+    """
+
+    def __init__(
+        self, store: Store, settings: NimbusSettings, holder: str, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._settings, self._holder, self._clock = settings, holder, clock
+        self._registry, self._places = Registry(store, clock=clock), Places(store, clock=clock)
+        self._lease: Lease | None = None
+        self._watched_at = float("-inf")
+        self._seen: tuple[object, ...] = ()
+        self._blacklist = Blacklist(round_seconds=max(1, int(settings.monitor_seconds)))
+        self._listed: tuple[str, ...] = ()
+
+    @property
+    def leads(self) -> bool:
+        """Whether it led in its last round."""
+        return self._lease is not None
+
+    def tick(self) -> None:
+        """One round, if it leads or can.
+
+        Raises:
+            RegistryError: The registry does not answer.
+        """
+        try:
+            if self._lease is None:
+                self._lease = self._registry.leases.take(LEASE, self._holder, _LEASE_SECONDS)
+                self._registry.gain_leadership(under=self._lease)
+                logger.info("leads", holder=self._holder)
+            else:
+                self._lease = self._registry.leases.renew(self._lease, _LEASE_SECONDS)
+            self._lead(self._lease)
+        except LeaseHeldError:
+            return
+        except LeaseLostError as error:
+            logger.warning("leads no longer", reason=str(error))
+            self._lease = None
+
+    def resign(self) -> None:
+        """Let another lead at once."""
+        if self._lease is not None:
+            self._registry.leases.release(self._lease)
+            self._lease = None
+
+    # --- a round ----------------------------------------------------------------------------------------------------
+
+    def _lead(self, lease: Lease) -> None:
+        flows = self._registry.flows()
+        for flow in flows:
+            if flow.status is Status.REBALANCING and self._drained(flow):
+                self._registry.hurry(flow, under=lease)
+        fired = self._registry.fire(under=lease)
+        for flow, step in fired:
+            logger.info("fired", flow=flow.name, status=str(flow.status), action=str(step.action))
+        if fired:
+            flows = self._registry.flows()
+        watching = (
+            self._clock() - self._watched_at >= self._settings.monitor_seconds or self._clock() < self._watched_at
+        )
+        seen = tuple((flow.serial, flow.version.number, flow.scratch, flow.status) for flow in flows)
+        if not watching and seen == self._seen:
+            return
+        self._seen = seen
+        look = self._look(flows, watching)
+        for application, members in look.flows.items():
+            self._place(application, members, look, lease)
+
+    def _drained(self, flow: Flow) -> bool:
+        """Whether all of its queries have stopped: then a rebalance need not wait longer."""
+        beats = self._places.beats(flow)
+        return all(
+            one.figures.get("state") in (DRAINED, ASSIGNED) and one.beat_at > flow_changed
+            for flow_changed in [self._rebalanced_at(flow)]
+            for one in beats.values()
+        )
+
+    def _rebalanced_at(self, flow: Flow) -> float:
+        due, wait = flow.standing.due, flow.standing.wait_seconds
+        return due.at - (wait or 0.0) if due else 0.0
+
+    def _look(self, flows: list[Flow], watching: bool) -> _Look:
+        supervisors = tuple(self._places.supervisors())
+        now = self._clock()
+        alive = frozenset(
+            one.supervisor for one in supervisors if now - one.beat_at <= self._settings.supervisor_timeout_seconds
+        )
+        if watching:
+            self._watched_at = now
+            present = [
+                Supervisor(one.supervisor, one.ports, host=one.host) for one in supervisors if one.supervisor in alive
+            ]
+            self._listed = self._blacklist.round(present)
+        applications: dict[str, list[Flow]] = {}
+        for flow in flows:
+            if flow.status is not Status.KILLED:
+                applications.setdefault(application_of(flow), []).append(flow)
+        records = {flow.serial: found for flow in flows if (found := self._places.assignment(flow)) is not None}
+        dead = {flow.serial: self._dead(flow, alive, records) for flow in flows}
+        return _Look(supervisors, alive, applications, records, dead)
+
+    def _dead(self, flow: Flow, alive: frozenset[str], records: Mapping[int, AssignmentRecord]) -> set[int]:
+        """Tasks to be placed again (Nimbus rules 5.1.3): silent ones.
+
+        One whose supervisor lives is started again by that, where it is: it has the time of a launch for it.
+        """
+        record = records.get(flow.serial)
+        if record is None:
+            return set()
+        launch = self._settings.task_launch_seconds
+        silent = self._places.dead_tasks(
+            flow, timeout_seconds=self._settings.task_timeout_seconds, launch_seconds=launch
+        )
+        long = self._places.dead_tasks(flow, timeout_seconds=launch, launch_seconds=launch) if silent else silent
+        return {
+            task
+            for worker in record.workers
+            for task in worker.tasks
+            if task in (long if worker.supervisor in alive else silent)
+        }
+
+    # --- placing ----------------------------------------------------------------------------------------------------
+
+    def _place(self, application: str, members: list[Flow], look: _Look, lease: Lease) -> None:
+        members = sorted(members, key=lambda flow: flow.serial)
+        kind = self._kind(members, look)
+        if kind is None:
+            return
+        ids = _Ids(members)
+        old = _former(application, members, look.records, ids)
+        if old is None:
+            kind = "NEW"
+        draining = any(flow.status is Status.REBALANCING for flow in members)
+        if draining and kind != "MONITOR" and all(flow.serial in look.records for flow in members):
+            # Whoever shares its application waits for the moment until it has drained.
+            return
+        try:
+            made = plan_assignment(
+                self._supervisors(look, {flow.serial for flow in members}),
+                demand_of(application, members),
+                kind=kind,
+                old=old,
+                dead=[ids.planned(serial, task) for serial in ids.serials for task in look.dead.get(serial, ())],
+                alive=_left_alone(members, look, ids),
+                reassign=kind == "REBALANCE" and _resized(members, old),
+                blacklist=self._listed,
+                now=self._clock(),
+                supervisor_timeout_seconds=self._settings.supervisor_timeout_seconds,
+            )
+        except AssignmentError as error:
+            for flow in members:
+                self._registry.problem(flow, str(error), under=lease)
+            return
+        self._store(members, made, kind, ids, look, lease)
+
+    def _kind(self, members: list[Flow], look: _Look) -> Kind | None:
+        """What there is to plan; None: nothing."""
+        if any(flow.scratch for flow in members):
+            return "REBALANCE"
+        if any(flow.serial not in look.records for flow in members):
+            # Those that are placed stay where they are.
+            return "REBALANCE" if any(flow.serial in look.records for flow in members) else "NEW"
+        return "MONITOR" if any(look.dead.get(flow.serial) for flow in members) else None
+
+    def _supervisors(self, look: _Look, own: set[int]) -> list[Supervisor]:
+        used: dict[str, set[int]] = {}
+        for serial, record in look.records.items():
+            for worker in record.workers if serial not in own else ():
+                used.setdefault(worker.supervisor, set()).add(worker.port)
+        now = self._clock()
+        return [
+            Supervisor(
+                one.supervisor,
+                one.ports,
+                used=sorted(used.get(one.supervisor, ())),
+                host=one.host,
+                silent_seconds=max(0.0, now - one.beat_at),
+            )
+            for one in look.supervisors
+        ]
+
+    def _store(self, members: list[Flow], made: Assignment, kind: Kind, ids: _Ids, look: _Look, lease: Lease) -> None:
+        slots: dict[int, dict[tuple[str, int], list[int]]] = {flow.serial: {} for flow in members}
+        for worker in made.workers:
+            for planned in worker.tasks:
+                serial, task = ids.of_component(made.components[planned])
+                slots[serial].setdefault(worker.slot, []).append(task)
+        for flow in members:
+            self._registry.problem(flow, None, under=lease)
+            record = look.records.get(flow.serial)
+            before = {worker_slot(one): sorted(one.tasks) for one in record.workers} if record else None
+            now = {slot: sorted(tasks) for slot, tasks in slots[flow.serial].items()}
+            if before == now and not flow.scratch:
+                continue
+            try:
+                self._places.assign(flow, now, kind=kind if record else "NEW", under=lease)
+            except NotAliveError:
+                continue
+            logger.info("assigned", flow=flow.name, kind=kind, slots={f"{s}:{p}": t for (s, p), t in now.items()})
+        for note in made.notes:
+            logger.warning("assignment", application=made.flow, note=note)
+
+
+def _left_alone(members: Iterable[Flow], look: _Look, ids: _Ids) -> list[int]:
+    """Tasks that beat although their supervisor is dead (Nimbus rules 5.1.4)."""
+    return [
+        ids.planned(flow.serial, task)
+        for flow in members
+        if flow.serial in look.records
+        for worker in look.records[flow.serial].workers
+        for task in worker.tasks
+        if worker.supervisor not in look.alive and task not in look.dead.get(flow.serial, ())
+    ]
+
+
+def _resized(members: Iterable[Flow], old: Assignment | None) -> bool:
+    """Whether another number of workers is asked for: then tasks that stand have to move."""
+    asked = demand_of("", list(members))
+    most = min(asked.workers or 1, len(asked.components))
+    return old is not None and len(old.workers) != most
+
+
+def worker_slot(worker: object) -> tuple[str, int]:
+    """A worker's supervisor and port."""
+    return worker.supervisor, worker.port  # type: ignore[attr-defined]
+
+
+class _Ids:
+    """The planner's numbers for the tasks of the flows of an application, and back."""
+
+    def __init__(self, members: Iterable[Flow]) -> None:
+        self._by_component: dict[str, tuple[int, int]] = {}
+        self._planned: dict[tuple[int, int], int] = {}
+        self.serials: list[int] = []
+        for flow in members:
+            self.serials.append(flow.serial)
+            for query in queries_of(flow):
+                key = (flow.serial, query.task)
+                self._by_component[component_id(flow.name, query.group)] = key
+                self._planned[key] = len(self._planned) + 1
+
+    def of_component(self, component: str) -> tuple[int, int]:
+        return self._by_component[component]
+
+    def planned(self, serial: int, task: int) -> int:
+        return self._planned.get((serial, task), 0)
+
+    def component(self, serial: int, task: int) -> str | None:
+        return next((name for name, key in self._by_component.items() if key == (serial, task)), None)
+
+
+def _former(
+    application: str, members: Iterable[Flow], records: Mapping[int, AssignmentRecord], ids: _Ids
+) -> Assignment | None:
+    """The application's assignment so far; None if none of its flows has one."""
+    tasks: dict[tuple[str, int], list[int]] = {}
+    components: dict[int, str] = {}
+    for flow in members:
+        record = records.get(flow.serial)
+        for worker in record.workers if record else ():
+            for task in worker.tasks:
+                name = ids.component(flow.serial, task)
+                if name is not None:
+                    planned = ids.planned(flow.serial, task)
+                    components[planned] = name
+                    tasks.setdefault((worker.supervisor, worker.port), []).append(planned)
+    if not tasks:
+        return None
+    workers = tuple(Worker(supervisor, port, tuple(found)) for (supervisor, port), found in sorted(tasks.items()))
+    return Assignment(application, workers, components)

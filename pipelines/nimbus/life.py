@@ -1,0 +1,86 @@
+"""The life of a worker process, as a file beside its log: so that a supervisor which comes up later finds it again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import psutil
+
+from pipelines.execution.checkpoint import write_json
+
+if TYPE_CHECKING:
+    from pipelines.nimbus.settings import NimbusSettings
+
+
+@dataclass(frozen=True)
+class LifeRecord:
+    """A process that has, or had, a slot.
+
+    Attributes:
+        life: What tells it from the slot's other processes.
+        pid, created: The process; a number alone may be another process' by now.
+    """
+
+    life: str
+    pid: int
+    created: float
+
+    def process(self) -> psutil.Process | None:
+        """The process, while it is there (a stopped one is)."""
+        try:
+            found = psutil.Process(self.pid)
+            there = abs(found.create_time() - self.created) < 0.5 and found.status() != psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return None
+        return found if there else None
+
+    def kill(self) -> None:
+        """SIGKILL for it, its JVM and whatever else it has started."""
+        found = self.process()
+        if found is None:
+            return
+        family = [found]
+        with contextlib.suppress(psutil.Error):
+            family += found.children(recursive=True)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        for one in family:
+            with contextlib.suppress(psutil.Error):
+                one.kill()
+
+
+class Life:
+    """The record of one slot.
+
+    Args:
+        settings: Nimbus' settings.
+        supervisor, port: The slot.
+    """
+
+    def __init__(self, settings: NimbusSettings, supervisor: str, port: int) -> None:
+        self._file = settings.supervisor_folder(supervisor) / f"{port}.json"
+
+    def begun(self, life: str) -> None:
+        """This process has the slot."""
+        write_json(self._file, asdict(LifeRecord(life, os.getpid(), psutil.Process().create_time())))
+
+    def read(self) -> LifeRecord | None:
+        """The last process that had the slot; None if none had, or the file was lost."""
+        try:
+            return LifeRecord(**json.loads(self._file.read_text("utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def forget(self) -> None:
+        """The slot is free."""
+        self._file.unlink(missing_ok=True)
+
+
+def holder_of(supervisor: str, port: int, life: str) -> str:
+    """Under what name a worker takes leases."""
+    return f"{supervisor}:{port}:{life}"

@@ -1,0 +1,366 @@
+"""The supervisor: one process a host that beats, leads if nobody else does, and keeps the workers of its slots running.
+
+`tridelta supervisor` or `python -m pipelines.nimbus.supervisor`. It needs no Spark. Workers outlive it, and the next one finds
+them by their files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines import logs
+from pipelines.errors import TrideltaError
+from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError
+from pipelines.nimbus.leader import Leader
+from pipelines.nimbus.leases import Lease
+from pipelines.nimbus.life import Life, LifeRecord, holder_of
+from pipelines.nimbus.placing import Places
+from pipelines.nimbus.registry import Registry
+from pipelines.nimbus.settings import PREFIX, NimbusSettings, registry_url
+from pipelines.nimbus.store import Store
+
+logger = logs.logger(__name__)
+
+LONGEST_BACK_OFF = 60.0
+"""Seconds between two starts of a worker that dies."""
+_RECOVERED_SECONDS = 60.0
+# A supervisor's own lease: who finds it held waits so long for a dead one.
+_OWN_LEASE_SECONDS = 10.0
+
+
+@dataclass
+class Slot:
+    """A slot and the worker process in it.
+
+    Attributes:
+        port: The slot.
+        record: The last process that had it.
+        started_at: When it was started, on the monotonic clock; 0 for one that was found.
+        failures: How often in a row it has died.
+        again_at: Not to be started before, on the monotonic clock.
+        empty_since: Since when there is nothing to run, on the monotonic clock; None while there is.
+    """
+
+    port: int
+    record: LifeRecord | None = None
+    started_at: float = 0.0
+    failures: int = 0
+    again_at: float = 0.0
+    empty_since: float | None = None
+
+
+class Supervisor:
+    """Keeps the slots of a host.
+
+    Args:
+        store: The registry's database.
+        settings: Nimbus' settings.
+        name: Its id in the registry; by default the host's name.
+    """
+
+    def __init__(self, store: Store, settings: NimbusSettings, name: str | None = None) -> None:
+        self._store, self._settings = store, settings
+        self.name = name or default_name()
+        self._registry, self._places = Registry(store), Places(store)
+        self._holder = f"supervisor:{self.name}:{uuid.uuid4().hex[:8]}"
+        self._leader = Leader(store, settings, self._holder)
+        self._slots = {port: Slot(port) for port in settings.ports}
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._started_at = time.time()
+        self._own: Lease | None = None
+        self.ending = threading.Event()
+
+    def run(self) -> None:
+        """Until `ending` is set.
+
+        Raises:
+            LeaseHeldError: A supervisor of this name runs already.
+        """
+        self._take_own()
+        self._find_workers()
+        logger.info("supervisor up", supervisor=self.name, ports=list(self._slots), pid=os.getpid())
+        while not self.ending.is_set():
+            began = time.monotonic()
+            self.look()
+            self.ending.wait(max(0.05, self._settings.beat_seconds - (time.monotonic() - began)))
+        self._leader.resign()
+        if self._own is not None:
+            self._registry.leases.release(self._own)
+        logger.info("supervisor ends; its workers stay", supervisor=self.name)
+
+    def look(self) -> None:
+        """One round: beat, lead, look after each slot. A registry that does not answer is asked again in the next one."""
+        try:
+            self._renew_own()
+            self._places.beat_supervisor(self.name, platform.node(), tuple(self._slots), started_at=self._started_at)
+            self._leader.tick()
+            for slot in self._slots.values():
+                self._keep(slot)
+        except RegistryError as error:
+            logger.warning("registry does not answer", reason=str(error))
+        self._children = [child for child in self._children if child.poll() is None]
+
+    def stop_workers(self) -> None:
+        """Tell the workers to drain and end, and wait for them as long as a worker may take."""
+        records = [slot.record for slot in self._slots.values() if slot.record and slot.record.process()]
+        for record in records:
+            os.kill(record.pid, signal.SIGTERM)
+        until = time.monotonic() + self._settings.stop_seconds
+        while time.monotonic() < until and any(record.process() for record in records):
+            self._children = [child for child in self._children if child.poll() is None]
+            time.sleep(0.1)
+        for record in records:
+            record.kill()
+
+    # --- itself -----------------------------------------------------------------------------------------------------
+
+    def _take_own(self) -> None:
+        name = f"supervisor:{self.name}"
+        held = self._registry.leases.holder(name)
+        if held is not None and not self._alive_elsewhere(held.holder):
+            # It died on this very host: nobody needs to wait for its lease to run out.
+            self._registry.leases.release_all(held.holder)
+        self._own = self._registry.leases.take(name, self._holder, _OWN_LEASE_SECONDS)
+        Life(self._settings, self.name, 0).begun(self._holder)
+
+    def _alive_elsewhere(self, holder: str) -> bool:
+        """Whether the holder of this name's lease may still be alive."""
+        record = Life(self._settings, self.name, 0).read()
+        return record is None or record.life != holder or record.process() is not None
+
+    def _renew_own(self) -> None:
+        assert self._own is not None
+        try:
+            self._own = self._registry.leases.renew(self._own, _OWN_LEASE_SECONDS)
+        except LeaseLostError:
+            # It was frozen, or the clock has jumped. If another has come up meanwhile, this one is the one too many.
+            try:
+                self._own = self._registry.leases.take(self._own.name, self._holder, _OWN_LEASE_SECONDS)
+            except LeaseHeldError as error:
+                logger.error("another supervisor of this name runs", reason=str(error))
+                self.ending.set()
+
+    def _find_workers(self) -> None:
+        """Workers of an earlier supervisor go on; what dead ones held is free."""
+        for slot in self._slots.values():
+            slot.record = Life(self._settings, self.name, slot.port).read()
+            if slot.record is None:
+                continue
+            if slot.record.process() is None:
+                self._buried(slot)
+            else:
+                logger.info("worker found", port=slot.port, pid=slot.record.pid)
+
+    # --- a slot -----------------------------------------------------------------------------------------------------
+
+    def _keep(self, slot: Slot) -> None:
+        """Bring one slot to what the registry says of it."""
+        here = self._places.in_slot(self.name, slot.port)
+        written = Life(self._settings, self.name, slot.port).read()
+        if written is not None and (slot.record is None or written.life == slot.record.life):
+            slot.record = written
+        alive = slot.record is not None and slot.record.process() is not None
+        if slot.record is not None and not alive:
+            self._died(slot, wanted=bool(here))
+        elif alive and here and self._silent(slot):
+            self._kill(slot, "it does not beat any more")
+        elif alive and not here:
+            self._end_empty(slot)
+        if here:
+            slot.empty_since = None
+        if slot.record is None and here and time.monotonic() >= slot.again_at:
+            self._start(slot)
+
+    def _start(self, slot: Slot) -> None:
+        life = uuid.uuid4().hex[:12]
+        folder = self._settings.worker_folder(self.name, slot.port)
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "pipelines.nimbus.worker", "--supervisor", self.name]
+        command += ["--port", str(slot.port), "--life", life]
+        with (folder / "worker.out").open("ab") as out:
+            # A session of its own: neither the end of the supervisor nor Ctrl-C in its terminal reaches the worker.
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=worker_environment(self._store, self._settings),
+            )
+        self._children.append(child)
+        slot.record = LifeRecord(life, child.pid, _created(child.pid))
+        slot.started_at = time.monotonic()
+        logger.info("worker started", port=slot.port, pid=child.pid)
+
+    def _died(self, slot: Slot, *, wanted: bool) -> None:
+        """Its leases are free; it is started again, sooner or later."""
+        assert slot.record is not None
+        code = next((child.poll() for child in self._children if child.pid == slot.record.pid), None)
+        lived = time.monotonic() - slot.started_at
+        pid = slot.record.pid
+        self._buried(slot)
+        if not wanted or code == 0:
+            slot.failures, slot.again_at = 0, 0.0
+            logger.info("worker ended", port=slot.port, pid=pid)
+            return
+        slot.failures = 1 if lived > _RECOVERED_SECONDS else slot.failures + 1
+        pause = 0.0 if slot.failures == 1 else min(LONGEST_BACK_OFF, 2.0 ** (slot.failures - 2))
+        slot.again_at = time.monotonic() + pause
+        logger.warning("worker died", port=slot.port, pid=pid, code=code, again_in_seconds=pause)
+        self._tell_flows(slot, {"supervisor": self.name, "port": slot.port, "code": code})
+
+    def _buried(self, slot: Slot) -> None:
+        assert slot.record is not None
+        # Its JVM may have outlived it for a moment.
+        slot.record.kill()
+        self._registry.leases.release_all(holder_of(self.name, slot.port, slot.record.life))
+        Life(self._settings, self.name, slot.port).forget()
+        slot.record = None
+
+    def _silent(self, slot: Slot) -> bool:
+        """Whether a process that is there does nothing any more (stopped, swapped out, deadlocked)."""
+        assert slot.record is not None
+        name, holder = f"slot:{self.name}:{slot.port}", holder_of(self.name, slot.port, slot.record.life)
+        lease = self._registry.leases.holder(name)
+        if lease is not None and lease.holder == holder:
+            return False
+        # Its slot's lease is prolonged with every beat; before the first one it has the time of a launch.
+        lost = self._registry.leases.last_holder(name) == holder
+        return lost or time.time() - slot.record.created > self._settings.task_launch_seconds
+
+    def _end_empty(self, slot: Slot) -> None:
+        """A worker with nothing to run ends by itself; one that does not is killed after a while."""
+        slot.empty_since = slot.empty_since or time.monotonic()
+        if time.monotonic() - slot.empty_since > self._settings.stop_seconds:
+            self._kill(slot, "its slot is empty and it has not ended")
+
+    def _kill(self, slot: Slot, why: str) -> None:
+        assert slot.record is not None
+        logger.warning("worker killed", port=slot.port, pid=slot.record.pid, reason=why)
+        slot.record.kill()
+
+    def _tell_flows(self, slot: Slot, detail: dict[str, object]) -> None:
+        here = self._places.in_slot(self.name, slot.port)
+        for flow in self._registry.flows():
+            if flow.serial in here:
+                self._registry.tell(flow, "WORKER_DIED", detail)
+
+
+def default_name() -> str:
+    """The host's name, as far as a name can hold it."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", platform.node() or "localhost")
+
+
+def worker_environment(store: Store, settings: NimbusSettings) -> dict[str, str]:
+    """The environment in which workers, and supervisors on demand, find the same registry and files."""
+    chosen = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
+    texts = {
+        PREFIX + name.upper(): ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        for name, value in chosen.items()
+    }
+    url = store.engine.url.render_as_string(hide_password=False)
+    return os.environ | texts | {"TRIDELTA_REGISTRY": url, "PYTHONUNBUFFERED": "1"}
+
+
+def start_detached(store: Store, settings: NimbusSettings) -> int:
+    """Start a supervisor that outlives this process. Returns its pid."""
+    folder = settings.supervisor_folder(default_name())
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "supervisor.out").open("ab") as out:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "pipelines.nimbus.supervisor"],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=worker_environment(store, settings),
+        )
+    # Nobody here waits for it; it is not to stay as a zombie either.
+    threading.Thread(target=child.wait, name="supervisor", daemon=True).start()
+    return child.pid
+
+
+def run(
+    *,
+    ports: Sequence[int] | None = None,
+    name: str | None = None,
+    metrics_port: int | None = None,
+    stop_workers: bool = False,
+) -> None:
+    """A supervisor in the foreground, until SIGTERM or SIGINT.
+
+    Args:
+        ports: Its slots; by default those of the settings.
+        name: Its id; by default the host's name.
+        metrics_port: Where it answers Prometheus on 127.0.0.1; 0: nowhere.
+        stop_workers: Whether its workers are drained with it. They go on otherwise.
+
+    Raises:
+        LeaseHeldError: A supervisor of this name runs already.
+        RegistryError: The registry cannot be opened.
+    """
+    settings = NimbusSettings.from_environment(ports=tuple(ports) if ports else None, metrics_port=metrics_port)
+    store = Store(registry_url())
+    supervisor = Supervisor(store, settings, name)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: supervisor.ending.set())
+    served = _serve_metrics(store, settings)
+    try:
+        supervisor.run()
+        if stop_workers:
+            supervisor.stop_workers()
+    finally:
+        if served is not None:
+            served.close()
+        store.close()
+
+
+def _serve_metrics(store: Store, settings: NimbusSettings):  # type: ignore[no-untyped-def]
+    if not settings.metrics_port:
+        return None
+    from pipelines.nimbus.metrics import serve
+    from pipelines.nimbus.nimbus import Nimbus
+
+    return serve(Nimbus.over(store, settings), settings.metrics_port)
+
+
+def _created(pid: int) -> float:
+    import psutil
+
+    try:
+        return float(psutil.Process(pid).create_time())
+    except psutil.Error:
+        return time.time()
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """`python -m pipelines.nimbus.supervisor`: as `run`, with its log in a file of its own."""
+    from pipelines.nimbus.worker_logs import configure
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--id", default=None)
+    chosen = parser.parse_args(arguments)
+    settings = NimbusSettings.from_environment()
+    folder = settings.supervisor_folder(chosen.id or default_name())
+    configure(Path(folder) / "supervisor.jsonl", settings.log_megabytes, settings.log_files)
+    try:
+        run(name=chosen.id)
+    except TrideltaError as error:
+        logger.error("supervisor cannot run", reason=str(error), kind=type(error).__name__)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
