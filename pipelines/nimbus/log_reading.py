@@ -31,26 +31,38 @@ def read(
     follow: bool = False,
     *,
     last: int | None = None,
+    concerns: Callable[[Path], bool] = lambda _: True,
     poll_seconds: float = 0.3,
 ) -> Iterator[Line]:
     """The lines of some logs, by time; what is no JSON is left out.
 
     Args:
         files: The files that are written (`worker.jsonl`); or a function that names them, asked again while following.
-        flow: Only lines of this flow, and warnings of the worker itself: they concern each flow in it.
+        flow: Only lines of this flow, and warnings that name no flow: those of the worker itself.
         level: Only this level and worse.
         follow: Go on with what is written from now on, without end; files that are turned over or new are followed too.
         last: Of what is there already, only so many lines, the last ones.
+        concerns: Whether warnings that name no flow count, by file.
         poll_seconds: How often to look for new lines.
 
     Raises:
         ValueError: There is no such level.
     """
-    return _lines(files if callable(files) else lambda: files, _parser(flow, level), follow, last, poll_seconds)
+    lowest = _lowest(level)
+    parsers = (_parser(flow, lowest, with_own=True), _parser(flow, lowest, with_own=False))
+
+    def tail(file: Path) -> _Tail:
+        return _Tail(file, lambda text: parsers[not concerns(file)](text))
+
+    return _lines(files if callable(files) else lambda: files, tail, follow, last, poll_seconds)
 
 
 def _lines(
-    named: Callable[[], Sequence[Path]], parse: _Parse, follow: bool, last: int | None, poll_seconds: float
+    named: Callable[[], Sequence[Path]],
+    made: Callable[[Path], _Tail],
+    follow: bool,
+    last: int | None,
+    poll_seconds: float,
 ) -> Iterator[Line]:
     tails: dict[Path, _Tail] = {}
     with ExitStack() as stack:
@@ -58,7 +70,7 @@ def _lines(
         def news() -> list[Iterator[Line]]:
             for file in named():
                 if file not in tails:
-                    tails[file] = _Tail(file, parse)
+                    tails[file] = made(file)
                     stack.callback(tails[file].close)
             return [tail.lines() for tail in tails.values()]
 
@@ -70,11 +82,14 @@ def _lines(
             yield from sorted((line for one in news() for line in one), key=_when)
 
 
-def _parser(flow: str | None, level: str | None) -> _Parse:
-    """Parses a line, if it is one that is asked for."""
+def _lowest(level: str | None) -> int:
     if level is not None and level.lower() not in LEVELS:
         raise ValueError(f"no such level: {level}; there are: {', '.join(LEVELS)}")
-    lowest = LEVELS.index(level.lower()) if level else 0
+    return LEVELS.index(level.lower()) if level else 0
+
+
+def _parser(flow: str | None, lowest: int, *, with_own: bool) -> _Parse:
+    """Parses a line, if it is one that is asked for."""
     name = json.dumps(flow).encode() if flow is not None else b""
 
     def parse(text: bytes) -> Line | None:
@@ -88,8 +103,8 @@ def _parser(flow: str | None, level: str | None) -> _Parse:
         if not isinstance(line, dict) or _rank(line) < lowest:
             return None
         of = line.get("flow")
-        concerns = flow is None or of == flow or (of is None and _rank(line) >= LEVELS.index("warning"))
-        return line if concerns else None
+        own = with_own and of is None and _rank(line) >= LEVELS.index("warning")
+        return line if flow is None or of == flow or own else None
 
     return parse
 

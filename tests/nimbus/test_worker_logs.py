@@ -245,6 +245,7 @@ def test_lines_of_a_flow_and_of_a_level(file: Path, tmp_path: Path) -> None:
     assert events(read([file, other])) == ["a", "b", "c", "spark up", "memory is short", "f"]
     assert events(read([file, other], flow="trips")) == ["a", "c", "memory is short", "f"]
     assert events(read([file, other], flow="trips", level="WARNING")) == ["c", "memory is short"]
+    assert events(read([file, other], flow="trips", concerns=lambda one: one == file)) == ["a", "c", "f"]
     assert events(read([file, other], last=2)) == ["memory is short", "f"]
     assert events(read([tmp_path / "nothing"])) == []
     with pytest.raises(ValueError, match="no such level: loud"):

@@ -1,0 +1,282 @@
+"""`tridelta submit`, `status`, `kill` ...: what is asked of Nimbus, and what the screen shows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from ops import deployed, deployed_view
+from ops.command_line import app
+from pipelines.nimbus.lifecycle import Status
+from pipelines.nimbus.records import Happened
+from tests.fake_nimbus import FakeNimbus
+from tests.nimbus.looks import NOW, RUNNING, SILENT, flow
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+@pytest.fixture
+def nimbus(monkeypatch: pytest.MonkeyPatch) -> FakeNimbus:
+    fake = FakeNimbus()
+
+    @contextmanager
+    def opened() -> Iterator[FakeNimbus]:
+        with fake:
+            yield fake
+
+    monkeypatch.setattr(deployed, "nimbus", opened)
+    return fake
+
+
+def run(*arguments: str, code: int = 0) -> Result:
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == code, done.output + str(done.exception)
+    assert "Traceback" not in done.output
+    return done
+
+
+def said(result: Result) -> str:
+    return re.sub(r"\s+", " ", result.stdout)
+
+
+def test_submit_deploys_starts_a_supervisor_and_waits_until_the_flow_runs(nimbus: FakeNimbus) -> None:
+    done = run("submit", "flights")
+    assert nimbus.asked == [
+        ("submit", "flights", {"inactive": False}),
+        ("ensure_supervisor",),
+        ("wait", "flights", "running", deployed.RUNS_WITHIN),
+    ]
+    assert "flights is submitted: ACTIVE, version 1, runs; batch 41, 250.5 rows a second" in said(done)
+    assert nimbus.closed == 1
+
+
+def test_submit_passes_its_options_on(nimbus: FakeNimbus) -> None:
+    options = [
+        "--trigger-seconds",
+        "2",
+        "--workers",
+        "2",
+        "--parallelism",
+        "flights=4",
+        "--parallelism",
+        "departures=2",
+    ]
+    settings = ["isolated=true", "max_attempts=5", "spark.executor.memory=2g", "rebalance.busy=0.5", "hosts=[a, b]"]
+    more = [word for one in settings for word in ("--setting", one)]
+    run("submit", "flights", *options, *more, "--inactive", "--no-supervisor", "--json")
+    assert nimbus.asked == [
+        (
+            "submit",
+            "flights",
+            {
+                "inactive": True,
+                "trigger_seconds": 2.0,
+                "workers": 2,
+                "parallelism": {"flights": 4, "departures": 2},
+                "isolated": True,
+                "max_attempts": 5,
+                "spark": {"spark.executor.memory": "2g"},
+                "rebalance": {"busy": 0.5},
+                "hosts": ["a", "b"],
+            },
+        )
+    ]
+
+
+def test_submit_takes_a_yaml_file(nimbus: FakeNimbus, tmp_path: Path) -> None:
+    file = tmp_path / "late.yaml"
+    file.write_text("flow: late\nstreams:\n  - {name: s, source: 'v bigint', operations: [{persist: kept}]}\n")
+    found = json.loads(run("submit", str(file), "--no-wait", "--json").stdout)
+    assert nimbus.asked == [("submit", "late", {"inactive": False, "file": file}), ("ensure_supervisor",)]
+    assert (found["name"], found["status"], found["supervisor"]) == ("late", "ACTIVE", "s1")
+    file.write_text("flow: late\nstreams: []\n")
+    assert "FlowFileError" in run("submit", str(file), code=1).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["submit", "flights", "--parallelism", "flights"], "write it as NAME=N"),
+        (["submit", "flights", "--parallelism", "flights=many"], "not a parallelism: 'flights=many'"),
+        (["submit", "flights", "--setting", "isolated"], "write it as K=V"),
+        (["submit", "flights", "--setting", "hosts=[a"], "not a setting: 'hosts=[a'"),
+        (["supervisor", "--ports", "6900,http"], "not a port: 'http'"),
+        (["status", "trips"], "trips is not alive"),
+        (["kill", "trips"], "no flow is deployed; submit it first"),
+        (["logs", "trips"], "trips is not alive"),
+        (["logs", "trips", "--level", "loud"], "there are: debug, info, warning, error, critical"),
+    ],
+)
+def test_what_cannot_be_is_told_in_a_sentence(nimbus: FakeNimbus, arguments: list[str], text: str) -> None:
+    done = run(*arguments, code=1)
+    assert text in re.sub(r"\s+", " ", done.stderr)
+    assert nimbus.asked in ([], [("kill", "trips", None)])
+    assert done.stdout == ""
+
+
+def test_a_flow_that_does_not_come_up_is_an_error_that_says_why(nimbus: FakeNimbus) -> None:
+    nimbus.stuck = True
+    done = run("submit", "flights", "--wait-at-most", "3", code=1)
+    text = re.sub(r"\s+", " ", done.stderr)
+    assert 'WaitError: flow "flights" is not running after 3 s: no slot is free' in text
+    assert "tridelta logs flights" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked", "shown"),
+    [
+        (["update", "flights"], ("update", "flights", {}), "flights is updated: ACTIVE, version 3, runs"),
+        (["rollback", "flights"], ("roll_back", "flights", None), "flights is rolled back: ACTIVE, version 3"),
+        (["rollback", "flights", "--to", "1"], ("roll_back", "flights", 1), "flights is rolled back"),
+        (["activate", "flights"], ("activate", "flights"), "flights is active: ACTIVE"),
+        (["deactivate", "flights"], ("deactivate", "flights"), "flights is inactive: INACTIVE, version 2; batch 41"),
+        (["kill", "flights"], ("kill", "flights", None), "flights is removed."),
+        (["kill", "flights", "--wait-seconds", "5"], ("kill", "flights", 5.0), "flights is removed."),
+        (
+            ["kill", "flights", "--no-wait"],
+            ("kill", "flights", None),
+            "flights: KILLED, version 2, REMOVE at 2027-01-15 08:00:30 UTC",
+        ),
+        (
+            ["rebalance", "flights", "--workers", "2", "--parallelism", "flights=3", "--wait-seconds", "1"],
+            ("rebalance", "flights", {"wait_seconds": 1.0, "workers": 2, "parallelism": {"flights": 3}}),
+            "flights is rebalanced:",
+        ),
+    ],
+)
+def test_verbs_ask_wait_and_show(nimbus: FakeNimbus, arguments: list[str], asked: tuple[Any, ...], shown: str) -> None:
+    nimbus.flows = {"flights": flow("flights", RUNNING)}
+    done = run(*arguments)
+    changes = [one for one in nimbus.asked if one[0] not in ("wait", "ensure_supervisor")]
+    assert changes == [asked]
+    assert ("--no-wait" in arguments) == all(one[0] != "wait" for one in nimbus.asked)
+    assert shown in said(done)
+
+
+def test_without_a_supervisor_nothing_is_waited_for(nimbus: FakeNimbus) -> None:
+    nimbus.flows, nimbus.alive = {"flights": flow("flights", RUNNING)}, False
+    done = run("deactivate", "flights")
+    assert nimbus.asked == [("deactivate", "flights")]
+    assert "No supervisor is alive" in done.stderr
+    done = run("update", "flights", "--no-supervisor", "--json")
+    assert json.loads(done.stdout)["version"] == 3
+
+
+def test_a_dry_rebalance_changes_nothing(nimbus: FakeNimbus) -> None:
+    nimbus.flows = {"flights": flow("flights", RUNNING)}
+    options = ["--workers", "1", "--parallelism", "flights=4", "--dry-run"]
+    assert "│ flights │ 2 │ 4 │" in said(run("rebalance", "flights", *options))
+    found = json.loads(run("rebalance", "flights", *options, "--json").stdout)
+    assert found == {"flow": "flights", "changes": [{"what": "flights", "now": "2", "then": "4"}]}
+    assert nimbus.asked == []
+
+
+def test_status_shows_queries_gates_errors_and_history(nimbus: FakeNimbus) -> None:
+    failed = replace(SILENT, last_error="PoisonBatchError: batch 7\nmore")
+    nimbus.flows = {"flights": flow("flights", RUNNING, failed, problem="s2 does not beat")}
+    nimbus.told = [
+        Happened(NOW - 60, "SUBMIT", None, Status.ACTIVE, 1),
+        Happened(NOW, "WORKER_DIED", Status.ACTIVE, Status.ACTIVE, 2, {"port": 6900, "code": -9}),
+    ]
+    text = said(run("status", "flights"))
+    assert "flights: ACTIVE, version 2; batch 41, 250.5 rows a second Problem: s2 does not beat" in text
+    assert "│ flights │ running │ s1:6900 │ 41 │ 1 │ 6,000 │ 250.50 │ 2.0 s of 5.0 s │ 7.5 s │ 3 files, 4 kB │" in text
+    assert "│ weather │ silent │" in text
+    assert "│ flights │ accepted │ origin_is_there │ drop │ 500 │ 3 │ no │" in text
+    assert "Last error of weather: PoisonBatchError: batch 7 more" in text
+    assert "│ 2027-01-15 08:00:00 │ WORKER_DIED │ ACTIVE -> ACTIVE │ 2 │ port=6900, code=-9 │" in text
+    found = json.loads(run("status", "flights", "--json", "-n", "1").stdout)
+    assert (found["txid"], found["last_error"]) == (41, "PoisonBatchError: batch 7\nmore")
+    assert [one["event"] for one in found["history"]] == ["WORKER_DIED"]
+    assert found["tasks"][0]["gates"][0]["checks"][0]["unexpected"] == 3
+    assert json.loads(run("status", "flights", "--json", "-n", "0").stdout)["history"] == []
+
+
+def test_status_of_all_shows_flows_and_supervisors(nimbus: FakeNimbus) -> None:
+    assert "Deployed flows: no rows" in said(run("status"))
+    nimbus.flows = {"flights": flow("flights", RUNNING, SILENT), "trips": flow("trips", problem="not enough workers")}
+    text = said(run("status"))
+    assert "│ flights │ ACTIVE │ 2 │ 1 of 2 run │ 41 │ 7.5 s │ 250.50 │" in text
+    assert "not enough workers" in text
+    assert "│ s1 │ here │ 0 of 2 used │ 0.5 s │ yes │" in text
+    assert [one["name"] for one in json.loads(run("status", "--json").stdout)["flows"]] == ["flights", "trips"]
+
+
+def test_top_once_and_as_json(nimbus: FakeNimbus) -> None:
+    nimbus.flows = {"flights": flow("flights", RUNNING, SILENT), "trips": flow("trips", problem="not enough workers")}
+    text = said(run("top", "--once"))
+    assert "2027-01-15 08:00:00 UTC 2 flows 1 supervisors, 0 of 2 slots used leader: s1" in text
+    assert "│ flights │ ACTIVE │ flights │ running │ s1:6900 │" in text
+    assert "│ │ │ weather │ silent │" in text
+    assert "trips: not enough workers" in text
+    assert json.loads(run("top", "--json").stdout)["leader"] == "s1"
+
+
+def test_top_looks_again_until_it_is_ended(nimbus: FakeNimbus, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ops import deployed_top
+
+    looks: list[float] = []
+
+    def pause(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(deployed_top.time, "sleep", pause)
+    nimbus.flows = {"flights": flow("flights", RUNNING)}
+    assert "q: end" in run("top", "--seconds", "0.5").stdout
+    assert looks == [0.5] * 3
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, ""), (0, "0.0 s"), (7.46, "7.5 s"), (12.4, "12 s"), (180, "3 min"), (9000, "2.5 h"), (400_000, "5 d")],
+)
+def test_times_as_people_say_them(seconds: float | None, text: str) -> None:
+    assert deployed_view.span(seconds) == text
+
+
+def log(home: Path, slot: str, *lines: dict[str, Any]) -> None:
+    file = home / "nimbus" / slot
+    file.parent.mkdir(parents=True, exist_ok=True)
+    stamps = ({"timestamp": f"2026-01-01T00:00:0{number}.000000Z"} for number in range(10))
+    file.write_text("".join(json.dumps(next(stamps) | one) + "\n" for one in lines))
+
+
+def test_logs_come_from_every_slot_of_this_machine(nimbus: FakeNimbus, home: Path) -> None:
+    nimbus.flows = {"flights": flow("flights", RUNNING)}
+    batch = {"level": "info", "event": "batch", "flow": "flights", "group": "flights", "supervisor": "s1", "port": 6900}
+    own = {"level": "warning", "event": "memory is short"}
+    failed = {"level": "error", "event": "query failed", "flow": "flights", "reason": "no room", "exception": "a\nb"}
+    other = {"level": "error", "event": "elsewhere", "flow": "trips"}
+    log(home, "logs/s1/6900/worker.jsonl", batch | {"txid": 3}, own, other)
+    log(home, "logs/s1/6901/worker.jsonl", batch | {"txid": 2, "port": 6901}, own | {"event": "not ours"}, failed)
+    text = run("logs", "flights").stdout
+    assert text.splitlines() == [
+        "2026-01-01 00:00:00.000 INFO     s1:6900 flights/flights batch txid=3",
+        "2026-01-01 00:00:00.000 INFO     s1:6901 flights/flights batch txid=2",
+        "2026-01-01 00:00:01.000 WARNING  memory is short",
+        '2026-01-01 00:00:02.000 ERROR    flights query failed reason="no room"',
+        "    a",
+        "    b",
+    ]
+    lines = [
+        json.loads(one) for one in run("logs", "flights", "--json", "-n", "2", "--level", "warning").stdout.splitlines()
+    ]
+    assert [one["event"] for one in lines] == ["memory is short", "query failed"]
+
+
+def test_logs_of_another_machine_are_said_to_be_there(nimbus: FakeNimbus) -> None:
+    nimbus.flows = {"flights": flow("flights", RUNNING)}
+    done = run("logs", "flights")
+    assert "s1:6900 has no log in" in done.stderr
+    assert done.stdout == ""
