@@ -100,7 +100,7 @@ def submit(
         started = None if no_supervisor else there.ensure_supervisor()
         if not (inactive or no_wait):
             seen = _waited(there, seen, "running", wait_at_most, as_json)
-        _show(there, seen, "submitted", as_json, supervisor=started)
+        _show(seen, "submitted", as_json, supervisor=started)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -119,9 +119,12 @@ def update(
     """Give a deployed flow a new version: what is in the catalog, or the file, now."""
     name, options = _asked(flow, trigger_seconds, workers, parallelism, setting)
     with nimbus() as there:
+        before = there.flow(name)
         seen = there.update(name, **options)
         started = None if no_supervisor else there.ensure_supervisor()
-        _changed(there, seen, "updated", no_wait, wait_at_most, as_json, supervisor=started)
+        if not no_wait:
+            seen = _again(there, before, seen, wait_at_most, as_json)
+        _show(seen, "updated", as_json, supervisor=started)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -135,7 +138,11 @@ def rollback(
 ) -> None:
     """Bring an earlier version of a deployed flow back, as a new version."""
     with nimbus() as there:
-        _changed(there, there.roll_back(flow, to), "rolled back", no_wait, wait_at_most, as_json)
+        before = there.flow(flow)
+        seen = there.roll_back(flow, to)
+        if not no_wait:
+            seen = _again(there, before, seen, wait_at_most, as_json)
+        _show(seen, "rolled back", as_json)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -145,7 +152,10 @@ def activate(
 ) -> None:
     """Let a deactivated flow go on."""
     with nimbus() as there:
-        _changed(there, there.activate(flow), "active", no_wait, wait_at_most, as_json)
+        seen = there.activate(flow)
+        if not no_wait and _somebody(there):
+            seen = _waited(there, seen, "running", wait_at_most, as_json)
+        _show(seen, "active", as_json)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -156,7 +166,7 @@ def deactivate(flow: Deployed, no_wait: NoWait = False, wait_at_most: Within = 6
         seen = there.deactivate(flow)
         if not no_wait and _somebody(there):
             seen = _waited(there, seen, "stopped", wait_at_most, as_json)
-        _show(there, seen, "inactive", as_json)
+        _show(seen, "inactive", as_json)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -196,8 +206,8 @@ def rebalance(
     as_json: AsJson = False,
 ) -> None:
     """Give a flow other workers or parallelism. With neither: look at its figures and decide."""
-    asked = {"workers": workers, "parallelism": counts(parallelism), "settings": settings_of(setting)}
-    asked = {name: value for name, value in asked.items() if value}
+    given = {"workers": workers, "parallelism": counts(parallelism), "settings": settings_of(setting)}
+    asked: dict[str, Any] = {name: value for name, value in given.items() if value}
     with nimbus() as there:
         if not asked:
             from ops.periodic_rebalance import judge
@@ -213,8 +223,12 @@ def rebalance(
         elif dry_run:
             _show_changes(there.flow(flow), asked, as_json)
             return
+        before = there.flow(flow)
         seen = there.rebalance(flow, wait_seconds=wait_seconds, **asked)
-        _changed(there, seen, "rebalanced", no_wait, wait_at_most + (wait_seconds or 30.0), as_json)
+        if not no_wait:
+            within = wait_at_most + (30.0 if wait_seconds is None else wait_seconds)
+            seen = _again(there, before, seen, within, as_json, new_process=False)
+        _show(seen, "rebalanced", as_json)
 
 
 def _show_changes(seen: FlowStatus, asked: dict[str, Any], as_json: bool) -> None:
@@ -353,17 +367,19 @@ def _waited(there: Nimbus, seen: FlowStatus, until: str, seconds: float, quiet: 
         return there.wait(seen.name, until=until, seconds=seconds) or seen
 
 
-def _changed(
-    there: Nimbus, seen: FlowStatus, done: str, no_wait: bool, seconds: float, as_json: bool, **more: Any
-) -> None:
-    """Waits until a changed flow runs again, if it is one that runs, and shows it."""
-    runs = "ACTIVE" in (seen.status, seen.previous)
-    if runs and not no_wait and _somebody(there):
-        seen = _waited(there, seen, "running", seconds, as_json)
-    _show(there, seen, done, as_json, **more)
+def _again(
+    there: Nimbus, before: FlowStatus, seen: FlowStatus, seconds: float, quiet: bool, *, new_process: bool = True
+) -> FlowStatus:
+    """Waits until a changed flow runs again, if it is one that runs."""
+    from pipelines.nimbus.waiting import runs_again
+
+    if "ACTIVE" not in (seen.status, seen.previous) or not _somebody(there):
+        return there.flow(seen.name)
+    with rendering.waiting(f"{seen.name} drains and starts again (Ctrl-C: it goes on without you)", quiet):
+        return runs_again(there, before, seconds=seconds, new_process=new_process)
 
 
-def _show(there: Nimbus, seen: FlowStatus, done: str, as_json: bool, **more: Any) -> None:
+def _show(seen: FlowStatus, done: str, as_json: bool, **more: Any) -> None:
     if as_json:
         emit(seen.to_json() | more)
         return

@@ -57,7 +57,12 @@ class FakeNimbus:
 
     def update(self, name: str, **options: Any) -> FlowStatus:
         self.asked.append(("update", name, options))
-        return self._put(name, version=self.flow(name).version + 1)
+        return self._newer(name)
+
+    def _newer(self, name: str) -> FlowStatus:
+        # Its worker is another process from now on.
+        tasks = () if self.stuck else (replace(RUNNING, pid=4712),)
+        return self._put(name, version=self.flow(name).version + 1, tasks=tasks)
 
     def deploy(self, name: str, **options: Any) -> tuple[FlowStatus, str]:
         if name in self.flows:
@@ -66,7 +71,7 @@ class FakeNimbus:
 
     def roll_back(self, name: str, to: int | None = None) -> FlowStatus:
         self.asked.append(("roll_back", name, to))
-        return self._put(name, version=self.flow(name).version + 1)
+        return self._newer(name)
 
     def activate(self, name: str) -> FlowStatus:
         self.asked.append(("activate", name))
@@ -82,7 +87,8 @@ class FakeNimbus:
 
     def rebalance(self, name: str, **request: Any) -> FlowStatus:
         self.asked.append(("rebalance", name, request))
-        return self._put(name, status="REBALANCING", previous="ACTIVE", due_event="DO_REBALANCE", due_at=NOW + 30)
+        # The next look finds it rebalanced.
+        return replace(self._put(name, workers=request.get("workers") or 1), status="REBALANCING", previous="ACTIVE")
 
     def wait(self, name: str, *, until: str, seconds: float) -> FlowStatus | None:
         self.asked.append(("wait", name, until, seconds))
