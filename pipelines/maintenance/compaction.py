@@ -97,6 +97,27 @@ def compact(
     return CompactionReport(name, tuple(reports), time.monotonic() - started)
 
 
+def compact_quarantine(
+    lake: Lake,
+    flow: str,
+    *,
+    retention_hours: float = 168.0,
+    quarantine_days: float | None = None,
+    lock_wait_seconds: float = 600.0,
+) -> TableReport:
+    """The same for a flow's quarantine alone, without Spark.
+
+    Raises:
+        UnknownStateError: the flow has none.
+        LockedError: a backfill or another compaction holds the flow for too long.
+    """
+    table = lake.quarantine(flow)
+    work = _Compaction(None, lake, flow, retention_hours, lock_wait_seconds)
+    work.quarantine_days = quarantine_days
+    with work.alone(checkpoints_of(lake, flow), None):
+        return work.table(table)
+
+
 def checkpoints_of(lake: Lake, flow: TridentTopology | str) -> list[Checkpoint]:
     """The checkpoints of the flow's batch groups; of a topology also those that no run has made yet."""
     name = flow if isinstance(flow, str) else flow.name
@@ -168,6 +189,7 @@ class _Compaction:
         files = retention.vacuum(writer, limit, self._record(table))
         retention.checkpoint(table)
         cleaned = retention.clean_log(table, limit)
+        left_overs = retention.remove_left_overs(table, self._closed_rows(table).before)
         after = measure(table)
         return TableReport(
             state=table.name,
@@ -182,6 +204,7 @@ class _Compaction:
             log_files_removed=cleaned,
             conflicts=done.conflicts,
             rows_let_go=done.let_go,
+            left_overs_removed=left_overs,
         )
 
     def _let_go(self, table: StateTable, done: _Done) -> int | None:

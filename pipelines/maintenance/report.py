@@ -44,6 +44,7 @@ class TableReport:
         log_files_removed: commits that the log cleanup deleted.
         conflicts: how often Delta refused the commit, and the work was done again on a fresh snapshot.
         rows_let_go: rows that were deleted: of a channel those that all its readers had taken, of the quarantine old ones.
+        left_overs_removed: half-written files of killed writers, and empty folders.
     """
 
     state: str
@@ -58,6 +59,7 @@ class TableReport:
     log_files_removed: int = 0
     conflicts: int = 0
     rows_let_go: int = 0
+    left_overs_removed: int = 0
 
 
 @dataclass(frozen=True)

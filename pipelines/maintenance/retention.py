@@ -9,8 +9,10 @@ read.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,6 +22,7 @@ from deltalake import DeltaTable
 
 from pipelines.state.keeping import REMEMBERED
 from pipelines.state.record import BATCH, COMPACTION, SLICE, BatchRecord, CommitRecord
+from pipelines.state.schema import GEN
 from pipelines.state.table import StateTable
 from pipelines.state.writer import StateWriter
 
@@ -29,6 +32,9 @@ _LEFT_OVER_HOURS = 24
 # Delta's checkpoints remember removed files for a week unless the table says otherwise.
 _REMEMBERED_HOURS = 168
 
+# Files under their working names, of delta-rs (`x#1`, `_commit_x.json.tmp`) and of Spark (`.x.tmp`).
+_CUT_OFF = re.compile(r"(#\d+|\.tmp)$")
+_GENERATION = re.compile(rf"^{GEN}=(-?\d+)$")
 _CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint\.parquet$")
 _OF_VERSION = re.compile(r"^\.?(\d{20})\.(json|crc|checkpoint\b.*|json\.crc|crc\.crc)$")
 
@@ -118,6 +124,25 @@ def clean_log(table: StateTable, limit: Bound) -> int:
             file.unlink(missing_ok=True)
             gone += file.suffix == ".json"
     return gone
+
+
+def remove_left_overs(table: StateTable, closed_before: int, now: float | None = None) -> int:
+    """Delete what killed writers have left half-written, and folders of closed generations that are empty. Returns how many.
+
+    Neither is in Delta's sight: a vacuum leaves both, and a folder a slice and generation would be thousands in a year. All
+    of them are at least a day old, so no writer is at work on them; nor is one to come in a closed generation.
+    """
+    oldest = (time.time() if now is None else now) - _LEFT_OVER_HOURS * 3600
+    removed = 0
+    for path in table.path.rglob("*"):
+        generation = _GENERATION.match(path.name)
+        if not _CUT_OFF.search(path.name) and not (generation and int(generation[1]) < closed_before):
+            continue
+        with contextlib.suppress(OSError):  # not empty, or gone by now
+            if path.lstat().st_mtime <= oldest:
+                path.rmdir() if generation else path.unlink()
+                removed += 1
+    return removed
 
 
 def _remembered(records: Sequence[CommitRecord]) -> list[int]:

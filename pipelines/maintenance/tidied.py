@@ -1,0 +1,163 @@
+"""What housekeeping tells afterwards, and for how long it keeps things: typed, JSON-able."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from pipelines.errors import TrideltaError
+
+PREFIX = "TRIDELTA_KEEP_"
+
+
+class RetentionSettingError(TrideltaError):
+    """A retention is not a number of days (or of what it counts) from 0 on."""
+
+    def __init__(self, name: str, value: object) -> None:
+        self.name, self.value = name, value
+        super().__init__(
+            f"{name}: {value!r} is no retention", hint="write a number from 0 on; leave it empty, or None, to keep all"
+        )
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How long everything that grows is kept; None: for good. Each can come from the environment: TRIDELTA_KEEP_<NAME>.
+
+    Attributes:
+        state_hours: How far back states stay readable, by txid, version or time.
+        channel_hours: Rows of a channel that all its readers have taken; None: as states.
+        quarantine_days: Refused rows.
+        copies_days: The newest copy of a checkpoint that a repartition made. Older ones go at once.
+        replaced_days: Checkpoints that a change of a flow has put aside.
+        state_versions: Versions of the windows' state that a query which does not run keeps. Spark keeps 100 itself, but
+            only in runs of more than a minute.
+        flow_days: Removed flows with their history, and supervisors that are silent.
+        flow_events: Lines of history a flow.
+        log_days: Logs of workers and supervisors.
+        log_megabytes: All these logs together.
+        run_days: Dagster's runs with their logs. Not by default: what assets have told goes with them.
+        wait_seconds: How long to wait for a backfill or a compaction of a flow before its tables are left for next time.
+    """
+
+    state_hours: float = 168.0
+    channel_hours: float | None = None
+    quarantine_days: float | None = 90.0
+    copies_days: float | None = 7.0
+    replaced_days: float | None = 30.0
+    state_versions: float | None = 100
+    flow_days: float | None = 30.0
+    flow_events: float | None = 1000
+    log_days: float | None = 30.0
+    log_megabytes: float | None = 1000.0
+    run_days: float | None = None
+    wait_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            needed = one.name in ("state_hours", "wait_seconds")
+            if (value is None and needed) or (value is not None and not value >= 0):
+                raise RetentionSettingError(one.name, value)
+
+    @classmethod
+    def from_environment(cls, **chosen: float | None) -> Retention:
+        """What the environment says, and `chosen` on top of it. An empty variable keeps for good.
+
+        Raises:
+            RetentionSettingError: A value is no number from 0 on.
+        """
+        values: dict[str, float | None] = {}
+        for one in fields(cls):
+            text = os.environ.get(PREFIX + one.name.upper())
+            if text is not None:
+                values[one.name] = _number(PREFIX + one.name.upper(), text)
+        return cls(**values | chosen)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Tidied:
+    """What was done about one thing that grows.
+
+    Attributes:
+        what: Its name, for people: `quarantine of flights`, `worker logs`.
+        unit: What is counted: rows, files, folders, records, versions.
+        before: How many there were.
+        removed: How many went, or with `dry_run` would go.
+        bytes: What that gave back on the disk; of rows 0: their files go with a later vacuum.
+        seconds: Of the work.
+        note: Why less was done than asked for, in a sentence.
+    """
+
+    what: str
+    unit: str
+    before: int
+    removed: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    note: str = ""
+
+    @property
+    def after(self) -> int:
+        return self.before - self.removed
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "after": self.after}
+
+
+@dataclass(frozen=True)
+class HousekeepingReport:
+    """One round over everything that grows.
+
+    Attributes:
+        things: A line each.
+        compactions: Of the flows that were compacted in the same round.
+        dry_run: Nothing was changed: what would go was counted.
+    """
+
+    things: tuple[Tidied, ...]
+    seconds: float
+    dry_run: bool = False
+    compactions: tuple[Any, ...] = field(default=())
+
+    @property
+    def removed(self) -> int:
+        return sum(one.removed for one in self.things)
+
+    @property
+    def bytes(self) -> int:
+        return sum(one.bytes for one in self.things)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was left for next time, and why."""
+        return tuple(f"{one.what}: {one.note}" for one in self.things if one.note)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "dry_run": self.dry_run,
+            "seconds": self.seconds,
+            "removed": self.removed,
+            "bytes": self.bytes,
+            "things": [one.to_json() for one in self.things],
+            "compactions": [one.to_json() for one in self.compactions],
+        }
+
+
+def timed(work: Callable[[], Tidied]) -> Tidied:
+    """The same with its seconds."""
+    started = time.monotonic()
+    found = work()
+    return Tidied(**{**asdict(found), "seconds": round(time.monotonic() - started, 3)})
+
+
+def _number(name: str, text: str) -> float | None:
+    if not text.strip():
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise RetentionSettingError(name, text) from None
