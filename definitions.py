@@ -5,30 +5,34 @@ import dagster as dg
 from assets import FlowView, assets_of, flow_assets
 from ops.catch_up import catch_up_job
 from ops.compaction import checkpoint_compaction_job
-from ops.schedules import catch_up_schedule, compaction_schedule, slices_schedule
+from ops.nimbus_jobs import nimbus_jobs
+from ops.schedules import catch_up_schedule, compaction_schedule, rebalance_schedule, slices_schedule
 from ops.slices import slices_job
 from pipelines.catalog import FlowSettings, flows
-from resources import LakeResource, QualityResource, SparkResource
+from resources import LakeResource, NimbusResource, QualityResource, SparkResource
 
 settings = FlowSettings.from_environment()
 views = [FlowView.of(spec, settings) for spec in flows()]
 flow_sets = [flow_assets(view) for view in views]
 catch_up = catch_up_job(views)
 compaction = checkpoint_compaction_job(views)
+deployed = {job.name: job for job in nimbus_jobs(views)}
 slices = [(one.view, slices_job(one)) for one in flow_sets if one.view.partitions is not None]
 
 defs = dg.Definitions(
     assets=assets_of(flow_sets),
     asset_checks=[check for one in flow_sets for check in one.suites],
-    jobs=[catch_up, compaction, *(job for _, job in slices)],
+    jobs=[catch_up, compaction, *deployed.values(), *(job for _, job in slices)],
     schedules=[
         catch_up_schedule(views, catch_up),
         compaction_schedule(compaction),
+        rebalance_schedule(deployed["rebalance_job"]),
         *(slices_schedule(view, job) for view, job in slices),
     ],
     resources={
         "spark": SparkResource(),
         "lake": LakeResource(root=str(settings.lake)),
+        "nimbus": NimbusResource(root=str(settings.lake)),
         "quality": QualityResource(),
     },
     # One process a run: steps share the Spark session. A process a step would start a JVM each.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
+from assets.deployment import deployment_asset
 from assets.queries import query_asset
 from assets.sources import outer, source_asset
 from assets.states import state_assets
@@ -24,6 +25,7 @@ class FlowAssets:
     states: dg.AssetsDefinition
     queries: tuple[dg.AssetsDefinition, ...]
     suites: tuple[dg.AssetChecksDefinition, ...]
+    deployment: dg.AssetsDefinition
 
     @property
     def selection(self) -> dg.AssetSelection:
@@ -32,13 +34,14 @@ class FlowAssets:
 
 
 def flow_assets(view: FlowView) -> FlowAssets:
-    """The assets of a flow: what arrives, its states, the answers that it keeps; and their checks."""
+    """The assets of a flow: what arrives, its states, the answers that it keeps, its deployment; and their checks."""
     return FlowAssets(
         view,
         sources=tuple(source_asset(view, spout) for spout in view.spouts),
         states=state_assets(view),
         queries=tuple(query_asset(view, one) for one in view.spec.queries),
         suites=tuple(suite_checks(view, state) for state in view.suites),
+        deployment=deployment_asset(view),
     )
 
 
@@ -62,5 +65,5 @@ def assets_of(flows: Sequence[FlowAssets]) -> list[dg.AssetsDefinition | dg.Sour
                     f'the streams "{spout.stream}" of the flows {first[0]} and {seen[0]} read different sources',
                     hint="give one of them another name: each source is one asset",
                 )
-        found += [flow.states, *flow.queries]
+        found += [flow.states, *flow.queries, flow.deployment]
     return found

@@ -217,7 +217,7 @@ def rebalance(
                 emit(decided.to_json())
             else:
                 rendering.say(decided.sentence)
-            asked = decided.request
+            asked = dict(decided.request)
             if dry_run or not asked:
                 return
         elif dry_run:

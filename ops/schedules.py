@@ -8,12 +8,16 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from assets.sources import look_at
 from assets.view import FlowView, source_key
+from pipelines.errors import TrideltaError
+from resources import NimbusResource
 
 # A run that starts its own Spark costs half a minute: not more often than that pays, and less often is felt.
 CATCH_UP_EVERY = "*/10 * * * *"
 SLICES_AT = "0 1 * * *"
 # After the slices of yesterday, before people come.
 COMPACTION_AT = "0 3 * * *"
+# Longer than a rebalance takes, with the batches by which the next look judges it.
+REBALANCE_EVERY = "*/15 * * * *"
 
 
 def news(instance: dg.DagsterInstance, view: FlowView) -> str | None:
@@ -79,3 +83,26 @@ def compaction_schedule(job: dg.JobDefinition) -> dg.ScheduleDefinition:
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Every night: fold, optimize, vacuum.",
     )
+
+
+def rebalance_schedule(job: dg.JobDefinition) -> dg.ScheduleDefinition:
+    """Looks at the figures of the deployed flows, if there are any."""
+
+    @dg.schedule(
+        name="rebalance_schedule",
+        job=job,
+        cron_schedule=REBALANCE_EVERY,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Every fifteen minutes, if a flow is deployed.",
+    )
+    def schedule(context: dg.ScheduleEvaluationContext, nimbus: NimbusResource) -> dg.RunRequest | dg.SkipReason:
+        try:
+            found = nimbus.deployed()
+        except TrideltaError as error:
+            return dg.SkipReason(str(error))
+        active = sorted(name for name, flow in found.items() if flow.status == "ACTIVE")
+        if not active:
+            return dg.SkipReason("no flow is deployed and active")
+        return dg.RunRequest(run_config={}, tags={"flows": ", ".join(active)[:63]})
+
+    return schedule

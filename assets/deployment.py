@@ -1,0 +1,121 @@
+"""A deployed flow as an asset: materializing it submits or updates the flow, and waits until it runs."""
+
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from assets.failures import told_plainly
+from assets.view import FlowView, source_key
+from resources import markdown
+from resources.nimbus import NimbusResource
+
+if TYPE_CHECKING:
+    from pipelines.nimbus.nimbus import Nimbus
+    from pipelines.nimbus.status import FlowStatus
+
+RUNS_WITHIN = 180.0
+
+
+class DeploymentConfig(dg.Config):
+    """How to deploy. What is not said stays as it is in a flow that is deployed already."""
+
+    trigger_seconds: float | None = None
+    """How often a batch begins, in seconds; 5 for a new flow."""
+    workers: int | None = None
+    """The most worker processes that the flow may have."""
+    parallelism: dict[str, int] = {}
+    """Tasks by stream or state, e.g. `{flights: 4}`."""
+    settings: dict[str, Any] = {}
+    """More settings of the flow, e.g. `{isolated: true, max_attempts: 5}`."""
+    inactive: bool = False
+    """Deploy a new flow, but start no batch."""
+    wait_seconds: float = RUNS_WITHIN
+    """How long to wait until it runs; 0: not at all."""
+
+
+def deployment_key(flow: str) -> dg.AssetKey:
+    """The asset of a flow's deployment."""
+    return dg.AssetKey(["deployments", flow])
+
+
+def deployment_asset(view: FlowView) -> dg.AssetsDefinition:
+    """The deployment of a flow. It reads the flow's sources; the states keep their own lineage, for runs write them too."""
+
+    @dg.asset(
+        key=deployment_key(view.name),
+        deps=[source_key(spout.stream) for spout in view.spouts],
+        description=f"The flow {view.name}, deployed: it runs around the clock and writes {', '.join(view.states)}.",
+        group_name=view.name,
+        owners=list(view.spec.owners),
+        tags=dict(view.spec.tags),
+        kinds={"spark", "nimbus"},
+        metadata={"plan": _plan(view)},
+    )
+    def deployment(
+        context: dg.AssetExecutionContext, config: DeploymentConfig, nimbus: NimbusResource
+    ) -> dg.MaterializeResult:
+        with told_plainly(), nimbus.nimbus() as opened:
+            seen, done = _deploy(context, opened, view.name, config)
+        return dg.MaterializeResult(
+            metadata={"done": done, **deployment_metadata(seen), "plan": _plan(view)},
+            data_version=dg.DataVersion(f"{seen.id}/{seen.version}"),
+        )
+
+    return deployment
+
+
+def _deploy(
+    context: dg.AssetExecutionContext, nimbus: "Nimbus", flow: str, config: DeploymentConfig
+) -> tuple["FlowStatus", str]:
+    from pipelines.nimbus.waiting import runs_again
+
+    before = {one.name: one for one in nimbus.cluster().flows}.get(flow)
+    given: dict[str, Any] = {
+        "trigger_seconds": config.trigger_seconds,
+        "workers": config.workers,
+        "parallelism": config.parallelism or None,
+        **config.settings,
+    }
+    asked = {name: value for name, value in given.items() if value is not None}
+    seen, done = nimbus.deploy(flow, inactive=config.inactive, **asked)
+    context.log.info(f"{flow} is {done}: version {seen.version}, {seen.status}")
+    context.log.info(f"supervisor {nimbus.ensure_supervisor()} is alive")
+    if seen.status != "ACTIVE" or not config.wait_seconds:
+        return seen, done
+    context.log.info(f"waiting until all {len(seen.tasks)} queries run, at most {config.wait_seconds:g} s")
+    changed = done == "updated"
+    return runs_again(nimbus, before or seen, seconds=config.wait_seconds, new_process=changed), done
+
+
+def deployment_metadata(seen: "FlowStatus") -> dict[str, Any]:
+    """Where a deployed flow stands, as Dagster shows it."""
+    queries = [
+        {
+            "query": task.group,
+            "state": task.state,
+            "where": f"{task.supervisor}:{task.port}" if task.supervisor else "",
+            "batch": task.txid,
+            "rows a second": task.rows_per_second,
+            "lag in s": task.lag_seconds,
+            "last error": task.last_error,
+        }
+        for task in seen.tasks
+    ]
+    places = sorted({f"{task.supervisor}:{task.port}" for task in seen.tasks if task.supervisor})
+    shown: dict[str, Any] = {
+        "status": seen.status,
+        "version": seen.version,
+        "workers": seen.workers,
+        "places": ", ".join(places) or "none",
+        "parallelism": dict(seen.parallelism),
+        "settings": dict(seen.settings),
+        "queries": dg.MetadataValue.md(markdown.table(list(queries[0]), queries) if queries else "none"),
+        "rows_per_second": float(seen.rows_per_second),
+        "submitted_at": dg.MetadataValue.timestamp(seen.submitted_at),
+    }
+    known = {"txid": seen.txid, "lag_seconds": seen.lag_seconds, "problem": seen.problem, "last_error": seen.last_error}
+    return shown | {name: value for name, value in known.items() if value is not None}
+
+
+def _plan(view: FlowView) -> dg.MetadataValue:
+    return dg.MetadataValue.md(markdown.code(view.plan.to_mermaid(), "mermaid"))

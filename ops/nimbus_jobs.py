@@ -1,0 +1,192 @@
+"""The jobs of deployed flows: activate, deactivate, kill, rebalance, update, roll back. What is refused says why."""
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from pydantic import Field, create_model
+
+from assets.deployment import RUNS_WITHIN, deployment_key, deployment_metadata
+from assets.failures import told_plainly
+from assets.view import FlowView
+from resources import markdown
+from resources.nimbus import NimbusResource
+
+if TYPE_CHECKING:
+    from pipelines.nimbus.nimbus import Nimbus
+    from pipelines.nimbus.status import FlowStatus
+
+# The longest that these do is to wait for a flow that drains and starts again.
+MAX_RUNTIME_SECONDS = 1800
+DRAINS_WITHIN = 120.0
+
+Act = Callable[[dg.OpExecutionContext, "Nimbus", Any], dict[str, Any] | None]
+
+_WAIT_AT_MOST = (float, Field(RUNS_WITHIN, ge=0, description="Seconds to wait until it is so; 0: not at all."))
+_DRAIN = (
+    float | None,
+    Field(None, ge=0, description="Seconds that running batches have before they are stopped; 30 if not said."),
+)
+
+
+def nimbus_jobs(views: Sequence[FlowView]) -> list[dg.JobDefinition]:
+    """The jobs, each with a form that offers the flows of the catalog."""
+    names = Enum("DeployedFlow", {view.name: view.name for view in views})  # type: ignore[misc]
+    flow = (names, Field(..., description="The flow."))
+    some_flow = (names | None, Field(None, description="The flow; none: all that are deployed."))
+    return [
+        _job("activate", "Let a deactivated flow go on.", _activate, flow=flow, wait_at_most=_WAIT_AT_MOST),
+        _job(
+            "deactivate",
+            "Drain a flow: running batches end, no further one begins. It stays deployed.",
+            _deactivate,
+            flow=flow,
+            wait_at_most=_WAIT_AT_MOST,
+        ),
+        _job(
+            "kill",
+            "Drain a flow and remove it. Its states and checkpoints stay: deployed again, it goes on where it stopped.",
+            _kill,
+            flow=flow,
+            wait_seconds=_DRAIN,
+            wait_at_most=_WAIT_AT_MOST,
+        ),
+        _job(
+            "update",
+            "Give a deployed flow a new version: what is in the catalog now.",
+            _update,
+            flow=flow,
+            trigger_seconds=(float | None, Field(None, ge=0.05, description="How often a batch begins, in seconds.")),
+            settings=(dict[str, Any], Field({}, description="Settings on top of those that it has.")),
+            wait_at_most=_WAIT_AT_MOST,
+        ),
+        _job(
+            "rollback",
+            "Bring an earlier version of a deployed flow back, as a new version.",
+            _roll_back,
+            flow=flow,
+            to=(int | None, Field(None, ge=1, description="The version; none: the one before the current.")),
+            wait_at_most=_WAIT_AT_MOST,
+        ),
+        _job(
+            "rebalance",
+            "Give flows the workers and the parallelism that they need. Without both: look at their figures and decide.",
+            _rebalance,
+            flow=some_flow,
+            workers=(int | None, Field(None, ge=1, description="The most worker processes that the flow may have.")),
+            parallelism=(dict[str, int], Field({}, description="Tasks by stream or state, e.g. {flights: 4}.")),
+            wait_seconds=_DRAIN,
+            dry_run=(bool, Field(False, description="Say what would change, and change nothing.")),
+            wait_at_most=_WAIT_AT_MOST,
+        ),
+    ]
+
+
+def _job(verb: str, what: str, act: Act, **fields: Any) -> dg.JobDefinition:
+    config: Any = create_model(f"{verb.title()}Config", __base__=dg.Config, **fields)
+    config.__doc__ = what
+
+    @dg.op(name=f"{verb}_flow", description=what, out=dg.Out(dg.Nothing))
+    def op(context: dg.OpExecutionContext, config: config, nimbus: NimbusResource) -> None:
+        with told_plainly(), nimbus.nimbus() as opened:
+            metadata = act(context, opened, config)
+        context.add_output_metadata(metadata or {})
+
+    @dg.job(name=f"{verb}_job", description=what, tags={"dagster/max_runtime": str(MAX_RUNTIME_SECONDS)})
+    def job() -> None:
+        op()
+
+    return job
+
+
+# --- what they do ---------------------------------------------------------------------------------------------------
+
+
+def _activate(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> dict[str, Any]:
+    seen = nimbus.activate(config.flow.value)
+    context.log.info(f"supervisor {nimbus.ensure_supervisor()} is alive")
+    if config.wait_at_most:
+        seen = nimbus.wait(seen.name, until="running", seconds=config.wait_at_most) or seen
+    return _observed(context, seen)
+
+
+def _deactivate(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> dict[str, Any]:
+    seen = nimbus.deactivate(config.flow.value)
+    if config.wait_at_most:
+        seen = nimbus.wait(seen.name, until="stopped", seconds=config.wait_at_most) or seen
+    return _observed(context, seen)
+
+
+def _kill(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> dict[str, Any]:
+    seen = nimbus.kill(config.flow.value, wait_seconds=config.wait_seconds)
+    found = _observed(context, seen)
+    if config.wait_at_most:
+        # Somebody has to remove it when its time is over.
+        nimbus.ensure_supervisor()
+        nimbus.wait(seen.name, until="gone", seconds=config.wait_at_most + (config.wait_seconds or 30.0))
+        found["status"] = "removed"
+    return found
+
+
+def _update(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> dict[str, Any]:
+    before = nimbus.flow(config.flow.value)
+    given = {} if config.trigger_seconds is None else {"trigger_seconds": config.trigger_seconds}
+    seen = nimbus.update(before.name, **given, **config.settings)
+    return _observed(context, _again(nimbus, before, seen, config.wait_at_most))
+
+
+def _roll_back(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> dict[str, Any]:
+    before = nimbus.flow(config.flow.value)
+    seen = nimbus.roll_back(before.name, config.to)
+    return _observed(context, _again(nimbus, before, seen, config.wait_at_most))
+
+
+def _rebalance(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> dict[str, Any]:
+    request = {"workers": config.workers, "parallelism": config.parallelism or None}
+    if any(request.values()):
+        if config.flow is None:
+            raise dg.Failure("workers and parallelism are those of one flow: name it")
+        return _by_request(context, nimbus, config, request)
+    from ops.periodic_rebalance import judge
+
+    judged = judge(nimbus, None if config.flow is None else [config.flow.value])
+    for one in judged:
+        context.log.info(one.sentence)
+        if one.request and not config.dry_run:
+            before = nimbus.flow(one.flow)
+            seen = nimbus.rebalance(one.flow, wait_seconds=config.wait_seconds, **one.request)
+            _observed(context, _again(nimbus, before, seen, config.wait_at_most, new_process=False))
+    rows = [row for one in judged for row in one.rows()]
+    table = markdown.table(list(rows[0]), rows) if rows else "no flow is deployed"
+    return {"decisions": dg.MetadataValue.md(table), "applied": sum(bool(one.request) for one in judged)}
+
+
+def _by_request(
+    context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any, request: dict[str, Any]
+) -> dict[str, Any]:
+    before = nimbus.flow(config.flow.value)
+    if config.dry_run:
+        context.log.info(f"{before.name} has {before.workers} workers and {dict(before.parallelism)}")
+        return {"asked": request, **deployment_metadata(before)}
+    seen = nimbus.rebalance(before.name, wait_seconds=config.wait_seconds, **request)
+    return _observed(context, _again(nimbus, before, seen, config.wait_at_most, new_process=False))
+
+
+def _again(
+    nimbus: "Nimbus", before: "FlowStatus", seen: "FlowStatus", seconds: float, *, new_process: bool = True
+) -> "FlowStatus":
+    """Waits until a changed flow runs again, if it is one that runs."""
+    from pipelines.nimbus.waiting import runs_again
+
+    if not seconds or "ACTIVE" not in (seen.status, seen.previous):
+        return seen
+    nimbus.ensure_supervisor()
+    return runs_again(nimbus, before, seconds=seconds, new_process=new_process)
+
+
+def _observed(context: dg.OpExecutionContext, seen: "FlowStatus") -> dict[str, Any]:
+    """The flow as the job leaves it: at its asset, and at the step."""
+    metadata = deployment_metadata(seen)
+    context.log_event(dg.AssetObservation(deployment_key(seen.name), metadata=metadata))
+    return metadata

@@ -1,0 +1,48 @@
+"""Nimbus as a Dagster resource: deployed flows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+if TYPE_CHECKING:
+    from pipelines.nimbus.nimbus import Nimbus
+    from pipelines.nimbus.status import FlowStatus
+
+
+class NimbusResource(dg.ConfigurableResource):
+    """The deployed flows of one registry. Nothing is opened before it is used."""
+
+    store_url: str = ""
+    """The registry's database; empty: TRIDELTA_REGISTRY, else a SQLite file. Give a URL with a password as `dg.EnvVar`."""
+    root: str = ""
+    """The lake; empty: that of TRIDELTA_HOME."""
+
+    def nimbus(self) -> Nimbus:
+        """Nimbus, open; to be closed, best by `with`.
+
+        Raises:
+            RegistryError: The registry cannot be opened.
+        """
+        from pipelines import Lake
+        from pipelines.catalog import FlowSettings
+        from pipelines.nimbus.nimbus import Nimbus
+        from pipelines.nimbus.settings import registry_url
+
+        root = self.root or str(FlowSettings.from_environment().lake)
+        return Nimbus(self.store_url or registry_url(), Lake(root))
+
+    def deployed(self) -> dict[str, FlowStatus]:
+        """The deployed flows by name. Where no registry was ever made none is, and none is made.
+
+        Raises:
+            RegistryError: The registry does not answer.
+        """
+        from pipelines.nimbus.settings import registry_url
+        from pipelines.nimbus.unmade import unmade
+
+        if unmade(self.store_url or registry_url()):
+            return {}
+        with self.nimbus() as nimbus:
+            return {one.name: one for one in nimbus.cluster().flows}

@@ -1,0 +1,145 @@
+"""The jobs of deployed flows: their forms, what they ask of Nimbus, and how they refuse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from assets import FlowView
+from assets.deployment import deployment_key
+from ops.nimbus_jobs import nimbus_jobs
+from ops.schedules import REBALANCE_EVERY, rebalance_schedule
+from pipelines.catalog import FlowSettings
+from pipelines.catalog import flow as flow_of
+from pipelines.nimbus.errors import NoTransitionError, RegistryError
+from pipelines.nimbus.status import FlowStatus
+from resources import NimbusResource
+from tests.fake_nimbus import FakeNimbus
+from tests.nimbus.looks import RUNNING, flow
+
+JOBS = {
+    job.name: job
+    for job in nimbus_jobs(
+        [FlowView.of(flow_of(name), FlowSettings(Path("/nowhere"))) for name in ("flights", "late_departures")]
+    )
+}
+
+
+@pytest.fixture
+def nimbus(monkeypatch: pytest.MonkeyPatch) -> FakeNimbus:
+    fake = FakeNimbus(flow("flights", RUNNING))
+    monkeypatch.setattr(NimbusResource, "nimbus", lambda _: fake)
+    return fake
+
+
+def run(verb: str, config: dict[str, Any]) -> dg.ExecuteInProcessResult:
+    return JOBS[f"{verb}_job"].execute_in_process(
+        run_config={"ops": {f"{verb}_flow": {"config": config}}},
+        resources={"nimbus": NimbusResource()},
+        raise_on_error=False,
+    )
+
+
+def metadata(done: dg.ExecuteInProcessResult) -> dict[str, Any]:
+    (event,) = [one for one in done.all_events if one.is_asset_observation]
+    assert event.asset_observation_data.asset_observation.asset_key == deployment_key("flights")
+    return {name: value.value for name, value in event.asset_observation_data.asset_observation.metadata.items()}
+
+
+def refusal(done: dg.ExecuteInProcessResult, verb: str) -> str:
+    assert not done.success
+    failed = done.failure_data_for_node(f"{verb}_flow")
+    assert failed is not None
+    return str(failed.user_failure_data.description if failed.user_failure_data else failed.error)
+
+
+@pytest.mark.parametrize(
+    ("verb", "config", "asked", "status"),
+    [
+        ("activate", {}, ("activate", "flights"), "ACTIVE"),
+        ("deactivate", {}, ("deactivate", "flights"), "INACTIVE"),
+        ("deactivate", {"wait_at_most": 0}, ("deactivate", "flights"), "INACTIVE"),
+        ("kill", {"wait_seconds": 5.0}, ("kill", "flights", 5.0), "KILLED"),
+        ("update", {"trigger_seconds": 2.0}, ("update", "flights", {"trigger_seconds": 2.0}), "ACTIVE"),
+        ("update", {"settings": {"max_attempts": 5}}, ("update", "flights", {"max_attempts": 5}), "ACTIVE"),
+        ("rollback", {}, ("roll_back", "flights", None), "ACTIVE"),
+        ("rollback", {"to": 1}, ("roll_back", "flights", 1), "ACTIVE"),
+        (
+            "rebalance",
+            {"parallelism": {"flights": 3}, "wait_seconds": 1.0},
+            ("rebalance", "flights", {"workers": None, "parallelism": {"flights": 3}, "wait_seconds": 1.0}),
+            "ACTIVE",
+        ),
+    ],
+)
+def test_a_job_asks_waits_and_observes_the_deployment(
+    nimbus: FakeNimbus, verb: str, config: dict[str, Any], asked: tuple[Any, ...], status: str
+) -> None:
+    done = run(verb, {"flow": "flights", **config})
+    assert done.success
+    assert [one for one in nimbus.asked if one[0] not in ("wait", "ensure_supervisor")] == [asked]
+    assert metadata(done)["status"] == status
+    waits = [one for one in nimbus.asked if one[0] == "wait"]
+    assert bool(waits) == (verb in ("activate", "deactivate", "kill") and config.get("wait_at_most") != 0)
+    assert nimbus.closed == 1
+
+
+def test_a_dry_rebalance_changes_nothing(nimbus: FakeNimbus) -> None:
+    assert run("rebalance", {"flow": "flights", "workers": 2, "dry_run": True}).success
+    assert nimbus.asked == []
+
+
+def test_what_nimbus_refuses_is_the_failure_in_its_own_words(
+    nimbus: FakeNimbus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(name: str, **_: Any) -> FlowStatus:
+        raise NoTransitionError("REBALANCE", "KILLED", name)
+
+    monkeypatch.setattr(nimbus, "rebalance", refused)
+    text = refusal(run("rebalance", {"flow": "flights", "workers": 2}), "rebalance")
+    assert text.startswith("No transition for event: REBALANCE, status: KILLED storm-id: flights")
+    assert "submit it again afterwards" in text
+    assert "late_departures is not alive" in refusal(run("activate", {"flow": "late_departures"}), "activate")
+    assert "name it" in refusal(run("rebalance", {"workers": 2}), "rebalance")
+
+
+def test_the_form_offers_the_flows_of_the_catalog_and_checks_numbers(nimbus: FakeNimbus) -> None:
+    for job in JOBS.values():
+        (snapshot,) = [
+            one for one in job.get_job_snapshot().config_schema_snapshot.all_config_snaps_by_key.values()
+            if one.enum_values and {value.value for value in one.enum_values} == {"flights", "late_departures"}
+        ]  # fmt: skip
+        assert snapshot is not None
+    with pytest.raises(dg.DagsterInvalidConfigError, match="fligths"):
+        run("kill", {"flow": "fligths"})
+    with pytest.raises(dg.DagsterInvalidConfigError, match='not valid for expected type "Int"'):
+        run("rollback", {"flow": "flights", "to": "one"})
+    assert "greater than or equal to 1" in refusal(run("rollback", {"flow": "flights", "to": 0}), "rollback")
+    assert nimbus.asked == []
+
+
+def tick(monkeypatch: pytest.MonkeyPatch, *found: FlowStatus, error: Exception | None = None) -> Any:
+    def deployed(_: NimbusResource) -> dict[str, FlowStatus]:
+        if error is not None:
+            raise error
+        return {one.name: one for one in found}
+
+    monkeypatch.setattr(NimbusResource, "deployed", deployed)
+    schedule = rebalance_schedule(JOBS["rebalance_job"])
+    assert (schedule.cron_schedule, schedule.default_status) == (REBALANCE_EVERY, dg.DefaultScheduleStatus.RUNNING)
+    with dg.build_schedule_context(resources={"nimbus": NimbusResource()}) as context:
+        return schedule(context)
+
+
+def test_the_schedule_skips_while_nothing_is_deployed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(tick(monkeypatch), dg.SkipReason)
+    assert isinstance(tick(monkeypatch, flow("trips", status="INACTIVE")), dg.SkipReason)
+    skipped = tick(monkeypatch, error=RegistryError("sqlite:///gone", "does not answer"))
+    assert "does not answer" in skipped.skip_message
+    asked = tick(monkeypatch, flow("trips"), replace(flow("flights"), status="KILLED"))
+    assert isinstance(asked, dg.RunRequest)
+    assert asked.tags["flows"] == "trips"
