@@ -85,6 +85,23 @@ class Checkpoint:
         file = self.folder / "epoch.json"
         return json.loads(file.read_text(encoding="utf-8"))["number"] if file.exists() else None
 
+    @property
+    def partitions(self) -> int | None:
+        """The number of shuffle partitions that this query runs with; None: nobody has said one."""
+        file = self.folder / "partitions.json"
+        return int(json.loads(file.read_text(encoding="utf-8"))["partitions"]) if file.exists() else None
+
+    def set_partitions(self, number: int) -> None:
+        """Say with how many shuffle partitions the next runs are. The partitions of windows stay (`repartition`)."""
+        if number != self.partitions:
+            write_json(self.folder / "partitions.json", {"partitions": number})
+
+    @property
+    def has_state(self) -> bool:
+        """Whether Spark keeps state for the query: windows run in it."""
+        state = self.spark / "state"
+        return state.is_dir() and any(one.name.isdigit() for one in state.iterdir())
+
     def attempts(self) -> StoredAttempts:
         return StoredAttempts(self.folder / "attempts.json")
 

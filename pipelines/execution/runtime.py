@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import BoundedBesideStreamError, DefinitionError, ReadPointError
 from pipelines.execution.bounded import BoundedRunner, check_sliced
 from pipelines.execution.checkpoint import Checkpoint
+from pipelines.execution.checkpoint_copy import recover
 from pipelines.execution.group import BatchGroup, group_name, spout_groups
 from pipelines.execution.hooks import Hook
 from pipelines.execution.listeners import Listener
+from pipelines.execution.own_session import Partitions, asked_for, own_session
 from pipelines.execution.queries import Answer, QueryRunner
 from pipelines.execution.report import BackfillReport, BatchReport, RunReport, SliceReport
+from pipelines.execution.spool import bounded_folder
 from pipelines.execution.streaming import REFUSE, StreamRunner
 from pipelines.flowmix.compile import as_topology
 from pipelines.graph import nodes
@@ -66,6 +67,7 @@ class Runtime:
         *,
         on_fresh_checkpoint: str = REFUSE,
         max_batches: int | None = None,
+        partitions: Partitions = None,
         progress: Callable[[BatchReport], None] | None = None,
     ) -> RunReport:
         """Run all that the sources hold now, in batches, then stop. What an earlier run has done is not done again.
@@ -74,6 +76,8 @@ class Runtime:
             topology: the flow.
             on_fresh_checkpoint: what to do if the checkpoint is fresh and the tables are not: `refuse`, `continue`, `reset`.
             max_batches: stop after so many batches a batch group.
+            partitions: shuffle partitions a batch group, by its name, or of all. They count from this run on. Windows keep
+                those that they have (`pipelines.maintenance.repartition` changes them). None: as before, else the session's.
             progress: called with each batch's report.
 
         Raises:
@@ -82,9 +86,10 @@ class Runtime:
         topology = as_topology(topology)
         started = time.monotonic()
         batches: list[BatchReport] = []
-        for group in self._groups(topology):
+        for group, number in self._groups_and_partitions(topology, partitions):
             checkpoint = self._checkpoint(group)
             with checkpoint.running(self._wait):
+                self._ready(group, checkpoint, number)
                 runner = self._runner(group, checkpoint, progress)
                 query = runner.start(on_fresh=on_fresh_checkpoint, trigger_seconds=None, max_batches=max_batches)
                 runner.finish(query)
@@ -97,26 +102,38 @@ class Runtime:
         *,
         trigger_seconds: float = 1.0,
         on_fresh_checkpoint: str = REFUSE,
+        partitions: Partitions = None,
         progress: Callable[[BatchReport], None] | None = None,
     ) -> RunningFlow:
-        """Start the flow's streams and return; `stop()` of the handle drains them."""
+        """Start the flow's streams and return; `stop()` of the handle drains them.
+
+        Args:
+            trigger_seconds: a batch begins that often at most.
+            partitions: as of `catch_up`.
+        """
         topology = as_topology(topology)
         parts: list[_Part] = []
         try:
-            for group in self._groups(topology):
-                parts.append(self._started(group, trigger_seconds, on_fresh_checkpoint, progress))
+            for group, number in self._groups_and_partitions(topology, partitions):
+                parts.append(self._started(group, trigger_seconds, on_fresh_checkpoint, number, progress))
         except BaseException:
             RunningFlow(topology.name, parts).stop()
             raise
         return RunningFlow(topology.name, parts)
 
     def _started(
-        self, group: BatchGroup, seconds: float, on_fresh: str, progress: Callable[[BatchReport], None] | None
+        self,
+        group: BatchGroup,
+        seconds: float,
+        on_fresh: str,
+        partitions: int | None,
+        progress: Callable[[BatchReport], None] | None,
     ) -> _Part:
         checkpoint = self._checkpoint(group)
         lock = checkpoint.running(self._wait)
         lock.__enter__()
         try:
+            self._ready(group, checkpoint, partitions)
             runner = self._runner(group, checkpoint, progress)
             return _Part(runner, runner.start(on_fresh=on_fresh, trigger_seconds=seconds), lock)
         except BaseException:
@@ -191,17 +208,12 @@ class Runtime:
             BoundedBesideStreamError: a flow with channels whose stream has committed batches.
         """
         topology = as_topology(topology)
-        with tempfile.TemporaryDirectory(prefix="bounded-", dir=self._bounded_folder(topology)) as channels:
-            groups = self._groups(topology, self.lake.with_channels(Path(channels)))
+        with bounded_folder(self.lake.root, topology.name) as channels:
+            groups = self._groups(topology, self.lake.with_channels(channels))
             if any(group.entrance.channels for group in groups):
                 _refuse_beside_stream(topology, groups)
             reports = [self._bounded(group, [UNSLICED], None) for group in groups]
         return _merged(topology.name, [UNSLICED], reports)
-
-    def _bounded_folder(self, topology: TridentTopology) -> Path:
-        folder = self.lake.root / "spool" / topology.name
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
 
     def _bounded(
         self, group: BatchGroup, slices: Sequence[str], progress: Callable[[SliceReport], None] | None
@@ -252,6 +264,21 @@ class Runtime:
         if not topology.spouts:
             raise DefinitionError(f'flow "{topology.name}" has no stream with a source')
         return [BatchGroup(self.spark, lake or self.lake, topology, spouts) for spouts in spout_groups(topology)]
+
+    def _groups_and_partitions(
+        self, topology: TridentTopology, partitions: Partitions
+    ) -> list[tuple[BatchGroup, int | None]]:
+        """The groups, each with the number of shuffle partitions that is asked for."""
+        groups = self._groups(topology)
+        asked = asked_for(topology.name, [group.name for group in groups], partitions)
+        return [(group, asked.get(group.name)) for group in groups]
+
+    def _ready(self, group: BatchGroup, checkpoint: Checkpoint, partitions: int | None) -> None:
+        """With the checkpoint's lock held: a checkpoint that is whole, and a session with the right number of partitions."""
+        recover(checkpoint)
+        if partitions is not None:
+            checkpoint.set_partitions(partitions)
+        group.spark = own_session(self.spark, checkpoint.partitions)
 
     def _checkpoint(self, group: BatchGroup) -> Checkpoint:
         return Checkpoint(group.topology.name, self.lake.checkpoint_path(group.topology.name, group.name))

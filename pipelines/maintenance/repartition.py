@@ -1,0 +1,338 @@
+"""Another number of state partitions for one streaming query, offline (design, section 11; docs/adr/0018).
+
+The caller has drained the query and holds `checkpoint.running`. Spark's part of the checkpoint is copied, Spark deals the state
+out anew as a batch of its own (its id, and so a txid, is left out), and the state is read before and after. On any difference
+or error the copy comes back. Cut off at any point, `recover` finishes it or brings the copy back.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines import logs
+from pipelines.errors import LockedError, TrideltaError
+from pipelines.execution import checkpoint_copy as copying
+from pipelines.execution.checkpoint import Checkpoint
+from pipelines.execution.checkpoint_copy import Marker, Recovered, recover
+from pipelines.maintenance.errors import RepartitionRefusedError, UnfinishedBatchError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipelines.maintenance.state_digest import StateDigest
+
+__all__ = ["Recovered", "RepartitionReport", "partitions_of", "recover", "repartition"]
+
+logger = logs.logger(__name__)
+
+# A compaction holds the flow's checkpoints for minutes at most.
+_WAIT_SECONDS = 600.0
+_CONF = "spark.sql.shuffle.partitions"
+
+
+@dataclass(frozen=True)
+class RepartitionReport:
+    """What became of a query's partitions.
+
+    Attributes:
+        flow: its name; `group`: the query's.
+        before: partitions before; None: nobody has said a number, and no batch has run.
+        after: partitions now.
+        wanted: those asked for.
+        stateful: whether there was state to be dealt out anew; else the number counts from the next start on.
+        batch: the batch id that Spark used for it, which is left out of the txids; None: none was.
+        rows: entries by state variable.
+        largest: entries of the fullest partition by state variable, afterwards.
+        bytes: of the copy.
+        copy: where it lies; None: there was none to make.
+        seconds: by phase (`copying`, `copied` until Spark is done, `repartitioned` until it is verified, `rolling_back`).
+        rolled_back: whether the checkpoint is the old one again; `reason`: why.
+    """
+
+    flow: str
+    group: str
+    before: int | None
+    after: int | None
+    wanted: int
+    stateful: bool
+    batch: int | None = None
+    rows: dict[str, int] = field(default_factory=dict)
+    largest: dict[str, int] = field(default_factory=dict)
+    bytes: int = 0
+    copy: str | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    rolled_back: bool = False
+    reason: str | None = None
+
+    @property
+    def changed(self) -> bool:
+        return self.before != self.after
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def partitions_of(checkpoint: Checkpoint) -> int | None:
+    """The number of partitions that a query has; None: no batch of it has run, and nobody has said one.
+
+    Of a query with windows the number of its state's partitions, as Spark's offset log has it. A query without state runs
+    with the number that was asked for last: Spark writes the first one into each later batch, and goes by the session's.
+    """
+    said = checkpoint.partitions
+    if said is not None and not checkpoint.has_state:
+        return said
+    number = _of_batch(checkpoint, checkpoint.finished_batches() - 1)
+    return number if number is not None else _of_batch(checkpoint, checkpoint.last_batch()) or said
+
+
+def repartition(
+    spark: SparkSession,
+    checkpoint: Checkpoint,
+    partitions: int,
+    *,
+    copies: Path,
+    progress: Callable[[str], None] | None = None,
+) -> RepartitionReport:
+    """Give a query another number of partitions.
+
+    Args:
+        spark: a session that does not run this query.
+        checkpoint: of the query, which is drained; the caller holds `checkpoint.running`.
+        partitions: how many; of a query with windows at most as many as windows have buckets.
+        copies: the folder of copies; this one is `<copies>/<flow>/<group>/<time>`, and stays there.
+        progress: called with the name of each phase that begins.
+
+    Returns:
+        The report. An error or a difference on the way is in it: `rolled_back` and `reason`.
+
+    Raises:
+        RepartitionRefusedError: the number cannot be; nothing was changed.
+        UnfinishedBatchError: a batch was begun and is not finished; nothing was changed.
+        CopyError: the checkpoint is half-made and its copy is damaged; the query must not start.
+        LockedError: a compaction holds the flow for too long.
+    """
+    _check_held(checkpoint)
+    recover(checkpoint, copies)
+    _check_number(checkpoint, partitions)
+    work = _Repartition(spark, checkpoint, partitions, copies, progress or (lambda phase: None))
+    if not checkpoint.has_state or partitions_of(checkpoint) == partitions:
+        return work.only_said()
+    begun = _begun(checkpoint)
+    if begun is not None:
+        raise UnfinishedBatchError(checkpoint.flow, checkpoint.folder.name, partitions, begun)
+    with checkpoint.rewriting(_WAIT_SECONDS):
+        return work.run()
+
+
+class _Repartition:
+    """One change of a number."""
+
+    def __init__(
+        self, spark: SparkSession, checkpoint: Checkpoint, partitions: int, copies: Path, tell: Callable[[str], None]
+    ) -> None:
+        self._spark, self._checkpoint, self._wanted, self._tell = spark, checkpoint, partitions, tell
+        self._group = checkpoint.folder.name
+        self._folder = copies.absolute() / checkpoint.flow / self._group / f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
+        self._before = partitions_of(checkpoint)
+        self._seconds: dict[str, float] = {}
+
+    def only_said(self) -> RepartitionReport:
+        """There is nothing to deal out: the next start takes the number."""
+        self._checkpoint.set_partitions(self._wanted)
+        return self._report(self._wanted, stateful=self._checkpoint.has_state)
+
+    def run(self) -> RepartitionReport:
+        marker, figures, size = self._copied()
+        try:
+            batch = self._repartitioned(marker)
+            after = self._verified(marker, figures)
+        except Exception as error:
+            return self._rolled_back(_reason(error), figures, size)
+        self._checkpoint.set_partitions(self._wanted)
+        (self._checkpoint.folder / copying.MARKER).unlink()
+        report = self._report(
+            self._wanted,
+            batch=batch,
+            rows=after.rows,
+            largest={name: one.largest for name, one in after.variables.items()},
+            bytes=size,
+            copy=str(self._folder),
+        )
+        logger.info("repartitioned", **_shown(report))
+        return report
+
+    def _copied(self) -> tuple[Marker, StateDigest, int]:
+        """The copy, whole, and what it holds. What goes wrong here has changed nothing."""
+        from pipelines.maintenance.state_digest import state_digest
+
+        assert self._before is not None  # there is state, so a batch has run
+        checkpoint = self._checkpoint
+        self._check_room()
+        marker = Marker(copying.COPYING, str(self._folder), self._before, self._wanted).write(checkpoint)
+        try:
+            with self._phase(copying.COPYING):
+                about = {"flow": checkpoint.flow, "group": self._group, "from": self._before, "to": self._wanted}
+                size = copying.make_copy(checkpoint, self._folder, about)
+                # Read from the copy: this also shows that Spark can.
+                figures = state_digest(self._spark, self._folder / "spark")
+                copying.check_copy(checkpoint, self._folder)
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            (checkpoint.folder / copying.MARKER).unlink()
+            raise
+        return marker, figures, size
+
+    def _check_room(self) -> None:
+        """The copy is as large as the checkpoint, and so is the state that Spark writes anew."""
+        size = sum(path.stat().st_size for path in self._checkpoint.spark.rglob("*") if path.is_file())
+        self._folder.parent.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(self._folder.parent).free
+        if free < 2 * size:
+            problem = f"a copy of its checkpoint and the new state take {2 * size:,} bytes; the disk has {free:,} left"
+            hint = f"make room on the disk of {self._folder.parent}"
+            raise RepartitionRefusedError(self._checkpoint.flow, self._group, self._wanted, problem, hint)
+
+    def _repartitioned(self, marker: Marker) -> int:
+        """Spark's part. Returns the batch id that it took."""
+        checkpoint = self._checkpoint
+        marker.at(copying.COPIED, checkpoint)
+        with self._phase(copying.COPIED):
+            # A batch that was planned and not begun is left out with its offsets; its rows come with a later one. Spark by
+            # itself cannot know that none of them is in a table: it would refuse.
+            manager = self._spark._streamingCheckpointManager
+            manager.repartition(str(checkpoint.spark), self._wanted, enforce_exactly_once_sink=False)
+        return checkpoint.last_batch()
+
+    def _verified(self, marker: Marker, before: StateDigest) -> StateDigest:
+        """The state afterwards.
+
+        Raises:
+            TrideltaError: it is not the same.
+        """
+        from pipelines.maintenance.state_digest import state_digest
+
+        checkpoint = self._checkpoint
+        marker.at(copying.REPARTITIONED, checkpoint)
+        with self._phase(copying.REPARTITIONED):
+            after = state_digest(self._spark, checkpoint.spark)
+            problem = before.difference(after)
+            if problem is None and (after.partitions, partitions_of(checkpoint)) != (self._wanted, self._wanted):
+                problem = f"Spark made {after.partitions} partitions"
+            if problem is not None:
+                raise TrideltaError(f"the state is not the same: {problem}")
+        marker.at(copying.VERIFIED, checkpoint)
+        self._tell(copying.VERIFIED)
+        return after
+
+    def _rolled_back(self, reason: str, figures: StateDigest, size: int) -> RepartitionReport:
+        marker = Marker.of(self._checkpoint)
+        assert marker is not None
+        with self._phase(copying.ROLLING_BACK):
+            copying.roll_back(self._checkpoint, marker, self._folder, reason)
+        report = self._report(
+            self._before, rows=figures.rows, bytes=size, copy=str(self._folder), rolled_back=True, reason=reason
+        )
+        logger.warning("repartition rolled back", **_shown(report), reason=reason)
+        return report
+
+    def _report(self, after: int | None, *, stateful: bool = True, **more: Any) -> RepartitionReport:
+        return RepartitionReport(
+            flow=self._checkpoint.flow,
+            group=self._group,
+            before=self._before,
+            after=after,
+            wanted=self._wanted,
+            stateful=stateful,
+            seconds={name: round(seconds, 3) for name, seconds in self._seconds.items()},
+            **more,
+        )
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        started = time.monotonic()
+        self._tell(name)
+        try:
+            yield
+        finally:
+            self._seconds[name] = time.monotonic() - started
+
+
+def _check_held(checkpoint: Checkpoint) -> None:
+    """Refuse beside a query that may run."""
+    try:
+        with checkpoint.running(0):
+            pass
+    except LockedError:
+        return
+    raise TrideltaError(
+        f'flow "{checkpoint.flow}": nobody holds the checkpoint {checkpoint.folder}',
+        hint="repartition within `with checkpoint.running(seconds):`",
+    )
+
+
+def _check_number(checkpoint: Checkpoint, partitions: int) -> None:
+    from pipelines.planner.windows import BUCKETS
+
+    problem = hint = ""
+    if partitions < 1:
+        problem = "a query has at least one partition"
+    elif checkpoint.has_state and partitions > BUCKETS:
+        problem = f"its windows lie in {BUCKETS} buckets, so that further partitions would be empty"
+        hint = f"ask for {BUCKETS} at most"
+    if problem:
+        raise RepartitionRefusedError(checkpoint.flow, checkpoint.folder.name, partitions, problem, hint)
+
+
+def _begun(checkpoint: Checkpoint) -> int | None:
+    """A batch that Spark has planned and not finished, if the batch protocol knows of an attempt at it.
+
+    An attempt is on the disk before any work on a table, so a batch without one is in no table. One that died in its windows
+    before that has left state behind that no later batch reads.
+    """
+    last, done, epoch = checkpoint.last_batch(), checkpoint.finished_batches(), checkpoint.epoch
+    if last < done:
+        return None
+    if done == 0 or epoch is None:
+        return last  # the first batch: there is no state yet that it could be dealt from
+    records = checkpoint.attempts().get(f"{checkpoint.folder.name}/{epoch.number}")
+    return last if any(txid >= epoch.txid(done) for txid in records) else None
+
+
+def _of_batch(checkpoint: Checkpoint, batch: int) -> int | None:
+    """The number of partitions in the offset log: its second line is Spark's own, as JSON."""
+    file = checkpoint.spark / "offsets" / str(batch)
+    lines = file.read_text(encoding="utf-8").splitlines() if batch >= 0 and file.exists() else []
+    if len(lines) < 2 or not lines[1].startswith("{"):
+        return None
+    number = json.loads(lines[1]).get("conf", {}).get(_CONF)
+    return None if number is None else int(number)
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what went wrong, without Java's frames."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # py4j says first that an error occurred, and then which.
+    told = [line.split(": ", 1)[1] for line in lines if line.startswith(": ") and ": " in line[2:]]
+    return (told or lines or [repr(error)])[0]
+
+
+def _shown(report: RepartitionReport) -> dict[str, Any]:
+    return {
+        "flow": report.flow,
+        "group": report.group,
+        "before": report.before,
+        "after": report.after,
+        "wanted": report.wanted,
+        "batch": report.batch,
+        "rows": sum(report.rows.values()),
+        "bytes": report.bytes,
+        "seconds": report.seconds,
+    }
