@@ -7,6 +7,7 @@ import dagster as dg
 from assets.failures import told_plainly
 from assets.view import FlowView, table_key
 from ops.rendering import flat_tables
+from pipelines.catalog import FlowSettings
 from resources import LakeResource, SparkResource, markdown
 
 MAX_RUNTIME_SECONDS = 3 * 3600
@@ -55,16 +56,74 @@ def compaction_op(view: FlowView) -> dg.OpDefinition:
     return compact
 
 
+class HousekeepingConfig(dg.Config):
+    """How long things stay. What is left empty is as TRIDELTA_KEEP_<NAME> says, or as docs/maintenance.md does."""
+
+    quarantine_days: float | None = None
+    """Refused rows."""
+    copies_days: float | None = None
+    """The newest copy of a checkpoint that a repartition made; older ones go at once."""
+    replaced_days: float | None = None
+    """Checkpoints that a change of a flow has put aside."""
+    flow_days: float | None = None
+    """Removed flows and silent supervisors in the registry."""
+    log_days: float | None = None
+    """Logs of workers and supervisors."""
+    log_megabytes: float | None = None
+    """All these logs together."""
+    run_days: float | None = None
+    """Dagster's runs that have ended, with what they have told of assets. Nothing said: they stay."""
+    dry_run: bool = False
+    """Change nothing; count what would go."""
+
+
+def housekeeping_op(settings: FlowSettings) -> dg.OpDefinition:
+    """Tidies all that grows beside the tables of flows; a line a thing is the op's metadata."""
+
+    @dg.op(
+        name="housekeeping",
+        description="Remove what is old: rows of quarantine, copies of checkpoints, records of the registry, logs.",
+        out=dg.Out(dg.Nothing),
+    )
+    def housekeeping(context: dg.OpExecutionContext, config: HousekeepingConfig, lake: LakeResource) -> None:
+        from ops import tidy
+        from pipelines.maintenance import Retention
+
+        chosen = {name: value for name, value in config.model_dump().items() if value is not None}
+        dry_run = chosen.pop("dry_run")
+        with told_plainly():
+            kept = Retention.from_environment(**chosen)
+            report = tidy.tidied(lake.lake(), settings, kept, dry_run=dry_run)
+        rows = tidy.lines(report)
+        for note in report.notes:
+            context.log.warning(note)
+        context.add_output_metadata(
+            {
+                "tidied": dg.MetadataValue.md(markdown.table(list(rows[0]), rows)),
+                "removed": report.removed,
+                "bytes": report.bytes,
+                "dry_run": report.dry_run,
+            }
+        )
+
+    return housekeeping
+
+
 def checkpoint_compaction_job(views: Sequence[FlowView]) -> dg.JobDefinition:
-    """One job for all flows; each holds its own pool, so that none is compacted while a run of it writes."""
+    """One job for all flows; each holds its own pool, so that none is compacted while a run of it writes.
+
+    Housekeeping needs no pool: it takes the locks of a flow itself, and waits for none for long.
+    """
 
     @dg.job(
         name="checkpoint_compaction_job",
-        description="Fold closed generations, join small files, vacuum, write Delta checkpoints; before and after.",
+        description="Fold closed generations, join small files, vacuum, write Delta checkpoints; tidy what grows beside.",
         tags={"dagster/max_runtime": str(MAX_RUNTIME_SECONDS)},
     )
     def job() -> None:
         for view in views:
             compaction_op(view)()
+        if views:
+            housekeeping_op(views[0].settings)()
 
     return job

@@ -13,7 +13,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from pipelines.errors import LockedError
-from pipelines.execution.coordinator import AttemptRecord
+from pipelines.execution.coordinator import AttemptRecord, BatchState
 from pipelines.sources.events import Start
 
 # Between two batches a stream holds no lock for some tens of milliseconds (Spark's commit and planning): poll faster.
@@ -154,7 +154,9 @@ class StoredAttempts:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._records: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        found: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        # What the last run meant to forget with its next put: else each short run would leave a record for good.
+        self._records = {group: _since_committed(records) for group, records in found.items()}
 
     def get(self, group: str) -> Mapping[int, AttemptRecord]:
         return {int(txid): AttemptRecord.from_json(one) for txid, one in self._records.get(group, {}).items()}
@@ -167,6 +169,12 @@ class StoredAttempts:
         # Not written by itself: the next put does, and a record too many does no harm.
         kept = {txid: one for txid, one in self._records.get(group, {}).items() if int(txid) >= before}
         self._records[group] = kept
+
+
+def _since_committed(records: dict[str, Any]) -> dict[str, Any]:
+    """The records from the last committed txid on: batches commit in order, so nothing asks for those before it."""
+    last = max((int(txid) for txid, one in records.items() if one["state"] == BatchState.COMMITTED), default=0)
+    return {txid: one for txid, one in records.items() if int(txid) >= last}
 
 
 def write_json(file: Path, value: Any) -> None:

@@ -1,6 +1,17 @@
 """Maintenance: what keeps a lake fast and small while its flows run. Functions that return typed reports."""
 
 from pipelines.maintenance.compaction import compact
+from pipelines.maintenance.housekeeping import tidy
 from pipelines.maintenance.report import CompactionReport, TableFigures, TableReport
+from pipelines.maintenance.tidied import HousekeepingReport, Retention, Tidied
 
-__all__ = ["CompactionReport", "TableFigures", "TableReport", "compact"]
+__all__ = [
+    "CompactionReport",
+    "HousekeepingReport",
+    "Retention",
+    "TableFigures",
+    "TableReport",
+    "Tidied",
+    "compact",
+    "tidy",
+]

@@ -1,0 +1,165 @@
+"""Housekeeping: one round over everything that grows, beside whatever runs.
+
+| what grows | what keeps it small |
+|---|---|
+| states, channels, their Delta logs | `compact`, of each flow |
+| quarantine | rows go with their age; files are joined, vacuumed, the log cleaned |
+| state of windows | old versions go, of queries that do not run |
+| copies of checkpoints, replaced checkpoints, folders of bounded runs | go with their age, or their process |
+| the registry | removed flows, silent supervisors, long histories, old attempts go |
+| logs of workers and supervisors | go with their age, or their size |
+
+Each takes the locks that it needs, and what it cannot have at once is left for the next round, with a note: nothing here is
+needed for an answer to be right.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipelines.errors import LockedError, TrideltaError
+from pipelines.maintenance.compaction import compact, compact_quarantine
+from pipelines.maintenance.old_folders import tidy_copies, tidy_replaced, tidy_spool
+from pipelines.maintenance.old_logs import tidy_logs
+from pipelines.maintenance.old_state import tidy_state
+from pipelines.maintenance.refused import old_rows
+from pipelines.maintenance.report import CompactionReport
+from pipelines.maintenance.tidied import HousekeepingReport, Retention, Tidied, timed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipelines.nimbus.store import Store
+    from pipelines.state.lake import Lake
+    from pipelines.trident.topology import TridentTopology
+
+
+def tidy(
+    lake: Lake,
+    store: Store | None = None,
+    retention: Retention | None = None,
+    *,
+    nimbus_home: Path | None = None,
+    flows: Sequence[TridentTopology | str] = (),
+    spark: SparkSession | None = None,
+    dry_run: bool = False,
+    progress: Callable[[Tidied], None] | None = None,
+) -> HousekeepingReport:
+    """One round over everything that grows. Killed at any point, the next round takes up what is left.
+
+    Args:
+        lake: where the tables and checkpoints are.
+        store: the registry; None: there is none.
+        retention: how long things are kept; None: as the environment says.
+        nimbus_home: `<home>/nimbus`, for the logs; None: leave them alone.
+        flows: those to compact in the same round. Of one given by its name alone channels keep their rows.
+        spark: for flows with tables that need a session to be compacted.
+        dry_run: change nothing; tell what would go. Compaction is left out.
+        progress: called with each line of the report.
+
+    Raises:
+        RetentionSettingError: the environment holds a retention that is none.
+    """
+    kept = retention or Retention.from_environment()
+    started = time.monotonic()
+    things: list[Tidied] = []
+    compactions: list[CompactionReport] = []
+
+    def done(work: Callable[[], Tidied], what: str, unit: str) -> None:
+        things.append(timed(lambda: _or_note(work, what, unit)))
+        if progress:
+            progress(things[-1])
+
+    for one in flows if not dry_run else ():
+        done(lambda one=one: _compacted(spark, lake, one, kept, compactions), _tables_of(one), "files")  # type: ignore[misc]
+    whole = {report.flow for report in compactions}
+    for flow in quarantines(lake):
+        if flow not in whole:
+            done(lambda flow=flow: _quarantine(lake, flow, kept, dry_run), f"quarantine of {flow}", "rows")  # type: ignore[misc]
+    done(lambda: tidy_state(lake, kept.state_versions, dry_run=dry_run), "state of windows", "versions")
+    done(lambda: tidy_copies(lake, kept.copies_days, dry_run=dry_run), "copies of checkpoints", "folders")
+    done(lambda: tidy_replaced(lake, kept.replaced_days, dry_run=dry_run), "replaced checkpoints", "folders")
+    done(lambda: tidy_spool(lake, dry_run=dry_run), "folders of bounded runs", "folders")
+    if store is not None:
+        done(lambda: _registry(store, kept, dry_run), "registry", "records")
+    if nimbus_home is not None:
+        done(lambda: tidy_logs(nimbus_home, kept.log_days, kept.log_megabytes, dry_run=dry_run), "worker logs", "files")
+    seconds = round(time.monotonic() - started, 3)
+    return HousekeepingReport(tuple(things), seconds, dry_run, tuple(compactions))
+
+
+def flows_in(lake: Lake) -> list[str]:
+    """The flows that have tables in the lake."""
+    tables = (*map(lake.state, lake.states()), *map(lake.channel, lake.channels()))
+    return sorted({table.declared.flow for table in tables if table.is_state()} | set(quarantines(lake)))
+
+
+def quarantines(lake: Lake) -> list[str]:
+    """The flows that have a quarantine."""
+    folder = lake.root / "quarantine"
+    return sorted(one.name for one in folder.iterdir() if (one / "_delta_log").is_dir()) if folder.is_dir() else []
+
+
+def _tables_of(flow: TridentTopology | str) -> str:
+    return f"tables of {flow if isinstance(flow, str) else flow.name}"
+
+
+def _or_note(work: Callable[[], Tidied], what: str, unit: str) -> Tidied:
+    """What could not be done now is told and left for the next round; the other things are not held up by it."""
+    try:
+        return work()
+    except LockedError:
+        return Tidied(what, unit, 0, note="a backfill or a compaction is at work; left for the next round")
+    except (TrideltaError, OSError) as error:
+        return Tidied(what, unit, 0, note=str(error))
+
+
+def _compacted(
+    spark: SparkSession | None,
+    lake: Lake,
+    flow: TridentTopology | str,
+    kept: Retention,
+    compactions: list[CompactionReport],
+) -> Tidied:
+    report = compact(
+        spark,
+        lake,
+        flow,
+        retention_hours=kept.state_hours,
+        channel_retention_hours=kept.channel_hours,
+        quarantine_days=kept.quarantine_days,
+        lock_wait_seconds=kept.wait_seconds,
+    )
+    compactions.append(report)
+    files = sum(one.files_removed + one.log_files_removed for one in report.tables)
+    before = sum(one.before.files + one.before.log_files for one in report.tables)
+    freed = report.total.bytes_before - report.total.bytes_after
+    return Tidied(_tables_of(flow), "files", before, files, max(0, freed))
+
+
+def _quarantine(lake: Lake, flow: str, kept: Retention, dry_run: bool) -> Tidied:
+    table = lake.quarantine(flow)
+    if dry_run:
+        where = None if kept.quarantine_days is None else old_rows(table, kept.quarantine_days)
+        return Tidied(f"quarantine of {flow}", "rows", table.count(), table.count(where) if where else 0)
+    report = compact_quarantine(
+        lake,
+        flow,
+        retention_hours=kept.state_hours,
+        quarantine_days=kept.quarantine_days,
+        lock_wait_seconds=kept.wait_seconds,
+    )
+    freed = max(0, report.before.bytes - report.after.bytes)
+    return Tidied(f"quarantine of {flow}", "rows", report.after.rows + report.rows_let_go, report.rows_let_go, freed)
+
+
+def _registry(store: Store, kept: Retention, dry_run: bool) -> Tidied:
+    from pipelines.nimbus.pruning import prune, shrink
+
+    many = None if kept.flow_events is None else int(kept.flow_events)
+    found = prune(store, days=kept.flow_days, events_a_flow=many, dry_run=dry_run)
+    before, removed = sum(one.before for one in found), sum(one.removed for one in found)
+    return Tidied("registry", "records", before, removed, shrink(store, dry_run=dry_run))

@@ -1,0 +1,257 @@
+"""What grows beside the tables, and one round over all of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipelines.execution.checkpoint import Checkpoint, StoredAttempts
+from pipelines.execution.checkpoint_copy import COPIED, COPYING, Marker
+from pipelines.execution.coordinator import AttemptRecord, BatchState
+from pipelines.execution.spool import bounded_folder
+from pipelines.maintenance import Retention, retention, tidy
+from pipelines.maintenance.old_folders import tidy_copies, tidy_replaced, tidy_spool
+from pipelines.maintenance.old_logs import tidy_logs
+from pipelines.maintenance.tidied import RetentionSettingError
+from pipelines.state.lake import Lake
+from tests.maintenance.small_state import FLOW, SmallState
+
+DAY = 86_400.0
+
+
+def _file(path: Path, size: int = 10, days: float = 0.0) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x" * size)
+    when = time.time() - days * DAY
+    os.utime(path, (when, when))
+    return path
+
+
+def _copy(lake: Lake, name: str, days: float, *, whole: bool = True) -> Path:
+    folder = lake.root / "copies" / FLOW / "sales" / name
+    _file(folder / "spark" / "metadata", 100)
+    if whole:
+        _file(folder / "copy.json", 20, days)
+    when = time.time() - days * DAY
+    os.utime(folder, (when, when))
+    return folder
+
+
+# --- settings -------------------------------------------------------------------------------------------------------
+
+
+def test_retentions_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIDELTA_KEEP_QUARANTINE_DAYS", "12.5")
+    monkeypatch.setenv("TRIDELTA_KEEP_LOG_DAYS", "")
+    found = Retention.from_environment(copies_days=3)
+    assert (found.quarantine_days, found.log_days, found.copies_days) == (12.5, None, 3)
+    assert found.run_days is None
+
+
+@pytest.mark.parametrize(("name", "value"), [("LOG_DAYS", "soon"), ("LOG_DAYS", "-1"), ("STATE_HOURS", "")])
+def test_a_wrong_retention_is_refused(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"TRIDELTA_KEEP_{name}", value)
+    with pytest.raises(RetentionSettingError, match=name.lower() if value != "soon" else name):
+        Retention.from_environment()
+
+
+# --- copies of checkpoints ------------------------------------------------------------------------------------------
+
+
+def test_the_newest_copy_stays_for_some_days_and_older_ones_go(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    old, older, newest = _copy(lake, "b", 2), _copy(lake, "a", 3), _copy(lake, "c", 1)
+    counted = tidy_copies(lake, 7, dry_run=True)
+    assert (counted.before, counted.removed, counted.bytes) == (3, 2, 240)
+    assert old.exists()
+    assert tidy_copies(lake, 7).removed == 2
+    assert [old.exists(), older.exists(), newest.exists()] == [False, False, True]
+    assert tidy_copies(lake, 7).removed == 0
+    assert tidy_copies(lake, None).removed == 0
+    assert tidy_copies(lake, 0.5).removed == 1
+
+
+@pytest.mark.parametrize("phase", [COPYING, COPIED])
+def test_the_copy_of_a_repartition_under_way_stays(tmp_path: Path, phase: str) -> None:
+    lake = Lake(tmp_path)
+    needed, newest = _copy(lake, "a", 30, whole=phase != COPYING), _copy(lake, "b", 1)
+    checkpoint = Checkpoint(FLOW, lake.checkpoint_path(FLOW, "sales"))
+    checkpoint.folder.mkdir(parents=True)
+    Marker(phase, str(needed), 2, 5).write(checkpoint)
+    assert tidy_copies(lake, 7).removed == 0
+    (checkpoint.folder / "repartition.json").unlink()
+    assert tidy_copies(lake, 7).removed == 1
+    assert [needed.exists(), newest.exists()] == [False, True]
+
+
+def test_a_copy_that_is_being_made_stays_until_it_is_surely_dead(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    made = _copy(lake, "a", 0.9, whole=False)
+    assert tidy_copies(lake, 0).removed == 0
+    assert tidy_copies(lake, 0, now=time.time() + DAY).removed == 1
+    assert not made.exists()
+
+
+def test_a_removal_that_was_cut_off_is_ended(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    half = _copy(lake, "a", 3).rename(lake.root / "copies" / FLOW / "sales" / ".a.gone")
+    assert tidy_copies(lake, 7, dry_run=True).before == 0
+    assert half.exists()
+    assert tidy_copies(lake, 7).before == 0
+    assert not half.exists()
+
+
+def test_replaced_checkpoints_go_with_their_age(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    aside = _file(lake.root / "replaced" / FLOW / "sales.0.replaced" / "metadata", 50, days=99).parent
+    os.utime(aside, (1, 1))
+    assert tidy_replaced(lake, 30).removed == 0  # it was put there a moment ago, however old its content is
+    assert tidy_replaced(lake, None, now=time.time() + 1000 * DAY).removed == 0
+    assert tidy_replaced(lake, 30, now=time.time() + 31 * DAY).removed == 1
+    assert not aside.exists()
+
+
+# --- folders of bounded runs ----------------------------------------------------------------------------------------
+
+_BOUNDED = """
+import sys, time
+from pathlib import Path
+from pipelines.execution.spool import bounded_folder
+with bounded_folder(Path(sys.argv[1]), "shop") as folder:
+    (folder / "channel").write_text("rows")
+    print(folder, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_folders_of_dead_runs_go_and_those_of_living_ones_stay(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    _file(lake.root / "spool" / FLOW / "sales" / "0.json")  # a source's own
+    child = subprocess.Popen([sys.executable, "-c", _BOUNDED, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    with child.stdout:
+        folder = Path(child.stdout.readline().strip())
+        try:
+            with bounded_folder(lake.root, FLOW) as own:
+                seen = tidy_spool(lake)
+                assert (seen.before, seen.removed) == (2, 0)
+                assert own.exists()
+            assert not own.exists()
+        finally:
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+    assert (folder / "channel").exists()
+    assert tidy_spool(lake, dry_run=True).removed == 1
+    assert tidy_spool(lake).removed == 1
+    assert [path.name for path in (lake.root / "spool" / FLOW).iterdir()] == ["sales"]
+
+
+# --- logs -----------------------------------------------------------------------------------------------------------
+
+
+def test_old_logs_go_but_for_those_that_are_open(tmp_path: Path) -> None:
+    slot = tmp_path / "logs" / "host" / "6900"
+    old = [_file(slot / name, 10, days=40) for name in ("worker.jsonl.2", "worker.jsonl.1", "worker.out")]
+    _file(slot / "worker.jsonl", 10, days=40)
+    other = _file(slot / "notes.txt", 10, days=400)
+    with (slot / "worker.jsonl").open("a"):
+        found = tidy_logs(tmp_path, 30, None)
+        assert (found.before, found.removed, found.bytes) == (4, 3, 30)
+        assert "open" in found.note
+    assert not any(path.exists() for path in old)
+    assert other.exists()
+    assert tidy_logs(tmp_path, 30, None).removed == 1
+
+
+def test_the_oldest_logs_go_until_the_rest_fits(tmp_path: Path) -> None:
+    slots = [tmp_path / "logs" / "host" / str(port) for port in (6900, 6901)]
+    kept = [_file(slot / "worker.jsonl", 600_000) for slot in slots]  # perhaps open, on another host
+    turned = [_file(slots[0] / f"worker.jsonl.{n}", 500_000, days=n) for n in (1, 2, 3)]
+    found = tidy_logs(tmp_path, None, 2.0, dry_run=True)
+    assert (found.removed, found.bytes) == (2, 1_000_000)
+    assert tidy_logs(tmp_path, None, 2.0).removed == 2
+    assert [path.exists() for path in (*kept, *turned)] == [True, True, True, False, False]
+    assert tidy_logs(tmp_path, None, 0.1).removed == 1
+    assert all(path.exists() for path in kept)
+    assert tidy_logs(tmp_path / "nowhere", 1, 1).before == 0
+
+
+# --- tables and checkpoints -----------------------------------------------------------------------------------------
+
+
+def test_what_killed_writers_leave_and_empty_folders_go_after_a_day(tmp_path: Path) -> None:
+    state = SmallState(tmp_path)
+    for n in range(3):
+        state.batch([("d", "a", 0, n)], gap=64)
+    part = state.table.path / "_slice=d" / "_gen=7"
+    left = [
+        _file(state.table.path / "_delta_log" / "_commit_1.json.tmp", days=2),
+        _file(state.table.path / "_slice=d" / "_gen=2" / "part-0.parquet#1", days=2),
+    ]
+    young = _file(state.table.path / "_delta_log" / "_commit_2.json.tmp")
+    for generation in (-1, 7):
+        folder = part.with_name(f"_gen={generation}")
+        folder.mkdir()
+        os.utime(folder, (1, 1))
+    assert retention.remove_left_overs(state.table, 2) == 3
+    assert not any(path.exists() for path in left)
+    assert young.exists()
+    assert sorted(path.name for path in part.parent.iterdir()) == ["_gen=0", "_gen=1", "_gen=2", "_gen=7"]
+    assert state.scanned() == state.expected()
+
+
+def test_short_runs_leave_no_attempts_behind(tmp_path: Path) -> None:
+    file = tmp_path / "attempts.json"
+    for txid in range(5):
+        store = StoredAttempts(file)
+        store.put("sales/1", txid, AttemptRecord(0))
+        store.put("sales/1", txid, AttemptRecord(0, state=BatchState.COMMITTED))
+        store.forget("sales/1", txid)
+    StoredAttempts(file).put("sales/1", 5, AttemptRecord(1, tries=1, state=BatchState.FAILED))
+    assert list(json.loads(file.read_text())["sales/1"]) == ["4", "5"]
+    assert StoredAttempts(file).get("sales/1")[5].tries == 1
+
+
+# --- all of it ------------------------------------------------------------------------------------------------------
+
+
+def test_a_round_over_everything(tmp_path: Path) -> None:
+    state = SmallState(tmp_path / "lake")
+    for n in range(3):
+        state.batch([("d", "a", 0, n)])
+    _copy(state.lake, "a", 9)
+    _file(tmp_path / "nimbus" / "logs" / "host" / "6900" / "worker.jsonl.1", 10, days=99)
+    seen: list[str] = []
+    counted = tidy(state.lake, None, Retention(), nimbus_home=tmp_path / "nimbus", flows=[FLOW], dry_run=True)
+    assert (counted.removed, counted.dry_run) == (2, True)
+    report = tidy(
+        state.lake,
+        None,
+        Retention(state_hours=0),
+        nimbus_home=tmp_path / "nimbus",
+        flows=[FLOW],
+        progress=lambda one: seen.append(one.what),
+    )
+    assert seen == [one.what for one in report.things]
+    removed = {one.what: one.removed for one in report.things}
+    assert removed["copies of checkpoints"] == removed["worker logs"] == 1
+    assert removed["tables of shop"] == report.compactions[0].tables[0].files_removed == 3
+    assert state.scanned() == state.expected()
+    assert json.loads(json.dumps(report.to_json()))["removed"] == report.removed
+    assert not report.notes
+
+
+def test_what_is_busy_is_left_with_a_note(tmp_path: Path) -> None:
+    state = SmallState(tmp_path)
+    state.batch([("d", "a", 0, 1)])
+    group = Checkpoint(FLOW, state.lake.checkpoint_path(FLOW, "sales"))
+    with group.rewriting(0):
+        report = tidy(state.lake, None, Retention(wait_seconds=0.1), flows=[FLOW])
+    assert report.notes == ("tables of shop: a backfill or a compaction is at work; left for the next round",)
