@@ -10,7 +10,7 @@ from assets.reporting import Reporter, log_evaluation
 from assets.sources import observation
 from assets.suites import check_table, evaluations
 from assets.view import FlowView
-from resources import LakeResource, QualityResource, SparkResource
+from resources import LakeResource, NimbusResource, QualityResource, SparkResource
 
 # A catch-up ends; one that is still there after six hours hangs, and holds the flow's pool.
 MAX_RUNTIME_SECONDS = 6 * 3600
@@ -36,11 +36,22 @@ def catch_up_op(view: FlowView) -> dg.OpDefinition:
         pool=view.pool,
     )
     def catch_up(
-        context: dg.OpExecutionContext, config: CatchUpConfig, spark: SparkResource, lake: LakeResource
+        context: dg.OpExecutionContext,
+        config: CatchUpConfig,
+        spark: SparkResource,
+        lake: LakeResource,
+        nimbus: NimbusResource,
     ) -> None:
         for seen in map(observation, view.spouts):
             if seen is not None:
                 context.log_event(seen)
+        with told_plainly():
+            worker = nimbus.deployed().get(view.name)
+        if worker is not None and (worker.status == "ACTIVE" or not worker.stopped):
+            # Its queries hold the checkpoints, and read what has arrived by themselves.
+            context.log.info(f"{view.name} is deployed ({worker.status}): its worker reads what arrives")
+            context.add_output_metadata({"batches": 0, "read by": "the deployed flow"})
+            return
         with Reporter(context, view, lake.lake()) as reporter, told_plainly(reporter):
             report = lake.runtime(spark).catch_up(
                 view.topology,

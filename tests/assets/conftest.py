@@ -17,7 +17,7 @@ from pipelines.catalog import DailySlices, FlowSettings, FlowSpec, QueryAsset, R
 from pipelines.quality import drop, fail, warn
 from pipelines.sources import JsonFiles
 from pipelines.trident import Average, Count, DeltaState, MapGet, Split, Sum, TridentTopology
-from resources import LakeResource, QualityResource, SparkResource
+from resources import LakeResource, NimbusResource, QualityResource, SparkResource
 
 
 def build(settings: FlowSettings) -> TridentTopology:
@@ -103,6 +103,7 @@ def defs(view: FlowView, settings: FlowSettings) -> dg.Definitions:
         resources={
             "spark": SparkResource(),
             "lake": LakeResource(root=str(settings.lake)),
+            "nimbus": NimbusResource(store_url=f"sqlite:///{settings.home}/registry.db"),
             "quality": QualityResource(),
         },
         executor=dg.in_process_executor,

@@ -17,7 +17,7 @@ from pipelines.errors import DefinitionError
 from pipelines.flowmix import Count, Flow, Policy, Sum
 from pipelines.quality import drop
 from pipelines.sources import JsonFiles
-from resources import LakeResource, QualityResource, SparkResource
+from resources import LakeResource, NimbusResource, QualityResource, SparkResource
 
 pytestmark = pytest.mark.filterwarnings("ignore:Property `OpDefinition.version`:DeprecationWarning")
 
@@ -84,6 +84,7 @@ def test_a_run_materializes_channel_and_table(spark: SparkSession, view: FlowVie
         resources={
             "spark": SparkResource(),
             "lake": LakeResource(root=str(view.settings.lake)),
+            "nimbus": NimbusResource(store_url=f"sqlite:///{view.settings.home}/registry.db"),
             "quality": QualityResource(),
         },
         executor=dg.in_process_executor,

@@ -17,8 +17,8 @@ from resources import LakeResource, QualityResource, SparkResource
 def test_resources_can_be_made_without_spark(tmp_path: Path) -> None:
     code = (
         "import sys; from resources import *;"
-        f"SparkResource(); QualityResource(); LakeResource(root={str(tmp_path)!r}).lake();"
-        "print([m for m in ('pyspark', 'great_expectations') if m in sys.modules])"
+        f"SparkResource(); QualityResource(); NimbusResource(); LakeResource(root={str(tmp_path)!r}).lake();"
+        "print([m for m in ('pyspark', 'great_expectations', 'alembic') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
