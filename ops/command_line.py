@@ -53,8 +53,8 @@ def _runtime(quiet: bool) -> Iterator[Runtime]:
 @app.command("list")
 @plainly
 def list_flows(as_json: AsJson = False) -> None:
-    """List the flows of the catalog, their states and the channels between their queries."""
-    lake = _lake()
+    """List the flows of the catalog, their states and the channels between their queries, and what is deployed."""
+    lake, running = _lake(), deployed.running()
     listed = []
     for spec in flows():
         topology = spec.topology()
@@ -68,8 +68,14 @@ def list_flows(as_json: AsJson = False) -> None:
                 "states": {name: txid for name, txid in txids.items() if name not in channels},
                 "channels": {name: txids[name] for name in channels},
                 "queries": list(topology.queries),
+                "deployed": running.pop(spec.name, None),
             }
         )
+    # Flows that were deployed from files, or that the catalog has lost.
+    listed += [
+        {"flow": name, "description": "", "states": {}, "channels": {}, "queries": [], "deployed": one}
+        for name, one in running.items()
+    ]
     if as_json:
         emit(listed)
     else:

@@ -52,6 +52,22 @@ def nimbus() -> Iterator[Nimbus]:
         yield opened
 
 
+def running() -> dict[str, dict[str, Any]]:
+    """What is deployed, by name, for `tridelta list`; a registry that does not answer is told on standard error."""
+    from pipelines.nimbus.errors import NimbusError
+    from pipelines.nimbus.settings import registry_url
+    from pipelines.nimbus.unmade import unmade
+
+    if unmade(registry_url()):
+        return {}
+    try:
+        with nimbus() as there:
+            return {one.name: deployed_view.listed(one) for one in there.cluster().flows}
+    except NimbusError as error:
+        errors.print(str(error), style="yellow", markup=False)
+        return {}
+
+
 @app.command(rich_help_panel=PANEL)
 @plainly
 def supervisor(

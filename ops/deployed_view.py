@@ -69,6 +69,12 @@ def flow_line(flow: FlowStatus) -> dict[str, Any]:
     }
 
 
+def listed(flow: FlowStatus) -> dict[str, Any]:
+    """What the list of all flows says of a deployed one."""
+    found = {"status": flow.status, "version": flow.version, "running": flow.running, "txid": flow.txid}
+    return found | {"problem": flow.problem}
+
+
 def task_line(task: TaskStatus) -> dict[str, Any]:
     """A query in one line."""
     return {

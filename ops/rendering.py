@@ -85,16 +85,23 @@ def flows(listed: Iterable[Mapping[str, Any]]) -> None:
             "state": state,
             "last txid": "not run yet" if txid is None else str(txid),
             "queries": ", ".join(one["queries"]),
+            "deployed": _deployed(one["deployed"]),
         }
         for one in listed
         for state, txid in (
-            one["states"] | {f"{name} (channel)": txid for name, txid in one["channels"].items()}
+            one["states"] | {f"{name} (channel)": txid for name, txid in one["channels"].items()} or {"": ""}
         ).items()
     ]
     for before, after in zip(lines[-2::-1], lines[:0:-1], strict=False):
         if before["flow"] == after["flow"]:
-            after.update({"flow": "", "what": "", "queries": ""})
+            after.update({"flow": "", "what": "", "queries": "", "deployed": ""})
     rows("The catalog", lines)
+
+
+def _deployed(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    return f"{found['status']}, version {found['version']}" + (", runs" if found["running"] else "")
 
 
 def run(report: RunReport) -> None:

@@ -29,6 +29,33 @@ def test_list_names_flows_states_and_queries() -> None:
     assert notices["states"] == {"late_delay_notices_flights": None, "long_delay_notices": None}
     assert notices["channels"] == {"delay_notices__flights__flights": None}
     assert "not run yet" in runner.invoke(app, ["list"]).stdout
+    assert flights["deployed"] is None
+
+
+def test_list_tells_what_is_deployed(home: Path) -> None:
+    assert runner.invoke(app, ["list"]).exit_code == 0
+    assert not (home / "nimbus").exists()
+    file = home / "late.yaml"
+    file.write_text("flow: late\nstreams:\n  - name: s\n    source: {json_files: {path: in, schema: v bigint}}\n")
+    file.write_text(file.read_text() + "    operations: [{persist: kept}]\n")
+    for arguments in (["flights"], [str(file), "--inactive"]):
+        done = runner.invoke(app, ["submit", *arguments, "--no-supervisor", "--no-wait"])
+        assert done.exit_code == 0, done.output + str(done.exception)
+    listed = {one["flow"]: one["deployed"] for one in json.loads(runner.invoke(app, ["list", "--json"]).stdout)}
+    assert listed["flights"] == {"status": "ACTIVE", "version": 1, "running": False, "txid": None, "problem": None}
+    assert listed["late"]["status"] == "INACTIVE"
+    assert listed["worst_routes"] is None
+    shown = runner.invoke(app, ["list"]).stdout
+    assert "ACTIVE, version 1" in shown
+    assert "INACTIVE, version 1" in shown
+
+
+def test_a_registry_that_does_not_answer_does_not_hide_the_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIDELTA_REGISTRY", "mysql://here")
+    done = runner.invoke(app, ["list", "--json"])
+    assert done.exit_code == 0
+    assert "neither SQLite nor PostgreSQL" in done.stderr
+    assert json.loads(done.stdout)[0]["flow"] == "flights"
 
 
 @pytest.mark.parametrize(
