@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 
 from pipelines.errors import ChangeoverError, StateSchemaError
 from pipelines.execution.checkpoint import Checkpoint, Epoch
+from pipelines.execution.checkpoint_copy import recover
 from pipelines.execution.group import group_name, spout_groups
 from pipelines.execution.streaming import CONTINUE, REFUSE
 from pipelines.graph import events, nodes
@@ -148,6 +149,7 @@ class Changeover:
         queries = [query for query in self._queries if only in (None, query.name)]
         for query in queries:
             with query.checkpoint.running(wait_seconds):
+                recover(query.checkpoint)
                 if self._differs(query):
                     query.checkpoint.begin_at(self._start(query), self._aside(query))
                     anew.append(query.name)

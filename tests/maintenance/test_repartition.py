@@ -117,7 +117,7 @@ def test_a_batch_that_was_begun_must_be_finished_first(
     whole = StreamBatch.run
     with monkeypatch.context() as patched:
         patched.setattr(StreamBatch, "run", cut_off)
-        with pytest.raises(Exception, match="KeyboardInterrupt|BATCH|batch"):
+        with pytest.raises(KeyboardInterrupt):
             run(spark, begun, max_batches=2)
     own = checkpoint(begun, COUNTED)
     files = sorted(own.spark.rglob("*"))
