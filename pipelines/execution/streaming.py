@@ -99,8 +99,21 @@ class StreamRunner:
 
     # --- the life of the query --------------------------------------------------------------------------------------
 
-    def start(self, *, on_fresh: str, trigger_seconds: float | None, max_batches: int | None = None) -> StreamingQuery:
+    def start(
+        self,
+        *,
+        on_fresh: str,
+        trigger_seconds: float | None,
+        max_batches: int | None = None,
+        pending_only: bool = False,
+    ) -> StreamingQuery:
         """Start the query: until the source is read to its end (no trigger), or on and on.
+
+        Args:
+            on_fresh: what to do if the checkpoint is fresh and the tables are not.
+            trigger_seconds: a batch begins that often at most; None: until the source is read.
+            max_batches: end after so many.
+            pending_only: end with the batch that an earlier run has begun and not finished.
 
         Raises:
             FreshCheckpointError: a fresh checkpoint meets tables that an earlier epoch wrote, and `on_fresh` is `refuse`.
@@ -115,6 +128,9 @@ class StreamRunner:
             .writeStream.foreachBatch(self._on_spark_batch)
             .option("checkpointLocation", str(self._checkpoint.spark))
         )
+        if pending_only:
+            # Of Spark's triggers the one that runs a single batch: a further one would only be begun.
+            return writer.trigger(once=True).start()
         if trigger_seconds is None:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{trigger_seconds} seconds").start()

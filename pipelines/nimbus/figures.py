@@ -14,6 +14,7 @@ from pipelines.nimbus.status import ASSIGNED, FAILED, RUNNING
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from pipelines.execution.checkpoint import Checkpoint
     from pipelines.execution.report import BatchReport
 
 LAST_BATCHES = 20
@@ -44,8 +45,14 @@ class TaskFigures:
         self._ends: deque[tuple[float, int]] = deque(maxlen=LAST_BATCHES)
         self._backlogs: deque[float] = deque(maxlen=LAST_BATCHES)
         self._last: BatchReport | None = None
+        self._before: int | None = None
         self._progress: Mapping[str, Any] = {}
         self._behind_since: float | None = None
+
+    def stands_at(self, checkpoint: Checkpoint) -> None:
+        """The last batch that an earlier life has finished."""
+        done, epoch = checkpoint.finished_batches(), checkpoint.epoch
+        self._before = epoch.txid(done - 1) if done and epoch else None
 
     def started(self, again: bool) -> None:
         """Its query runs; `again` after a failure."""
@@ -105,7 +112,7 @@ class TaskFigures:
             "state": self.state,
             "group": self._group,
             "pid": os.getpid(),
-            "txid": last.txid if last else None,
+            "txid": last.txid if last else self._before,
             "attempt": last.attempt if last else None,
             "batches": self._batches,
             "rows": self._rows,

@@ -152,9 +152,11 @@ class Task(threading.Thread):
         """One life of the query, from its start to its end."""
         self.figures.state = STARTING
         checkpoint = Checkpoint(self.flow.name, self._lake.checkpoint_path(self.flow.name, self.query.group))
+        self._wait_for_channels()
         on_fresh = self._made_ready(checkpoint)
         with checkpoint.running(_LOCK_WAIT_SECONDS):
-            self._repartition(checkpoint)
+            self.figures.stands_at(checkpoint)
+            self._repartition(checkpoint, on_fresh)
             with self._application.preparing:
                 runner = self._runner(checkpoint)
                 self._streaming = streaming = runner.start(on_fresh=on_fresh, trigger_seconds=self._trigger)
@@ -207,35 +209,68 @@ class Task(threading.Thread):
             self._told("windows anew", "their number, or the channels that the query reads, have changed")
         return str(self.flow.settings.get("on_fresh_checkpoint", on_fresh))
 
-    def _repartition(self, checkpoint: Checkpoint) -> None:
-        """Change the number of state partitions, if the flow's parallelism asks for another than the checkpoint has."""
+    def _repartition(self, checkpoint: Checkpoint, on_fresh: str) -> None:
+        """Change the number of partitions, if the flow's parallelism asks for another than the checkpoint has."""
+        from pipelines.maintenance.errors import RepartitionRefusedError, UnfinishedBatchError
         from pipelines.maintenance.repartition import partitions_of, repartition
 
         wanted, present = self.query.partitions, partitions_of(checkpoint)
-        if wanted is None or present is None or wanted == present:
+        if wanted is None or wanted == present:
+            return
+        if not checkpoint.has_state:
+            checkpoint.set_partitions(wanted)
             return
         self.figures.state = REPARTITIONING
         self._told("repartitioning", f"from {present} to {wanted} partitions")
-        with self._application.preparing:
-            report = repartition(self._application.spark, checkpoint, wanted, copies=self._lake.root / "copies")
+        copies = self._lake.root / "copies"
+        try:
+            with self._application.preparing:
+                report = repartition(self._application.spark, checkpoint, wanted, copies=copies)
+        except UnfinishedBatchError:
+            self._finish_batch(checkpoint, on_fresh)
+            with self._application.preparing:
+                report = repartition(self._application.spark, checkpoint, wanted, copies=copies)
+        except RepartitionRefusedError as error:
+            # It runs as it is: a number that cannot be is no reason to stand still.
+            self._application.registry.tell(self.flow, "REPARTITION_REFUSED", {"reason": str(error)})
+            logger.error("query not repartitioned", reason=str(error))
+            return
         self._application.registry.tell(self.flow, "REPARTITION", {"group": self.query.group} | report.to_json())
         self.figures.state = STARTING
 
+    def _finish_batch(self, checkpoint: Checkpoint, on_fresh: str) -> None:
+        """Run the one batch that an earlier life has begun, with the partitions that it was begun with."""
+        runner = self._runner(checkpoint)
+        runner.finish(runner.start(on_fresh=on_fresh, trigger_seconds=None, pending_only=True))
+
+    def _wait_for_channels(self) -> None:
+        """The channels that the query reads are made by others of the flow when those start for the first time."""
+        from pipelines.graph import nodes
+
+        reads = [spout for spout in self._spouts if isinstance(spout, nodes.ChannelSpoutNode)]
+        paths = [self._lake.channel_path(name) / "_delta_log" for spout in reads for name in spout.reads]
+        while self._wanted.is_set() and not all(path.is_dir() for path in paths):
+            time.sleep(_POLL_SECONDS)
+
+    @property
+    def _spouts(self) -> tuple[Any, ...]:
+        from pipelines.execution.group import group_name, spout_groups
+
+        return next(one for one in spout_groups(self._topology) if group_name(one) == self.query.group)
+
     def _runner(self, checkpoint: Checkpoint) -> StreamRunner:
-        from pipelines.execution.group import BatchGroup, group_name, spout_groups
+        from pipelines.execution.group import BatchGroup
+        from pipelines.execution.own_session import own_session
         from pipelines.execution.streaming import StreamRunner
 
-        session = self._application.spark
+        spark = self._application.spark
         # Batches of several queries share the cores evenly: each thread's jobs go into a pool of their own.
-        session.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
-        if self.query.partitions is not None:
-            session = session.newSession()
-            session.conf.set("spark.sql.shuffle.partitions", str(self.query.partitions))
-        spouts = next(one for one in spout_groups(self._topology) if group_name(one) == self.query.group)
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+        session = own_session(spark, checkpoint.partitions)
         assert self.lease is not None
         registry = RegistryAttempts(self._application.store, self._application.registry.leases, self.lease)
         return StreamRunner(
-            BatchGroup(session, self._lake, self._topology, spouts),
+            BatchGroup(session, self._lake, self._topology, self._spouts),
             checkpoint,
             listeners=(self._guard,),
             max_attempts=int(self.flow.settings.get("max_attempts", 3)),

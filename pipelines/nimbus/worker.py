@@ -8,6 +8,7 @@ lease, after which it must not live a moment longer.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import sys
@@ -61,9 +62,9 @@ class Worker:
         self._slot, self._holder = (supervisor, port), holder_of(supervisor, port, life)
         self._tasks: dict[Key, Task] = {}
         self._loaded: dict[int, tuple[int, TridentTopology | TrideltaError]] = {}
-        self._renewed: dict[str, float] = {}
+        self._renewed_at = 0.0
         self._revisions: dict[int, int] = {}
-        self.ending = threading.Event()
+        self.ending, self._ended = threading.Event(), threading.Event()
         self._memory: tuple[float, int] = (0.0, 0)
 
     def run(self) -> None:
@@ -76,6 +77,7 @@ class Worker:
         self._slot_lease = self._registry.leases.take(
             f"slot:{self._slot[0]}:{self._slot[1]}", self._holder, self._settings.lease_seconds
         )
+        threading.Thread(target=self._beats, name="beats", daemon=True).start()
         spark = self._spark(self._flows().values())
         self._application = Application(
             spark,
@@ -87,18 +89,16 @@ class Worker:
             threading.Lock(),
         )
         logger.info("worker up", supervisor=self._slot[0], port=self._slot[1], pid=os.getpid())
-        while True:
-            began = time.monotonic()
-            if self._round(spark):
-                break
-            time.sleep(max(0.05, self._settings.beat_seconds - (time.monotonic() - began)))
+        while not self._round(spark):
+            time.sleep(self._settings.beat_seconds / 2)
+        self._ended.set()
         self._registry.leases.release(self._slot_lease)
         logger.info("worker ends", supervisor=self._slot[0], port=self._slot[1])
 
     # --- a round ----------------------------------------------------------------------------------------------------
 
     def _round(self, spark: SparkSession) -> bool:
-        """Look what is to run, beat for what runs. True: there is nothing left to do."""
+        """Look what is to run. True: there is nothing left to do."""
         if not _lives(spark):
             self._end_now(SPARK_GONE, "its Spark has died")
         try:
@@ -109,9 +109,7 @@ class Worker:
             self._follow(flows)
             for key in [key for key, task in self._tasks.items() if not task.is_alive()]:
                 self._collect(key)
-            if not self._tasks and (self.ending.is_set() or not flows):
-                return True
-        self._beat()
+            return not self._tasks and (self.ending.is_set() or not flows)
         return False
 
     def _flows(self) -> dict[Key, Flow]:
@@ -189,19 +187,25 @@ class Worker:
 
     # --- beats ------------------------------------------------------------------------------------------------------
 
+    def _beats(self) -> None:
+        """In a thread of its own: Spark takes seconds to start, and neither that nor a look may hold up a beat."""
+        self._renewed_at = time.monotonic()
+        while not self._ended.wait(self._settings.beat_seconds):
+            self._beat()
+
     def _beat(self) -> None:
         memory = self._memory_bytes()
         try:
             self._slot_lease = self._registry.leases.renew(self._slot_lease, self._settings.lease_seconds)
-            self._renewed[self._slot_lease.name] = time.monotonic()
-            for task in self._tasks.values():
+            self._renewed_at = time.monotonic()
+            for task in list(self._tasks.values()):
                 self._beat_for(task, memory)
         except LeaseLostError as error:
-            self._end_now(LEASE_LOST, str(error))
+            if not self._ended.is_set():
+                self._end_now(LEASE_LOST, str(error))
         except RegistryError as error:
             logger.warning("no beat", reason=str(error))
-        last = min(self._renewed.values(), default=time.monotonic())
-        if time.monotonic() - last > self._settings.lease_seconds:
+        if time.monotonic() - self._renewed_at > self._settings.lease_seconds:
             self._end_now(LEASE_LOST, f"the registry has not answered for {self._settings.lease_seconds:g} s")
 
     def _beat_for(self, task: Task, memory: int) -> None:
@@ -323,6 +327,8 @@ def _log(settings: NimbusSettings, supervisor: str, port: int) -> None:
 
     folder = settings.worker_folder(supervisor, port)
     configure(folder / "worker.jsonl", settings.log_megabytes, settings.log_files)
+    # It logs each exception on its way from a batch back to Spark, a drain's too; ours are logged where they arrive.
+    logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
     structlog.contextvars.bind_contextvars(supervisor=supervisor, port=port)
 
 
