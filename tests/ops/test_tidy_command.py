@@ -1,0 +1,102 @@
+"""`tridelta tidy`, the op of the compaction job, and Dagster's runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from typer.testing import CliRunner
+
+from ops.command_line import app
+from ops.compaction import housekeeping_op
+from ops.tidy import remove_runs, tidied
+from pipelines.catalog import FlowSettings
+from pipelines.maintenance import Retention
+from pipelines.state.lake import Lake
+from resources import LakeResource
+from tests.maintenance.small_state import SmallState
+
+DAY = 86_400.0
+
+
+def _old_log(home: Path) -> Path:
+    file = home / "nimbus" / "logs" / "host" / "6900" / "worker.jsonl.1"
+    file.parent.mkdir(parents=True)
+    file.write_text("{}\n")
+    os.utime(file, (1, 1))
+    return file
+
+
+def test_a_dry_run_counts_and_a_run_removes(home: Path) -> None:
+    state, log = SmallState(home / "lake"), _old_log(home)
+    for n in range(3):
+        state.batch([("d", "a", 0, n)])
+    counted = json.loads(CliRunner().invoke(app, ["tidy", "--dry-run", "--json"]).stdout)
+    assert (counted["dry_run"], counted["removed"], counted["compactions"]) == (True, 1, [])
+    assert log.exists()
+    done = CliRunner().invoke(app, ["tidy"])
+    assert done.exit_code == 0, done.output
+    assert "tables of shop" in done.stdout
+    assert not log.exists()
+    assert state.scanned() == state.expected()
+    assert not (home / "nimbus" / "registry.db").exists()
+
+
+def test_a_wrong_retention_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIDELTA_KEEP_LOG_DAYS", "long")
+    done = CliRunner().invoke(app, ["tidy"])
+    assert done.exit_code == 1
+    assert "TRIDELTA_KEEP_LOG_DAYS" in done.stderr
+
+
+def test_the_registry_is_tidied_where_there_is_one(home: Path) -> None:
+    from pipelines.nimbus.settings import registry_url
+    from pipelines.nimbus.store import Store
+
+    Store(registry_url()).close()
+    report = tidied(Lake(home / "lake"), FlowSettings(home), Retention())
+    assert "registry" in {one.what for one in report.things}
+
+
+def test_the_op_tells_what_it_did(home: Path) -> None:
+    log = _old_log(home)
+
+    @dg.job(resource_defs={"lake": LakeResource(root=str(home / "lake"))})
+    def job() -> None:
+        housekeeping_op(FlowSettings(home))()
+
+    with dg.instance_for_test() as instance:
+        config = {"ops": {"housekeeping": {"config": {"log_days": 100_000.0}}}}
+        assert job.execute_in_process(instance=instance, run_config=config).success
+        assert log.exists()
+        result = job.execute_in_process(instance=instance)
+    (event,) = [one for one in result.all_events if one.event_type_value == "STEP_OUTPUT"]
+    told = event.step_output_data.metadata
+    assert (told["removed"].value, told["dry_run"].value) == (1, False)
+    assert "worker logs" in str(told["tidied"].value)
+    assert not log.exists()
+
+
+def test_only_old_runs_of_dagster_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dg.op
+    def nothing() -> None:
+        pass
+
+    @dg.job
+    def job() -> None:
+        nothing()
+
+    with dg.instance_for_test() as instance:
+        for _ in range(2):
+            assert job.execute_in_process(instance=instance).success
+        assert remove_runs(instance, 1).removed == 0
+        now = time.time()
+        monkeypatch.setattr(time, "time", lambda: now + 2 * DAY)
+        assert remove_runs(instance, 1, dry_run=True).removed == 2
+        found = remove_runs(instance, 1)
+        assert (found.before, found.removed) == (2, 2)
+        assert instance.get_runs_count() == 0
