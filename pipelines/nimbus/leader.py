@@ -40,14 +40,14 @@ class _Look:
         supervisors: All that have ever beaten and are not forgotten.
         alive: Ids of those that are alive.
         flows: By application, those that need places.
-        records: Assignments by serial.
+        records: Assignments by serial, those of this round too.
         dead: Dead tasks by serial.
     """
 
     supervisors: tuple[SupervisorBeat, ...]
     alive: frozenset[str]
     flows: Mapping[str, list[Flow]]
-    records: Mapping[int, AssignmentRecord]
+    records: dict[int, AssignmentRecord]
     dead: Mapping[int, set[int]]
 
 
@@ -84,18 +84,29 @@ class Leader:
             RegistryError: The registry does not answer.
         """
         try:
-            if self._lease is None:
-                self._lease = self._registry.leases.take(LEASE, self._holder, _LEASE_SECONDS)
-                self._registry.gain_leadership(under=self._lease)
-                logger.info("leads", holder=self._holder)
-            else:
-                self._lease = self._registry.leases.renew(self._lease, _LEASE_SECONDS)
-            self._lead(self._lease)
+            self._lead(self._held())
         except LeaseHeldError:
             return
         except LeaseLostError as error:
             logger.warning("leads no longer", reason=str(error))
             self._lease = None
+
+    def _held(self) -> Lease:
+        """Its lease, prolonged or taken. One that has run out while nobody else wanted it is taken again.
+
+        Raises:
+            LeaseHeldError: Another leads.
+        """
+        if self._lease is not None:
+            try:
+                self._lease = self._registry.leases.renew(self._lease, _LEASE_SECONDS)
+                return self._lease
+            except LeaseLostError:
+                self._lease = None
+        self._lease = self._registry.leases.take(LEASE, self._holder, _LEASE_SECONDS)
+        self._registry.gain_leadership(under=self._lease)
+        logger.info("leads", holder=self._holder)
+        return self._lease
 
     def resign(self) -> None:
         """Let another lead at once."""
@@ -127,17 +138,13 @@ class Leader:
             self._place(application, members, look, lease)
 
     def _drained(self, flow: Flow) -> bool:
-        """Whether all of its queries have stopped: then a rebalance need not wait longer."""
-        beats = self._places.beats(flow)
+        """Whether all of its queries have stopped since the rebalance was asked for: then it need not wait longer."""
+        due, wait = flow.standing.due, flow.standing.wait_seconds or 0.0
+        since = due.at - wait if due else 0.0
         return all(
-            one.figures.get("state") in (DRAINED, ASSIGNED) and one.beat_at > flow_changed
-            for flow_changed in [self._rebalanced_at(flow)]
-            for one in beats.values()
+            beat.beat_at > since and beat.figures.get("state") in (DRAINED, ASSIGNED)
+            for beat in self._places.beats(flow).values()
         )
-
-    def _rebalanced_at(self, flow: Flow) -> float:
-        due, wait = flow.standing.due, flow.standing.wait_seconds
-        return due.at - (wait or 0.0) if due else 0.0
 
     def _look(self, flows: list[Flow], watching: bool) -> _Look:
         supervisors = tuple(self._places.supervisors())
@@ -248,12 +255,12 @@ class Leader:
         for flow in members:
             self._registry.problem(flow, None, under=lease)
             record = look.records.get(flow.serial)
-            before = {worker_slot(one): sorted(one.tasks) for one in record.workers} if record else None
+            before = {(one.supervisor, one.port): sorted(one.tasks) for one in record.workers} if record else None
             now = {slot: sorted(tasks) for slot, tasks in slots[flow.serial].items()}
             if before == now and not flow.scratch:
                 continue
             try:
-                self._places.assign(flow, now, kind=kind if record else "NEW", under=lease)
+                look.records[flow.serial] = self._places.assign(flow, now, kind=kind if record else "NEW", under=lease)
             except NotAliveError:
                 continue
             logger.info("assigned", flow=flow.name, kind=kind, slots={f"{s}:{p}": t for (s, p), t in now.items()})
@@ -278,11 +285,6 @@ def _resized(members: Iterable[Flow], old: Assignment | None) -> bool:
     asked = demand_of("", list(members))
     most = min(asked.workers or 1, len(asked.components))
     return old is not None and len(old.workers) != most
-
-
-def worker_slot(worker: object) -> tuple[str, int]:
-    """A worker's supervisor and port."""
-    return worker.supervisor, worker.port  # type: ignore[attr-defined]
 
 
 class _Ids:

@@ -16,9 +16,10 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipelines import logs
 from pipelines.errors import TrideltaError
@@ -30,6 +31,9 @@ from pipelines.nimbus.placing import Places
 from pipelines.nimbus.registry import Registry
 from pipelines.nimbus.settings import PREFIX, NimbusSettings, registry_url
 from pipelines.nimbus.store import Store
+
+if TYPE_CHECKING:
+    from pipelines.nimbus.metrics import MetricsServer
 
 logger = logs.logger(__name__)
 
@@ -68,10 +72,18 @@ class Supervisor:
         store: The registry's database.
         settings: Nimbus' settings.
         name: Its id in the registry; by default the host's name.
+        command: The command of a worker, from supervisor, port and life.
     """
 
-    def __init__(self, store: Store, settings: NimbusSettings, name: str | None = None) -> None:
-        self._store, self._settings = store, settings
+    def __init__(
+        self,
+        store: Store,
+        settings: NimbusSettings,
+        name: str | None = None,
+        *,
+        command: Callable[[str, int, str], list[str]] | None = None,
+    ) -> None:
+        self._store, self._settings, self._command = store, settings, command or worker_command
         self.name = name or default_name()
         self._registry, self._places = Registry(store), Places(store)
         self._holder = f"supervisor:{self.name}:{uuid.uuid4().hex[:8]}"
@@ -187,12 +199,10 @@ class Supervisor:
         life = uuid.uuid4().hex[:12]
         folder = self._settings.worker_folder(self.name, slot.port)
         folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "pipelines.nimbus.worker", "--supervisor", self.name]
-        command += ["--port", str(slot.port), "--life", life]
         with (folder / "worker.out").open("ab") as out:
             # A session of its own: neither the end of the supervisor nor Ctrl-C in its terminal reaches the worker.
             child = subprocess.Popen(
-                command,
+                self._command(self.name, slot.port, life),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -263,6 +273,12 @@ def default_name() -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "-", platform.node() or "localhost")
 
 
+def worker_command(supervisor: str, port: int, life: str) -> list[str]:
+    """The command of a worker. It names no registry: a URL may hold a password, and commands are for all to see."""
+    command = [sys.executable, "-m", "pipelines.nimbus.worker", "--supervisor", supervisor]
+    return [*command, "--port", str(port), "--life", life]
+
+
 def worker_environment(store: Store, settings: NimbusSettings) -> dict[str, str]:
     """The environment in which workers, and supervisors on demand, find the same registry and files."""
     chosen = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
@@ -327,7 +343,7 @@ def run(
         store.close()
 
 
-def _serve_metrics(store: Store, settings: NimbusSettings):  # type: ignore[no-untyped-def]
+def _serve_metrics(store: Store, settings: NimbusSettings) -> MetricsServer | None:
     if not settings.metrics_port:
         return None
     from pipelines.nimbus.metrics import serve

@@ -1,0 +1,285 @@
+"""The leader over a registry: what is placed, when, where, and what is not moved. No Spark, no processes, no waiting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pipelines.nimbus.leader import LEASE, Leader
+from pipelines.nimbus.lifecycle import Request, Status
+from pipelines.nimbus.placing import Places
+from pipelines.nimbus.records import Content, Flow
+from pipelines.nimbus.registry import Registry
+from pipelines.nimbus.settings import NimbusSettings
+from pipelines.nimbus.store import Store
+
+if TYPE_CHECKING:
+    from tests.nimbus.conftest import Clock
+
+SECONDS = 5.0
+
+
+class Cluster:
+    """A registry, supervisors that beat when they are told to, and a leader."""
+
+    def __init__(self, store: Store, clock: Clock, folder: Path) -> None:
+        self.clock, self.store = clock, store
+        self.settings = NimbusSettings(folder, monitor_seconds=SECONDS)
+        self.registry, self.places = Registry(store, clock=clock), Places(store, clock=clock)
+        self.leader = self.another("one")
+        self.started = clock.now
+
+    def another(self, name: str) -> Leader:
+        return Leader(self.store, self.settings, f"supervisor:{name}", clock=self.clock)
+
+    def supervisors(self, **ports: list[int]) -> None:
+        """These beat now."""
+        for name, offered in ports.items():
+            self.places.beat_supervisor(name, name, offered, started_at=self.started)
+
+    def submit(self, name: str, queries: int = 1, workers: int = 1, **settings: object) -> Flow:
+        groups = [{"group": f"q{n}", "components": [f"q{n}"], "inputs": [], "stateful": False} for n in range(queries)]
+        components = {f"q{n}": 1 for n in range(queries)}
+        definition = {"kind": "catalog", "name": name, "queries": groups, "explicit": {}}
+        return self.registry.submit(name, Content(definition, components, workers, settings))
+
+    def beat(self, flow: Flow, state: str = "running") -> None:
+        """All tasks of a flow beat now."""
+        record = self.places.assignment(flow)
+        assert record is not None
+        for worker in record.workers:
+            for task in worker.tasks:
+                name = f"task:{flow.name}/{task}/{self.clock.now}"
+                lease = self.registry.leases.take(name, "w", 1000)
+                slot = (worker.supervisor, worker.port)
+                self.places.beat(flow, task, slot, lease, lease_seconds=1000, figures={"state": state})
+
+    def places_of(self, name: str) -> dict[tuple[str, int], tuple[int, ...]]:
+        record = self.places.assignment(self.registry.flow(name))
+        return {(one.supervisor, one.port): one.tasks for one in record.workers} if record else {}
+
+    def look(self, seconds: float = SECONDS) -> None:
+        """Time passes, and the leader looks often enough to go on leading."""
+        until = self.clock.now + seconds
+        while self.clock.now + SECONDS < until:
+            self.clock.now += SECONDS
+            self.leader.tick()
+        self.clock.now = until
+        self.leader.tick()
+
+
+@pytest.fixture
+def cluster(store: Store, clock: Clock, tmp_path: Path) -> Cluster:
+    return Cluster(store, clock, tmp_path)
+
+
+def test_a_flow_gets_a_slot_at_once(cluster: Cluster) -> None:
+    cluster.supervisors(s1=[1, 2])
+    cluster.submit("a", queries=3)
+    cluster.look(0)
+    assert cluster.places_of("a") == {("s1", 1): (1, 2, 3)} or cluster.places_of("a") == {("s1", 2): (1, 2, 3)}
+
+
+def test_small_flows_share_an_application_and_others_have_their_own(cluster: Cluster) -> None:
+    cluster.supervisors(s1=[1, 2, 3, 4])
+    for name in ("a", "b"):
+        cluster.submit(name)
+    cluster.submit("c", isolated=True)
+    cluster.submit("d", master="spark://h:7077")
+    cluster.look()
+    assert cluster.places_of("a").keys() == cluster.places_of("b").keys()
+    slots = [next(iter(cluster.places_of(name))) for name in "acd"]
+    assert len(set(slots)) == 3
+
+
+def test_a_flow_that_joins_an_application_moves_nobody(cluster: Cluster) -> None:
+    cluster.supervisors(s1=[1, 2], s2=[1, 2])
+    cluster.submit("a", queries=2)
+    cluster.look()
+    before = cluster.places.assignment(cluster.registry.flow("a"))
+    cluster.submit("b")
+    cluster.look()
+    assert cluster.places.assignment(cluster.registry.flow("a")) == before
+    assert cluster.places_of("b").keys() == cluster.places_of("a").keys()
+
+
+def test_queries_of_one_flow_are_spread_over_its_workers(cluster: Cluster) -> None:
+    cluster.supervisors(s1=[1, 2], s2=[1, 2])
+    cluster.submit("a", queries=4, workers=2)
+    cluster.look()
+    found = cluster.places_of("a")
+    assert sorted(map(len, found.values())) == [2, 2]
+    assert {supervisor for supervisor, _ in found} == {"s1", "s2"}
+
+
+def test_not_enough_slots_is_said_with_the_numbers_and_mended_by_a_new_supervisor(cluster: Cluster) -> None:
+    cluster.supervisors(s1=[1])
+    cluster.submit("a", queries=2, workers=2)
+    cluster.look()
+    assert "allocWorkerNum=2, availableWorkerNum=1" in str(cluster.registry.flow("a").problem)
+    assert cluster.places_of("a") == {}
+    told = [line for line in cluster.registry.history("a") if line.event == "PROBLEM"]
+    cluster.look()
+    assert len([line for line in cluster.registry.history("a") if line.event == "PROBLEM"]) == len(told) == 1
+    cluster.supervisors(s1=[1], s2=[1])
+    cluster.look()
+    assert len(cluster.places_of("a")) == 2
+    assert cluster.registry.flow("a").problem is None
+
+
+def test_no_supervisor_is_said_too(cluster: Cluster) -> None:
+    cluster.submit("a")
+    cluster.look()
+    assert "no alive supervisor" in str(cluster.registry.flow("a").problem)
+
+
+def test_silent_tasks_of_a_dead_supervisor_are_placed_again_and_others_stay(cluster: Cluster) -> None:
+    cluster.supervisors(s1=[1], s2=[1], s3=[1])
+    flow = cluster.submit("a", queries=3, workers=2)
+    cluster.look()
+    cluster.beat(flow)
+    dead = next(iter(cluster.places_of("a")))
+    before = cluster.places_of("a")
+    cluster.clock.now += 61
+    cluster.supervisors(**{name: [1] for name in ("s1", "s2", "s3") if name != dead[0]})
+    # The tasks of the living beat on.
+    for slot, tasks in before.items():
+        for task in tasks if slot != dead else ():
+            lease = cluster.registry.leases.take(f"again:{task}", "w", 1000)
+            cluster.places.beat(flow, task, slot, lease, lease_seconds=1000, figures={})
+    cluster.look()
+    after = cluster.places_of("a")
+    assert dead not in after
+    assert sorted(task for tasks in after.values() for task in tasks) == [1, 2, 3]
+    for slot, tasks in before.items():
+        if slot != dead:
+            assert set(tasks) <= set(after[slot])
+
+
+def test_tasks_that_beat_are_left_alone_though_their_supervisor_is_dead(cluster: Cluster) -> None:
+    """Nimbus rules 5.1.4."""
+    cluster.supervisors(s1=[1], s2=[1])
+    flow = cluster.submit("a")
+    cluster.look()
+    before = cluster.places_of("a")
+    (dead, _) = next(iter(before))
+    cluster.clock.now += 61
+    cluster.supervisors(**{name: [1] for name in ("s1", "s2") if name != dead})
+    cluster.beat(flow)
+    cluster.look()
+    assert cluster.places_of("a") == before
+
+
+def test_a_task_whose_supervisor_lives_has_the_time_of_a_launch(cluster: Cluster) -> None:
+    cluster.supervisors(s1=[1], s2=[1])
+    flow = cluster.submit("a")
+    cluster.look()
+    cluster.beat(flow)
+    before = cluster.places.assignment(flow)
+    cluster.clock.now += 60
+    cluster.supervisors(s1=[1], s2=[1])
+    cluster.look()
+    assert cluster.places.assignment(flow) == before
+
+
+def test_a_rebalance_goes_on_when_all_have_drained(cluster: Cluster) -> None:
+    cluster.supervisors(s1=[1, 2], s2=[1, 2])
+    flow = cluster.submit("a", queries=2)
+    cluster.look()
+    cluster.beat(flow)
+    cluster.registry.rebalance("a", Request(workers=2), wait_seconds=30)
+    cluster.look(1)
+    assert cluster.registry.flow("a").status is Status.REBALANCING
+    assert len(cluster.places_of("a")) == 1
+    cluster.clock.now += 1
+    cluster.beat(flow, "drained")
+    cluster.look(0)
+    assert cluster.registry.flow("a").status is Status.ACTIVE
+    cluster.look(1)
+    assert len(cluster.places_of("a")) == 2
+
+
+def test_a_rebalance_waits_no_longer_than_it_was_told(cluster: Cluster) -> None:
+    cluster.supervisors(s1=[1, 2])
+    flow = cluster.submit("a")
+    cluster.look()
+    cluster.beat(flow)
+    cluster.registry.rebalance("a", Request(parallelism={"q0": 3}), wait_seconds=10)
+    cluster.look(9)
+    cluster.beat(flow, "draining")
+    assert cluster.registry.flow("a").status is Status.REBALANCING
+    cluster.look(2)
+    assert cluster.registry.flow("a").status is Status.ACTIVE
+    assert cluster.registry.flow("a").parallelism == {"q0": 3}
+
+
+def test_a_rebalance_that_changes_nothing_moves_nothing(cluster: Cluster) -> None:
+    cluster.supervisors(s1=[1, 2], s2=[1, 2])
+    flow = cluster.submit("a", queries=3, workers=2)
+    cluster.look()
+    before = cluster.places_of("a")
+    cluster.beat(flow)
+    cluster.registry.rebalance("a", Request(parallelism={"q1": 2}), wait_seconds=0)
+    cluster.look()
+    assert cluster.places_of("a") == before
+    assert not cluster.registry.flow("a").scratch
+
+
+def test_a_killed_flow_keeps_its_slot_until_it_is_removed(cluster: Cluster) -> None:
+    """Nimbus rules 3, testKillStorm."""
+    cluster.supervisors(s1=[1])
+    cluster.submit("a", isolated=True)
+    cluster.look()
+    cluster.registry.kill("a", wait_seconds=20)
+    cluster.submit("b", isolated=True)
+    cluster.look(18)
+    assert cluster.places_of("a") == {("s1", 1): (1,)}
+    assert cluster.places_of("b") == {}
+    cluster.supervisors(s1=[1])
+    cluster.look(3)
+    assert [flow.name for flow in cluster.registry.flows()] == ["b"]
+    cluster.look()
+    assert cluster.places_of("b") == {("s1", 1): (1,)}
+
+
+def test_one_leads_and_another_takes_over(cluster: Cluster) -> None:
+    other = cluster.another("two")
+    cluster.supervisors(s1=[1])
+    cluster.leader.tick()
+    other.tick()
+    assert (cluster.leader.leads, other.leads) == (True, False)
+    cluster.clock.now += 16
+    other.tick()
+    assert other.leads
+    cluster.submit("a")
+    # The first one was frozen; it finds out, and changes nothing.
+    cluster.leader.tick()
+    assert not cluster.leader.leads
+    assert cluster.places_of("a") == {}
+    holder = cluster.registry.leases.holder(LEASE)
+    assert holder is not None
+    assert holder.holder == "supervisor:two"
+
+
+def test_who_resigns_lets_another_lead_at_once(cluster: Cluster) -> None:
+    other = cluster.another("two")
+    cluster.leader.tick()
+    cluster.leader.resign()
+    other.tick()
+    assert other.leads
+
+
+def test_hosts_that_fail_again_and_again_are_left_out(cluster: Cluster) -> None:
+    """Nimbus rules 2.6: three rounds without it within five minutes."""
+    cluster.supervisors(s1=[1], s2=[1])
+    cluster.look()
+    for _ in range(3):
+        cluster.clock.now += 61
+        cluster.supervisors(s2=[1])
+        cluster.look()
+    cluster.supervisors(s1=[1], s2=[1])
+    cluster.submit("a")
+    cluster.look()
+    assert {supervisor for supervisor, _ in cluster.places_of("a")} == {"s2"}
