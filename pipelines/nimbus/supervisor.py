@@ -100,8 +100,8 @@ class Supervisor:
         Raises:
             LeaseHeldError: A supervisor of this name runs already.
         """
-        self._take_own()
-        self._find_workers()
+        self.take_name()
+        self.find_workers()
         logger.info("supervisor up", supervisor=self.name, ports=list(self._slots), pid=os.getpid())
         while not self.ending.is_set():
             began = time.monotonic()
@@ -138,7 +138,7 @@ class Supervisor:
 
     # --- itself -----------------------------------------------------------------------------------------------------
 
-    def _take_own(self) -> None:
+    def take_name(self) -> None:
         name = f"supervisor:{self.name}"
         held = self._registry.leases.holder(name)
         if held is not None and not self._alive_elsewhere(held.holder):
@@ -164,7 +164,7 @@ class Supervisor:
                 logger.error("another supervisor of this name runs", reason=str(error))
                 self.ending.set()
 
-    def _find_workers(self) -> None:
+    def find_workers(self) -> None:
         """Workers of an earlier supervisor go on; what dead ones held is free."""
         for slot in self._slots.values():
             slot.record = Life(self._settings, self.name, slot.port).read()

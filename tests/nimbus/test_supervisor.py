@@ -1,0 +1,228 @@
+"""A supervisor and worker processes that are real but need no Spark: started, found again, buried, killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipelines.nimbus.errors import LeaseHeldError
+from pipelines.nimbus.life import Life, LifeRecord, holder_of
+from pipelines.nimbus.placing import Places
+from pipelines.nimbus.records import Content, Flow
+from pipelines.nimbus.registry import Registry
+from pipelines.nimbus.settings import NimbusSettings
+from pipelines.nimbus.store import Store
+from pipelines.nimbus.supervisor import Supervisor, worker_environment
+
+# A worker in all that its supervisor sees of it: its file, its slot's lease, its end.
+_WORKER = """
+import os, sys, time
+from pipelines.nimbus.life import Life, holder_of
+from pipelines.nimbus.placing import Places
+from pipelines.nimbus.registry import Registry
+from pipelines.nimbus.settings import NimbusSettings, registry_url
+from pipelines.nimbus.store import Store
+
+manner, supervisor, port, life = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+settings = NimbusSettings.from_environment()
+Life(settings, supervisor, port).begun(life)
+if manner == "dies":
+    sys.exit(1)
+store = Store(registry_url())
+lease = Registry(store).leases.take(f"slot:{supervisor}:{port}", holder_of(supervisor, port, life), settings.lease_seconds)
+while manner == "stays" or Places(store).in_slot(supervisor, port):
+    lease = Registry(store).leases.renew(lease, settings.lease_seconds)
+    time.sleep(0.05)
+Registry(store).leases.release(lease)
+"""
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> NimbusSettings:
+    return NimbusSettings(
+        tmp_path / "nimbus",
+        ports=(1, 2),
+        lease_seconds=2.0,
+        beat_seconds=0.1,
+        monitor_seconds=0.2,
+        stop_seconds=1.0,
+        task_launch_seconds=60.0,
+    )
+
+
+class Host:
+    """One host: a supervisor that looks when it is told to."""
+
+    def __init__(self, store: Store, settings: NimbusSettings, manner: str = "works") -> None:
+        self.store, self.settings = store, settings
+        self.registry, self.places = Registry(store), Places(store)
+        self.supervisor = self.another(manner)
+
+    def another(self, manner: str = "works") -> Supervisor:
+        def command(supervisor: str, port: int, life: str) -> list[str]:
+            return [sys.executable, "-c", _WORKER, manner, supervisor, str(port), life]
+
+        return Supervisor(self.store, self.settings, "s1", command=command)
+
+    def restart(self, manner: str = "works") -> None:
+        """Another supervisor, as after the end of the one before."""
+        held = self.registry.leases.holder("supervisor:s1")
+        self.registry.leases.release_all(held.holder if held else "")
+        self.supervisor = self.another(manner)
+        self.supervisor.take_name()
+        self.supervisor.find_workers()
+
+    def submit(self, name: str = "a") -> Flow:
+        query = {"group": "q", "components": ["q"], "inputs": [], "stateful": False}
+        definition = {"kind": "catalog", "name": name, "queries": [query], "explicit": {}}
+        return self.registry.submit(name, Content(definition, {"q": 1}))
+
+    def worker(self) -> LifeRecord | None:
+        return next((one for port in (1, 2) if (one := Life(self.settings, "s1", port).read())), None)
+
+    def until(self, reached: Callable[[], object], supervisor: Supervisor | None = None) -> None:
+        """Look again and again."""
+        deadline = time.monotonic() + 30
+        while not reached():
+            (supervisor or self.supervisor).look()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def works(self) -> bool:
+        worker = self.worker()
+        port = next(iter(self.places.used_slots()), ("", 0))[1]
+        lease = self.registry.leases.holder(f"slot:s1:{port}")
+        return worker is not None and lease is not None and lease.holder == holder_of("s1", port, worker.life)
+
+
+@pytest.fixture
+def host(tmp_path: Path, settings: NimbusSettings) -> Iterator[Host]:
+    store = Store(f"sqlite:///{tmp_path}/registry.db")
+    made = Host(store, settings)
+    made.supervisor.take_name()
+    yield made
+    for process in psutil.process_iter(["cmdline"]):
+        if _WORKER in (process.info["cmdline"] or ()) and str(tmp_path) in str(process.environ()):
+            process.kill()
+    store.close()
+
+
+def test_a_slot_with_work_gets_a_worker_and_loses_it_with_the_work(host: Host) -> None:
+    flow = host.submit()
+    host.until(host.works)
+    worker = host.worker()
+    assert worker is not None
+    assert worker.process() is not None
+    host.registry.kill(flow.name, wait_seconds=0)
+    host.until(lambda: worker.process() is None and host.worker() is None)
+    assert host.registry.history("a")[-1].event == "REMOVE"
+
+
+def test_a_worker_that_is_killed_comes_again_at_once_and_its_leases_are_free(host: Host) -> None:
+    host.submit()
+    host.until(host.works)
+    first = host.worker()
+    assert first is not None
+    host.registry.leases.take("task:a/q", holder_of("s1", 1, first.life), 1000)
+    first.kill()
+    host.until(lambda: host.works() and host.worker() != first)
+    assert host.registry.leases.holder("task:a/q") is None
+    assert [line.event for line in host.registry.history("a")] == ["SUBMIT", "WORKER_DIED"]
+
+
+def test_a_worker_that_dies_at_each_start_is_started_less_and_less_often(host: Host) -> None:
+    host.restart("dies")
+    host.submit()
+    slots = host.supervisor._slots
+    host.until(lambda: max(slot.failures for slot in slots.values()) == 3)
+    slot = max(slots.values(), key=lambda one: one.failures)
+    assert 1.0 < slot.again_at - time.monotonic() <= 2.0
+
+
+def test_a_worker_that_is_frozen_is_killed_when_its_lease_has_run_out(host: Host) -> None:
+    host.submit()
+    host.until(host.works)
+    frozen = host.worker()
+    assert frozen is not None
+    os.kill(frozen.pid, signal.SIGSTOP)
+    host.until(lambda: host.works() and host.worker() != frozen)
+    assert frozen.process() is None
+
+
+def test_a_worker_that_does_not_leave_an_empty_slot_is_killed(host: Host) -> None:
+    host.restart("stays")
+    host.submit()
+    host.until(host.works)
+    worker = host.worker()
+    host.registry.kill("a", wait_seconds=0)
+    host.until(lambda: worker is not None and worker.process() is None)
+
+
+def test_another_supervisor_finds_the_workers_and_buries_the_dead(host: Host) -> None:
+    host.submit()
+    host.until(host.works)
+    worker = host.worker()
+    assert worker is not None
+    host.restart()
+    host.until(host.works)
+    assert host.worker() == worker
+    assert worker.process() is not None
+    worker.kill()
+    host.restart()
+    host.until(lambda: host.works() and host.worker() != worker)
+
+
+def test_the_lease_of_a_supervisor_that_died_here_is_free_at_once(host: Host) -> None:
+    own = host.registry.leases.holder("supervisor:s1")
+    assert own is not None
+    with subprocess.Popen([sys.executable, "-c", ""]) as dead:
+        dead.wait()
+    file = host.settings.supervisor_folder("s1") / "0.json"
+    file.write_text(json.dumps({"life": own.holder, "pid": dead.pid, "created": 1.0}), "utf-8")
+    host.another().take_name()
+    taken = host.registry.leases.holder("supervisor:s1")
+    assert taken is not None
+    assert taken.holder != own.holder
+
+
+def test_a_second_supervisor_of_a_name_is_refused(host: Host) -> None:
+    with pytest.raises(LeaseHeldError, match="supervisor:s1"):
+        host.another().take_name()
+
+
+def test_workers_are_drained_with_their_supervisor_if_it_is_told_so(host: Host) -> None:
+    host.submit()
+    host.until(host.works)
+    worker = host.worker()
+    host.supervisor.stop_workers()
+    assert worker is not None
+    assert worker.process() is None
+
+
+def test_a_worker_finds_the_registry_and_settings_by_its_environment(
+    host: Host, settings: NimbusSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in worker_environment(host.store, replace(settings, lease_seconds=7.5)).items():
+        monkeypatch.setenv(name, value)
+    assert NimbusSettings.from_environment() == replace(settings, lease_seconds=7.5)
+    assert os.environ["TRIDELTA_REGISTRY"] == str(host.store.engine.url)
+
+
+def test_a_pid_that_another_process_has_by_now_is_not_killed(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        LifeRecord("x", child.pid, psutil.Process(child.pid).create_time() - 5).kill()
+        assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait()
