@@ -33,6 +33,7 @@ class NimbusSettings:
         log_files: So many turned-over log files are kept.
         retention_days: How long removed flows and old logs are kept.
         stop_seconds: How long a worker may take to end once it is told to; then it is killed.
+        back_off_seconds: The longest pause between two starts of a worker that dies again and again.
     """
 
     home: Path
@@ -49,6 +50,7 @@ class NimbusSettings:
     log_files: int = 5
     retention_days: float = 30.0
     stop_seconds: float = 60.0
+    back_off_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         if self.lease_seconds > self.task_timeout_seconds:

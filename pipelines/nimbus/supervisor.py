@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 logger = logs.logger(__name__)
 
-LONGEST_BACK_OFF = 60.0
-"""Seconds between two starts of a worker that dies."""
 _RECOVERED_SECONDS = 60.0
 # A supervisor's own lease: who finds it held waits so long for a dead one.
 _OWN_LEASE_SECONDS = 10.0
@@ -226,7 +224,7 @@ class Supervisor:
             logger.info("worker ended", port=slot.port, pid=pid)
             return
         slot.failures = 1 if lived > _RECOVERED_SECONDS else slot.failures + 1
-        pause = 0.0 if slot.failures == 1 else min(LONGEST_BACK_OFF, 2.0 ** (slot.failures - 2))
+        pause = 0.0 if slot.failures == 1 else min(self._settings.back_off_seconds, 2.0 ** (slot.failures - 2))
         slot.again_at = time.monotonic() + pause
         logger.warning("worker died", port=slot.port, pid=pid, code=code, again_in_seconds=pause)
         self._tell_flows(slot, {"supervisor": self.name, "port": slot.port, "code": code})
