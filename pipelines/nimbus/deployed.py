@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.catalog.flow import FlowSettings
 from pipelines.errors import TrideltaError
 from pipelines.nimbus.assignment_model import Component, Demand, UserWorker
-from pipelines.nimbus.errors import DeployError, SubmitError
+from pipelines.nimbus.errors import DeployError, RebalanceError, SubmitError
 from pipelines.nimbus.records import Content, Flow, Version
 
 if TYPE_CHECKING:
@@ -85,10 +85,11 @@ def content_of(
 
     Raises:
         SubmitError: A setting is unknown or of another kind; a component is unknown.
+        RebalanceError: A query with windows is to have more partitions than windows have buckets.
         DeployError: The flow has no stream with a source.
     """
     name, chosen = topology.name, dict(settings or {})
-    _check_settings(name, chosen)
+    check_settings(name, chosen)
     found = _queries(topology)
     if not found:
         raise DeployError(name, "it has no stream with a source", hint="a deployed flow needs one")
@@ -97,6 +98,7 @@ def content_of(
     if unknown := sorted(set(explicit) - set(known)):
         valid = ",".join(known)
         raise SubmitError(name, f"Invalid component {unknown[0]} for topology {name}, valid values are {valid}")
+    check_partitions(name, found, explicit)
     return Content(
         definition={
             **definition,
@@ -109,6 +111,26 @@ def content_of(
         workers=workers or 1,
         settings=chosen,
     )
+
+
+def check_partitions(flow: str, queries: Sequence[Mapping[str, Any]], parallelism: Mapping[str, int]) -> None:
+    """Windows lie in a fixed number of buckets: with more partitions some would stay empty for ever.
+
+    Args:
+        flow: Its name.
+        queries: `definition["queries"]` of its content.
+        parallelism: Component to tasks.
+
+    Raises:
+        RebalanceError: A component of a query with windows asks for more.
+    """
+    from pipelines.planner.windows import BUCKETS
+
+    for query in queries:
+        for name in query["components"] if query["stateful"] else ():
+            if parallelism.get(name, 1) > BUCKETS:
+                problem = f"{name} has windows, which lie in {BUCKETS} buckets: ask for {BUCKETS} at most"
+                raise RebalanceError(flow, problem, component=name, value=parallelism[name])
 
 
 def queries_of(flow: Flow | Version) -> list[Query]:
@@ -296,7 +318,12 @@ def _hints(topology: TridentTopology, known: list[str]) -> dict[str, int]:
     return {name: tasks[f"spout-{name}"] for name in known if tasks.get(f"spout-{name}", 1) > 1}
 
 
-def _check_settings(flow: str, settings: Mapping[str, Any]) -> None:
+def check_settings(flow: str, settings: Mapping[str, Any]) -> None:
+    """Whether settings are known, and of their kinds.
+
+    Raises:
+        SubmitError
+    """
     for name, value in settings.items():
         if name not in SETTINGS:
             raise SubmitError(flow, f"unknown setting {name}; settings are {', '.join(sorted(SETTINGS))}")

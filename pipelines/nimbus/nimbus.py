@@ -216,9 +216,13 @@ class Nimbus:
 
         Raises:
             NotAliveError, NoTransitionError
-            RebalanceError: A component is unknown, a number is not above 0.
+            RebalanceError: A component is unknown, a number is not above 0, or more than its windows can use.
+            SubmitError: A setting is unknown or of another kind.
         """
         request = Request(workers, dict(parallelism or {}), dict(settings or {}))
+        deployed.check_settings(flow, request.settings)
+        queries = self.registry.flow(flow).version.content.definition.get("queries", ())
+        deployed.check_partitions(flow, queries, request.parallelism)
         return self._status(self.registry.rebalance(flow, request, wait_seconds=wait_seconds))
 
     # --- looking ----------------------------------------------------------------------------------------------------

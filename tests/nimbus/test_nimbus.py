@@ -1,0 +1,229 @@
+"""Nimbus' own calls: what is written into the registry, what is refused, what is told. No Spark, no processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipelines import Lake
+from pipelines.errors import FlowFileError, UnknownFlowError
+from pipelines.nimbus import Nimbus, NimbusSettings
+from pipelines.nimbus.deployed import application_of, load, queries_of
+from pipelines.nimbus.errors import (
+    AlreadyAliveError,
+    DeployError,
+    NotAliveError,
+    NoTransitionError,
+    RebalanceError,
+    SettingError,
+    SubmitError,
+    VersionError,
+    WaitError,
+)
+
+YAML = """
+flow: delays
+streams:
+  - name: departures
+    source:
+      json_files: {path: data, schema: "id string, timestamp bigint, origin string, dep_delay double"}
+    operations:
+      - partition: origin
+      - aggregate:
+          aggregators:
+            - average: {field: dep_delay, output: avg_delay}
+          trigger: {count: 50}
+          evict: {count: 100}
+      - persist: delays
+"""
+
+
+@pytest.fixture
+def nimbus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nimbus]:
+    monkeypatch.setenv("TRIDELTA_HOME", str(tmp_path))
+    monkeypatch.setenv("TRIDELTA_FLOWS", "tests.nimbus.deployed_flows")
+    settings = NimbusSettings(tmp_path / "nimbus")
+    with Nimbus(f"sqlite:///{tmp_path}/registry.db", Lake(tmp_path / "lake"), settings=settings) as made:
+        yield made
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    made = tmp_path / "delays.yaml"
+    made.write_text(YAML, "utf-8")
+    (tmp_path / "data").mkdir()
+    return made
+
+
+def test_the_design_in_its_own_words(nimbus: Nimbus) -> None:
+    """Design, section 4: these calls, as written there."""
+    nimbus.submit("flights", trigger_seconds=5)
+    nimbus.deactivate("flights")
+    nimbus.activate("flights")
+    nimbus.rebalance("flights", parallelism={"delays": 4})
+    assert nimbus.flow("flights").status == "REBALANCING"
+    nimbus.kill("flights", wait_seconds=30)
+    assert [flow.name for flow in nimbus.cluster().flows] == ["flights"]
+    assert [line.event for line in nimbus.history("flights")] == [
+        "SUBMIT", "INACTIVATE", "ACTIVATE", "REBALANCE", "KILL"
+    ]  # fmt: skip
+
+
+def test_a_flow_of_several_queries(nimbus: Nimbus) -> None:
+    flow = nimbus.submit("readings", parallelism={"readings__1": 3}, inactive=True)
+    assert flow.status == "INACTIVE"
+    assert [(task.task, task.group, task.state) for task in flow.tasks] == [
+        (1, "readings", "assigned"),
+        (2, "readings__1", "assigned"),
+        (3, "readings__2", "assigned"),
+    ]
+    found = queries_of(nimbus.registry.flow("readings"))
+    assert [(one.inputs, one.partitions, one.stateful) for one in found] == [
+        ((), None, False),
+        (("readings",), 3, True),
+        (("readings__1",), None, True),
+    ]
+    assert flow.parallelism["reading_sums"] >= 1
+
+
+def test_what_a_flow_shares(nimbus: Nimbus) -> None:
+    nimbus.submit("numbers")
+    nimbus.submit("readings", isolated=True)
+    nimbus.submit("flights", workers=2)
+    flows = {flow.name: flow for flow in nimbus.registry.flows()}
+    assert {name: application_of(flow) for name, flow in flows.items()} == {
+        "numbers": "shared",
+        "readings": "readings",
+        "flights": "flights",
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "text"),
+    [
+        ({"flow": "nights"}, UnknownFlowError, "nights"),
+        ({"flow": "flights", "colour": "red"}, SubmitError, "unknown setting colour"),
+        ({"flow": "flights", "trigger_seconds": 0.0}, SubmitError, "between 0.05 and 86400"),
+        ({"flow": "flights", "trigger_seconds": "5"}, SubmitError, "must be int or float"),
+        ({"flow": "flights", "isolated": 1}, SubmitError, "must be bool"),
+        ({"flow": "flights", "max_attempts": True}, SubmitError, "must be int"),
+        ({"flow": "flights", "parallelism": {"delay": 2}}, SubmitError, "Invalid component delay"),
+        ({"flow": "flights", "parallelism": {"delays": 0}}, SubmitError, "greater than 0"),
+        ({"flow": "flights", "workers": -1}, SubmitError, "greater than 0"),
+        ({"flow": "readings", "parallelism": {"readings__1": 33}}, RebalanceError, "32 at most"),
+        ({"flow": "flights", "message_timeout_seconds": float("nan")}, SubmitError, "JSON"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_written(
+    nimbus: Nimbus, asked: dict[str, object], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        nimbus.submit(**asked)  # type: ignore[arg-type]
+    assert nimbus.registry.flows() == []
+
+
+def test_versions_come_and_go_back(nimbus: Nimbus) -> None:
+    nimbus.submit("numbers", trigger_seconds=5, parallelism={"numbers": 2})
+    with pytest.raises(AlreadyAliveError):
+        nimbus.submit("numbers")
+    assert nimbus.deploy("numbers")[1] == "unchanged"
+    changed, what = nimbus.deploy("numbers", trigger_seconds=1)
+    assert (what, changed.version, changed.settings, changed.parallelism["numbers"]) == (
+        "updated", 2, {"trigger_seconds": 1}, 2
+    )  # fmt: skip
+    assert nimbus.update("numbers", max_attempts=5).settings == {"trigger_seconds": 1, "max_attempts": 5}
+    back = nimbus.roll_back("numbers", 1)
+    assert (back.version, back.settings) == (4, {"trigger_seconds": 5})
+    assert [one.copy_of for one in nimbus.versions("numbers")] == [None, None, None, 1]
+    with pytest.raises(VersionError):
+        nimbus.roll_back("numbers", 9)
+    assert nimbus.deploy("readings")[1] == "submitted"
+
+
+def test_a_flow_from_a_file_keeps_its_text(nimbus: Nimbus, file: Path, tmp_path: Path) -> None:
+    assert nimbus.submit(file=file).name == "delays"
+    file.write_text(YAML.replace("count: 50", "count: 60"), "utf-8")
+    assert nimbus.update("delays").version == 2
+    nimbus.roll_back("delays")
+    flow = nimbus.registry.flow("delays")
+    topology = load(flow, tmp_path / "kept")
+    assert topology.name == "delays"
+    assert "count: 50" in flow.version.content.definition["text"]
+    # Its sources are still beside the file that it came from.
+    assert str(tmp_path / "data") in repr(topology.spouts[0].source)
+
+
+def test_a_file_that_is_no_flow_is_refused(nimbus: Nimbus, file: Path) -> None:
+    file.write_text("flow: x\nstreams: 3\n", "utf-8")
+    with pytest.raises(FlowFileError):
+        nimbus.submit(file=file)
+    file.write_text(YAML, "utf-8")
+    with pytest.raises(ValueError, match="holds the flow delays"):
+        nimbus.submit("other", file=file)
+
+
+def test_code_that_is_not_what_was_deployed_is_not_run(nimbus: Nimbus, tmp_path: Path) -> None:
+    nimbus.submit("numbers")
+    flow = nimbus.registry.flow("numbers")
+    assert load(flow, tmp_path).name == "numbers"
+    content = flow.version.content
+    other = replace(content, definition={**content.definition, "plan": "0123456789ab"})
+    with pytest.raises(DeployError, match="was deployed from plan 0123456789ab"):
+        load(replace(flow, version=replace(flow.version, content=other)), tmp_path)
+
+
+def test_an_unknown_flow_is_said_with_those_that_are_there(nimbus: Nimbus) -> None:
+    nimbus.submit("numbers")
+    with pytest.raises(NotAliveError, match="number is not alive") as raised:
+        nimbus.kill("number")
+    assert "numbers" in str(raised.value)
+    assert nimbus.wait("number", until="gone", seconds=1) is None
+
+
+def test_a_rebalance_is_checked_before_anything_drains(nimbus: Nimbus) -> None:
+    nimbus.submit("readings")
+    for asked, error in (
+        ({"parallelism": {"readings__1": 33}}, RebalanceError),
+        ({"parallelism": {"nothing": 2}}, RebalanceError),
+        ({"workers": 0}, RebalanceError),
+        ({"settings": {"colour": "red"}}, SubmitError),
+    ):
+        with pytest.raises(error):
+            nimbus.rebalance("readings", **asked)  # type: ignore[arg-type]
+    assert nimbus.flow("readings").status == "ACTIVE"
+    nimbus.kill("readings", 30)
+    with pytest.raises(NoTransitionError):
+        nimbus.activate("readings")
+
+
+def test_who_waits_in_vain_hears_why(nimbus: Nimbus) -> None:
+    nimbus.submit("numbers")
+    with pytest.raises(WaitError, match="not running after 0 s: ACTIVE; numbers assigned"):
+        nimbus.wait("numbers", until="running", seconds=0)
+    stopped = nimbus.wait("numbers", until="stopped", seconds=0)
+    assert stopped is not None
+    assert stopped.name == "numbers"
+
+
+def test_settings_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIDELTA_HOME", str(tmp_path))
+    monkeypatch.setenv("TRIDELTA_NIMBUS_PORTS", "1,2")
+    monkeypatch.setenv("TRIDELTA_NIMBUS_LEASE_SECONDS", "3.5")
+    found = NimbusSettings.from_environment(metrics_port=9100, ports=None)
+    assert (found.ports, found.lease_seconds, found.metrics_port) == ((1, 2), 3.5, 9100)
+    monkeypatch.setenv("TRIDELTA_NIMBUS_LEASE_SECONDS", "soon")
+    with pytest.raises(SettingError, match="'soon' is not what lease_seconds is"):
+        NimbusSettings.from_environment()
+    with pytest.raises(SettingError, match="more than task_timeout_seconds"):
+        NimbusSettings(tmp_path, lease_seconds=40.0)
+
+
+def test_looking_at_flows_loads_neither_spark_nor_dagster() -> None:
+    code = "import sys, pipelines.nimbus.nimbus, pipelines.nimbus.supervisor as s; print({'pyspark', 'dagster'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
