@@ -74,6 +74,8 @@ class StateDigest:
 
 def state_digest(spark: SparkSession, checkpoint: Path) -> StateDigest:
     """Read all state of a checkpoint (Spark's folder of it) at its last finished batch, in one job."""
+    # Spark registers what coordinates its state stores with the first look at the session's streams, and not before.
+    spark._jsparkSession.streams()
     stores = spark.read.format("state-metadata").load(str(checkpoint)).collect()
     partitions = max((one["numPartitions"] for one in stores), default=0)
     parts = [

@@ -1,0 +1,364 @@
+"""What the figures of a streaming query ask for: more partitions, fewer, a table clustered anew, or nothing. No Spark, no state.
+
+A caller looks at its queries now and then, keeps the looks, and asks `decide`. The thresholds leave a gap between "too slow" and
+"idle" that no single step can cross, so that a constant load settles (docs/adr/0018).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from typing import Any
+
+NONE, SCALE_OUT, SCALE_IN, CLUSTER = "none", "scale_out", "scale_in", "cluster"
+
+BUCKETS = 32
+"""Windows lie in so many buckets (`pipelines.planner.windows`, which would import Spark)."""
+
+
+@dataclass(frozen=True)
+class TableLoad:
+    """A state table that a query writes, as its readers find it.
+
+    Attributes:
+        name: of the state.
+        bytes: of its data files.
+        clustered_by: the key columns that its files are sorted by, most important first.
+        asked_by: the key columns that most reads name; empty: not known.
+    """
+
+    name: str
+    bytes: int
+    clustered_by: tuple[str, ...] = ()
+    asked_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One look at one query.
+
+    Attributes:
+        query: `<flow>/<group>`.
+        trigger_seconds: how often a batch is to begin; 0: at once.
+        batch_seconds: of the last batches, oldest first.
+        backlog: what waited at the source behind each of them, in the source's own measure.
+        rows_per_second: over these batches.
+        partitions: of its shuffles, and of its state if it has windows.
+        cores: that its application has for it.
+        state_rows: rows in the state store; None: it has no windows.
+        partition_rows: of the state, by partition; empty: not known.
+        tables: that it writes.
+    """
+
+    query: str
+    trigger_seconds: float
+    batch_seconds: tuple[float, ...]
+    backlog: tuple[float, ...]
+    rows_per_second: float
+    partitions: int
+    cores: int
+    state_rows: int | None = None
+    partition_rows: tuple[int, ...] = ()
+    tables: tuple[TableLoad, ...] = ()
+
+    @property
+    def load(self) -> float | None:
+        """The median batch over the trigger; None: no batch, or no trigger to keep."""
+        if not self.batch_seconds or self.trigger_seconds <= 0:
+            return None
+        return statistics.median(self.batch_seconds) / self.trigger_seconds
+
+    @property
+    def skew(self) -> float | None:
+        """Rows of the fullest partition over the average one; None: not known."""
+        total = sum(self.partition_rows)
+        return max(self.partition_rows) * len(self.partition_rows) / total if total else None
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When to do something, each number with its reason.
+
+    Attributes:
+        busy: a median batch above this share of the trigger, with a growing backlog, is too slow. Below 1, for a batch that
+            fills its trigger leaves nothing to catch up with.
+        overloaded: above this share it is too slow whatever the backlog says: a source may not tell it, or be throttled.
+        idle: below this share, with no backlog, partitions are overhead. A quarter of `busy`: halving the partitions doubles a
+            batch at most, which leaves as much room again, so that no step in leads to a step out.
+        growth: the backlog grows if the later half of the looks waits for so many times the earlier half. One big file more
+            is not growth.
+        looks: so many looks in a row must ask for the same: one slow batch (a full collection, a compaction beside) is none.
+        cool_down_seconds: after a change nothing for so long. A repartition stops the query for seconds, and the batches
+            behind it catch up what has waited meanwhile: they are no measure.
+        least, most: partitions. A query has one; windows have 32 buckets, and beyond that partitions are empty.
+        partitions_a_core: at most so many: beyond two a core tasks only queue, and each costs a batch its start.
+        gain: a step out must have shortened the batch to this share of what it was, or the next one is not tried.
+        similar_load: rows a second within this factor are the same load, when an earlier look at other partitions counts.
+        skewed: a fullest partition of so many times the average takes the whole batch: more partitions do not part one key.
+        cluster_bytes: a smaller table is read whole in some milliseconds, however it lies.
+    """
+
+    busy: float = 0.8
+    overloaded: float = 1.5
+    idle: float = 0.2
+    growth: float = 1.1
+    looks: int = 3
+    cool_down_seconds: float = 600.0
+    least: int = 1
+    most: int = BUCKETS
+    partitions_a_core: int = 2
+    gain: float = 0.9
+    similar_load: float = 1.25
+    skewed: float = 4.0
+    cluster_bytes: int = 64 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        if not 0 < self.idle <= self.busy / 4 or not self.busy < self.overloaded:
+            raise ValueError("idle must be at most a quarter of busy, and busy below overloaded: else load swings")
+        if not 1 <= self.least <= self.most or self.looks < 1 or self.partitions_a_core < 1:
+            raise ValueError("least must be from 1 to most; looks and partitions_a_core at least 1")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is to be done with one query.
+
+    Attributes:
+        query: as in `Figures`.
+        action: `none`, `scale_out`, `scale_in`, `cluster`.
+        before, after: partitions.
+        reasons: sentences with the numbers they rest on.
+        tables: of `cluster`: the states, each with the columns to cluster by.
+    """
+
+    query: str
+    action: str
+    before: int
+    after: int
+    reasons: tuple[str, ...] = ()
+    tables: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        step = f" {self.before} -> {self.after}" if self.before != self.after else ""
+        return f"{self.query}: {self.action}{step}: {'; '.join(self.reasons)}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "reasons": list(self.reasons), "tables": {n: list(c) for n, c in self.tables.items()}}
+
+
+@dataclass(frozen=True)
+class RebalanceReport:
+    """A rebalance of a flow: what was seen before and after, and what was decided between.
+
+    Attributes:
+        flow: its name.
+        before, after: a look at each query; `after` is empty where nothing was applied.
+        decisions: one a query.
+        done: reports of what was done (`RepartitionReport.to_json`, `ClusteringReport.to_json`), in order.
+        dry_run: whether it was only to be told.
+    """
+
+    flow: str
+    before: tuple[Figures, ...]
+    decisions: tuple[Decision, ...]
+    after: tuple[Figures, ...] = ()
+    done: tuple[Mapping[str, Any], ...] = ()
+    dry_run: bool = False
+
+    @property
+    def changes(self) -> dict[str, int]:
+        """The queries whose number of partitions is to change, and the number."""
+        return {one.query: one.after for one in self.decisions if one.after != one.before}
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "decisions": [one.to_json() for one in self.decisions]}
+
+
+def decide(
+    history: Sequence[Figures], thresholds: Thresholds | None = None, *, last_change_at: float | None, now: float
+) -> Decision:
+    """What one query needs.
+
+    Args:
+        history: looks at the query, oldest first; those before its last change count as experience.
+        thresholds: by default those of `Thresholds()`.
+        last_change_at: when its partitions changed last, in seconds since 1970; None: never.
+        now: in the same seconds.
+
+    Raises:
+        ValueError: there is no look, or they are of several queries.
+    """
+    if not history or len({look.query for look in history}) > 1:
+        raise ValueError("a decision needs one look at least, all at the same query")
+    limits, last = thresholds or Thresholds(), history[-1]
+    waited = None if last_change_at is None else now - last_change_at
+    if waited is not None and waited < limits.cool_down_seconds:
+        return _stays(
+            last, f"the last change was {waited:.0f} s ago, before {limits.cool_down_seconds:.0f} s nothing is judged"
+        )
+    looks = _since_change(history)[-limits.looks :]
+    wishes = [_wish(look, limits) for look in looks]
+    wish, why = wishes[-1]
+    if wish == NONE:
+        return _clustering(last, limits) or _stays(last, why)
+    agree = sum(other == wish for other, _ in wishes)
+    if agree < limits.looks:
+        return _stays(last, why, f"{agree} of the last {limits.looks} looks say so, all must")
+    return _out(history, why, limits) if wish == SCALE_OUT else _in(history, why, limits)
+
+
+def window_spread(partitions: int) -> float:
+    """In how many equal parts the buckets of windows fall, when Spark deals them over so many partitions.
+
+    Spark goes by a hash of the bucket, so few numbers spread them well: 5 partitions are no better than 4.
+    """
+    return BUCKETS / max(Counter(_murmur3(bucket) % partitions for bucket in range(BUCKETS)).values())
+
+
+# --- one look -------------------------------------------------------------------------------------------------------
+
+
+def _wish(look: Figures, limits: Thresholds) -> tuple[str, str]:
+    """What one look by itself asks for, and its reason."""
+    grows, waits = _growth(look, limits)
+    load = look.load
+    if load is None:
+        if look.batch_seconds and grows:
+            return SCALE_OUT, f"the backlog grows ({waits}), and a batch begins as soon as the last one ends"
+        return (
+            NONE,
+            "no batch has run" if not look.batch_seconds else "there is no trigger to keep, and no growing backlog",
+        )
+    median, trigger = statistics.median(look.batch_seconds), look.trigger_seconds
+    said = f"the median batch takes {median:.2f} s of a trigger of {trigger:g} s ({load:.0%})"
+    if load > limits.overloaded:
+        return SCALE_OUT, f"{said}, more than {limits.overloaded:.0%}"
+    if load > limits.busy and grows:
+        return SCALE_OUT, f"{said}, more than {limits.busy:.0%}, and the backlog grows ({waits})"
+    if load < limits.idle and not any(look.backlog):
+        return SCALE_IN, f"{said}, less than {limits.idle:.0%}, and nothing waits"
+    return NONE, f"{said}; {waits}"
+
+
+def _growth(look: Figures, limits: Thresholds) -> tuple[bool, str]:
+    """Whether the backlog grows, and how it went."""
+    if not any(look.backlog):
+        return False, "nothing waits"
+    half = len(look.backlog) // 2
+    if not half:
+        return False, f"{look.backlog[-1]:g} wait"
+    earlier, later = statistics.median(look.backlog[:half]), statistics.median(look.backlog[-half:])
+    return later > earlier * limits.growth, f"from {earlier:g} to {later:g} waiting"
+
+
+def _clustering(look: Figures, limits: Thresholds) -> Decision | None:
+    wrong = {
+        one.name: one
+        for one in look.tables
+        if one.asked_by and one.bytes >= limits.cluster_bytes and one.clustered_by[: len(one.asked_by)] != one.asked_by
+    }
+    if not wrong:
+        return None
+    reasons = tuple(
+        f'"{one.name}" ({one.bytes:,} bytes) lies by {_names(one.clustered_by)}, and is asked by {_names(one.asked_by)}'
+        for one in wrong.values()
+    )
+    wanted = {name: one.asked_by for name, one in wrong.items()}
+    return Decision(look.query, CLUSTER, look.partitions, look.partitions, reasons, wanted)
+
+
+# --- steps ----------------------------------------------------------------------------------------------------------
+
+
+def _out(history: Sequence[Figures], why: str, limits: Thresholds) -> Decision:
+    """Up to twice as many: what is too slow now is at most half as slow then, and by no step idle."""
+    look = history[-1]
+    most = min(limits.most, limits.partitions_a_core * max(1, look.cores))
+    if look.partitions >= most:
+        return _stays(look, why, f"it has {look.partitions} partitions, and {most} are the most for {look.cores} cores")
+    if look.skew is not None and look.skew > limits.skewed:
+        return _stays(
+            look, why, f"its fullest partition holds {look.skew:.1f} times the average: more would not part it"
+        )
+    if (tried := _in_vain(history, limits)) is not None:
+        return _stays(look, why, tried)
+    numbers = range(look.partitions + 1, min(most, 2 * look.partitions) + 1)
+    after = max(numbers, key=lambda number: (_spread(look, number), -number))
+    if _spread(look, after) <= _spread(look, look.partitions):
+        return _stays(
+            look, why, f"the {BUCKETS} buckets of its windows would not spread better over up to {numbers[-1]}"
+        )
+    return Decision(look.query, SCALE_OUT, look.partitions, after, (why,))
+
+
+def _in(history: Sequence[Figures], why: str, limits: Thresholds) -> Decision:
+    """Down to half as many at least, where experience does not speak against it."""
+    look = history[-1]
+    if look.partitions <= limits.least:
+        return _stays(look, why, f"it has {look.partitions} partitions, the least that it may have")
+    half = max(limits.least, (look.partitions + 1) // 2)
+    after = next(n for n in range(half, look.partitions + 1) if 2 * _spread(look, n) >= _spread(look, look.partitions))
+    if after == look.partitions:
+        return _stays(look, why, "fewer would hold more than twice as much each")
+    for other in history:
+        alike = other.rows_per_second <= look.rows_per_second * limits.similar_load
+        if other.partitions <= after and alike and _wish(other, limits)[0] == SCALE_OUT:
+            seen = f"with {other.partitions} it was too slow at {other.rows_per_second:.0f} rows a second"
+            return _stays(look, why, f"{seen}, and there are {look.rows_per_second:.0f} now")
+    return Decision(look.query, SCALE_IN, look.partitions, after, (why,))
+
+
+def _in_vain(history: Sequence[Figures], limits: Thresholds) -> str | None:
+    """Whether the last step out has not shortened the batch, under no greater load."""
+    now = statistics.median(history[-1].batch_seconds)
+    own = history[-1].partitions
+    earlier = [look for look in history if look.partitions < own and look.batch_seconds]
+    if not earlier:
+        return None
+    before = earlier[-1]
+    took = statistics.median(before.batch_seconds)
+    more = history[-1].rows_per_second > before.rows_per_second * limits.similar_load
+    if more or now <= took * limits.gain:
+        return None
+    return f"a batch took {took:.2f} s with {before.partitions} partitions and takes {now:.2f} s with {own}: they did not help"
+
+
+def _since_change(history: Sequence[Figures]) -> list[Figures]:
+    """The looks at the number of partitions that there is now."""
+    own = [look.partitions == history[-1].partitions for look in history]
+    return list(history[len(own) - own[::-1].index(False) :] if False in own else history)
+
+
+def _spread(look: Figures, partitions: int) -> float:
+    """In how many equal parts its work falls."""
+    return float(partitions) if look.state_rows is None else window_spread(partitions)
+
+
+def _stays(look: Figures, *reasons: str) -> Decision:
+    return Decision(look.query, NONE, look.partitions, look.partitions, reasons)
+
+
+def _names(columns: Sequence[str]) -> str:
+    return ", ".join(columns) or "nothing"
+
+
+@cache
+def _murmur3(value: int, seed: int = 42) -> int:
+    """Spark's hash of an int, by which it deals rows over partitions."""
+    mask = 0xFFFFFFFF
+
+    def turned(number: int, bits: int) -> int:
+        return ((number << bits) | (number >> (32 - bits))) & mask
+
+    word = (turned((value * 0xCC9E2D51) & mask, 15) * 0x1B873593) & mask
+    made = (turned(seed ^ word, 13) * 5 + 0xE6546B64) & mask
+    made ^= 4
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        made = ((made ^ (made >> shift)) * factor) & mask
+    made ^= made >> 16
+    return made - 2**32 if made >= 2**31 else made
