@@ -221,7 +221,7 @@ def top(seen: ClusterStatus) -> RenderableType:
     slots = sum(len(one.ports) for one in seen.supervisors if one.alive)
     head = Text(
         f"{clock(seen.at)} UTC   {len(seen.flows)} flows   {alive} supervisors, {used} of {slots} slots used   "
-        f"leader: {seen.leader or 'none'}"
+        f"leader: {next((one.id for one in seen.supervisors if one.leader), 'none')}"
     )
     lines = [line for flow in seen.flows for line in _top_lines(flow)]
     problems = [Text(f"{flow.name}: {flow.problem}", style="yellow") for flow in seen.flows if flow.problem]

@@ -11,6 +11,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
 import tenacity
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
@@ -240,7 +241,9 @@ class StreamRunner:
         try:
             if self.draining.is_set() or (self._stop_after is not None and self.batches >= self._stop_after):
                 raise _Drained
-            with self._checkpoint.committing(self._wait):
+            # Whatever is logged in this thread, by whomever, says which batch it is about.
+            of = {"flow": self._group.topology.name, "group": self._group.name, "txid": self._epoch.txid(batch_id)}
+            with structlog.contextvars.bound_contextvars(**of, attempt=0), self._checkpoint.committing(self._wait):
                 report = self._run(frame, batch_id)
             self.reports.append(report)
             # Those of a stream that runs for months are not wanted whole.
@@ -297,6 +300,7 @@ class StreamRunner:
         tries = 0
         while True:
             batch = self._open(txid, sources)
+            structlog.contextvars.bind_contextvars(attempt=batch.attempt)
             self._tell("opened", txid)
             try:
                 report = stream_batch.run(batch, sources, position)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from pipelines.execution.report import BatchReport
     from pipelines.execution.streaming import StreamRunner
     from pipelines.nimbus.records import Flow
     from pipelines.nimbus.registry import Registry
@@ -275,7 +276,7 @@ class Task(threading.Thread):
             listeners=(self._guard,),
             max_attempts=int(self.flow.settings.get("max_attempts", 3)),
             lock_wait_seconds=600.0,
-            on_batch=self.figures.batch,
+            on_batch=self._came_through,
             attempts=FencedAttempts(checkpoint.attempts(), registry, f"{self.flow.name}/"),
         )
 
@@ -283,6 +284,20 @@ class Task(threading.Thread):
         """Before each commit: is the query still ours? A worker that was frozen finds out here at the latest."""
         if moment == "committing" and self.lease is not None:
             self._application.registry.leases.check(self.lease)
+
+    def _came_through(self, report: BatchReport) -> None:
+        self.figures.batch(report)
+        # In the thread of Spark's callback, which does not know what is bound in this one.
+        logger.info(
+            "batch finished",
+            flow=self.flow.name,
+            group=self.query.group,
+            txid=report.txid,
+            attempt=report.attempt,
+            rows=report.received,
+            quarantined=report.quarantined,
+            seconds=round(report.seconds, 3),
+        )
 
     # --- when it fails ----------------------------------------------------------------------------------------------
 

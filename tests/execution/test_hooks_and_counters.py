@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
@@ -97,3 +98,21 @@ def test_outside_a_topology_a_counter_counts_nothing() -> None:
     assert sink.counts == {}
     shipped()
     assert sink.counts == {"flow/inside": 1}
+
+
+def test_what_is_logged_while_a_batch_runs_says_which_one(spark: SparkSession, tmp_path: Path) -> None:
+    class Logged(Hook):
+        def __init__(self) -> None:
+            self.lines: list[tuple[str, int, int]] = []
+
+        def emitted(self, event: StageEvent) -> None:
+            bound = structlog.contextvars.get_contextvars()
+            self.lines.append((f"{bound['flow']}/{bound['group']}", bound["txid"], bound["attempt"]))
+
+        failed = emitted
+
+    hook = Logged()
+    runtime = Runtime(spark, Lake(tmp_path), hooks=[hook])
+    with pytest.raises(PoisonBatchError):
+        runtime.catch_up(topology([[("to be",)], [("boom",)]]))
+    assert hook.lines == [("hooked/s", 0, 0), *(("hooked/s", 1, attempt) for attempt in range(3))]
