@@ -5,24 +5,44 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from pipelines.catalog.flow import FlowSettings, FlowSpec
-from pipelines.flowmix import Average, Flow, Policy
+from pipelines.flowmix import Average, Flow, Policy, not_eq
 from pipelines.flowmix import Count as CountEvents
 from pipelines.flowmix import Sum as SumEvents
+from pipelines.quality import fail
 from pipelines.sources import JsonFiles
 from pipelines.trident import Count, DeltaState, Sum, TridentTopology
 
 SCHEMA = "id string, k string, v bigint, timestamp bigint"
+ROWS = 12
+"""Rows of a file."""
 
 
-def numbers(settings: FlowSettings) -> TridentTopology:
+def numbers(
+    settings: FlowSettings, name: str = "numbers", kept: str = "numbers_kept", sums: str = "sums_by_key"
+) -> TridentTopology:
     """Numbers by key: all of them, and their sums."""
-    topology = TridentTopology("numbers", "Numbers and their sums")
-    files = JsonFiles(settings.data / "numbers", SCHEMA, max_files_per_batch=1)
-    rows = topology.new_stream("numbers", files)
-    rows.partition_persist(DeltaState("numbers_kept"))
-    rows.group_by("k").persistent_aggregate(DeltaState("sums_by_key"), [Count("n"), Sum("v", "total")])
+    topology = TridentTopology(name, "Numbers and their sums")
+    files = JsonFiles(settings.data / name, SCHEMA, max_files_per_batch=1)
+    rows = topology.new_stream(name, files)
+    rows.partition_persist(DeltaState(kept))
+    rows.group_by("k").persistent_aggregate(DeltaState(sums), [Count("n"), Sum("v", "total")])
+    return topology
+
+
+def apart(settings: FlowSettings) -> TridentTopology:
+    """As `numbers`, for an application of its own."""
+    return numbers(settings, "apart", "apart_kept", "apart_sums")
+
+
+def guarded(settings: FlowSettings) -> TridentTopology:
+    """Numbers behind a gate that refuses batches with negative ones."""
+    topology = TridentTopology("guarded", "Numbers from 0 on")
+    rows = topology.new_stream("guarded", JsonFiles(settings.data / "guarded", SCHEMA, max_files_per_batch=1))
+    rows = rows.gate(fail("column_values_to_be_between", column="v", min_value=0), name="from_zero")
+    rows.partition_persist(DeltaState("guarded_kept"))
     return topology
 
 
@@ -31,7 +51,7 @@ def readings(settings: FlowSettings) -> Flow:
     return (
         Flow("readings")
         .stream("readings", JsonFiles(settings.data / "readings", SCHEMA, max_files_per_batch=1))
-        .filter("v != 5")
+        .filter(not_eq("v", 5))
         .partition("k")
         .aggregate(SumEvents("v", "sum"), CountEvents(output="n"), trigger=Policy.count(4), evict=Policy.count(6))
         .persist("reading_sums")
@@ -43,19 +63,27 @@ def readings(settings: FlowSettings) -> Flow:
 
 FLOWS = (
     FlowSpec("numbers", "Numbers and their sums.", numbers),
+    FlowSpec("apart", "Numbers and their sums, apart.", apart),
+    FlowSpec("guarded", "Numbers from 0 on.", guarded),
     FlowSpec("readings", "Windows over readings.", readings),
 )
 
 
-def write(folder: Path, number: int, rows: int = 12) -> None:
-    """File `number` of a source: rows of three keys, half a second apart."""
+def rows_of(number: int, rows: int = ROWS) -> list[dict[str, Any]]:
+    """What file `number` of a source holds: rows of three keys, half a second apart."""
+    places = range(number * rows, (number + 1) * rows)
+    return [{"id": f"e{n}", "k": f"k{n % 3}", "v": n % 17, "timestamp": 100_000 + n * 500} for n in places]
+
+
+def write(folder: Path, number: int, rows: int = ROWS) -> None:
+    """File `number` of a source."""
+    put(folder, number, rows_of(number, rows))
+
+
+def put(folder: Path, number: int, rows: list[dict[str, Any]]) -> None:
+    """A file of some rows, there at once and whole; newer than those with lower numbers, for sources read by age."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines = []
-    for n in range(rows):
-        place = number * rows + n
-        row = {"id": f"e{place}", "k": f"k{place % 3}", "v": place % 17, "timestamp": 100_000 + place * 500}
-        lines.append(json.dumps(row))
     draft = folder / f".{number:05d}.tmp"
-    draft.write_text("\n".join(lines) + "\n", "utf-8")
+    draft.write_text("\n".join(map(json.dumps, rows)) + "\n", "utf-8")
     os.utime(draft, (1_700_000_000 + number, 1_700_000_000 + number))
     draft.rename(folder / f"{number:05d}.json")

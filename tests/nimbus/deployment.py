@@ -1,0 +1,309 @@
+"""A deployment of its own for a test: supervisors and workers as real processes, files that come in, and what must come out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+from pipelines import Lake
+from pipelines.execution.checkpoint import Checkpoint
+from pipelines.nimbus import Nimbus
+from pipelines.nimbus.life import Life, LifeRecord
+from pipelines.nimbus.status import FlowStatus, TaskStatus
+from tests.nimbus.deployed_flows import ROWS, write
+from tests.nimbus.undisturbed import TABLES, differences
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+SHORT = {
+    "PORTS": "6900,6901",
+    "BEAT_SECONDS": "0.5",
+    "LEASE_SECONDS": "5",
+    "TASK_TIMEOUT_SECONDS": "8",
+    "TASK_LAUNCH_SECONDS": "60",
+    "SUPERVISOR_TIMEOUT_SECONDS": "8",
+    "MONITOR_SECONDS": "1",
+    "STOP_SECONDS": "30",
+    "BACK_OFF_SECONDS": "1",
+    "WORKER_MEMORY_MB": "1024",
+}
+"""Nimbus' settings in tests: what takes half a minute in earnest takes seconds here."""
+
+PATIENCE = 180.0
+"""Seconds that a test waits at most for anything: a machine may be very busy."""
+
+
+class Deployment:
+    """Nimbus with a home of its own, in this process and in others. Use it in `with`: at the end nothing of it is left.
+
+    Args:
+        home: Its folder.
+        registry: URL of the registry; by default a SQLite file in the home.
+        supervisors: Their ids. Several on this machine are as good as several hosts.
+        flows: The module of the flows.
+        environment: More variables for supervisors and workers.
+        settings: Nimbus' settings that are not those of `SHORT`, by the names of their variables.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        registry: str | None = None,
+        supervisors: Sequence[str] = ("one",),
+        flows: str = "tests.nimbus.deployed_flows",
+        environment: dict[str, str] | None = None,
+        **settings: object,
+    ) -> None:
+        self.home, self._names = home.absolute(), tuple(supervisors)
+        chosen = SHORT | {name.upper(): str(value) for name, value in settings.items()}
+        self.environment = {
+            "TRIDELTA_HOME": str(self.home),
+            "TRIDELTA_FLOWS": flows,
+            "PYTHONPATH": str(PROJECT),
+            "TRIDELTA_REGISTRY": registry or f"sqlite:///{self.home}/nimbus/registry.db",
+            # The first compiler only: workers start fast here, and never run long enough for the optimising one.
+            "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",
+            **{f"TRIDELTA_NIMBUS_{name}": value for name, value in chosen.items()},
+            **(environment or {}),
+        }
+        self.files: dict[str, int] = {}
+        """How many files each source has been given."""
+        self._supervisors: dict[str, subprocess.Popen[bytes]] = {}
+        self._before: dict[str, str | None] = {}
+        self._feeding = threading.Lock()
+
+    def __enter__(self) -> Deployment:
+        self._before = {name: os.environ.get(name) for name in self.environment}
+        os.environ.update(self.environment)
+        try:
+            self.home.mkdir(parents=True, exist_ok=True)
+            self.nimbus = Nimbus.from_environment()
+            for name in self._names:
+                self.start_supervisor(name)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is not None:
+            sys.stderr.write(self.told())
+        try:
+            if hasattr(self, "nimbus"):
+                self.nimbus.close()
+            end_all(self.home, self._supervisors.values())
+        finally:
+            for name, value in self._before.items():
+                os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
+
+    # --- what goes in, what comes out -------------------------------------------------------------------------------
+
+    @property
+    def lake(self) -> Lake:
+        return Lake(self.home / "lake")
+
+    def feed(self, *flows: str, files: int = 1) -> None:
+        """Give each of the flows so many more files."""
+        with self._feeding:
+            for flow in flows:
+                for _ in range(files):
+                    number = self.files.get(flow, 0)
+                    write(self.home / "data" / flow, number)
+                    self.files[flow] = number + 1
+
+    @contextlib.contextmanager
+    def feeding(self, *flows: str, every: float = 0.5) -> Iterator[None]:
+        """Files keep coming."""
+        ended = threading.Event()
+
+        def keep() -> None:
+            while not ended.wait(every):
+                self.feed(*flows)
+
+        thread = threading.Thread(target=keep, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def differences(self, *flows: str) -> list[str]:
+        """In what the tables differ now from an undisturbed run over the same files."""
+        return [line for flow in flows or self.files for line in differences(self.lake, flow, range(self.files[flow]))]
+
+    def settles(self, *flows: str, seconds: float = PATIENCE) -> None:
+        """All rows come in, and each once."""
+        wait_for(lambda: not self.differences(*flows), seconds, lambda: "\n".join(self.differences(*flows)))
+
+    def ends_well(self, *flows: str) -> None:
+        """All rows are in; drained, every query has finished what it has begun, and the tables are the same."""
+        chosen = flows or tuple(self.files)
+        self.settles(*chosen)
+        for flow in chosen:
+            if self.nimbus.flow(flow).status == "ACTIVE":
+                self.nimbus.deactivate(flow)
+        for flow in chosen:
+            self.nimbus.wait(flow, until="stopped", seconds=PATIENCE)
+            self.is_drained(flow)
+        assert self.differences(*chosen) == []
+
+    def is_drained(self, flow: str) -> None:
+        """No batch of the flow is begun and not finished; its commits came in order, each once."""
+        for task in self.nimbus.flow(flow).tasks:
+            own = Checkpoint(flow, self.lake.checkpoint_path(flow, task.group))
+            epoch, done = own.epoch, own.finished_batches()
+            assert epoch is not None
+            # Spark may have planned one more, before it heard that the query drains; nothing of it has been opened.
+            opened = own.attempts().get(f"{task.group}/{epoch.number}")
+            begun = [txid for txid in opened if txid >= epoch.txid(done)]
+            assert begun == [], f"{flow}/{task.group} stands at {done} batches, and has begun {begun}"
+        for table in TABLES.get(flow, ()):
+            txids = [commit.txid or 0 for commit in self.lake.state(table).commits.batches()]
+            assert txids == sorted(set(txids)), f"{table}: commits of txids {txids}"
+
+    # --- flows ------------------------------------------------------------------------------------------------------
+
+    def submit(self, *flows: str, trigger_seconds: float = 0.3, **more: Any) -> None:
+        """Deploy flows, each with a first file."""
+        for flow in flows:
+            if not self.files.get(flow):
+                self.feed(flow)
+            self.nimbus.submit(flow, trigger_seconds=trigger_seconds, **more)
+
+    def runs(self, *flows: str) -> None:
+        """Wait until they run."""
+        for flow in flows:
+            self.nimbus.wait(flow, until="running", seconds=PATIENCE)
+
+    def next_batch(self, flow: str, pid: int | None = None) -> FlowStatus:
+        """Feed a flow and wait for a batch of it; by another process than `pid` if one is given."""
+        before = self.nimbus.flow(flow).txid
+        self.feed(flow)
+
+        def come() -> FlowStatus | None:
+            now = self.nimbus.flow(flow)
+            through = now.txid is not None and now.txid > (-1 if before is None else before)
+            return now if through and all(task.pid != pid for task in now.tasks) else None
+
+        found = wait_for(come, PATIENCE, lambda: str(self.nimbus.flow(flow)))
+        assert isinstance(found, FlowStatus)
+        return found
+
+    def task(self, flow: str, number: int = 1) -> TaskStatus:
+        """A query of a flow."""
+        return self.nimbus.flow(flow).tasks[number - 1]
+
+    # --- processes --------------------------------------------------------------------------------------------------
+
+    def start_supervisor(self, name: str, **environment: str) -> None:
+        """Start one; its workers outlive it."""
+        folder = self.home / "out"
+        folder.mkdir(exist_ok=True)
+        with (folder / f"{name}.out").open("ab") as out:
+            self._supervisors[name] = subprocess.Popen(
+                [sys.executable, "-m", "pipelines.nimbus.supervisor", "--id", name],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=PROJECT,
+                env=os.environ | self.environment | environment,
+            )
+
+    def supervisor(self, name: str = "one") -> psutil.Process:
+        """A supervisor's process."""
+        return psutil.Process(self._supervisors[name].pid)
+
+    def kill_supervisor(self, name: str = "one") -> None:
+        """SIGKILL, for it alone."""
+        self._supervisors[name].kill()
+        self._supervisors[name].wait()
+
+    def worker(self, supervisor: str = "one", port: int = 6900) -> psutil.Process | None:
+        """A slot's worker process."""
+        record = Life(self.nimbus.settings, supervisor, port).read()
+        return record.process() if record else None
+
+    def worker_of(self, flow: str, task: int = 1) -> psutil.Process:
+        """The worker that runs a query."""
+        pid = wait_for(lambda: self.task(flow, task).pid, PATIENCE, lambda: f"{flow} has no worker")
+        return psutil.Process(int(str(pid)))
+
+    def log(self, supervisor: str = "one", port: int = 6900) -> list[dict[str, Any]]:
+        """A slot's worker log."""
+        file = self.nimbus.settings.worker_folder(supervisor, port) / "worker.jsonl"
+        return [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.is_file() else []
+
+    def told(self) -> str:
+        """What all processes have said, for a test that has failed."""
+        found = []
+        for file in sorted([*self.home.glob("nimbus/**/*.jsonl"), *self.home.glob("nimbus/**/*.out")]):
+            found += [f"--- {file}", *file.read_text("utf-8", errors="replace").splitlines()[-40:]]
+        return "\n".join(found) + "\n"
+
+
+def jvm_of(worker: psutil.Process) -> psutil.Process:
+    """The JVM of a worker."""
+    found = wait_for(
+        lambda: next((c for c in worker.children() if "java" in c.name()), None), PATIENCE, lambda: "no JVM"
+    )
+    assert isinstance(found, psutil.Process)
+    return found
+
+
+def wait_for(look: Callable[[], object], seconds: float, seen: Callable[[], str]) -> object:
+    """The first answer that is not empty.
+
+    Raises:
+        AssertionError: None came in time; with what is seen then.
+    """
+    until = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < until, f"not within {seconds:g} s: {seen()}"
+        time.sleep(0.1)
+    return found
+
+
+def end_all(home: Path, supervisors: Any = ()) -> None:
+    """SIGKILL for every process of a home; supervisors first, for they start workers."""
+    for supervisor in supervisors:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(supervisor.pid, signal.SIGKILL)
+        supervisor.wait()
+    for _ in range(5):
+        left = processes_of(home)
+        if not left:
+            return
+        for one in left:
+            with contextlib.suppress(psutil.Error):
+                one.kill()
+        psutil.wait_procs(left, timeout=5)
+    raise AssertionError(f"processes of {home} cannot be ended: {processes_of(home)}")
+
+
+def processes_of(home: Path) -> list[psutil.Process]:
+    """Processes that were started for a home: the variable is handed on from supervisor to worker to JVM."""
+    found = []
+    for one in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            ours = one.pid != os.getpid() and one.environ().get("TRIDELTA_HOME") == str(home)
+            if ours and one.status() != psutil.STATUS_ZOMBIE:
+                found.append(one)
+    return found
+
+
+__all__ = ["PATIENCE", "ROWS", "Deployment", "LifeRecord", "end_all", "jvm_of", "processes_of", "wait_for"]
