@@ -148,18 +148,38 @@ def _rebalance(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) ->
         if config.flow is None:
             raise dg.Failure("workers and parallelism are those of one flow: name it")
         return _by_request(context, nimbus, config, request)
+    return _periodic(context, nimbus, config)
+
+
+def _periodic(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> dict[str, Any]:
+    """Looks, decides, and applies; a flow that cannot be rebalanced now does not hold up the others.
+
+    Raises:
+        Failure: Of some flow it was refused.
+    """
     from ops.periodic_rebalance import judge
+    from pipelines.nimbus.errors import NimbusError
 
     judged = judge(nimbus, None if config.flow is None else [config.flow.value])
+    refused: dict[str, str] = {}
     for one in judged:
         context.log.info(one.sentence)
-        if one.request and not config.dry_run:
+        if not one.request or config.dry_run:
+            continue
+        try:
             before = nimbus.flow(one.flow)
             seen = nimbus.rebalance(one.flow, wait_seconds=config.wait_seconds, **one.request)
             _observed(context, _again(nimbus, before, seen, config.wait_at_most, new_process=False))
+        except NimbusError as error:
+            refused[one.flow] = str(error)
+            context.log.error(str(error))
+    if refused:
+        raise dg.Failure("\n".join(refused.values()), metadata={"refused": ", ".join(refused)})
     rows = [row for one in judged for row in one.rows()]
-    table = markdown.table(list(rows[0]), rows) if rows else "no flow is deployed"
-    return {"decisions": dg.MetadataValue.md(table), "applied": sum(bool(one.request) for one in judged)}
+    columns = [*dict.fromkeys(name for row in rows for name in row if name != "why"), "why"]
+    table = markdown.table(columns, rows) if rows else "no flow is deployed"
+    applied = 0 if config.dry_run else sum(bool(one.request) for one in judged)
+    return {"decisions": dg.MetadataValue.md(table), "applied": applied}
 
 
 def _by_request(

@@ -11,10 +11,13 @@ import pytest
 
 from assets import FlowView
 from assets.deployment import deployment_key
+from ops import periodic_rebalance
 from ops.nimbus_jobs import nimbus_jobs
+from ops.periodic_rebalance import Judged
 from ops.schedules import REBALANCE_EVERY, rebalance_schedule
 from pipelines.catalog import FlowSettings
 from pipelines.catalog import flow as flow_of
+from pipelines.maintenance.rebalance import Decision, Figures
 from pipelines.nimbus.errors import NoTransitionError, RegistryError
 from pipelines.nimbus.status import FlowStatus
 from resources import NimbusResource
@@ -91,6 +94,34 @@ def test_a_job_asks_waits_and_observes_the_deployment(
 def test_a_dry_rebalance_changes_nothing(nimbus: FakeNimbus) -> None:
     assert run("rebalance", {"flow": "flights", "workers": 2, "dry_run": True}).success
     assert nimbus.asked == []
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_without_parallelism_the_figures_decide(
+    nimbus: FakeNimbus, monkeypatch: pytest.MonkeyPatch, dry_run: bool
+) -> None:
+    nimbus.flows["late_departures"] = flow("late_departures", RUNNING)
+    look = Figures("flights/flights", 5.0, (9.0,) * 3, (1.0, 2.0), 100.0, 2, 8)
+    decided = (Decision("flights/flights", "scale_out", 2, 4, ("it is slow",)), look)
+    judged = [
+        Judged("late_departures", why_not="no query of it runs"),
+        Judged("flights", (decided,), {"parallelism": {"flights": 4}}),
+        Judged("gone", (decided,), {"parallelism": {"flights": 4}}),
+    ]
+    monkeypatch.setattr(periodic_rebalance, "judge", lambda _, flows: judged[:2])
+    done = run("rebalance", {"dry_run": dry_run})
+    assert done.success
+    (output,) = [one for one in done.all_events if one.event_type_value == "STEP_OUTPUT"]
+    shown = {name: value.value for name, value in output.step_output_data.metadata.items()}
+    assert "| flights/flights | scale_out | 2 -> 4 |" in shown["decisions"]
+    assert shown["applied"] == (0 if dry_run else 1)
+    asked = ("rebalance", "flights", {"wait_seconds": None, "parallelism": {"flights": 4}})
+    assert [one for one in nimbus.asked if one[0] == "rebalance"] == ([] if dry_run else [asked])
+    monkeypatch.setattr(periodic_rebalance, "judge", lambda _, flows: [judged[2], judged[1]])
+    if not dry_run:
+        nimbus.asked.clear()
+        assert "gone is not alive" in refusal(run("rebalance", {}), "rebalance")
+        assert asked in nimbus.asked
 
 
 def test_what_nimbus_refuses_is_the_failure_in_its_own_words(
