@@ -23,6 +23,7 @@ from pipelines.maintenance.folding import DRIVER_ROWS, fold_arrow, fold_spark
 from pipelines.maintenance.merging import merge, tidy
 from pipelines.maintenance.plan import Closed, FoldPlan, closed_generations, parts_of, plan_fold
 from pipelines.maintenance.report import CompactionReport, TableReport
+from pipelines.state.keeping import clustered_by
 from pipelines.state.lake import Lake
 from pipelines.state.record import COMPACTION, GENERATION, BatchRecord
 from pipelines.state.schema import LOG, MAP, OPAQUE
@@ -261,7 +262,7 @@ class _Compaction:
             return
         opened = DeltaTable(str(table.path))
         if table.declared.layout == LOG:
-            plan = plan_fold(parts_of(opened), self._closed(table))
+            plan = plan_fold(parts_of(opened), self._closed(table), clustered_by(opened))
             if plan.work:
                 self._fold(writer, opened, plan)
             done.slices, done.rolled_up = len(plan.slices), plan.rolls_up

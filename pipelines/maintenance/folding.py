@@ -57,7 +57,7 @@ def fold_spark(writer: StateWriter, spark: SparkSession, version: int, plan: Fol
     frame = found[0] if len(found) == 1 else found[0].unionByName(found[1])
     frame = frame.withColumn(GEN, F.lit(plan.closed.gen).cast("long")).select(*(f"`{name}`" for name in stored.columns))
     files = max(1, -(-plan.bytes // TARGET_FILE_BYTES))
-    order = [SLICE_COLUMN, *keys]
+    order = [SLICE_COLUMN, *(f"`{name}`" for name in _order(writer, plan))]
     frame = frame.repartitionByRange(files, *order).sortWithinPartitions(*order)
     return writer.rewrite_spark(frame, record, _where(plan))
 
@@ -70,6 +70,11 @@ def _spark_parts(plan: FoldPlan, keys: list[str]) -> list[tuple[str, list[str], 
     if plan.rolls_up:
         parts.append((_roll_up_where(plan), keys, f"'{ROLL_UP}'"))
     return parts
+
+
+def _order(writer: StateWriter, plan: FoldPlan) -> list[str]:
+    """The keys, those first by which the table is clustered."""
+    return list(dict.fromkeys([*plan.by, *writer.declared.keys]))
 
 
 def _folded(writer: StateWriter, stored: DataFrame, by: list[str]) -> DataFrame:
@@ -118,6 +123,7 @@ def _roll_up_sql(writer: StateWriter, plan: FoldPlan) -> list[str]:
 def _select(writer: StateWriter, plan: FoldPlan, slice_: str, where: str) -> str:
     declared = writer.declared
     keys = [quoted(name) for name in declared.keys]
+    order = [*([SLICE_COLUMN] if slice_ == SLICE_COLUMN else []), *(quoted(name) for name in _order(writer, plan))]
     folds = {value.name: value.make().fold_sql(quoted(value.name)) for value in declared.values}
     columns = [f"{folds[name]} AS {quoted(name)}" if name in folds else quoted(name) for name in declared.names]
     group = ", ".join(keys if slice_ != SLICE_COLUMN else [SLICE_COLUMN, *keys])
@@ -125,5 +131,5 @@ def _select(writer: StateWriter, plan: FoldPlan, slice_: str, where: str) -> str
         f"SELECT {', '.join(columns)}, max({TXID}) AS {TXID}, {slice_} AS {SLICE_COLUMN}, "
         f"CAST({plan.closed.gen} AS BIGINT) AS {GEN} FROM state WHERE {where}"
         # Sorted by key, so that a read of some keys skips row groups and files by their least and greatest values.
-        + (f" GROUP BY {group} ORDER BY {group}" if group else " HAVING count(*) > 0")
+        + (f" GROUP BY {group} ORDER BY {', '.join(order)}" if group else " HAVING count(*) > 0")
     )

@@ -14,6 +14,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from pipelines.maintenance.plan import TARGET_FILE_BYTES, Closed, Part, parts_of
+from pipelines.state.keeping import clustered_by
 from pipelines.state.literals import literal
 from pipelines.state.record import BatchRecord
 from pipelines.state.schema import GEN, SLICE_COLUMN, TXID
@@ -91,9 +92,10 @@ def _merge_spark(
     stored = spark.read.format("delta").option("versionAsOf", table.version()).load(str(writer.table.path)).where(where)
     last = F.create_map(*(F.lit(one) for slice_, gens in loose.items() for one in (slice_, gens[-1])))
     frame = stored.withColumn(GEN, last[F.col(SLICE_COLUMN)].cast("long"))
-    # In the order in which they came, so that reads of some batches skip files.
-    frame = frame.repartitionByRange(max(1, math.ceil(size / TARGET_FILE_BYTES)), SLICE_COLUMN, TXID)
-    writer.rewrite_spark(frame.sortWithinPartitions(SLICE_COLUMN, TXID), record, where, same_rows=True)
+    # As the table is clustered, else in the order in which they came, so that reads of some batches skip files.
+    order = [SLICE_COLUMN, *(f"`{name}`" for name in clustered_by(table)), TXID]
+    frame = frame.repartitionByRange(max(1, math.ceil(size / TARGET_FILE_BYTES)), *order)
+    writer.rewrite_spark(frame.sortWithinPartitions(*order), record, where, same_rows=True)
 
 
 def _where(loose: Loose) -> str:

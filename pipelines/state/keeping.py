@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, WriterProperties, write_deltalake
@@ -16,8 +17,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 REMEMBERED = "delta.deletedFileRetentionDuration"
+CLUSTERED = "tridelta.clusteredBy"
+"""The table's property that names the columns by which its rewritten files are sorted, as a JSON list."""
 # Rows a row group in folded files: they are sorted by key, and a read of a few keys decodes one row group of each.
 ROW_GROUP_ROWS = 65_536
+
+
+def clustered_by(table: DeltaTable) -> tuple[str, ...]:
+    """The columns by which a table's files are sorted when they are rewritten; none: as its layout has it."""
+    return tuple(json.loads(table.metadata().configuration.get(CLUSTERED, "[]")))
 
 
 class TableKeeper:
@@ -64,15 +72,37 @@ class TableKeeper:
         )
         return self.table.version()
 
-    def optimize(self, table: DeltaTable, generations: list[int] | None, record: BatchRecord, file_bytes: int) -> None:
-        """Merge small files within the partitions of some generations, or of the table; the rows stay as they are."""
-        table.optimize.compact(
-            partition_filters=None if generations is None else [(GEN, "in", [str(one) for one in generations])],
-            target_size=file_bytes,
-            writer_properties=WriterProperties(max_row_group_size=ROW_GROUP_ROWS),
-            commit_properties=properties(record, None),
-            post_commithook_properties=HOOKS,
-        )
+    def optimize(
+        self,
+        table: DeltaTable,
+        generations: list[int] | None,
+        record: BatchRecord,
+        file_bytes: int,
+        by: tuple[str, ...] | None = None,
+    ) -> None:
+        """Merge small files within the partitions of some generations, or of the table; the rows stay as they are.
+
+        Args:
+            by: columns to sort by, along a curve if there are several, which rewrites large files too; none: no sorting;
+                None: as the table is clustered.
+        """
+        given: dict[str, Any] = {
+            "partition_filters": None if generations is None else [(GEN, "in", [str(one) for one in generations])],
+            "target_size": file_bytes,
+            "writer_properties": WriterProperties(max_row_group_size=ROW_GROUP_ROWS),
+            "commit_properties": properties(record, None),
+            "post_commithook_properties": HOOKS,
+        }
+        by = clustered_by(table) if by is None else by
+        if by:
+            table.optimize.z_order(list(by), **given)
+        else:
+            table.optimize.compact(**given)
+
+    def cluster_by(self, columns: tuple[str, ...]) -> None:
+        """Say by which columns the table's files are to be sorted when they are rewritten; none: as its layout has it."""
+        said = {CLUSTERED: json.dumps(columns)}
+        DeltaTable(str(self.table.path)).alter.set_table_properties(said, raise_if_not_exists=False)
 
     def forget_removed(self, record: BatchRecord) -> int:
         """Delete the rows that an opaque map state keeps of removed keys, but those of its last batch. Returns how many."""

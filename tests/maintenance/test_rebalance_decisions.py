@@ -143,7 +143,7 @@ def test_clustering_comes_when_there_is_nothing_else() -> None:
 def test_thresholds_that_would_swing_are_refused() -> None:
     for wrong in ({"idle": 0.5}, {"busy": 2.0}, {"least": 5, "most": 4}, {"looks": 0}):
         with pytest.raises(ValueError, match="must be"):
-            Thresholds(**wrong)  # type: ignore[arg-type]
+            Thresholds(**wrong)
 
 
 def test_looks_at_several_queries_are_refused() -> None:
