@@ -13,7 +13,7 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -34,7 +34,15 @@ __all__ = ["JsonLines", "LogFile", "configure", "read"]
 
 
 class JsonLines(logging.Formatter):
-    """A record as one line of JSON."""
+    """A record as one line of JSON.
+
+    Args:
+        always: Facts that every line has: those of the process.
+    """
+
+    def __init__(self, always: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self._always = dict(always or {})
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, without its end."""
@@ -47,7 +55,7 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "event": facts.get("event"),
         }
-        line |= {name: value for name, value in facts.items() if name not in line}
+        line |= {name: value for name, value in (self._always | facts).items() if name not in line}
         if record.exc_info and record.exc_info[0] is not None:
             line["exception"] = self.formatException(record.exc_info)
         elif record.exc_text:
@@ -138,19 +146,28 @@ class LogFile(logging.Handler):
         return json.dumps(now | told).encode() + b"\n"
 
 
-def configure(file: Path, megabytes: float = 20.0, files: int = 5, *, level: int = logging.INFO) -> Callable[[], None]:
+def configure(
+    file: Path,
+    megabytes: float = 20.0,
+    files: int = 5,
+    *,
+    always: Mapping[str, Any] | None = None,
+    level: int = logging.INFO,
+) -> Callable[[], None]:
     """Makes this process log into a file: its own lines, warnings, and errors that nobody caught.
 
     Args:
         file: Where to; see `LogFile`.
         megabytes: The size at which the file is turned over.
         files: How many turned-over files are kept.
+        always: Facts that every line has, whichever thread writes it.
         level: The lowest level that is written.
 
     Returns:
         What takes it all back (for tests; a process just ends).
     """
     handler, root = LogFile(file, megabytes, files), logging.getLogger()
+    handler.setFormatter(JsonLines(always))
     before = root.level, sys.excepthook, threading.excepthook
     levels = {name: logging.getLogger(name).level for name in QUIET}
     root.addHandler(handler)

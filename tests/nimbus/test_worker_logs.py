@@ -77,6 +77,16 @@ def test_the_context_is_part_of_every_line_whoever_writes_it(configured: Path) -
     assert "flow" not in third
 
 
+def test_the_facts_of_the_process_are_in_every_line_of_every_thread(file: Path) -> None:
+    take_back = worker_logs.configure(file, always={"supervisor": "s1", "port": 6900})
+    thread = threading.Thread(target=lambda: logs.logger("pipelines.tests").info("in a thread", port=6901))
+    thread.start()
+    thread.join()
+    logging.getLogger("users.own").info("here")
+    take_back()
+    assert [(one["supervisor"], one["port"]) for one in read([file])] == [("s1", 6901), ("s1", 6900)]
+
+
 def test_an_error_comes_as_text(configured: Path) -> None:
     try:
         raise ValueError("no such stop: ä")
