@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -104,3 +106,12 @@ def test_key_values_take_the_type_of_their_column(home: Path) -> None:
     assert wrong.exit_code == 1
     assert "hour is int32" in wrong.stderr
     assert "write it as name=value" in runner.invoke(app, ["state", "hours", "--key", "five"]).stderr
+
+
+def test_the_command_line_starts_without_dagster_and_spark() -> None:
+    code = (
+        "import sys, ops.command_line;"
+        "print([m for m in ('dagster', 'pyspark', 'pandas', 'sqlalchemy', 'alembic') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
