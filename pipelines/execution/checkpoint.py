@@ -177,11 +177,11 @@ def _since_committed(records: dict[str, Any]) -> dict[str, Any]:
     return {txid: one for txid, one in records.items() if int(txid) >= last}
 
 
-def write_json(file: Path, value: Any) -> None:
-    """Write a small file so that a crash leaves the old or the new one, whole."""
+def write_json(file: Path, value: Any, *, mode: int = 0o666) -> None:
+    """Write a small file so that a crash leaves the old or the new one, whole; with what `mode` and the umask allow."""
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as out:
+    with os.fdopen(os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, mode), "w", encoding="utf-8") as out:
         json.dump(value, out)
         out.flush()
         os.fsync(out.fileno())

@@ -6,6 +6,7 @@ The content is plain data. Whoever plans reads the queries from it and loads no 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -252,6 +253,32 @@ def plan_digest(topology: TridentTopology) -> str:
 
     plan = json.dumps(TopologyPlan.of(topology).to_json(), sort_keys=True, default=str)
     return hashlib.sha256(plan.encode()).hexdigest()[:12]
+
+
+def code_digest(definition: Mapping[str, Any]) -> str:
+    """Twelve digits for a flow's code: functions are not part of its plan."""
+    if definition["kind"] == YAML:
+        return hashlib.sha256(definition["text"].encode()).hexdigest()[:12]
+    return source_digest(definition["name"])
+
+
+def source_digest(name: str, *, loaded: bool = False) -> str:
+    """Twelve digits for the file in which a flow of the catalog is written.
+
+    Args:
+        name: The flow.
+        loaded: Of the file as it was when this process first asked, which is as good as when it was imported; else as it is.
+    """
+    from pipelines.catalog import flow
+
+    file = inspect.getsourcefile(flow(name).build)
+    if file is None:
+        return ""
+    found = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
+    return _SOURCES.setdefault(name, found) if loaded else found
+
+
+_SOURCES: dict[str, str] = {}
 
 
 def _from_catalog(name: str, settings: FlowSettings) -> TridentTopology:

@@ -137,6 +137,28 @@ class WaitError(NimbusError):
 
     def __init__(self, flow: str, until: str, seconds: float, seen: str) -> None:
         self.flow, self.until, self.seconds, self.seen = flow, until, seconds, seen
-        super().__init__(
-            f'flow "{flow}" is not {until} after {seconds:g} s: {seen}', hint=f"see: tridelta logs {flow}"
-        )
+        super().__init__(f'flow "{flow}" is not {until} after {seconds:g} s: {seen}', hint=f"see: tridelta logs {flow}")
+
+
+class HandedOverError(NimbusError):
+    """What was handed to a worker has failed there; `kind` is the class of the error there."""
+
+    def __init__(self, flow: str, problem: str, *, kind: str = "", hint: str = "") -> None:
+        self.flow, self.problem, self.kind = flow, problem, kind
+        super().__init__(problem, hint=hint)
+
+
+class OtherCodeError(NimbusError):
+    """A worker has another code of a flow than whoever asks it."""
+
+    def __init__(self, flow: str) -> None:
+        self.flow = flow
+        super().__init__(f'flow "{flow}": the worker was started with other code', hint=f"tridelta update {flow}")
+
+
+class NobodyWarmError(NimbusError):
+    """No worker takes a request; nothing was begun."""
+
+    def __init__(self, flow: str, reason: str) -> None:
+        self.flow, self.reason = flow, reason
+        super().__init__(f'flow "{flow}": no worker takes it: {reason}')

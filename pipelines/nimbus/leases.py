@@ -129,11 +129,6 @@ class Leases:
             return None
         return Lease(row.name, row.holder, row.token, row.expires_at)
 
-    def last_holder(self, name: str) -> str | None:
-        """Who has it or had it last."""
-        with self._store.read() as connection:
-            return connection.scalar(select(leases.c.holder).where(leases.c.name == name))
-
     def _judge(self, lease: Lease, row: Row[Any] | None) -> Row[Any]:
         if (
             row is None

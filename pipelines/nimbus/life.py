@@ -59,11 +59,12 @@ class Life:
 
     Args:
         settings: Nimbus' settings.
-        supervisor, port: The slot.
+        supervisor: The supervisor's id.
+        slot: Its port; `supervisor` for the supervisor itself.
     """
 
-    def __init__(self, settings: NimbusSettings, supervisor: str, port: int) -> None:
-        self._file = settings.supervisor_folder(supervisor) / f"{port}.json"
+    def __init__(self, settings: NimbusSettings, supervisor: str, slot: int | str) -> None:
+        self._file = settings.supervisor_folder(supervisor) / f"{slot}.json"
 
     def begun(self, life: str) -> None:
         """This process has the slot."""
@@ -75,6 +76,18 @@ class Life:
             return LifeRecord(**json.loads(self._file.read_text("utf-8")))
         except (OSError, ValueError, TypeError):
             return None
+
+    def touch(self) -> None:
+        """A beat that needs no registry: its supervisor sees it."""
+        with contextlib.suppress(OSError):
+            os.utime(self._file)
+
+    def touched(self) -> int:
+        """When it was touched last, in nanoseconds; 0 if there is no file."""
+        try:
+            return self._file.stat().st_mtime_ns
+        except OSError:
+            return 0
 
     def forget(self) -> None:
         """The slot is free."""

@@ -5,7 +5,6 @@ It writes what is wanted into the registry and reads from there what is; supervi
 
 from __future__ import annotations
 
-import inspect
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -318,7 +317,7 @@ class Nimbus:
         topology, definition = deployed.from_file(file) if file is not None else deployed.from_catalog(flow or "")
         if flow is not None and topology.name != flow:
             raise ValueError(f"{file} holds the flow {topology.name}, not {flow}")
-        definition |= {"lake": str(self.lake.root), "code": _code_digest(definition)}
+        definition |= {"lake": str(self.lake.root), "code": deployed.code_digest(definition)}
         content = deployed.content_of(
             topology,
             definition,
@@ -410,18 +409,6 @@ def _named(file: Path | None) -> Path:
     if file is None:
         raise ValueError("name a flow of the catalog, or a file")
     return file
-
-
-def _code_digest(definition: Mapping[str, Any]) -> str:
-    """Twelve digits for the code of a catalog's flow: its functions are not part of its plan."""
-    import hashlib
-
-    if definition["kind"] == deployed.YAML:
-        return hashlib.sha256(definition["text"].encode()).hexdigest()[:12]
-    from pipelines.catalog import flow
-
-    source = inspect.getsourcefile(flow(definition["name"]).build)
-    return hashlib.sha256(Path(source).read_bytes()).hexdigest()[:12] if source else ""
 
 
 def _batches(flow: FlowStatus) -> int:

@@ -265,9 +265,7 @@ class Registry:
         with self._store.read() as connection:
             rows = connection.execute(query).all()
         return [
-            Happened(
-                row.at, row.event, _status(row.from_status), _status(row.to_status), row.version, row.detail or {}
-            )
+            Happened(row.at, row.event, _status(row.from_status), _status(row.to_status), row.version, row.detail or {})
             for row in rows
         ]
 

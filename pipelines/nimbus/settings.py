@@ -11,6 +11,8 @@ from pipelines.catalog.flow import FlowSettings
 from pipelines.nimbus.errors import SettingError
 
 PREFIX = "TRIDELTA_NIMBUS_"
+WARM = 0
+"""In place of a port: of the application that runs no flow."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class NimbusSettings:
         log_megabytes: A worker's log file is turned over at this size.
         log_files: So many turned-over log files are kept.
         retention_days: How long removed flows and old logs are kept.
+        warm: Whether a supervisor keeps an application up that runs no flow and takes requests: runs of Dagster then need not
+            start a Spark of their own.
         stop_seconds: How long a worker may take to end once it is told to; then it is killed.
         back_off_seconds: The longest pause between two starts of a worker that dies again and again.
     """
@@ -49,6 +53,7 @@ class NimbusSettings:
     log_megabytes: float = 20.0
     log_files: int = 5
     retention_days: float = 30.0
+    warm: bool = False
     stop_seconds: float = 60.0
     back_off_seconds: float = 60.0
 
@@ -93,10 +98,12 @@ def registry_url() -> str:
 
 def _value(name: str, default: Any, text: str) -> Any:
     try:
+        if isinstance(default, bool):
+            return {"1": True, "true": True, "0": False, "false": False}[text.lower()]
         if isinstance(default, tuple):
             return tuple(int(part) for part in text.split(","))
         return type(default)(text)
-    except ValueError:
+    except (ValueError, KeyError):
         raise SettingError(
             f"{PREFIX}{name.upper()}={text!r} is not what {name} is", hint=f"its default is {default}"
         ) from None

@@ -29,7 +29,7 @@ from pipelines.nimbus.leases import Lease
 from pipelines.nimbus.life import Life, LifeRecord, holder_of
 from pipelines.nimbus.placing import Places
 from pipelines.nimbus.registry import Registry
-from pipelines.nimbus.settings import PREFIX, NimbusSettings, registry_url
+from pipelines.nimbus.settings import PREFIX, WARM, NimbusSettings, registry_url
 from pipelines.nimbus.store import Store
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Slot:
         started_at: When it was started, on the monotonic clock; 0 for one that was found.
         failures: How often in a row it has died.
         again_at: Not to be started before, on the monotonic clock.
+        touched, heard_at, beats: The last beat seen in its file, when it was seen (monotonic clock), and how many were.
         empty_since: Since when there is nothing to run, on the monotonic clock; None while there is.
     """
 
@@ -60,6 +61,9 @@ class Slot:
     started_at: float = 0.0
     failures: int = 0
     again_at: float = 0.0
+    touched: int = 0
+    heard_at: float = 0.0
+    beats: int = 0
     empty_since: float | None = None
 
 
@@ -87,6 +91,8 @@ class Supervisor:
         self._holder = f"supervisor:{self.name}:{uuid.uuid4().hex[:8]}"
         self._leader = Leader(store, settings, self._holder)
         self._slots = {port: Slot(port) for port in settings.ports}
+        # Not a slot of the registry's: what is up there takes requests, and no flow is placed in it.
+        self._kept = [*self._slots.values(), *([Slot(WARM)] if settings.warm else [])]
         self._children: list[subprocess.Popen[bytes]] = []
         self._started_at = time.time()
         self._own: Lease | None = None
@@ -112,11 +118,14 @@ class Supervisor:
 
     def look(self) -> None:
         """One round: beat, lead, look after each slot. A registry that does not answer is asked again in the next one."""
+        for slot in self._kept:
+            # First, and without the registry: a frozen worker may be what keeps it locked.
+            self._watch(slot)
         try:
             self._renew_own()
             self._places.beat_supervisor(self.name, platform.node(), tuple(self._slots), started_at=self._started_at)
             self._leader.tick()
-            for slot in self._slots.values():
+            for slot in self._kept:
                 self._keep(slot)
         except RegistryError as error:
             logger.warning("registry does not answer", reason=str(error))
@@ -124,7 +133,7 @@ class Supervisor:
 
     def stop_workers(self) -> None:
         """Tell the workers to drain and end, and wait for them as long as a worker may take."""
-        records = [slot.record for slot in self._slots.values() if slot.record and slot.record.process()]
+        records = [slot.record for slot in self._kept if slot.record and slot.record.process()]
         for record in records:
             os.kill(record.pid, signal.SIGTERM)
         until = time.monotonic() + self._settings.stop_seconds
@@ -143,11 +152,11 @@ class Supervisor:
             # It died on this very host: nobody needs to wait for its lease to run out.
             self._registry.leases.release_all(held.holder)
         self._own = self._registry.leases.take(name, self._holder, _OWN_LEASE_SECONDS)
-        Life(self._settings, self.name, 0).begun(self._holder)
+        Life(self._settings, self.name, "supervisor").begun(self._holder)
 
     def _alive_elsewhere(self, holder: str) -> bool:
         """Whether the holder of this name's lease may still be alive."""
-        record = Life(self._settings, self.name, 0).read()
+        record = Life(self._settings, self.name, "supervisor").read()
         return record is None or record.life != holder or record.process() is not None
 
     def _renew_own(self) -> None:
@@ -164,34 +173,47 @@ class Supervisor:
 
     def find_workers(self) -> None:
         """Workers of an earlier supervisor go on; what dead ones held is free."""
-        for slot in self._slots.values():
+        for slot in self._kept:
             slot.record = Life(self._settings, self.name, slot.port).read()
             if slot.record is None:
                 continue
             if slot.record.process() is None:
                 self._buried(slot)
             else:
+                slot.heard_at = time.monotonic()
                 logger.info("worker found", port=slot.port, pid=slot.record.pid)
 
     # --- a slot -----------------------------------------------------------------------------------------------------
 
     def _keep(self, slot: Slot) -> None:
         """Bring one slot to what the registry says of it."""
-        here = self._places.in_slot(self.name, slot.port)
+        here = bool(self._places.in_slot(self.name, slot.port)) or slot.port == WARM
         written = Life(self._settings, self.name, slot.port).read()
         if written is not None and (slot.record is None or written.life == slot.record.life):
             slot.record = written
         alive = slot.record is not None and slot.record.process() is not None
         if slot.record is not None and not alive:
-            self._died(slot, wanted=bool(here))
-        elif alive and here and self._silent(slot):
-            self._kill(slot, "it does not beat any more")
+            self._died(slot, wanted=here)
         elif alive and not here:
             self._end_empty(slot)
         if here:
             slot.empty_since = None
         if slot.record is None and here and time.monotonic() >= slot.again_at:
             self._start(slot)
+
+    def _watch(self, slot: Slot) -> None:
+        """Kill a process that is there and does nothing any more (stopped, swapped out, deadlocked)."""
+        if slot.record is None:
+            return
+        touched = Life(self._settings, self.name, slot.port).touched()
+        now = time.monotonic()
+        if touched != slot.touched:
+            slot.beats = slot.beats + 1 if slot.touched else 0
+            slot.touched, slot.heard_at = touched, now
+        # It touches its file with each beat; before the first one it has the time of a launch.
+        patience = self._settings.lease_seconds if slot.beats else self._settings.task_launch_seconds
+        if now - slot.heard_at > patience and slot.record.process() is not None:
+            self._kill(slot, f"it has not beaten for {now - slot.heard_at:.0f} s")
 
     def _start(self, slot: Slot) -> None:
         life = uuid.uuid4().hex[:12]
@@ -209,7 +231,8 @@ class Supervisor:
             )
         self._children.append(child)
         slot.record = LifeRecord(life, child.pid, _created(child.pid))
-        slot.started_at = time.monotonic()
+        slot.started_at = slot.heard_at = time.monotonic()
+        slot.touched = slot.beats = 0
         logger.info("worker started", port=slot.port, pid=child.pid)
 
     def _died(self, slot: Slot, *, wanted: bool) -> None:
@@ -236,17 +259,6 @@ class Supervisor:
         self._registry.leases.release_all(holder_of(self.name, slot.port, slot.record.life))
         Life(self._settings, self.name, slot.port).forget()
         slot.record = None
-
-    def _silent(self, slot: Slot) -> bool:
-        """Whether a process that is there does nothing any more (stopped, swapped out, deadlocked)."""
-        assert slot.record is not None
-        name, holder = f"slot:{self.name}:{slot.port}", holder_of(self.name, slot.port, slot.record.life)
-        lease = self._registry.leases.holder(name)
-        if lease is not None and lease.holder == holder:
-            return False
-        # Its slot's lease is prolonged with every beat; before the first one it has the time of a launch.
-        lost = self._registry.leases.last_holder(name) == holder
-        return lost or time.time() - slot.record.created > self._settings.task_launch_seconds
 
     def _end_empty(self, slot: Slot) -> None:
         """A worker with nothing to run ends by itself; one that does not is killed after a while."""
@@ -326,7 +338,8 @@ def run(
         RegistryError: The registry cannot be opened.
     """
     settings = NimbusSettings.from_environment(ports=tuple(ports) if ports else None, metrics_port=metrics_port)
-    store = Store(registry_url())
+    # Not to wait long for a lock: it may be one of its own workers, frozen, that keeps it.
+    store = Store(registry_url(), busy_seconds=settings.lease_seconds / 4)
     supervisor = Supervisor(store, settings, name)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: supervisor.ending.set())

@@ -27,7 +27,8 @@ from pipelines.nimbus.life import Life, holder_of
 from pipelines.nimbus.placing import Places
 from pipelines.nimbus.records import Flow
 from pipelines.nimbus.registry import Registry
-from pipelines.nimbus.settings import NimbusSettings, registry_url
+from pipelines.nimbus.serving import Server
+from pipelines.nimbus.settings import WARM, NimbusSettings, registry_url
 from pipelines.nimbus.status import DRAINING
 from pipelines.nimbus.store import Store
 from pipelines.nimbus.task import Application, Task
@@ -63,6 +64,7 @@ class Worker:
         self._tasks: dict[Key, Task] = {}
         self._loaded: dict[int, tuple[int, TridentTopology | TrideltaError]] = {}
         self._renewed_at = 0.0
+        self._supervised_at = time.monotonic()
         self._revisions: dict[int, int] = {}
         self.ending, self._ended = threading.Event(), threading.Event()
         self._memory: tuple[float, int] = (0.0, 0)
@@ -89,8 +91,12 @@ class Worker:
             threading.Lock(),
         )
         logger.info("worker up", supervisor=self._slot[0], port=self._slot[1], pid=os.getpid())
+        endpoint = self._settings.supervisor_folder(self._slot[0]) / f"{self._slot[1]}.endpoint.json"
+        self._server = Server(spark, endpoint)
+        self._server.start()
         while not self._round(spark):
             time.sleep(self._settings.beat_seconds / 2)
+        self._server.stop()
         self._ended.set()
         self._registry.leases.release(self._slot_lease)
         logger.info("worker ends", supervisor=self._slot[0], port=self._slot[1])
@@ -109,8 +115,18 @@ class Worker:
             self._follow(flows)
             for key in [key for key, task in self._tasks.items() if not task.is_alive()]:
                 self._collect(key)
-            return not self._tasks and (self.ending.is_set() or not flows)
+            if self._tasks or self._server.busy:
+                return False
+            return self.ending.is_set() or not (flows or self._is_warm())
         return False
+
+    def _is_warm(self) -> bool:
+        """Whether it is to be up without a flow, for requests: as long as its supervisor is."""
+        if self._slot[1] != WARM:
+            return False
+        if self._registry.leases.holder(f"supervisor:{self._slot[0]}") is not None:
+            self._supervised_at = time.monotonic()
+        return time.monotonic() - self._supervised_at < self._settings.supervisor_timeout_seconds
 
     def _flows(self) -> dict[Key, Flow]:
         """What the registry puts into the slot."""
@@ -190,7 +206,9 @@ class Worker:
     def _beats(self) -> None:
         """In a thread of its own: Spark takes seconds to start, and neither that nor a look may hold up a beat."""
         self._renewed_at = time.monotonic()
+        life = Life(self._settings, *self._slot)
         while not self._ended.wait(self._settings.beat_seconds):
+            life.touch()
             self._beat()
 
     def _beat(self) -> None:

@@ -41,6 +41,7 @@ if manner == "dies":
 store = Store(registry_url())
 lease = Registry(store).leases.take(f"slot:{supervisor}:{port}", holder_of(supervisor, port, life), settings.lease_seconds)
 while manner == "stays" or Places(store).in_slot(supervisor, port):
+    Life(settings, supervisor, port).touch()
     lease = Registry(store).leases.renew(lease, settings.lease_seconds)
     time.sleep(0.05)
 Registry(store).leases.release(lease)
@@ -107,7 +108,7 @@ class Host:
 
 @pytest.fixture
 def host(tmp_path: Path, settings: NimbusSettings) -> Iterator[Host]:
-    store = Store(f"sqlite:///{tmp_path}/registry.db")
+    store = Store(f"sqlite:///{tmp_path}/registry.db", busy_seconds=1)
     made = Host(store, settings)
     made.supervisor.take_name()
     yield made
@@ -151,7 +152,7 @@ def test_a_worker_that_dies_at_each_start_is_started_less_and_less_often(host: H
 
 def test_a_worker_that_is_frozen_is_killed_when_its_lease_has_run_out(host: Host) -> None:
     host.submit()
-    host.until(host.works)
+    host.until(lambda: host.works() and any(slot.beats for slot in host.supervisor._slots.values()))
     frozen = host.worker()
     assert frozen is not None
     os.kill(frozen.pid, signal.SIGSTOP)
@@ -187,7 +188,7 @@ def test_the_lease_of_a_supervisor_that_died_here_is_free_at_once(host: Host) ->
     assert own is not None
     with subprocess.Popen([sys.executable, "-c", ""]) as dead:
         dead.wait()
-    file = host.settings.supervisor_folder("s1") / "0.json"
+    file = host.settings.supervisor_folder("s1") / "supervisor.json"
     file.write_text(json.dumps({"life": own.holder, "pid": dead.pid, "created": 1.0}), "utf-8")
     host.another().take_name()
     taken = host.registry.leases.holder("supervisor:s1")

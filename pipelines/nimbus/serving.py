@@ -1,0 +1,228 @@
+"""Requests that a worker serves in its Spark: catch-ups, backfills, queries of runs that need not start a Spark of their own.
+
+A connection is one request: `{"verb", "flow", ...}` as JSON, answered by lines of progress and then `{"report"}` or `{"error"}`.
+It is on the loopback, and both sides prove that they know the key in the endpoint's file (which its owner alone can read).
+When the other side goes away, the request ends after the batch or slice that it is in: what is committed is whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, Listener
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from pipelines import logs
+from pipelines.catalog.flow import FlowSettings
+from pipelines.errors import TrideltaError
+from pipelines.execution.checkpoint import write_json
+from pipelines.nimbus.deployed import plan_digest, source_digest
+from pipelines.nimbus.errors import HandedOverError, OtherCodeError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipelines.execution.runtime import Runtime
+    from pipelines.trident.topology import TridentTopology
+
+logger = logs.logger(__name__)
+
+Send = Callable[[Mapping[str, Any]], None]
+
+
+class GoneError(Exception):
+    """Whoever asked has gone away."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a worker answers.
+
+    Attributes:
+        port: On 127.0.0.1.
+        key: What both sides must know, as hex digits.
+        pid, created: The worker.
+    """
+
+    port: int
+    key: str
+    pid: int
+    created: float
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process is there and runs."""
+        try:
+            process = psutil.Process(self.pid)
+            return abs(process.create_time() - self.created) < 0.5 and process.status() not in (
+                psutil.STATUS_ZOMBIE,
+                psutil.STATUS_STOPPED,
+            )
+        except psutil.Error:
+            return False
+
+
+class Server:
+    """Serves requests in threads of their own.
+
+    Args:
+        spark: The worker's session.
+        file: Where its endpoint is written to.
+    """
+
+    def __init__(self, spark: SparkSession, file: Path) -> None:
+        self._spark, self._file = spark, file
+        self._serving = 0
+        self._lock = threading.Lock()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is under way."""
+        return self._serving > 0
+
+    def start(self) -> None:
+        """Listen, and say where."""
+        from pipelines.catalog import flows
+
+        for spec in flows():
+            source_digest(spec.name, loaded=True)
+        key = secrets.token_bytes(32)
+        self._listener = Listener(("127.0.0.1", 0), authkey=key)
+        port = int(self._listener.address[1])
+        endpoint = Endpoint(port, key.hex(), os.getpid(), psutil.Process().create_time())
+        # Whoever knows the key can write to the lake: nobody else is to read it.
+        write_json(self._file, asdict(endpoint), mode=0o600)
+        threading.Thread(target=self._listen, name="requests", daemon=True).start()
+
+    def stop(self) -> None:
+        """Take no more requests."""
+        self._file.unlink(missing_ok=True)
+        self._listener.close()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                connection = self._listener.accept()
+            except AuthenticationError:
+                logger.warning("request refused", reason="it does not know the key")
+                continue
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), name="request", daemon=True).start()
+
+    def _serve(self, connection: Connection) -> None:
+        with self._lock:
+            self._serving += 1
+        try:
+            with connection:
+                self._answer(connection)
+        except (OSError, EOFError):
+            return
+        finally:
+            with self._lock:
+                self._serving -= 1
+
+    def _answer(self, connection: Connection) -> None:
+        def send(line: Mapping[str, Any]) -> None:
+            if connection.poll():
+                # Nobody says anything more after the request: this is the end of the connection.
+                raise GoneError
+            try:
+                connection.send_bytes(json.dumps(line, default=str).encode())
+            except OSError:
+                raise GoneError from None
+
+        asked = json.loads(connection.recv_bytes())
+        told = {"verb": asked.get("verb"), "flow": asked.get("flow")}
+        logger.info("request", **told)
+        try:
+            send({"report": self._done(asked, send)})
+            logger.info("request done", **told)
+        except Exception as error:
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(cause, GoneError):
+                cause = cause.__cause__ or cause.__context__
+            if cause is not None:
+                logger.warning("request given up", **told, reason="whoever asked has gone")
+                return
+            known = isinstance(error, TrideltaError)
+            logger.warning("request failed", **told, reason=str(error), kind=type(error).__name__)
+            send({"error": str(error), "kind": type(error).__name__, "known": known})
+
+    def _done(self, asked: Mapping[str, Any], send: Send) -> Any:
+        from pipelines import Lake, Runtime
+
+        topology = _same_code(asked)
+        runtime = Runtime(self._spark, Lake(asked["lake"]))
+        verbs: dict[str, Callable[[Runtime, TridentTopology, Mapping[str, Any], Send], Any]] = {
+            "catch_up": _catch_up,
+            "backfill": _backfill,
+            "query": _query,
+        }
+        if asked["verb"] not in verbs:
+            raise HandedOverError(asked["flow"], f"there is no request {asked['verb']!r}")
+        # Jobs of a request share the cores evenly with those of the queries.
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", f"request {asked['flow']}")
+        return verbs[asked["verb"]](runtime, topology, asked, send)
+
+
+def _same_code(asked: Mapping[str, Any]) -> TridentTopology:
+    """The flow as it is defined here.
+
+    Raises:
+        OtherCodeError: Whoever asked has it defined in another way.
+    """
+    from pipelines.catalog import flow
+
+    name = asked["flow"]
+    topology = flow(name).topology(FlowSettings(Path(asked["home"])))
+    if (asked["plan"], asked["code"]) != (plan_digest(topology), source_digest(name, loaded=True)):
+        raise OtherCodeError(name)
+    return topology
+
+
+def _catch_up(runtime: Runtime, topology: TridentTopology, asked: Mapping[str, Any], send: Send) -> Any:
+    report = runtime.catch_up(
+        topology,
+        on_fresh_checkpoint=asked["on_fresh_checkpoint"],
+        max_batches=asked["max_batches"],
+        progress=lambda batch: send({"progress": asdict(batch)}),
+    )
+    return report.to_json()
+
+
+def _backfill(runtime: Runtime, topology: TridentTopology, asked: Mapping[str, Any], send: Send) -> Any:
+    slices = asked["slices"]
+    report = runtime.backfill(
+        topology, slices, stream=asked["stream"], progress=lambda one: send({"progress": asdict(one)})
+    )
+    return report.to_json()
+
+
+def _query(runtime: Runtime, topology: TridentTopology, asked: Mapping[str, Any], send: Send) -> Any:
+    return runtime.query(topology, asked["query"], asked["args"], txid=asked["txid"])
+
+
+def restored(kind: type[Any], values: Mapping[str, Any]) -> Any:
+    """A report from its JSON form: a dataclass whose tuples of dataclasses are named by their field."""
+    from pipelines.execution.report import BatchReport, SliceReport, StateCommit
+
+    parts = {"commits": StateCommit, "batches": BatchReport, "slices": SliceReport}
+    found: dict[str, Any] = {}
+    for one in dataclasses.fields(kind):
+        value = values[one.name]
+        if one.name in parts:
+            value = tuple(restored(parts[one.name], part) for part in value)
+        elif isinstance(value, list):
+            value = tuple(value)
+        found[one.name] = value
+    return kind(**found)

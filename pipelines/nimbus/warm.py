@@ -1,0 +1,146 @@
+"""A runtime that is warm: requests go to a worker that is up, where a Spark of one's own would have to start first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client
+from typing import TYPE_CHECKING, Any
+
+from pipelines import logs
+from pipelines.catalog.flow import FlowSettings
+from pipelines.execution.report import BackfillReport, BatchReport, RunReport, SliceReport
+from pipelines.execution.streaming import REFUSE
+from pipelines.nimbus.deployed import plan_digest, source_digest
+from pipelines.nimbus.errors import HandedOverError, NobodyWarmError
+from pipelines.nimbus.serving import Endpoint, restored
+from pipelines.nimbus.settings import NimbusSettings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pipelines.trident.topology import TridentTopology
+
+logger = logs.logger(__name__)
+
+# Refusals after which one's own Spark does it: nothing was begun.
+_NOT_BEGUN = ("OtherCodeError", "UnknownFlowError")
+
+
+class WarmRuntime:
+    """`catch_up`, `backfill` and `query` of `pipelines.Runtime`, done by a worker that is up.
+
+    Args:
+        lake: The lake's root.
+        endpoints: Where workers answer, the likeliest first.
+    """
+
+    def __init__(self, lake: Path, endpoints: Sequence[Endpoint]) -> None:
+        self._lake, self._endpoints = lake, tuple(endpoints)
+
+    def catch_up(
+        self,
+        topology: TridentTopology,
+        *,
+        on_fresh_checkpoint: str = REFUSE,
+        max_batches: int | None = None,
+        progress: Callable[[BatchReport], None] | None = None,
+    ) -> RunReport:
+        """As `Runtime.catch_up`.
+
+        Raises:
+            NobodyWarmError: No worker takes it; nothing was begun.
+            HandedOverError: What failed there.
+        """
+        asked = {"on_fresh_checkpoint": on_fresh_checkpoint, "max_batches": max_batches}
+        found = self._ask("catch_up", topology, asked, BatchReport, progress)
+        made: RunReport = restored(RunReport, found)
+        return made
+
+    def backfill(
+        self,
+        topology: TridentTopology,
+        slices: Sequence[str],
+        *,
+        stream: str | None = None,
+        progress: Callable[[SliceReport], None] | None = None,
+    ) -> BackfillReport:
+        """As `Runtime.backfill`. Raises as `catch_up`."""
+        found = self._ask("backfill", topology, {"slices": list(slices), "stream": stream}, SliceReport, progress)
+        made: BackfillReport = restored(BackfillReport, found)
+        return made
+
+    def query(
+        self, topology: TridentTopology, name: str, args: Sequence[Sequence[Any]], *, txid: int | None = None
+    ) -> list[dict[str, Any]]:
+        """As `Runtime.query`; values that JSON has no form for come as text. Raises as `catch_up`."""
+        asked = {"query": name, "args": [list(one) for one in args], "txid": txid}
+        found: list[dict[str, Any]] = self._ask("query", topology, asked, None, None)
+        return found
+
+    def _ask(
+        self,
+        verb: str,
+        topology: TridentTopology,
+        asked: Mapping[str, Any],
+        kind: type[Any] | None,
+        progress: Callable[[Any], None] | None,
+    ) -> Any:
+        request = {
+            "verb": verb,
+            "flow": topology.name,
+            "lake": str(self._lake),
+            "home": str(FlowSettings.from_environment().home),
+            "plan": plan_digest(topology),
+            "code": source_digest(topology.name),
+            **asked,
+        }
+        reason = "none is up"
+        for endpoint in self._endpoints:
+            try:
+                connection = Client(("127.0.0.1", endpoint.port), authkey=bytes.fromhex(endpoint.key))
+            except (OSError, EOFError, AuthenticationError) as error:
+                reason = str(error)
+                continue
+            # Closed on the way out of an interrupt too: that is how the worker hears of it.
+            with connection:
+                connection.send_bytes(json.dumps(request, default=str).encode())
+                answer = self._heard(connection, topology.name, kind, progress)
+            if "error" not in answer:
+                return answer["report"]
+            if answer["kind"] not in _NOT_BEGUN:
+                raise HandedOverError(topology.name, answer["error"], kind=answer["kind"])
+            reason = answer["error"]
+        raise NobodyWarmError(topology.name, reason)
+
+    @staticmethod
+    def _heard(
+        connection: Any, flow: str, kind: type[Any] | None, progress: Callable[[Any], None] | None
+    ) -> dict[str, Any]:
+        """The last line of an answer."""
+        while True:
+            try:
+                line: dict[str, Any] = json.loads(connection.recv_bytes())
+            except (EOFError, OSError):
+                raise HandedOverError(
+                    flow, "the worker ended before it was done", hint="what was committed stays; run it again"
+                ) from None
+            if "progress" not in line:
+                return line
+            if progress is not None and kind is not None:
+                progress(restored(kind, line["progress"]))
+
+
+def find_warm(lake: Path, settings: NimbusSettings | None = None) -> WarmRuntime | None:
+    """The workers of this host that answer, or None."""
+    chosen = settings or NimbusSettings.from_environment()
+    found = []
+    for file in sorted(chosen.home.glob("supervisors/*/*.endpoint.json")):
+        try:
+            endpoint = Endpoint(**json.loads(file.read_text("utf-8")))
+        except (OSError, ValueError, TypeError):
+            continue
+        if endpoint.alive:
+            found.append(endpoint)
+    return WarmRuntime(lake, found) if found else None
