@@ -27,6 +27,10 @@ _COLOURS = {
     "silent": "red",
 }
 
+# Columns of queries that are empty on a good day.
+_RARE = ("attempt", "waiting", "quarantined", "restarts")
+_NOTHING = ("", "0", 0, None)
+
 
 def span(seconds: float | None) -> str:
     """A time as people say it: `0.4 s`, `12 s`, `3 min`, `2.5 h`, `4 d`."""
@@ -95,6 +99,12 @@ def task_line(task: TaskStatus) -> dict[str, Any]:
     }
 
 
+def lean(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The lines without the columns that say nothing in any of them: a terminal is narrow."""
+    empty = {name for name in _RARE if all(line.get(name) in _NOTHING for line in lines)}
+    return [{name: value for name, value in line.items() if name not in empty} for line in lines]
+
+
 def gate_lines(flow: FlowStatus) -> list[dict[str, Any]]:
     """What the gates said of each query's last batch."""
     return [
@@ -140,7 +150,7 @@ def flow(seen: FlowStatus, history: Sequence[Happened]) -> None:
         rendering.say(f"workers {seen.workers}, parallelism {parallelism}")
     if seen.settings:
         rendering.say("settings " + ", ".join(f"{name}={value}" for name, value in seen.settings.items()))
-    rendering.rows("Queries", [task_line(task) for task in seen.tasks])
+    rendering.rows("Queries", lean([task_line(task) for task in seen.tasks]))
     gates = gate_lines(seen)
     if gates:
         rendering.rows("Gates, last batch", gates)
@@ -208,7 +218,7 @@ def version_line(one: Version, current: int) -> dict[str, Any]:
         "from": found.get("file") or found.get("kind") or "",
         "plan": found.get("plan", ""),
         "workers": one.content.workers,
-        "parallelism": ", ".join(f"{name}={number}" for name, number in one.content.components.items()),
+        "parallelism": ", ".join(f"{name}={number}" for name, number in found.get("explicit", {}).items()),
         "settings": ", ".join(f"{name}={value}" for name, value in one.content.settings.items()),
         "copy of": "" if one.copy_of is None else str(one.copy_of),
     }
@@ -223,18 +233,18 @@ def top(seen: ClusterStatus) -> RenderableType:
         f"{clock(seen.at)} UTC   {len(seen.flows)} flows   {alive} supervisors, {used} of {slots} slots used   "
         f"leader: {next((one.id for one in seen.supervisors if one.leader), 'none')}"
     )
-    lines = [line for flow in seen.flows for line in _top_lines(flow)]
+    lines = lean([line for flow in seen.flows for line in _top_lines(flow)])
     problems = [Text(f"{flow.name}: {flow.problem}", style="yellow") for flow in seen.flows if flow.problem]
     return Group(head, _table(lines), *problems)
 
 
 _TOP = (
-    "flow", "status", "query", "state", "where", "batch", "attempt", "rows/s", "batch time", "lag", "waiting", "memory",
-    "restarts", "beat",
+    "flow", "status", "query", "state", "where", "batch", "attempt", "rows/s", "batch time", "lag", "waiting", "restarts",
+    "memory", "beat",
 )  # fmt: skip
 
 
-def _top_lines(flow: FlowStatus) -> Iterable[Mapping[str, Any]]:
+def _top_lines(flow: FlowStatus) -> Iterable[dict[str, Any]]:
     for number, task in enumerate(flow.tasks):
         yield {"flow": "" if number else flow.name, "status": "" if number else flow.status, **task_line(task)}
     if not flow.tasks:
@@ -243,11 +253,12 @@ def _top_lines(flow: FlowStatus) -> Iterable[Mapping[str, Any]]:
 
 def _table(lines: Sequence[Mapping[str, Any]]) -> Table:
     shown = Table(expand=False)
-    for name in _TOP:
+    columns = [name for name in _TOP if any(name in line for line in lines) or not lines]
+    for name in columns:
         right = all(isinstance(line.get(name), int | float | None) for line in lines)
-        shown.add_column(name, justify="right" if right else "left", no_wrap=name in ("flow", "status", "state"))
+        shown.add_column(name, justify="right" if right else "left", no_wrap=name != "waiting")
     for line in lines:
-        shown.add_row(*(_coloured(line.get(name)) for name in _TOP))
+        shown.add_row(*(_coloured(line.get(name)) for name in columns))
     return shown
 
 
