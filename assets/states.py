@@ -41,7 +41,7 @@ def state_assets(view: FlowView) -> dg.AssetsDefinition:
     )
     def states(context: dg.AssetExecutionContext, spark: SparkResource, lake: LakeResource) -> Iterator[Any]:
         with Reporter(context, view, lake.lake()) as reporter, told_plainly(reporter):
-            runtime = lake.runtime(spark)
+            runtime = lake.runtime(spark, context.log)
             failed: tuple[SliceReport, ...] = ()
             if view.partitions is None:
                 runtime.catch_up(view.topology, progress=reporter.batch)

@@ -53,7 +53,7 @@ def catch_up_op(view: FlowView) -> dg.OpDefinition:
             context.add_output_metadata({"batches": 0, "read by": "the deployed flow"})
             return
         with Reporter(context, view, lake.lake()) as reporter, told_plainly(reporter):
-            report = lake.runtime(spark).catch_up(
+            report = lake.runtime(spark, context.log).catch_up(
                 view.topology,
                 on_fresh_checkpoint=config.on_fresh_checkpoint,
                 max_batches=config.max_batches or None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -10,6 +11,7 @@ from resources.spark import SparkResource
 
 if TYPE_CHECKING:
     from pipelines import Lake, Runtime
+    from pipelines.nimbus.warm import WarmRuntime
 
 
 class LakeResource(dg.ConfigurableResource):
@@ -23,8 +25,27 @@ class LakeResource(dg.ConfigurableResource):
 
         return Lake(self.root)
 
-    def runtime(self, spark: SparkResource) -> Runtime:
-        """What runs topologies on this lake; starts Spark if it is not up."""
+    warm: bool = True
+    """Whether runs are handed to a worker of this host that is up, in place of starting a Spark of their own."""
+
+    def runtime(self, spark: SparkResource, log: logging.Logger | None = None) -> Runtime | WarmRuntime:
+        """What runs topologies on this lake: a worker that is up, else this process, where Spark then starts.
+
+        Args:
+            spark: The session, if it comes to that.
+            log: Where the worker's lines go.
+        """
         from pipelines import Runtime
 
-        return Runtime(spark.session(), self.lake())
+        def own() -> Runtime:
+            return Runtime(spark.session(), self.lake())
+
+        def passed_on(line: str, level: str) -> None:
+            if log is not None:
+                log.log(logging.getLevelName(level), line)
+
+        if not self.warm or spark.is_up:
+            return own()
+        from pipelines.nimbus.warm import find_warm
+
+        return find_warm(self.lake().root, otherwise=own, log=passed_on) or own()

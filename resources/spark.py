@@ -26,3 +26,12 @@ class SparkResource(dg.ConfigurableResource):
         from pipelines.session import spark_session
 
         return spark_session(self.app, master=self.master or None)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether this process has a session already."""
+        import sys
+
+        loaded = sys.modules.get("pyspark")
+        context = getattr(loaded, "SparkContext", None)
+        return context is not None and context._active_spark_context is not None

@@ -7,8 +7,10 @@ When the other side goes away, the request ends after the batch or slice that it
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import logging
 import os
 import secrets
 import threading
@@ -132,18 +134,24 @@ class Server:
                 self._serving -= 1
 
     def _answer(self, connection: Connection) -> None:
+        one_at_a_time = threading.Lock()
+
         def send(line: Mapping[str, Any]) -> None:
-            if connection.poll():
-                # Nobody says anything more after the request: this is the end of the connection.
+            with one_at_a_time:
+                try:
+                    # Nobody says anything more after the request: what is there to read is the end of the connection.
+                    gone = connection.poll()
+                    connection.send_bytes(json.dumps(line, default=str).encode())
+                except OSError:
+                    gone = True
+            if gone:
                 raise GoneError
-            try:
-                connection.send_bytes(json.dumps(line, default=str).encode())
-            except OSError:
-                raise GoneError from None
 
         asked = json.loads(connection.recv_bytes())
         told = {"verb": asked.get("verb"), "flow": asked.get("flow")}
         logger.info("request", **told)
+        passed_on = _PassedOn(asked.get("flow"), send)
+        logging.getLogger("pipelines").addHandler(passed_on)
         try:
             send({"report": self._done(asked, send)})
             logger.info("request done", **told)
@@ -156,7 +164,10 @@ class Server:
                 return
             known = isinstance(error, TrideltaError)
             logger.warning("request failed", **told, reason=str(error), kind=type(error).__name__)
-            send({"error": str(error), "kind": type(error).__name__, "known": known})
+            with contextlib.suppress(GoneError):
+                send({"error": str(error), "kind": type(error).__name__, "known": known})
+        finally:
+            logging.getLogger("pipelines").removeHandler(passed_on)
 
     def _done(self, asked: Mapping[str, Any], send: Send) -> Any:
         from pipelines import Lake, Runtime
@@ -173,6 +184,20 @@ class Server:
         # Jobs of a request share the cores evenly with those of the queries.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", f"request {asked['flow']}")
         return verbs[asked["verb"]](runtime, topology, asked, send)
+
+
+class _PassedOn(logging.Handler):
+    """Passes what is logged of a flow on to whoever asked for it."""
+
+    def __init__(self, flow: str, send: Send) -> None:
+        super().__init__(logging.INFO)
+        self._flow, self._send = flow, send
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Passes a record on."""
+        if getattr(record, logs.FIELDS, {}).get("flow") == self._flow:
+            with contextlib.suppress(GoneError):
+                self._send({"log": record.getMessage(), "level": record.levelname})
 
 
 def _same_code(asked: Mapping[str, Any]) -> TridentTopology:

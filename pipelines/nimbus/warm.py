@@ -20,6 +20,7 @@ from pipelines.nimbus.settings import NimbusSettings
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pipelines.execution.runtime import Runtime
     from pipelines.trident.topology import TridentTopology
 
 logger = logs.logger(__name__)
@@ -34,10 +35,20 @@ class WarmRuntime:
     Args:
         lake: The lake's root.
         endpoints: Where workers answer, the likeliest first.
+        otherwise: Makes the runtime that does what no worker takes; None: that is an error.
+        log: Takes the worker's log lines: a line and its level's name.
     """
 
-    def __init__(self, lake: Path, endpoints: Sequence[Endpoint]) -> None:
-        self._lake, self._endpoints = lake, tuple(endpoints)
+    def __init__(
+        self,
+        lake: Path,
+        endpoints: Sequence[Endpoint],
+        *,
+        otherwise: Callable[[], Runtime] | None = None,
+        log: Callable[[str, str], None] | None = None,
+    ) -> None:
+        self._lake, self._endpoints, self._otherwise = lake, tuple(endpoints), otherwise
+        self._log = log or (lambda line, level: None)
 
     def catch_up(
         self,
@@ -53,8 +64,11 @@ class WarmRuntime:
             NobodyWarmError: No worker takes it; nothing was begun.
             HandedOverError: What failed there.
         """
-        asked = {"on_fresh_checkpoint": on_fresh_checkpoint, "max_batches": max_batches}
-        found = self._ask("catch_up", topology, asked, BatchReport, progress)
+        asked: dict[str, Any] = {"on_fresh_checkpoint": on_fresh_checkpoint, "max_batches": max_batches}
+        try:
+            found = self._ask("catch_up", topology, asked, BatchReport, progress)
+        except NobodyWarmError as error:
+            return self._own(error).catch_up(topology, **asked, progress=progress)
         made: RunReport = restored(RunReport, found)
         return made
 
@@ -67,7 +81,10 @@ class WarmRuntime:
         progress: Callable[[SliceReport], None] | None = None,
     ) -> BackfillReport:
         """As `Runtime.backfill`. Raises as `catch_up`."""
-        found = self._ask("backfill", topology, {"slices": list(slices), "stream": stream}, SliceReport, progress)
+        try:
+            found = self._ask("backfill", topology, {"slices": list(slices), "stream": stream}, SliceReport, progress)
+        except NobodyWarmError as error:
+            return self._own(error).backfill(topology, slices, stream=stream, progress=progress)
         made: BackfillReport = restored(BackfillReport, found)
         return made
 
@@ -76,8 +93,17 @@ class WarmRuntime:
     ) -> list[dict[str, Any]]:
         """As `Runtime.query`; values that JSON has no form for come as text. Raises as `catch_up`."""
         asked = {"query": name, "args": [list(one) for one in args], "txid": txid}
-        found: list[dict[str, Any]] = self._ask("query", topology, asked, None, None)
+        try:
+            found: list[dict[str, Any]] = self._ask("query", topology, asked, None, None)
+        except NobodyWarmError as error:
+            return self._own(error).query(topology, name, args, txid=txid)
         return found
+
+    def _own(self, error: NobodyWarmError) -> Runtime:
+        if self._otherwise is None:
+            raise error
+        self._log(f"{error}; a Spark of this process's own starts", "INFO")
+        return self._otherwise()
 
     def _ask(
         self,
@@ -114,9 +140,8 @@ class WarmRuntime:
             reason = answer["error"]
         raise NobodyWarmError(topology.name, reason)
 
-    @staticmethod
     def _heard(
-        connection: Any, flow: str, kind: type[Any] | None, progress: Callable[[Any], None] | None
+        self, connection: Any, flow: str, kind: type[Any] | None, progress: Callable[[Any], None] | None
     ) -> dict[str, Any]:
         """The last line of an answer."""
         while True:
@@ -126,14 +151,22 @@ class WarmRuntime:
                 raise HandedOverError(
                     flow, "the worker ended before it was done", hint="what was committed stays; run it again"
                 ) from None
-            if "progress" not in line:
+            if "log" in line:
+                self._log(line["log"], line["level"])
+            elif "progress" not in line:
                 return line
-            if progress is not None and kind is not None:
+            elif progress is not None and kind is not None:
                 progress(restored(kind, line["progress"]))
 
 
-def find_warm(lake: Path, settings: NimbusSettings | None = None) -> WarmRuntime | None:
-    """The workers of this host that answer, or None."""
+def find_warm(
+    lake: Path,
+    settings: NimbusSettings | None = None,
+    *,
+    otherwise: Callable[[], Runtime] | None = None,
+    log: Callable[[str, str], None] | None = None,
+) -> WarmRuntime | None:
+    """A runtime over the workers of this host that answer; None if none is up."""
     chosen = settings or NimbusSettings.from_environment()
     found = []
     for file in sorted(chosen.home.glob("supervisors/*/*.endpoint.json")):
@@ -143,4 +176,4 @@ def find_warm(lake: Path, settings: NimbusSettings | None = None) -> WarmRuntime
             continue
         if endpoint.alive:
             found.append(endpoint)
-    return WarmRuntime(lake, found) if found else None
+    return WarmRuntime(lake, found, otherwise=otherwise, log=log) if found else None

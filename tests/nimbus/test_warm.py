@@ -1,0 +1,195 @@
+"""Runs that are handed to a worker which is up: the same reports, refusals, what happens when either side goes away."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pipelines import Lake, Runtime
+from pipelines.catalog.flow import FlowSettings
+from pipelines.execution.report import BatchReport, SliceReport
+from pipelines.nimbus import serving
+from pipelines.nimbus.errors import HandedOverError, NobodyWarmError
+from pipelines.nimbus.serving import Endpoint, Server
+from pipelines.nimbus.settings import NimbusSettings
+from pipelines.nimbus.warm import WarmRuntime, find_warm
+from tests.nimbus.sliced_flows import FLOWS, write
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipelines.trident import TridentTopology
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TRIDELTA_HOME", str(tmp_path))
+    monkeypatch.setenv("TRIDELTA_FLOWS", "tests.nimbus.sliced_flows")
+    monkeypatch.setattr("pipelines.nimbus.deployed._SOURCES", {})
+    for day in ("2026-01-01", "2026-01-02", "2026-01-03"):
+        write(tmp_path, day, [1, 2, 3])
+    return tmp_path
+
+
+@pytest.fixture
+def settings(home: Path) -> NimbusSettings:
+    return NimbusSettings(home / "nimbus")
+
+
+@pytest.fixture
+def worker(spark: SparkSession, settings: NimbusSettings) -> Iterator[Server]:
+    """What a worker serves requests with, in this process."""
+    server = Server(spark, settings.supervisor_folder("s1") / "0.endpoint.json")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def topology(home: Path) -> TridentTopology:
+    return FLOWS[0].topology(FlowSettings(home))
+
+
+@pytest.fixture
+def warm(home: Path, worker: Server, settings: NimbusSettings) -> WarmRuntime:
+    found = find_warm(home / "lake", settings)
+    assert found is not None
+    return found
+
+
+def test_a_catch_up_and_a_backfill_report_as_if_they_ran_here(
+    spark: SparkSession, home: Path, warm: WarmRuntime, topology: TridentTopology
+) -> None:
+    seen: list[BatchReport] = []
+    report = warm.catch_up(topology, progress=seen.append)
+    assert report.received == 9
+    assert list(report.batches) == seen
+    state = Lake(home / "lake").state("day_sums")
+    assert {row["k"]: row["total"] for row in state.scan().to_pylist()} == {"k0": 12, "k1": 6}
+    write(home, "2026-01-02", [10, 20, 30])
+    slices: list[SliceReport] = []
+    replaced = warm.backfill(topology, ["2026-01-02"], progress=slices.append)
+    assert [(one.slice, one.received, one.error) for one in replaced.slices] == [("2026-01-02", 3, None)]
+    assert list(replaced.slices) == slices
+    here = Runtime(spark, Lake(home / "lake")).backfill(topology, ["2026-01-02"]).slices[0]
+    blank = {"seconds": 0.0, "commits": ()}
+    assert replace(slices[0], **blank) == replace(here, **blank)
+    assert [gate["gate"] for gate in slices[0].gates] == ["accepted"]
+
+
+def test_a_query_answers_as_here(warm: WarmRuntime, topology: TridentTopology) -> None:
+    warm.catch_up(topology)
+    assert warm.query(topology, "of", [("k0",), ("k9",)]) == [
+        {"k": "k0", "n": 6, "total": 12},
+        {"k": "k9", "n": None, "total": None},
+    ]
+
+
+def test_a_slice_that_a_gate_refuses_is_in_the_report(home: Path, warm: WarmRuntime, topology: TridentTopology) -> None:
+    write(home, "2026-01-02", [-1, 2])
+    report = warm.backfill(topology, ["2026-01-01", "2026-01-02", "2026-01-03"])
+    assert [one.slice for one in report.failed] == ["2026-01-02"]
+    assert "amounts_are_positive" in str(report.failed[0].error)
+
+
+def test_what_fails_there_is_told_here(home: Path, warm: WarmRuntime, topology: TridentTopology) -> None:
+    for file in (home / "data" / "days").iterdir():
+        file.unlink()
+    (home / "data" / "days").rmdir()
+    with pytest.raises(HandedOverError, match="there is nothing at") as raised:
+        warm.catch_up(topology)
+    assert raised.value.kind == "MissingPathError"
+
+
+def test_what_the_worker_logs_of_the_flow_is_passed_on(home: Path, worker: Server, topology: TridentTopology) -> None:
+    lines: list[tuple[str, str]] = []
+    found = find_warm(
+        home / "lake", NimbusSettings(home / "nimbus"), log=lambda line, level: lines.append((line, level))
+    )
+    assert found is not None
+    write(home, "2026-01-02", [-1, 2])
+    with pytest.raises(HandedOverError, match="amounts_are_positive"):
+        found.catch_up(topology)
+    assert any("attempt failed" in line and level == "WARNING" for line, level in lines)
+
+
+def test_other_code_is_refused_and_done_here_if_it_can_be(
+    spark: SparkSession, home: Path, worker: Server, settings: NimbusSettings, topology: TridentTopology,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("pipelines.nimbus.warm.source_digest", lambda name: "0123456789ab")
+    found = find_warm(home / "lake", settings)
+    assert found is not None
+    with pytest.raises(NobodyWarmError, match="other code"):
+        found.catch_up(topology)
+    lines: list[str] = []
+    own = find_warm(
+        home / "lake",
+        settings,
+        otherwise=lambda: Runtime(spark, Lake(home / "lake")),
+        log=lambda line, _: lines.append(line),
+    )
+    assert own is not None
+    assert own.catch_up(topology).received == 9
+    assert "a Spark of this process's own starts" in lines[-1]
+
+
+def test_whoever_asks_may_go_away_and_whole_slices_stay(
+    home: Path, warm: WarmRuntime, worker: Server, topology: TridentTopology
+) -> None:
+    """Dagster ends a run by an exception in its main thread."""
+
+    def interrupted(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        warm.backfill(topology, ["2026-01-01", "2026-01-02", "2026-01-03"], progress=interrupted)
+    ended = threading.Event()
+    while worker.busy:
+        ended.wait(0.05)
+    done = {commit.slice for commit in Lake(home / "lake").state("day_sums").history() if commit.slice}
+    assert "2026-01-01" in done
+    assert "2026-01-03" not in done
+    report = warm.backfill(topology, ["2026-01-01", "2026-01-02", "2026-01-03"])
+    assert report.failed == ()
+
+
+def test_a_worker_that_ends_in_the_middle_is_said_so(
+    home: Path, warm: WarmRuntime, topology: TridentTopology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_: Any) -> None:
+        raise EOFError
+
+    monkeypatch.setattr(serving.Server, "_answer", dies)
+    with pytest.raises(HandedOverError, match="ended before it was done"):
+        warm.catch_up(topology)
+
+
+def test_only_who_knows_the_key_is_served(settings: NimbusSettings, worker: Server) -> None:
+    file = settings.supervisor_folder("s1") / "0.endpoint.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    endpoint = Endpoint(**json.loads(file.read_text("utf-8")))
+    with pytest.raises(AuthenticationError):
+        Client(("127.0.0.1", endpoint.port), authkey=b"guessed")
+    # It serves on.
+    Client(("127.0.0.1", endpoint.port), authkey=bytes.fromhex(endpoint.key)).close()
+
+
+def test_an_endpoint_of_a_dead_process_is_passed_over(home: Path, settings: NimbusSettings) -> None:
+    file = settings.supervisor_folder("s1") / "6900.endpoint.json"
+    file.parent.mkdir(parents=True)
+    assert find_warm(home / "lake", settings) is None
+    file.write_text(json.dumps({"port": 1, "key": "00", "pid": os.getpid(), "created": 1.0}), "utf-8")
+    assert find_warm(home / "lake", settings) is None
+    file.write_text("half a fi", "utf-8")
+    assert find_warm(home / "lake", settings) is None
