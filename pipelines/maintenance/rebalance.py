@@ -212,6 +212,29 @@ def decide(
     return _out(history, why, limits) if wish == SCALE_OUT else _in(history, why, limits)
 
 
+def look_of_beat(query: str, beat: Mapping[str, Any], *, cores: int, tables: Sequence[TableLoad] = ()) -> Figures:
+    """A look from what a deployed query says of itself (`pipelines.nimbus.figures`).
+
+    Args:
+        query: `<flow>/<group>`.
+        beat: the figures of its last beat, as JSON.
+        cores: that its application has for it.
+        tables: that it writes.
+    """
+    return Figures(
+        query=query,
+        trigger_seconds=float(beat.get("trigger_seconds") or 0.0),
+        batch_seconds=tuple(map(float, beat.get("last_batch_seconds") or ())),
+        backlog=tuple(map(float, beat.get("last_backlogs") or ())),
+        rows_per_second=float(beat.get("rows_per_second") or 0.0),
+        partitions=int(beat.get("partitions") or 1),
+        cores=cores,
+        state_rows=beat.get("state_rows"),
+        partition_rows=tuple(map(int, beat.get("partition_rows") or ())),
+        tables=tuple(tables),
+    )
+
+
 def window_spread(partitions: int) -> float:
     """In how many equal parts the buckets of windows fall, when Spark deals them over so many partitions.
 

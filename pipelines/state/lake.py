@@ -19,6 +19,7 @@ class Lake:
     <root>/quarantine/<flow>         Delta table of the rows that a flow refused
     <root>/checkpoints/<flow>/<group>  Spark's checkpoint, the epoch, stored attempts, locks
     <root>/replaced/<flow>             Spark's checkpoints that others have taken the place of
+    <root>/copies/<flow>/<group>       copies of Spark's checkpoints, made before their state was repartitioned
     ```
 
     Args:

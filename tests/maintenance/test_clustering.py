@@ -101,7 +101,7 @@ def test_beside_a_stream_nothing_is_lost(tmp_path: Path) -> None:
 
     writer = threading.Thread(target=stream)
     writer.start()
-    orders = (["part"], ["key"], ["part", "key"], [])
+    orders: tuple[list[str], ...] = (["part"], ["key"], ["part", "key"], [])
     for number in range(8):
         # As many generations are left alone as the stream may fill meanwhile.
         recluster(None, Lake(tmp_path), STATE, orders[number % 4], open_generations=2)

@@ -21,6 +21,7 @@ from pipelines.maintenance.rebalance import (
     TableLoad,
     Thresholds,
     decide,
+    look_of_beat,
     window_spread,
 )
 
@@ -162,6 +163,21 @@ def test_reports_are_json() -> None:
     assert shown["decisions"][0]["action"] == SCALE_OUT
     assert shown["before"][0]["partitions"] == 4
     assert shown["before"][0]["tables"][0]["asked_by"] == ["day"]
+
+
+def test_a_look_from_a_beat() -> None:
+    beat = {
+        "trigger_seconds": 5.0,
+        "last_batch_seconds": [9.0] * 4,
+        "last_backlogs": [1.0, 2.0],
+        "rows_per_second": 12.5,
+        "partitions": 4,
+        "state_rows": 64,
+    }
+    one = look_of_beat("f/g", beat, cores=8)
+    assert one == Figures("f/g", 5.0, (9.0,) * 4, (1.0, 2.0), 12.5, 4, 8, state_rows=64)
+    assert decided(one, one, one).after == 8
+    assert decided(look_of_beat("f/g", {}, cores=1)).action == NONE
 
 
 # --- properties -----------------------------------------------------------------------------------------------------
