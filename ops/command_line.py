@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ops import deployed, rendering, tidy
+from ops import deployed, new_flow, rendering, tidy
 from ops.command_parts import AsJson, FlowName, emit, plainly
 from pipelines.catalog import FlowSettings, FlowSpec, flow, flows
 from pipelines.errors import DefinitionError, TrideltaError
@@ -29,6 +29,7 @@ app = typer.Typer(
 )
 app.add_typer(deployed.app)
 app.add_typer(tidy.app)
+app.add_typer(new_flow.app)
 
 
 def _lake() -> Lake:
