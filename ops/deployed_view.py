@@ -178,7 +178,12 @@ def happened_line(one: Happened) -> dict[str, Any]:
         "event": one.event,
         "status": " -> ".join(str(part) for part in (one.from_status, one.to_status) if part),
         "version": one.version,
-        "detail": ", ".join(f"{name}={value}" for name, value in one.detail.items()),
+        # What is nested is for scripts.
+        "detail": ", ".join(
+            f"{name}={value}"
+            for name, value in one.detail.items()
+            if name != "flow" and value not in (None, "", False) and not isinstance(value, Mapping | list)
+        ),
     }
 
 
