@@ -117,6 +117,9 @@ def java_options(java: Java, cache: Path) -> str:
         # the archive was made with.
         "-XX:+UseSerialGC",
         *LATE_OPTIMISING,
+        # Room for compiled code, address space only. Several streams in one application fill the quick compiler's 48 MB in
+        # minutes; then the JVM stops compiling, and fails to link: an Arrow result is waited for without end.
+        "-XX:ReservedCodeCacheSize=512m",
         f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
         # An archive that does not fit (another class path, a patched Java) is left out; the JVM need not print that.
         "-Xlog:disable",

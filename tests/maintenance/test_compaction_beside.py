@@ -1,0 +1,27 @@
+"""Compaction and housekeeping in a loop, beside running streams and backfills, change nothing that a reader can see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.compaction_beside import run
+from pipelines.state import record
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.slow
+def test_tables_are_those_of_an_undisturbed_run(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Four txids a generation, so that a few batches close some.
+    monkeypatch.setattr(record, "GENERATION", 4)
+    seen = run(spark, tmp_path, 30, every=0.7)
+    assert seen.differences == []
+    assert min(seen.rounds, seen.backfills, seen.files_removed, seen.log_files_removed) > 0
+    assert seen.batches >= 20
+    assert seen.rows_compared > 500
