@@ -19,7 +19,7 @@ from pipelines.nimbus.deployed import application_of, component_id, demand_of, q
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, NotAliveError
 from pipelines.nimbus.leases import Lease
 from pipelines.nimbus.lifecycle import Status
-from pipelines.nimbus.placing import Places
+from pipelines.nimbus.placing import Places, dead_of
 from pipelines.nimbus.records import AssignmentRecord, Flow, SupervisorBeat
 from pipelines.nimbus.registry import Registry
 from pipelines.nimbus.settings import NimbusSettings
@@ -135,6 +135,9 @@ class Leader:
         self._seen = seen
         look = self._look(flows, watching)
         for application, members in look.flows.items():
+            if lease.expires_at - self._clock() < _LEASE_SECONDS / 2:
+                # Thousands of flows take longer to place than a lease lasts.
+                self._lease = lease = self._registry.leases.renew(lease, _LEASE_SECONDS)
             self._place(application, members, look, lease)
 
     def _drained(self, flow: Flow) -> bool:
@@ -162,23 +165,23 @@ class Leader:
         for flow in flows:
             if flow.status is not Status.KILLED:
                 applications.setdefault(application_of(flow), []).append(flow)
-        records = {flow.serial: found for flow in flows if (found := self._places.assignment(flow)) is not None}
-        dead = {flow.serial: self._dead(flow, alive, records) for flow in flows}
+        records, beat_at = self._places.assignments(), self._places.all_beats()
+        dead = {
+            flow.serial: self._dead(records.get(flow.serial), beat_at.get(flow.serial, {}), alive) for flow in flows
+        }
         return _Look(supervisors, alive, applications, records, dead)
 
-    def _dead(self, flow: Flow, alive: frozenset[str], records: Mapping[int, AssignmentRecord]) -> set[int]:
+    def _dead(self, record: AssignmentRecord | None, beat_at: Mapping[int, float], alive: frozenset[str]) -> set[int]:
         """Tasks to be placed again (Nimbus rules 5.1.3): silent ones.
 
         One whose supervisor lives is started again by that, where it is: it has the time of a launch for it.
         """
-        record = records.get(flow.serial)
-        if record is None:
+        launch, now = self._settings.task_launch_seconds, self._clock()
+        timeout = self._settings.task_timeout_seconds
+        silent = dead_of(record, beat_at, now=now, timeout_seconds=timeout, launch_seconds=launch)
+        if record is None or not silent:
             return set()
-        launch = self._settings.task_launch_seconds
-        silent = self._places.dead_tasks(
-            flow, timeout_seconds=self._settings.task_timeout_seconds, launch_seconds=launch
-        )
-        long = self._places.dead_tasks(flow, timeout_seconds=launch, launch_seconds=launch) if silent else silent
+        long = dead_of(record, beat_at, now=now, timeout_seconds=launch, launch_seconds=launch)
         return {
             task
             for worker in record.workers

@@ -80,6 +80,23 @@ class Places:
             alive = select(flows.c.serial).where(flows.c.serial == flow.serial, flows.c.removed_at.is_(None))
             return self._read(connection, flow.serial) if connection.scalar(alive) is not None else None
 
+    def assignments(self) -> dict[int, AssignmentRecord]:
+        """The assignments of all deployed flows, by serial."""
+        heads = (
+            select(assignments).join(flows, flows.c.serial == assignments.c.flow).where(flows.c.removed_at.is_(None))
+        )
+        slots = select(workers).join(flows, flows.c.serial == workers.c.flow).where(flows.c.removed_at.is_(None))
+        found: dict[int, list[WorkerRecord]] = {}
+        with self._store.read() as connection:
+            for row in connection.execute(slots.order_by(workers.c.supervisor, workers.c.port)):
+                found.setdefault(row.flow, []).append(_worker(row))
+            return {
+                row.flow: AssignmentRecord(
+                    row.revision, row.kind, row.version, row.made_at, tuple(found.get(row.flow, ()))
+                )
+                for row in connection.execute(heads)
+            }
+
     def last_assignment(self, name: str) -> AssignmentRecord | None:
         """The latest assignment of any flow of this name, removed ones too (Nimbus rules 5.1.2: the backup)."""
         query = (
@@ -177,21 +194,20 @@ class Places:
                 for row in connection.execute(query)
             }
 
-    def dead_tasks(self, flow: Flow, *, timeout_seconds: float, launch_seconds: float) -> set[int]:
-        """The tasks that are to be placed again (Nimbus rules 5.1.3).
+    def all_beats(self) -> dict[int, dict[int, float]]:
+        """When each task of every deployed flow has beaten last: by serial and task."""
+        query = select(beats.c.flow, beats.c.task, beats.c.beat_at).join(flows, flows.c.serial == beats.c.flow)
+        found: dict[int, dict[int, float]] = {}
+        with self._store.read() as connection:
+            for row in connection.execute(query.where(flows.c.removed_at.is_(None))):
+                found.setdefault(row.flow, {})[row.task] = row.beat_at
+        return found
 
-        A task is dead when its last beat is older than `timeout_seconds`, or when it has never beaten in its slot and was
-        put there more than `launch_seconds` ago. All tasks of its worker are dead with it: they are one process.
-        """
-        assignment, seen, now = self.assignment(flow), self.beats(flow), self._clock()
-        dead: set[int] = set()
-        for worker in assignment.workers if assignment else ():
-            ages = {task: (now - seen[task].beat_at) for task in worker.tasks if task in seen}
-            silent = any(age > timeout_seconds for age in ages.values())
-            unborn = any(now - worker.started_at[task] > launch_seconds for task in worker.tasks if task not in seen)
-            if silent or unborn:
-                dead.update(worker.tasks)
-        return dead
+    def dead_tasks(self, flow: Flow, *, timeout_seconds: float, launch_seconds: float) -> set[int]:
+        """The tasks that are to be placed again; see `dead_of`."""
+        seen = {task: beat.beat_at for task, beat in self.beats(flow).items()}
+        record, now = self.assignment(flow), self._clock()
+        return dead_of(record, seen, now=now, timeout_seconds=timeout_seconds, launch_seconds=launch_seconds)
 
     def _put(
         self,
@@ -230,6 +246,34 @@ class Places:
         query = select(workers).where(workers.c.flow == serial).order_by(workers.c.supervisor, workers.c.port)
         found = tuple(_worker(row) for row in connection.execute(query))
         return AssignmentRecord(head.revision, head.kind, head.version, head.made_at, found)
+
+
+def dead_of(
+    assignment: AssignmentRecord | None,
+    beat_at: Mapping[int, float],
+    *,
+    now: float,
+    timeout_seconds: float,
+    launch_seconds: float,
+) -> set[int]:
+    """The tasks of a flow that are to be placed again (Nimbus rules 5.1.3).
+
+    A task is dead when its last beat is older than `timeout_seconds`, or when it has never beaten in its slot and was put
+    there more than `launch_seconds` ago. All tasks of its worker are dead with it: they are one process.
+
+    Args:
+        assignment: Of the flow.
+        beat_at: Task to its last beat, in seconds since 1970.
+        now: The same clock's time.
+        timeout_seconds, launch_seconds: See above.
+    """
+    dead: set[int] = set()
+    for worker in assignment.workers if assignment else ():
+        silent = any(now - beat_at[task] > timeout_seconds for task in worker.tasks if task in beat_at)
+        unborn = any(now - worker.started_at[task] > launch_seconds for task in worker.tasks if task not in beat_at)
+        if silent or unborn:
+            dead.update(worker.tasks)
+    return dead
 
 
 def _checked(flow: Flow, slots: Mapping[tuple[str, int], Iterable[int]]) -> dict[tuple[str, int], list[int]]:
