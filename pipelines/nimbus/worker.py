@@ -17,8 +17,6 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from pipelines import logs
 from pipelines.errors import TrideltaError
 from pipelines.nimbus import deployed
@@ -344,10 +342,11 @@ def _log(settings: NimbusSettings, supervisor: str, port: int) -> None:
     from pipelines.nimbus.worker_logs import configure
 
     folder = settings.worker_folder(supervisor, port)
-    configure(folder / "worker.jsonl", settings.log_megabytes, settings.log_files)
+    # In every line, whichever thread writes it.
+    always = {"supervisor": supervisor, "port": port}
+    configure(folder / "worker.jsonl", settings.log_megabytes, settings.log_files, always=always)
     # It logs each exception on its way from a batch back to Spark, a drain's too; ours are logged where they arrive.
     logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
-    structlog.contextvars.bind_contextvars(supervisor=supervisor, port=port)
 
 
 if __name__ == "__main__":
