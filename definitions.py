@@ -6,6 +6,7 @@ from assets import FlowView, assets_of, flow_assets
 from ops.catch_up import catch_up_job
 from ops.compaction import checkpoint_compaction_job
 from ops.nimbus_jobs import nimbus_jobs
+from ops.progress_sensor import flows_sensor
 from ops.schedules import catch_up_schedule, compaction_schedule, rebalance_schedule, slices_schedule
 from ops.slices import slices_job
 from pipelines.catalog import FlowSettings, flows
@@ -21,7 +22,7 @@ slices = [(one.view, slices_job(one)) for one in flow_sets if one.view.partition
 
 defs = dg.Definitions(
     assets=assets_of(flow_sets),
-    asset_checks=[check for one in flow_sets for check in one.suites],
+    asset_checks=[check for one in flow_sets for check in one.checks],
     jobs=[catch_up, compaction, *deployed.values(), *(job for _, job in slices)],
     schedules=[
         catch_up_schedule(views, catch_up),
@@ -29,6 +30,7 @@ defs = dg.Definitions(
         rebalance_schedule(deployed["rebalance_job"]),
         *(slices_schedule(view, job) for view, job in slices),
     ],
+    sensors=[flows_sensor(views)],
     resources={
         "spark": SparkResource(),
         "lake": LakeResource(root=str(settings.lake)),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from assets.deployment import deployment_asset
+from assets.liveness import liveness_check
 from assets.queries import query_asset
 from assets.sources import outer, source_asset
 from assets.states import state_assets
@@ -26,6 +27,12 @@ class FlowAssets:
     queries: tuple[dg.AssetsDefinition, ...]
     suites: tuple[dg.AssetChecksDefinition, ...]
     deployment: dg.AssetsDefinition
+    liveness: dg.AssetChecksDefinition
+
+    @property
+    def checks(self) -> tuple[dg.AssetChecksDefinition, ...]:
+        """The checks that stand beside the assets; those of gates belong to the states."""
+        return (*self.suites, self.liveness)
 
     @property
     def selection(self) -> dg.AssetSelection:
@@ -42,6 +49,7 @@ def flow_assets(view: FlowView) -> FlowAssets:
         queries=tuple(query_asset(view, one) for one in view.spec.queries),
         suites=tuple(suite_checks(view, state) for state in view.suites),
         deployment=deployment_asset(view),
+        liveness=liveness_check(view),
     )
 
 

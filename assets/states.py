@@ -1,6 +1,7 @@
 """The tables of a flow, states and channels: one multi-asset, made slice by slice."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import dagster as dg
@@ -18,6 +19,10 @@ from resources import LakeResource, SparkResource
 # that carries this key makes no event and lets what comes after it run. It is not a public name of Dagster's, which is
 # held below 1.14 for that; tests/assets/test_backfill.py counts the events.
 ALREADY_REPORTED = {SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION: True}
+
+
+# Every flow has something to read each day; a day and a half without is worth a look even after a night's backfill.
+FRESH = dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=36), warn_window=timedelta(hours=25))
 
 
 def state_assets(view: FlowView) -> dg.AssetsDefinition:
@@ -82,6 +87,7 @@ def _spec(view: FlowView, name: str) -> dg.AssetSpec:
         tags=dict(view.spec.tags),
         kinds={"spark", "delta", "channel"} if isinstance(writer, nodes.ChannelNode) else {"spark", "delta"},
         partitions_def=view.partitions,
+        freshness_policy=FRESH,
     )
 
 

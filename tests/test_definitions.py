@@ -51,6 +51,10 @@ def describe(defs: dg.Definitions) -> dict[str, Any]:
             one.name: {"cron": one.cron_schedule, "job": one.job_name, "status": one.default_status.value}
             for one in sorted(repository.schedule_defs, key=lambda one: one.name)
         },
+        "sensors": {
+            one.name: {"seconds": one.minimum_interval_seconds, "status": one.default_status.value}
+            for one in sorted(repository.sensor_defs, key=lambda one: one.name)
+        },
         "resources": sorted(repository.get_top_level_resources()),
     }
 

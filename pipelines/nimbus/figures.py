@@ -7,6 +7,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipelines.nimbus.status import ASSIGNED, FAILED, RUNNING
@@ -28,6 +29,36 @@ _BACKLOG = {
 }
 
 
+@dataclass
+class CheckFigures:
+    """What a check of a gate has said since the query started.
+
+    Attributes:
+        batches: How often it was asked.
+        rows: Rows that it has looked at.
+        unexpected: Of these, those that violate it.
+        failures: Batches in which it did not hold.
+        last_failed: The last of these, by txid.
+        said: What it said there.
+    """
+
+    batches: int = 0
+    rows: int = 0
+    unexpected: int = 0
+    failures: int = 0
+    last_failed: int | None = None
+    said: str | None = None
+
+    def add(self, txid: int, result: Mapping[str, Any]) -> None:
+        """Take in the result of one batch (`CheckResult.to_json`)."""
+        self.batches += 1
+        self.rows += result.get("rows") or 0
+        self.unexpected += result.get("unexpected") or 0
+        if not result["success"]:
+            self.failures, self.last_failed = self.failures + 1, txid
+            self.said = str(result.get("error") or result.get("unexpected") or result.get("observed"))
+
+
 class TaskFigures:
     """What is known of a running query.
 
@@ -46,6 +77,7 @@ class TaskFigures:
         self._backlogs: deque[float] = deque(maxlen=LAST_BATCHES)
         self._last: BatchReport | None = None
         self._before: int | None = None
+        self._checks: dict[str, CheckFigures] = {}
         self._progress: Mapping[str, Any] = {}
         self._behind_since: float | None = None
 
@@ -69,6 +101,9 @@ class TaskFigures:
         self._batches += 1
         self._rows += report.received
         self._quarantined += report.quarantined
+        for gate in report.gates:
+            for result in gate["checks"]:
+                self._checks.setdefault(f"{gate['gate']}/{result['name']}", CheckFigures()).add(report.txid, result)
         self._seconds.append(report.seconds)
         self._ends.append((time.time(), report.received))
 
@@ -127,6 +162,7 @@ class TaskFigures:
             "state_rows": sum(int(one["numRowsTotal"]) for one in operators) if operators else None,
             "partitions": max((int(one["numShufflePartitions"]) for one in operators), default=None),
             "quarantined": self._quarantined,
+            "checks": {name: asdict(figures) for name, figures in self._checks.items()},
             "gates": [dict(gate) for gate in last.gates] if last else [],
             "last_error": self.last_error,
             "last_batch_at": self._ends[-1][0] if self._ends else None,

@@ -35,6 +35,7 @@ class TaskStatus:
         skew: Rows of the largest partition over the average one.
         quarantined: Rows, since its worker started it.
         gates: The last batch's gate results.
+        checks: By `gate/check` what each check has said since its worker started it (`CheckFigures`).
         last_error: Why it failed last; None if it has not since it last came through.
         last_batch_at: When its last batch ended, in seconds since 1970.
         memory_bytes: Of its worker's processes; shared by all that runs in it.
@@ -62,6 +63,7 @@ class TaskStatus:
     skew: float | None = None
     quarantined: int = 0
     gates: tuple[Mapping[str, Any], ...] = ()
+    checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     last_error: str | None = None
     last_batch_at: float | None = None
     memory_bytes: int | None = None

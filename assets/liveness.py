@@ -1,0 +1,115 @@
+"""Whether a deployed flow is alive: one check a deployment, on demand and by the sensor that follows all of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import urllib.request
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from assets.deployment import deployment_key
+from assets.view import FlowView
+from pipelines import logs
+from resources import NimbusResource
+
+if TYPE_CHECKING:
+    from pipelines.nimbus.status import FlowStatus, TaskStatus
+
+logger = logs.logger(__name__)
+
+ALIVE = "alive"
+ALERT = "TRIDELTA_ALERT"
+"""Where alerts go: an http(s) URL that takes JSON, or a command that gets it on its standard input."""
+
+STUCK_SECONDS = 600.0
+"""With something to read and no batch for so long (and for ten triggers), a query is stuck."""
+_ALERT_SECONDS = 10.0
+
+
+def trouble(seen: FlowStatus, now: float) -> list[str]:
+    """What is wrong with a deployed flow, in sentences; nothing if all is well.
+
+    A flow that somebody deactivated, or that drains, is well.
+    """
+    found = [seen.problem] if seen.problem else []
+    if seen.status == "ACTIVE":
+        found += [said for task in seen.tasks if (said := _trouble(task, now))]
+    return found
+
+
+def _trouble(task: TaskStatus, now: float) -> str | None:
+    if task.state == "silent":
+        return f"{task.group}: its worker has not beaten for {task.beat_age_seconds:.0f} s"
+    if task.state == "failed":
+        return f"{task.group}: {(task.last_error or 'failed').splitlines()[0]}"
+    behind = task.lag_seconds or 0.0
+    still = now - (task.last_batch_at or now - behind)
+    if task.state == "running" and any(task.backlog.values()) and still > max(STUCK_SECONDS, 10 * task.trigger_seconds):
+        return f"{task.group}: it has something to read and no batch since {still:.0f} s"
+    return None
+
+
+def liveness(seen: FlowStatus, now: float) -> dg.AssetCheckEvaluation:
+    """The check as the sensor reports it."""
+    return dg.AssetCheckEvaluation(
+        asset_key=deployment_key(seen.name), check_name=ALIVE, **_verdict(trouble(seen, now), seen)
+    )
+
+
+def liveness_check(view: FlowView) -> dg.AssetChecksDefinition:
+    """The same, on demand."""
+
+    @dg.asset_check(
+        asset=deployment_key(view.name),
+        name=ALIVE,
+        description="All queries of the deployed flow run and come forward.",
+    )
+    def alive(nimbus: NimbusResource) -> dg.AssetCheckResult:
+        import time
+
+        seen = nimbus.deployed().get(view.name)
+        if seen is None:
+            return dg.AssetCheckResult(passed=True, metadata={"deployed": False})
+        return dg.AssetCheckResult(**_verdict(trouble(seen, time.time()), seen))
+
+    return alive
+
+
+def _verdict(wrong: list[str], seen: FlowStatus) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"status": seen.status, "version": seen.version}
+    if wrong:
+        metadata |= {"trouble": "\n".join(wrong), "next": f"tridelta status {seen.name}; tridelta logs {seen.name}"}
+    return {"passed": not wrong, "severity": dg.AssetCheckSeverity.ERROR, "metadata": metadata}
+
+
+def alert(flow: str, wrong: list[str], environment: Mapping[str, str] = os.environ) -> bool:
+    """Tell whoever is to be told that a flow is in trouble, or (with nothing wrong) that it is well again.
+
+    Args:
+        flow: The flow.
+        wrong: What is wrong, in sentences.
+        environment: Its TRIDELTA_ALERT says where it goes; without it nobody is told.
+
+    Returns:
+        Whether somebody was told. An alert that does not get through is logged, and is no error.
+    """
+    where = environment.get(ALERT, "").strip()
+    if not where:
+        return False
+    text = json.dumps({"flow": flow, "status": "trouble" if wrong else "well", "trouble": wrong}).encode()
+    try:
+        if where.startswith(("http://", "https://")):
+            headers = {"Content-Type": "application/json"}
+            request = urllib.request.Request(where, data=text, headers=headers)
+            urllib.request.urlopen(request, timeout=_ALERT_SECONDS).close()
+        else:
+            subprocess.run(shlex.split(where), input=text, timeout=_ALERT_SECONDS, check=True, capture_output=True)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        logger.error("alert not delivered", flow=flow, reason=str(error))
+        return False
+    return True

@@ -1,0 +1,223 @@
+"""What deployed flows have done since the last look, as Dagster's events: one look over all flows, and a cursor.
+
+A flow whose batches have not come forward costs nothing but the look at the registry. Of the others the new commits are read
+off their log files, one file a commit; the rows of all commits since the last look are one materialization a table and slice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from assets.deployment import deployment_key
+from assets.liveness import liveness, trouble
+from assets.reporting import written_slices
+from assets.view import FlowView, table_key
+from pipelines.state.record import BATCH, parse_commit
+from resources import table_metadata
+
+if TYPE_CHECKING:
+    from pipelines import Lake
+    from pipelines.nimbus.status import FlowStatus
+
+Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
+
+MOST_COMMITS = 200
+"""Commits of a table that one look reads: a flow that was not looked at for a day is caught up with over some looks."""
+
+
+@dataclass
+class Seen:
+    """What was reported of a flow.
+
+    Attributes:
+        id: The submission; another one begins anew.
+        version: The flow's version.
+        mark: What changes when a batch ends.
+        tables: The last Delta version of each table that was looked at.
+        checks: By query and check: how many batches and failures were reported.
+        wrong: What was wrong.
+    """
+
+    id: str = ""
+    version: int = 0
+    mark: str = ""
+    tables: dict[str, int] = field(default_factory=dict)
+    checks: dict[str, list[int]] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+
+class Progress:
+    """Follows deployed flows.
+
+    Args:
+        views: The flows of the catalog.
+        lake: Where their tables are.
+        cursor: What the last look gave; None for the first one.
+    """
+
+    def __init__(self, views: Sequence[FlowView], lake: Lake, cursor: str | None) -> None:
+        self._views, self._lake = {view.name: view for view in views}, lake
+        kept = json.loads(cursor) if cursor else {}
+        self._seen = {name: Seen(**values) for name, values in kept.items()}
+        self.changed: list[tuple[str, list[str]]] = []
+        """Flows that are in trouble now and were not, or in another, or are well again: with what is wrong."""
+
+    @property
+    def cursor(self) -> str:
+        """For the next look."""
+        return json.dumps({name: asdict(seen) for name, seen in self._seen.items()})
+
+    def look(self, deployed: Mapping[str, FlowStatus], now: float) -> list[Event]:
+        """The events since the last look.
+
+        Args:
+            deployed: The deployed flows; those that the catalog does not have are passed over.
+            now: Seconds since 1970.
+        """
+        found: list[Event] = []
+        for name in [name for name in self._seen if name not in deployed]:
+            del self._seen[name]
+        for name, flow in deployed.items():
+            view = self._views.get(name)
+            if view is not None:
+                found += self._of_flow(view, flow, now)
+        return found
+
+    def _of_flow(self, view: FlowView, flow: FlowStatus, now: float) -> Iterator[Event]:
+        seen = self._seen.setdefault(view.name, Seen())
+        if seen.id != flow.id:
+            # What its tables hold was reported by whoever wrote it.
+            self._seen[view.name] = seen = Seen(
+                id=flow.id, tables={name: self._last(view, name) for name in view.writers}
+            )
+        mark = json.dumps([[task.group, task.txid, task.last_batch_at] for task in flow.tasks])
+        wrong = trouble(flow, now)
+        moved = mark != seen.mark
+        if moved:
+            for name in view.writers:
+                yield from self._of_table(view, name, seen)
+            yield from self._of_checks(view, flow, seen)
+        if moved or wrong != seen.wrong or flow.version != seen.version:
+            yield self._observation(flow)
+            yield liveness(flow, now)
+        if wrong != seen.wrong:
+            self.changed.append((view.name, wrong))
+        seen.mark, seen.wrong, seen.version = mark, wrong, flow.version
+
+    # --- tables -----------------------------------------------------------------------------------------------------
+
+    def _last(self, view: FlowView, name: str) -> int:
+        log = view.table(self._lake, name).path / "_delta_log"
+        return max((int(file.stem) for file in log.glob("*.json") if file.stem.isdigit()), default=-1)
+
+    def _of_table(self, view: FlowView, name: str, seen: Seen) -> Iterator[Event]:
+        path = view.table(self._lake, name).path
+        rows: dict[str | None, int] = {}
+        facts: dict[str, Any] = {}
+        version = seen.tables.get(name, -1)
+        for _ in range(MOST_COMMITS):
+            file = path / "_delta_log" / f"{version + 1:020d}.json"
+            if not file.exists():
+                break
+            version += 1
+            commit = parse_commit(version, _info(file))
+            if commit.kind != BATCH:
+                continue  # a backfill or a compaction: its own run reports it
+            for slice_, count in written_slices(path, version).items():
+                rows[slice_] = rows.get(slice_, 0) + count
+            facts.setdefault("txid_first", commit.txid)
+            facts |= {"txid_last": commit.txid, "attempt": commit.attempt, "delta_version": version}
+        seen.tables[name] = version
+        known = None if view.partitions is None else frozenset(view.partitions.get_partition_keys())
+        for slice_, count in sorted(rows.items(), key=lambda one: str(one[0])):
+            yield self._materialization(view, name, slice_, count, facts, known)
+
+    def _materialization(
+        self,
+        view: FlowView,
+        name: str,
+        slice_: str | None,
+        rows: int,
+        facts: Mapping[str, Any],
+        known: frozenset[str] | None,
+    ) -> dg.AssetMaterialization:
+        table = view.table(self._lake, name)
+        metadata = {
+            "dagster/row_count": rows,
+            "dagster/column_schema": table_metadata.column_schema(table.schema),
+            "dagster/column_lineage": table_metadata.column_lineage(view.plan.lineage[name], view.keys),
+            **view.table_metadata(name),
+            **facts,
+        }
+        return dg.AssetMaterialization(
+            table_key(view.writers[name]),
+            partition=slice_ if known is None or slice_ in known else None,
+            metadata=metadata if slice_ is None else {"slice": slice_, **metadata},
+            tags={"dagster/data_version": f"delta-{facts['delta_version']}"},
+        )
+
+    # --- the flow itself --------------------------------------------------------------------------------------------
+
+    def _of_checks(self, view: FlowView, flow: FlowStatus, seen: Seen) -> Iterator[Event]:
+        known = {f"{one.gate}/{one.check.name}": one for one in view.gate_checks}
+        for task in flow.tasks:
+            for name, figures in task.checks.items():
+                check = known.get(name)
+                key = f"{task.group}:{name}"
+                batches, failures = seen.checks.get(key, [0, 0])
+                if int(figures["batches"]) < batches:
+                    batches = failures = 0  # its worker was started again
+                seen.checks[key] = [int(figures["batches"]), int(figures["failures"])]
+                if check is None or figures["batches"] == batches:
+                    continue
+                failed = int(figures["failures"]) > failures
+                metadata: dict[str, Any] = {
+                    "action": check.check.action,
+                    "expectation": check.check.expectation,
+                    "rows": int(figures["rows"]),
+                    "unexpected": int(figures["unexpected"]),
+                }
+                if failed:
+                    metadata |= {"last_failed_txid": figures["last_failed"], "said": str(figures["said"])}
+                severity = dg.AssetCheckSeverity.ERROR if check.check.action == "fail" else dg.AssetCheckSeverity.WARN
+                yield dg.AssetCheckEvaluation(
+                    asset_key=check.key.asset_key,
+                    check_name=check.name,
+                    passed=not failed,
+                    severity=severity,
+                    metadata=metadata,
+                )
+
+    @staticmethod
+    def _observation(flow: FlowStatus) -> dg.AssetObservation:
+        metadata: dict[str, Any] = {
+            "status": flow.status,
+            "version": flow.version,
+            "rows_per_second": float(flow.rows_per_second),
+            "batches": sum(task.batches for task in flow.tasks),
+            "restarts": sum(task.restarts for task in flow.tasks),
+        }
+        known = {
+            "txid": flow.txid,
+            "lag_seconds": flow.lag_seconds,
+            "batch_seconds": max((task.batch_seconds or 0.0 for task in flow.tasks), default=None),
+            "last_error": flow.last_error,
+        }
+        metadata |= {name: value for name, value in known.items() if value is not None}
+        tags = {"dagster/data_version": f"{flow.id}/{flow.version}"}
+        return dg.AssetObservation(deployment_key(flow.name), metadata=metadata, tags=tags)
+
+
+def _info(file: Path) -> dict[str, Any]:
+    """The `commitInfo` of a log file."""
+    for line in file.read_text("utf-8").splitlines():
+        if '"commitInfo"' in line:
+            found: dict[str, Any] = json.loads(line).get("commitInfo") or {}
+            return found
+    return {}

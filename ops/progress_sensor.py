@@ -1,0 +1,41 @@
+"""flows_sensor: what deployed flows do, in Dagster. One sensor for all flows: as many as flows would be as many ticks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import dagster as dg
+
+from assets.liveness import alert
+from assets.progress import Progress
+from assets.view import FlowView
+from resources import LakeResource, NimbusResource
+
+# Soon enough for somebody who watches; a look at a hundred flows takes well under a second.
+EVERY_SECONDS = 15
+
+
+def flows_sensor(views: Sequence[FlowView]) -> dg.SensorDefinition:
+    """Turns progress into materializations, observations and verdicts, and trouble into an alert."""
+
+    @dg.sensor(
+        name="flows_sensor",
+        minimum_interval_seconds=EVERY_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="What deployed flows have written, how far and how late they are, and which are in trouble.",
+    )
+    def sensor(
+        context: dg.SensorEvaluationContext, nimbus: NimbusResource, lake: LakeResource
+    ) -> dg.SensorResult | dg.SkipReason:
+        deployed = nimbus.deployed()
+        if not deployed and not context.cursor:
+            return dg.SkipReason("no flow is deployed")
+        progress = Progress(views, lake.lake(), context.cursor)
+        events = progress.look(deployed, time.time())
+        for flow, wrong in progress.changed:
+            context.log.warning(f"{flow}: {'; '.join(wrong)}") if wrong else context.log.info(f"{flow}: well again")
+            alert(flow, wrong)
+        return dg.SensorResult(asset_events=events, cursor=progress.cursor)
+
+    return sensor

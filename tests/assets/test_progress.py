@@ -1,0 +1,199 @@
+"""What deployed flows do, as Dagster sees it: events since the last look, trouble, alerts."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+import pytest
+
+from assets import FlowView
+from assets.liveness import ALERT, ALIVE, alert, trouble
+from assets.progress import Progress
+from ops.progress_sensor import flows_sensor
+from pipelines import Lake, Runtime
+from pipelines.catalog.flow import FlowSettings
+from pipelines.nimbus.status import FlowStatus, TaskStatus
+from resources import LakeResource, NimbusResource
+from tests.nimbus.sliced_flows import FLOWS, write
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NOW = 1_800_000_000.0
+NAME = "amounts_are_positive"
+
+
+def status(**task: Any) -> FlowStatus:
+    """The flow "days" with one running query."""
+    given = {"state": "running", "supervisor": "s1", "port": 6900, "beat_age_seconds": 1.0, **task}
+    return FlowStatus("days", "days-1-1", "ACTIVE", 1, 1, {}, {}, NOW, tasks=(TaskStatus(1, "days", **given),))
+
+
+@pytest.fixture
+def view(tmp_path: Path) -> FlowView:
+    return FlowView.of(FLOWS[0], FlowSettings(tmp_path))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path / "lake")
+
+
+def test_batches_become_materializations_of_the_slices_that_they_wrote(
+    spark: SparkSession, view: FlowView, lake: Lake, tmp_path: Path
+) -> None:
+    progress = Progress([view], lake, None)
+    progress.look({"days": status()}, NOW)
+    write(tmp_path, "2026-01-01", [1, 2, 3])
+    write(tmp_path, "2026-01-02", [4, 5])
+    runtime = Runtime(spark, lake)
+    runtime.catch_up(view.topology)
+    # Another look, in another process: all that it knows is the cursor.
+    progress = Progress([view], lake, progress.cursor)
+    checks = {f"accepted/{NAME}": {"batches": 1, "rows": 5, "unexpected": 0, "failures": 0, "last_failed": None}}
+    told = status(txid=0, last_batch_at=NOW, batches=1, rows=5, rows_per_second=2.5, checks=checks)
+    events = progress.look({"days": told}, NOW)
+    made = [event for event in events if isinstance(event, dg.AssetMaterialization)]
+    assert [(one.asset_key.to_user_string(), one.partition) for one in made] == [
+        ("day_sums", "2026-01-01"),
+        ("day_sums", "2026-01-02"),
+    ]
+    assert [one.metadata["txid_last"].value for one in made] == [0, 0]
+    observed = [event for event in events if isinstance(event, dg.AssetObservation)]
+    assert [(one.asset_key.to_user_string(), one.metadata["rows_per_second"].value) for one in observed] == [
+        ("deployments/days", 2.5)
+    ]
+    verdicts = {one.check_name: one.passed for one in events if isinstance(one, dg.AssetCheckEvaluation)}
+    assert verdicts == {f"accepted__{NAME}": True, ALIVE: True}
+    # Nothing new: nothing is told. What a backfill writes its own run tells.
+    assert progress.look({"days": told}, NOW + 15) == []
+    runtime.backfill(view.topology, ["2026-01-01"])
+    moved = replace(told, tasks=(replace(told.tasks[0], last_batch_at=NOW + 20),))
+    assert not [one for one in progress.look({"days": moved}, NOW + 30) if isinstance(one, dg.AssetMaterialization)]
+
+
+def test_a_check_that_failed_since_the_last_look_is_told_once(view: FlowView, lake: Lake) -> None:
+    progress = Progress([view], lake, None)
+
+    def verdict(batches: int, failures: int, at: float) -> list[bool]:
+        figures = {"batches": batches, "rows": 9, "unexpected": 1, "failures": failures, "last_failed": 3, "said": "1"}
+        seen = status(txid=batches, last_batch_at=at, checks={f"accepted/{NAME}": figures, "gone/x": figures})
+        events = progress.look({"days": seen}, at)
+        return [one.passed for one in events if isinstance(one, dg.AssetCheckEvaluation) and one.check_name != ALIVE]
+
+    assert verdict(3, 1, NOW) == [False]
+    assert verdict(5, 1, NOW + 1) == [True]
+    assert verdict(1, 1, NOW + 2) == [False]  # counted anew by another worker
+    assert verdict(1, 1, NOW + 3) == []
+
+
+@pytest.mark.parametrize(
+    ("seen", "wrong"),
+    [
+        (status(), []),
+        (status(state="silent", beat_age_seconds=40.0), ["days: its worker has not beaten for 40 s"]),
+        (status(state="failed", last_error="no such column: x\nmore"), ["days: no such column: x"]),
+        (
+            status(backlog={"files": 3.0}, last_batch_at=NOW - 700, lag_seconds=700.0),
+            ["days: it has something to read and no batch since 700 s"],
+        ),
+        (status(backlog={"files": 3.0}, last_batch_at=NOW - 500, lag_seconds=500.0), []),
+        (status(backlog={"files": 3.0}, last_batch_at=NOW - 700, lag_seconds=700.0, trigger_seconds=300.0), []),
+        (replace(status(state="failed", last_error="x"), status="INACTIVE"), []),
+        (replace(status(), problem="no place"), ["no place"]),
+    ],
+)
+def test_what_trouble_is(seen: FlowStatus, wrong: list[str]) -> None:
+    assert trouble(seen, NOW) == wrong
+
+
+def test_trouble_is_told_when_it_begins_and_when_it_ends(view: FlowView, lake: Lake) -> None:
+    cursor: str | None = None
+    changes = []
+    for state, error in (("running", None), ("failed", "disk"), ("failed", "disk"), ("running", None)):
+        progress = Progress([view], lake, cursor)
+        events = progress.look({"days": status(state=state, last_error=error)}, NOW)
+        alive = [one.passed for one in events if isinstance(one, dg.AssetCheckEvaluation) and one.check_name == ALIVE]
+        changes.append((alive, progress.changed))
+        cursor = progress.cursor
+    assert changes == [
+        ([True], []),
+        ([False], [("days", ["days: disk"])]),
+        ([], []),
+        ([True], [("days", [])]),
+    ]
+
+
+def test_an_alert_goes_to_a_command(tmp_path: Path) -> None:
+    out = tmp_path / "alert.json"
+    code = f"import sys, pathlib; pathlib.Path({str(out)!r}).write_text(sys.stdin.read())"
+    assert alert("days", ["it stands"], {ALERT: f'{sys.executable} -c "{code}"'})
+    assert json.loads(out.read_text()) == {"flow": "days", "status": "trouble", "trouble": ["it stands"]}
+    assert not alert("days", [], {ALERT: "/nonexistent"})
+    assert not alert("days", [], {})
+
+
+@pytest.fixture
+def hook() -> Iterator[tuple[str, list[bytes]]]:
+    taken: list[bytes] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            taken.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Hook) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/", taken
+        server.shutdown()
+
+
+def test_an_alert_goes_to_a_url(hook: tuple[str, list[bytes]]) -> None:
+    url, taken = hook
+    assert alert("days", [], {ALERT: url})
+    assert json.loads(taken[0]) == {"flow": "days", "status": "well", "trouble": []}
+
+
+def test_the_sensor_over_a_registry(view: FlowView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIDELTA_HOME", str(tmp_path))
+    monkeypatch.setenv("TRIDELTA_FLOWS", "tests.nimbus.sliced_flows")
+    sensor = flows_sensor([view])
+    nimbus = NimbusResource(store_url=f"sqlite:///{tmp_path}/registry.db", root=str(tmp_path / "lake"))
+    given = {"nimbus": nimbus, "lake": LakeResource(root=str(tmp_path / "lake"))}
+
+    def tick(cursor: str | None) -> Any:
+        with dg.instance_for_test() as instance, dg.build_sensor_context(instance, cursor, resources=given) as context:
+            return sensor(context)
+
+    assert isinstance(tick(None), dg.SkipReason)
+    with nimbus.nimbus() as opened:
+        opened.submit("days")
+    first = tick(None)
+    assert [type(event).__name__ for event in first.asset_events] == ["AssetObservation", "AssetCheckEvaluation"]
+    assert tick(first.cursor).asset_events == []
+
+
+def test_a_look_at_a_hundred_flows_reads_no_table_that_has_not_moved(
+    view: FlowView, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views = [replace(view, spec=replace(view.spec, name=f"flow{n}")) for n in range(100)]
+    flows = {one.name: replace(status(txid=1, last_batch_at=NOW), name=one.name) for one in views}
+    progress = Progress(views, lake, None)
+    progress.look(flows, NOW)
+    monkeypatch.setattr(Lake, "written_by", lambda *_: pytest.fail("a table was looked at"))
+    started = time.monotonic()
+    assert Progress(views, lake, progress.cursor).look(flows, NOW + 15) == []
+    print(f"{time.monotonic() - started:.3f} s for a look at 100 flows")
