@@ -14,6 +14,8 @@ from pipelines import Lake, Runtime
 from pipelines.errors import DefinitionError, LockedError, TrideltaError
 from pipelines.execution.checkpoint_copy import MARKER
 from pipelines.execution.stream_batch import StreamBatch
+from pipelines.execution.verify import verify
+from pipelines.flowmix.compile import as_topology
 from pipelines.maintenance import compact
 from pipelines.maintenance.errors import RepartitionRefusedError, UnfinishedBatchError
 from pipelines.maintenance.rebalance import BUCKETS, window_spread
@@ -82,6 +84,7 @@ def test_txids_have_a_gap_and_all_else_goes_on(
     assert before + 1 not in txids
     assert txids == sorted(set(txids))
     assert begun.state("sums").scan(txid=before + 1) == begun.state("sums").scan(txid=before)
+    assert not verify(spark, begun, as_topology(flow())).differing
     compact(spark, begun, "scaled", retention_hours=0)
     assert contents(begun) == undisturbed
     run(spark, begun)
@@ -157,6 +160,10 @@ def test_without_state_the_number_counts_from_the_next_run_on(spark: SparkSessio
     assert _shuffles_of(spark, begun, SOURCE) == {"40"}
     assert partitions_of(own) == 40
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    with_number = Runtime(spark, begun).stream(flow(), trigger_seconds=0.1, partitions={SOURCE: 3})
+    with_number.stop()
+    assert [partitions_of(checkpoint(begun, group)) for group in GROUPS] == [3, 2, 2]
+    assert _shuffles_of(spark, begun, SOURCE) == {"3"}
     report = changed(spark, begun, COUNTED, 2)
     assert (report.before, report.after, report.batch, report.copy) == (2, 2, None, None)
 
