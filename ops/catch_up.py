@@ -120,11 +120,11 @@ def answer_op(view: FlowView) -> dg.OpDefinition:
     return answer
 
 
-def catch_up_job(views: Sequence[FlowView]) -> dg.JobDefinition:
+def catch_up_job(views: Sequence[FlowView], name: str = "catch_up_job") -> dg.JobDefinition:
     """One job for all flows: each catches up, is checked and answers; a flow that fails does not hold up the others."""
 
     @dg.job(
-        name="catch_up_job",
+        name=name,
         description="Run what the sources hold now, check the tables, renew the answers.",
         tags={"dagster/max_runtime": str(MAX_RUNTIME_SECONDS)},
     )

@@ -109,21 +109,23 @@ def housekeeping_op(settings: FlowSettings) -> dg.OpDefinition:
     return housekeeping
 
 
-def checkpoint_compaction_job(views: Sequence[FlowView]) -> dg.JobDefinition:
+def checkpoint_compaction_job(
+    views: Sequence[FlowView], name: str = "checkpoint_compaction_job", *, tidies: bool = True
+) -> dg.JobDefinition:
     """One job for all flows; each holds its own pool, so that none is compacted while a run of it writes.
 
-    Housekeeping needs no pool: it takes the locks of a flow itself, and waits for none for long.
+    Housekeeping (`tidies`) needs no pool: it takes the locks of a flow itself, and waits for none for long.
     """
 
     @dg.job(
-        name="checkpoint_compaction_job",
+        name=name,
         description="Fold closed generations, join small files, vacuum, write Delta checkpoints; tidy what grows beside.",
         tags={"dagster/max_runtime": str(MAX_RUNTIME_SECONDS)},
     )
     def job() -> None:
         for view in views:
             compaction_op(view)()
-        if views:
+        if views and tidies:
             housekeeping_op(views[0].settings)()
 
     return job

@@ -30,22 +30,22 @@ _DRAIN = (
 )
 
 
-def nimbus_jobs(views: Sequence[FlowView]) -> list[dg.JobDefinition]:
-    """The jobs, each with a form that offers the flows of the catalog."""
-    names = Enum("DeployedFlow", {view.name: view.name for view in views})  # type: ignore[misc]
+def nimbus_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDefinition]:
+    """The jobs, each with a form that offers the flows of the catalog; `prefix` begins the names of jobs and ops."""
+    names = Enum(f"{prefix}DeployedFlow", {view.name: view.name for view in views})  # type: ignore[misc]
     flow = (names, Field(..., description="The flow."))
     some_flow = (names | None, Field(None, description="The flow; none: all that are deployed."))
     return [
-        _job("activate", "Let a deactivated flow go on.", _activate, flow=flow, wait_at_most=_WAIT_AT_MOST),
+        _job(prefix + "activate", "Let a deactivated flow go on.", _activate, flow=flow, wait_at_most=_WAIT_AT_MOST),
         _job(
-            "deactivate",
+            prefix + "deactivate",
             "Drain a flow: running batches end, no further one begins. It stays deployed.",
             _deactivate,
             flow=flow,
             wait_at_most=_WAIT_AT_MOST,
         ),
         _job(
-            "kill",
+            prefix + "kill",
             "Drain a flow and remove it. Its states and checkpoints stay: deployed again, it goes on where it stopped.",
             _kill,
             flow=flow,
@@ -53,7 +53,7 @@ def nimbus_jobs(views: Sequence[FlowView]) -> list[dg.JobDefinition]:
             wait_at_most=_WAIT_AT_MOST,
         ),
         _job(
-            "update",
+            prefix + "update",
             "Give a deployed flow a new version: what is in the catalog now.",
             _update,
             flow=flow,
@@ -62,7 +62,7 @@ def nimbus_jobs(views: Sequence[FlowView]) -> list[dg.JobDefinition]:
             wait_at_most=_WAIT_AT_MOST,
         ),
         _job(
-            "rollback",
+            prefix + "rollback",
             "Bring an earlier version of a deployed flow back, as a new version.",
             _roll_back,
             flow=flow,
@@ -70,7 +70,7 @@ def nimbus_jobs(views: Sequence[FlowView]) -> list[dg.JobDefinition]:
             wait_at_most=_WAIT_AT_MOST,
         ),
         _job(
-            "rebalance",
+            prefix + "rebalance",
             "Give flows the workers and the parallelism that they need. Without both: look at their figures and decide.",
             _rebalance,
             flow=some_flow,

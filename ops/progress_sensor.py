@@ -16,11 +16,11 @@ from resources import LakeResource, NimbusResource
 EVERY_SECONDS = 15
 
 
-def flows_sensor(views: Sequence[FlowView]) -> dg.SensorDefinition:
+def flows_sensor(views: Sequence[FlowView], name: str = "flows_sensor") -> dg.SensorDefinition:
     """Turns progress into materializations, observations and verdicts, and trouble into an alert."""
 
     @dg.sensor(
-        name="flows_sensor",
+        name=name,
         minimum_interval_seconds=EVERY_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="What deployed flows have written, how far and how late they are, and which are in trouble.",

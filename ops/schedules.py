@@ -20,6 +20,10 @@ COMPACTION_AT = "0 3 * * *"
 REBALANCE_EVERY = "*/15 * * * *"
 
 
+def _when(cron: str, usual: str, words: str) -> str:
+    return words if cron == usual else f"At {cron}"
+
+
 def news(instance: dg.DagsterInstance, view: FlowView) -> str | None:
     """What has arrived for a flow that no catch-up has seen, in words; None if nothing has."""
     for spout in view.spouts:
@@ -35,15 +39,17 @@ def news(instance: dg.DagsterInstance, view: FlowView) -> str | None:
     return None
 
 
-def catch_up_schedule(views: Sequence[FlowView], job: dg.JobDefinition) -> dg.ScheduleDefinition:
+def catch_up_schedule(
+    views: Sequence[FlowView], job: dg.JobDefinition, *, name: str = "catch_up_schedule", cron: str = CATCH_UP_EVERY
+) -> dg.ScheduleDefinition:
     """Catches up when files have arrived since a run looked last."""
 
     @dg.schedule(
-        name="catch_up_schedule",
+        name=name,
         job=job,
-        cron_schedule=CATCH_UP_EVERY,
+        cron_schedule=cron,
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Every ten minutes, if something has arrived.",
+        description=f"{_when(cron, CATCH_UP_EVERY, 'Every ten minutes')}, if something has arrived.",
     )
     def schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         found = {view.name: what for view in views if (what := news(context.instance, view))}
@@ -54,15 +60,17 @@ def catch_up_schedule(views: Sequence[FlowView], job: dg.JobDefinition) -> dg.Sc
     return schedule
 
 
-def slices_schedule(view: FlowView, job: UnresolvedAssetJobDefinition) -> dg.ScheduleDefinition:
+def slices_schedule(
+    view: FlowView, job: UnresolvedAssetJobDefinition, *, cron: str = SLICES_AT
+) -> dg.ScheduleDefinition:
     """Makes yesterday's slice again, when all its files are there."""
 
     @dg.schedule(
         name=f"{view.name}_slices_schedule",
         job=job,
-        cron_schedule=SLICES_AT,
+        cron_schedule=cron,
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Every night: the slice of the day before.",
+        description=f"{_when(cron, SLICES_AT, 'Every night')}: the slice of the day before.",
     )
     def schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         day = (context.scheduled_execution_time - timedelta(days=1)).date().isoformat()
@@ -74,14 +82,16 @@ def slices_schedule(view: FlowView, job: UnresolvedAssetJobDefinition) -> dg.Sch
     return schedule
 
 
-def compaction_schedule(job: dg.JobDefinition) -> dg.ScheduleDefinition:
+def compaction_schedule(
+    job: dg.JobDefinition, *, name: str = "checkpoint_compaction_schedule", cron: str = COMPACTION_AT
+) -> dg.ScheduleDefinition:
     """Compacts every night."""
     return dg.ScheduleDefinition(
-        name="checkpoint_compaction_schedule",
+        name=name,
         job=job,
-        cron_schedule=COMPACTION_AT,
+        cron_schedule=cron,
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Every night: fold, optimize, vacuum.",
+        description=f"{_when(cron, COMPACTION_AT, 'Every night')}: fold, optimize, vacuum.",
     )
 
 
