@@ -7,7 +7,7 @@ they begin at 0 again when a worker starts, as Prometheus expects of counters.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 from wsgiref.simple_server import WSGIServer
@@ -63,6 +63,13 @@ _TASK = (
 )
 
 
+_CHECKS = (
+    ("gate_failures", "failures", "Batches in which a check did not hold."),
+    ("gate_rows", "rows", "Rows that a check has looked at."),
+    ("gate_unexpected_rows", "unexpected", "Of these, rows that violate it."),
+)
+
+
 def collector(nimbus: Watched) -> Collector:
     """What a Prometheus registry asks on each scrape.
 
@@ -105,6 +112,15 @@ def _gauge(name: str, help_: str, labels: Iterable[str], samples: Iterable[tuple
     return made
 
 
+def _counter(name: str, help_: str, labels: Iterable[str], samples: Iterable[tuple[list[str], float]]) -> Metric:
+    from prometheus_client.core import CounterMetricFamily
+
+    made = CounterMetricFamily(f"tridelta_{name}", help_, labels=list(labels))
+    for values, number in samples:
+        made.add_metric(values, number)
+    return made
+
+
 def _of_supervisors(found: Iterable[SupervisorStatus]) -> Iterator[Metric]:
     listed = [([one.id, one.host], one) for one in found]
     by = ("supervisor", "host")
@@ -142,32 +158,31 @@ def _of_flow(name: str, help_: str, found: Iterable[FlowStatus], read: Callable[
 
 
 def _of_tasks(tasks: list[tuple[str, TaskStatus]]) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
     for figure in _TASK:
-        family = CounterMetricFamily if figure.counter else GaugeMetricFamily
-        made = family(f"tridelta_{figure.name}", figure.help, labels=["flow", "group"])
-        for flow, task in tasks:
-            number = figure.read(task)
-            if number is not None:
-                made.add_metric([flow, task.group], number)
-        yield made
+        told = [([flow, task.group], figure.read(task)) for flow, task in tasks]
+        known = [(at, number) for at, number in told if number is not None]
+        yield (_counter if figure.counter else _gauge)(figure.name, figure.help, ("flow", "group"), known)
     waiting = [([flow, task.group, what], float(n)) for flow, task in tasks for what, n in task.backlog.items()]
     yield _gauge("backlog", "What waits at the sources, by measure.", ("flow", "group", "measure"), waiting)
 
 
 def _of_gates(tasks: list[tuple[str, TaskStatus]]) -> Iterator[Metric]:
-    checks: list[tuple[list[str], dict[str, Any]]] = [
+    found: list[tuple[list[str], Mapping[str, Any]]] = [
         ([flow, task.group, str(gate.get("gate", "")), str(check.get("name", "")), str(check.get("action", ""))], check)
         for flow, task in tasks
         for gate in task.gates
         for check in gate.get("checks", ())
     ]
     by = ("flow", "group", "gate", "check", "action")
-    held = [(at, float(not check.get("success", True))) for at, check in checks]
+    held = [(at, float(not check.get("success", True))) for at, check in found]
     yield _gauge("gate_failing", "1 for a check that the last batch did not hold.", by, held)
-    rows = [(at, float(check["unexpected"])) for at, check in checks if check.get("unexpected") is not None]
-    yield _gauge("gate_unexpected_rows", "Rows of the last batch that violate the check.", by, rows)
+    totals = [
+        ([flow, task.group, *name.partition("/")[::2]], told)
+        for flow, task in tasks
+        for name, told in task.checks.items()
+    ]
+    for name, field, help_ in _CHECKS:
+        yield _counter(name, help_, by[:4], [(at, float(told.get(field) or 0)) for at, told in totals])
 
 
 def _of_workers(tasks: list[tuple[str, TaskStatus]]) -> Iterator[Metric]:

@@ -37,6 +37,10 @@ RUNNING = TaskStatus(
     skew=1.25,
     quarantined=9,
     gates=(GATE,),
+    checks={
+        "accepted/origin_is_there": {"batches": 12, "rows": 6000, "unexpected": 9, "failures": 4, "last_failed": 41},
+        "accepted/table_is_long": {"batches": 12, "rows": 0, "unexpected": 0, "failures": 0, "last_failed": None},
+    },
     last_error=None,
     last_batch_at=NOW - 3,
     memory_bytes=900_000_000,

@@ -74,10 +74,10 @@ def test_a_scrape_tells_flows_queries_supervisors_and_workers() -> None:
     assert values(found["tridelta_worker_memory_bytes"]) == {("6900", "s1"): 900_000_000}
     checks = {at[1]: one for at, one in values(found["tridelta_gate_failing"]).items()}
     assert checks == {"origin_is_there": 1, "few_are_cancelled": 0, "table_is_long": 0}
-    assert values(found["tridelta_gate_unexpected_rows"]) == {
-        ("drop", "origin_is_there", "flights", "accepted", "flights"): 3,
-        ("warn", "few_are_cancelled", "flights", "accepted", "flights"): 0,
-    }
+    there, long = [(name, "flights", "accepted", "flights") for name in ("origin_is_there", "table_is_long")]
+    assert values(found["tridelta_gate_failures"]) == {there: 4, long: 0}
+    assert values(found["tridelta_gate_rows"]) == {there: 6000, long: 0}
+    assert values(found["tridelta_gate_unexpected_rows"]) == {there: 9, long: 0}
 
 
 @pytest.mark.parametrize(("name", "number"), [("batches", 12), ("rows", 6000), ("quarantined", 9), ("restarts", 1)])
