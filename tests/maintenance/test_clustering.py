@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from pipelines.errors import FieldError, UnknownStateError
+from pipelines.execution.checkpoint import Checkpoint
 from pipelines.maintenance import compact
 from pipelines.maintenance.clustering import clustering_of, recluster
 from pipelines.state.keeping import clustered_by
@@ -95,9 +96,15 @@ def test_beside_a_stream_nothing_is_lost(tmp_path: Path) -> None:
     state, chance = filled(tmp_path), random.Random(7)
     batches = [some_rows(chance) for _ in range(25)]
 
+    checkpoint = Checkpoint(FLOW, state.lake.checkpoint_path(FLOW, "orders"))
+    checkpoint.folder.mkdir(parents=True)
+
     def stream() -> None:
-        for rows in batches:
-            state.batch(rows)
+        # The locks of a stream: while it commits no table's properties may change.
+        with checkpoint.running(5):
+            for rows in batches:
+                with checkpoint.committing(60):
+                    state.batch(rows)
 
     writer = threading.Thread(target=stream)
     writer.start()
