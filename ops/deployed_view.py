@@ -116,11 +116,18 @@ def gate_lines(flow: FlowStatus) -> list[dict[str, Any]]:
             "rows": check.get("rows"),
             "unexpected": check.get("unexpected"),
             "holds": "yes" if check.get("success") else "no",
+            "failed batches": _failures(task, gate, check),
         }
         for task in flow.tasks
         for gate in task.gates
         for check in gate.get("checks", ())
     ]
+
+
+def _failures(task: TaskStatus, gate: Mapping[str, Any], check: Mapping[str, Any]) -> str:
+    """In how many of its batches a check did not hold, since its worker started it."""
+    told = task.checks.get(f"{gate.get('gate')}/{check.get('name')}")
+    return f"{told['failures']} of {told['batches']}" if told else ""
 
 
 def supervisor_line(one: SupervisorStatus) -> dict[str, Any]:
