@@ -116,4 +116,4 @@ def deployment_metadata(seen: "FlowStatus") -> dict[str, Any]:
 
 
 def _plan(view: FlowView) -> dg.MetadataValue:
-    return dg.MetadataValue.md(markdown.code(view.plan.to_mermaid(), "mermaid"))
+    return dg.MetadataValue.md(markdown.code(view.mermaid, "mermaid"))

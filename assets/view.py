@@ -165,5 +165,10 @@ class FlowView:
         """What is known of a table before anything ran."""
         from pipelines.state.lake import Lake
 
-        path = self.table(Lake(self.settings.lake), name).path
-        return table_metadata.definition_metadata(name, path, self.plan.lineage[name], self.plan.to_mermaid())
+        path = Lake(self.settings.lake).path_written_by(self.writers[name])
+        return table_metadata.definition_metadata(name, path, self.plan.lineage[name], self.mermaid)
+
+    @cached_property
+    def mermaid(self) -> str:
+        """The plan as a Mermaid flowchart."""
+        return self.plan.to_mermaid()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipelines.errors import UnknownStateError
 from pipelines.graph import nodes
 from pipelines.graph.fields import checked_name
-from pipelines.state.table import StateTable
+
+if TYPE_CHECKING:
+    from pipelines.state.table import StateTable
 
 
 class Lake:
@@ -64,9 +67,12 @@ class Lake:
 
     def written_by(self, node: nodes.PersistNode) -> StateTable:
         """The table that a node of a topology commits into, a state or a channel, whether it exists or not."""
+        return self.table(self.path_written_by(node), node.state.name)
+
+    def path_written_by(self, node: nodes.PersistNode) -> Path:
+        """The folder of the table that a node of a topology commits into."""
         name = node.state.name
-        channel = isinstance(node, nodes.ChannelNode)
-        return self.table(self.channel_path(name) if channel else self.state_path(name), name)
+        return self.channel_path(name) if isinstance(node, nodes.ChannelNode) else self.state_path(name)
 
     def quarantine(self, flow: str) -> StateTable:
         """The rows that a flow refused: stage, rule, reason, row (JSON text), file.
@@ -82,6 +88,9 @@ class Lake:
     def table(self, path: Path, name: str) -> StateTable:
         """The handle of a table, kept, whether it exists or not."""
         if path not in self._tables:
+            # Late: who only asks where a table lies does not wait for pyarrow.
+            from pipelines.state.table import StateTable
+
             self._tables[path] = StateTable(name, path)
         return self._tables[path]
 
