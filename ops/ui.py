@@ -71,20 +71,45 @@ def environment(settings: FlowSettings) -> dict[str, str]:
         # Runs find their tools where this Python finds its own.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "PYTHONWARNINGS": "ignore::FutureWarning",
+        # Runs are handed to an application that is up: seconds in place of half a minute.
+        "TRIDELTA_NIMBUS_WARM": os.environ.get("TRIDELTA_NIMBUS_WARM", "1"),
     }
+
+
+def _supervise() -> None:
+    """A supervisor for the flows that are deployed here, with a warm application for runs. It outlives the UI."""
+    from pipelines.nimbus import Nimbus
+
+    try:
+        with Nimbus.from_environment() as nimbus:
+            name = nimbus.ensure_supervisor()
+    except TrideltaError as error:
+        # The UI is of use without one: runs start a Spark of their own.
+        print(f"No supervisor: {error}", file=sys.stderr)
+    else:
+        print(
+            f"Supervisor: {name} (deployed flows go on when the UI stops; to end them: tridelta shutdown)", flush=True
+        )
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Checks the port and becomes `dg dev`."""
     parser = argparse.ArgumentParser(prog="make ui", description=__doc__)
     parser.add_argument("--port", type=int, default=int(os.environ.get("TRIDELTA_UI_PORT") or DEFAULT_PORT))
-    port = parser.parse_args(arguments).port
+    parser.add_argument(
+        "--no-supervisor", action="store_true", help="start no supervisor: runs start a Spark of their own"
+    )
+    parsed = parser.parse_args(arguments)
+    port, supervised = parsed.port, not parsed.no_supervisor
     settings = FlowSettings.from_environment()
     try:
         check_port(port)
     except TrideltaError as error:
         sys.exit(str(error))
     chosen = environment(settings)
+    os.environ.update(chosen)
+    if supervised:
+        _supervise()
     print(f"Dagster: http://{HOST}:{port}/asset-groups (stop with Ctrl-C)", flush=True)
     # A shell without job control starts background commands with SIGINT ignored; Dagster would pass that on to
     # SIGTERM, and nothing could stop it.
