@@ -52,7 +52,11 @@ def read(
     parsers = (_parser(flow, lowest, with_own=True), _parser(flow, lowest, with_own=False))
 
     def tail(file: Path) -> _Tail:
-        return _Tail(file, lambda text: parsers[not concerns(file)](text))
+        def parse(text: bytes) -> Line | None:
+            # Asked for each line: while following, a flow may come to a slot.
+            return parsers[not concerns(file)](text)
+
+        return _Tail(file, parse)
 
     return _lines(files if callable(files) else lambda: files, tail, follow, last, poll_seconds)
 
