@@ -21,6 +21,7 @@ from pipelines.nimbus.placing import Places
 from pipelines.nimbus.records import Content, Flow
 from pipelines.nimbus.registry import Registry
 from pipelines.nimbus.settings import NimbusSettings
+from pipelines.nimbus.shutdown import Ended, shut_down
 from pipelines.nimbus.store import Store
 from pipelines.nimbus.supervisor import Supervisor, worker_environment
 
@@ -31,6 +32,7 @@ from pipelines.nimbus.life import Life, holder_of
 from pipelines.nimbus.placing import Places
 from pipelines.nimbus.registry import Registry
 from pipelines.nimbus.settings import NimbusSettings, registry_url
+from pipelines.nimbus.shutdown import Ended, shut_down
 from pipelines.nimbus.store import Store
 
 manner, supervisor, port, life = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
@@ -227,3 +229,18 @@ def test_a_pid_that_another_process_has_by_now_is_not_killed(tmp_path: Path) -> 
     finally:
         child.kill()
         child.wait()
+
+
+def test_all_of_a_host_can_be_ended(host: Host, settings: NimbusSettings) -> None:
+    host.submit()
+    host.until(host.works)
+    worker = host.worker()
+    assert worker is not None
+    supervisor = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    record = {"life": "x", "pid": supervisor.pid, "created": psutil.Process(supervisor.pid).create_time()}
+    (settings.supervisor_folder("s1") / "supervisor.json").write_text(json.dumps(record), "utf-8")
+    port = next(iter(host.places.used_slots()))[1]
+    assert shut_down(settings) == Ended(("s1",), (f"s1:{port}",), ())
+    assert supervisor.wait() == -signal.SIGTERM
+    assert worker.process() is None
+    assert shut_down(settings) == Ended((), (), ())
