@@ -10,9 +10,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from pipelines.nimbus.backlog import waiting
 from pipelines.nimbus.status import ASSIGNED, FAILED, RUNNING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql.streaming.query import StreamingQuery
 
     from pipelines.execution.checkpoint import Checkpoint
@@ -21,12 +24,8 @@ if TYPE_CHECKING:
 LAST_BATCHES = 20
 """So many batches are remembered: what a rebalance looks at."""
 
-# How Spark's sources name what waits: files and bytes (file and Delta sources), records (Kafka).
-_BACKLOG = {
-    "numFilesOutstanding": "files",
-    "numBytesOutstanding": "bytes",
-    "maxOffsetsBehindLatest": "records",
-}
+# Counting what waits lists folders: not with every look.
+_COUNT_SECONDS = 5.0
 
 
 @dataclass
@@ -80,6 +79,8 @@ class TaskFigures:
         self._checks: dict[str, CheckFigures] = {}
         self._progress: Mapping[str, Any] = {}
         self._behind_since: float | None = None
+        self._counted_at = float("-inf")
+        self.backlog: dict[str, float] = {}
 
     def stands_at(self, checkpoint: Checkpoint) -> None:
         """The last batch that an earlier life has finished."""
@@ -107,29 +108,25 @@ class TaskFigures:
         self._seconds.append(report.seconds)
         self._ends.append((time.time(), report.received))
 
-    def look(self, streaming: StreamingQuery) -> None:
-        """Take in what Spark says of the query."""
+    def look(self, streaming: StreamingQuery, checkpoint: Path) -> None:
+        """Take in what Spark says of the query.
+
+        Args:
+            streaming: The query.
+            checkpoint: Spark's checkpoint of it.
+        """
         progress = streaming.lastProgress
-        if progress is None or progress == self._progress:
+        if progress is None or time.monotonic() - self._counted_at < _COUNT_SECONDS:
             return
         seen = progress if isinstance(progress, Mapping) else progress.jsonValue
         self._progress = seen if isinstance(seen, Mapping) else {}
-        waiting = sum(self.backlog.values())
-        self._backlogs.append(waiting)
-        if not waiting:
+        self._counted_at, self.backlog = time.monotonic(), waiting(self._progress, checkpoint)
+        much = sum(self.backlog.values())
+        self._backlogs.append(much)
+        if not much:
             self._behind_since = None
         elif self._behind_since is None:
             self._behind_since = time.time()
-
-    @property
-    def backlog(self) -> dict[str, float]:
-        """What waits at the sources, in their own measures."""
-        found: dict[str, float] = {}
-        for source in self._progress.get("sources", ()):
-            for name, value in (source.get("metrics") or {}).items():
-                if name in _BACKLOG and float(value) > 0:
-                    found[_BACKLOG[name]] = found.get(_BACKLOG[name], 0.0) + float(value)
-        return found
 
     @property
     def rows_per_second(self) -> float:

@@ -164,13 +164,13 @@ class Task(threading.Thread):
             self.figures.started(self._failures > 0)
             self._told("running", None)
             try:
-                self._watch(runner, streaming)
+                self._watch(runner, streaming, checkpoint.spark)
             finally:
                 self._streaming = None
         self.figures.state = DRAINED
         self._told("drained", None)
 
-    def _watch(self, runner: StreamRunner, streaming: StreamingQuery) -> None:
+    def _watch(self, runner: StreamRunner, streaming: StreamingQuery, checkpoint: Path) -> None:
         """Until the query has ended, by itself or because it is not wanted.
 
         Raises:
@@ -178,7 +178,7 @@ class Task(threading.Thread):
         """
         since = time.monotonic()
         while self._wanted.is_set() and self.lost is None and streaming.isActive:
-            self.figures.look(streaming)
+            self.figures.look(streaming, checkpoint)
             if self._failures and time.monotonic() - since > _RECOVERED_SECONDS:
                 self._failures = 0
             time.sleep(_POLL_SECONDS)

@@ -1,0 +1,98 @@
+"""What waits at a query's sources: counted from Spark's own report, for folders and for Delta tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from pipelines.nimbus.backlog import waiting
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@contextmanager
+def held_up(frame: DataFrame, checkpoint: Path) -> Iterator[Any]:
+    """A query whose first batch has come through and whose second one stands still."""
+    go_on, second = threading.Event(), threading.Event()
+
+    def batch(rows: DataFrame, number: int) -> None:
+        rows.count()
+        if number:
+            second.set()
+            go_on.wait(60)
+
+    query = frame.writeStream.foreachBatch(batch).option("checkpointLocation", str(checkpoint)).start()
+    try:
+        assert second.wait(60)
+        yield query
+    finally:
+        go_on.set()
+        query.processAllAvailable()
+        query.stop()
+
+
+def progress(query: Any) -> Mapping[str, Any]:
+    found = query.lastProgress
+    assert found is not None
+    return found if isinstance(found, Mapping) else found.jsonValue  # type: ignore[no-any-return]
+
+
+def test_files_of_a_folder(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "arriving here"
+    folder.mkdir()
+    for number in range(5):
+        file = folder / f"{number}.json"
+        file.write_text('{"v": 1}\n')
+        os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
+    (folder / "_draft.json").write_text("{}")
+    frame = spark.readStream.schema("v int").option("maxFilesPerTrigger", 1).json(str(folder))
+    with held_up(frame, tmp_path / "checkpoint") as query:
+        assert waiting(progress(query), tmp_path / "checkpoint") == {"files": 4.0}
+    assert waiting(progress(query), tmp_path / "checkpoint") == {}
+
+
+def test_commits_of_a_delta_table(spark: SparkSession, tmp_path: Path) -> None:
+    table = tmp_path / "channel"
+    for number in range(4):
+        write_deltalake(table, pa.table({"v": [number]}), mode="append")
+    frame = spark.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(table))
+    with held_up(frame, tmp_path / "checkpoint") as query:
+        # It reads the table as it stood when it began; only commits behind that wait.
+        write_deltalake(table, pa.table({"v": [9]}), mode="append")
+        write_deltalake(table, pa.table({"v": [9]}), mode="append")
+        assert waiting(progress(query), tmp_path / "checkpoint")["commits"] >= 2.0
+    assert waiting(progress(query), tmp_path / "checkpoint") == {}
+    DeltaTable(table).optimize.compact()
+    assert waiting(progress(query), tmp_path / "checkpoint") == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ({"description": "KafkaV2[Subscribe[t]]", "metrics": {"maxOffsetsBehindLatest": "7"}}, {"records": 7.0}),
+        ({"description": "RateStreamV2[rowsPerSecond=1]", "endOffset": 5}, {}),
+        ({"description": "FileStreamSource[file:/nowhere]", "endOffset": '{"logOffset": 3}'}, {}),
+        ({"description": "DeltaSource[file:/nowhere]", "endOffset": {"reservoirVersion": 3, "index": -1}}, {}),
+        ({"description": "DeltaSource[file:/nowhere]", "endOffset": "no json"}, {}),
+        ({"description": None, "endOffset": None, "metrics": None}, {}),
+    ],
+)
+def test_other_sources(source: dict[str, Any], found: dict[str, float], tmp_path: Path) -> None:
+    assert waiting({"sources": [source]}, tmp_path) == found
+    assert waiting(json.loads(json.dumps({"sources": [source, source]})), tmp_path) == {
+        k: 2 * v for k, v in found.items()
+    }
+
+
+def test_nothing_is_known_before_the_first_report(tmp_path: Path) -> None:
+    assert waiting({}, tmp_path) == {}
