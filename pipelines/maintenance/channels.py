@@ -32,7 +32,7 @@ class Taken:
 
     Attributes:
         before: the commits of all lower versions have been taken by every reader; 0: one has not finished a batch.
-        needed: the oldest version that a reader may ask for; None: no reader has begun.
+        needed: the oldest version that a reader may ask for; None: nobody reads it.
     """
 
     before: int
@@ -49,6 +49,9 @@ def taken(table: StateTable, readers: Sequence[Checkpoint], number: int | None) 
     """
     opened = DeltaTable(str(table.path))
     found = [position for one in readers for position in _positions(one, str(opened.metadata().id))]
+    # Before its first batch is finished a reader may ask for any version: what it has begun with stands nowhere.
+    if len(found) < number if number is not None else any(not one.finished_batches() for one in readers):
+        return Taken(0, 0)
     if not found:
         return Taken(0, None)
     # One version more than asked for: the next one may not be there yet.

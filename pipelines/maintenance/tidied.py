@@ -11,6 +11,8 @@ from typing import Any
 from pipelines.errors import TrideltaError
 
 PREFIX = "TRIDELTA_KEEP_"
+# Nimbus' own setting for both, where nothing more exact is said.
+_ELSE = dict.fromkeys(("flow_days", "log_days"), "TRIDELTA_NIMBUS_RETENTION_DAYS")
 
 
 class RetentionSettingError(TrideltaError):
@@ -72,9 +74,10 @@ class Retention:
         """
         values: dict[str, float | None] = {}
         for one in fields(cls):
-            text = os.environ.get(PREFIX + one.name.upper())
-            if text is not None:
-                values[one.name] = _number(PREFIX + one.name.upper(), text)
+            for variable in (PREFIX + one.name.upper(), _ELSE.get(one.name, "")):
+                if variable in os.environ:
+                    values[one.name] = _number(variable, os.environ[variable])
+                    break
         return cls(**values | chosen)  # type: ignore[arg-type]
 
 

@@ -17,7 +17,8 @@ from pipelines.flowmix import Count, Flow, Policy, Sum
 from pipelines.flowmix.compile import topology_of
 from pipelines.graph import events
 from pipelines.maintenance import compact
-from pipelines.maintenance.channels import readers_of
+from pipelines.maintenance.channels import Taken, readers_of, taken
+from pipelines.maintenance.compaction import checkpoints_of
 from pipelines.maintenance.report import TableReport
 from pipelines.sources import JsonFiles
 from pipelines.trident import TridentTopology
@@ -142,3 +143,27 @@ def test_a_flow_known_by_name_alone_keeps_its_channels(spark: SparkSession, tmp_
     report = compact(spark, trips.lake, "trips", retention_hours=0, channel_retention_hours=0)
     assert {table.state: table.rows_let_go for table in report.tables}[CHANNEL] == 0
     assert trips.lake.channel(CHANNEL).count() == 6
+
+
+@pytest.mark.slow
+def test_before_its_first_batch_a_reader_may_ask_for_all(spark: SparkSession, tmp_path: Path) -> None:
+    """The reader is cut off in its first batch, which has read the channel from a version that nothing on the disk names."""
+    trips = Trips(tmp_path / "trips")
+    trips.file()
+    trips.file()
+
+    def dies(moment: str, state: str, txid: int) -> None:
+        if (moment, state) == ("committing", "counted"):
+            raise RuntimeError("the reader dies")
+
+    with pytest.raises(PoisonBatchError):
+        Runtime(spark, trips.lake, listeners=[dies], max_attempts=1).catch_up(trips.topology)
+    readers = checkpoints_of(trips.lake, trips.topology)
+    assert {taken(trips.lake.channel(CHANNEL), readers, number) for number in (1, None)} == {Taken(0, 0)}
+    for _ in range(2):
+        report = trips.compact(spark, channel_retention_hours=0)
+        assert (report.rows_let_go, report.files_removed, report.log_files_removed) == (0, 0, 0)
+    assert compact(spark, trips.lake, "trips", retention_hours=0).total.tables
+    Runtime(spark, trips.lake).catch_up(trips.topology)
+    assert trips.counted() == undisturbed(spark, tmp_path / "other", 2)
+    assert trips.compact(spark, channel_retention_hours=0).rows_let_go == 12

@@ -25,3 +25,10 @@ def test_tables_are_those_of_an_undisturbed_run(
     assert min(seen.rounds, seen.backfills, seen.files_removed, seen.log_files_removed) > 0
     assert seen.batches >= 20
     assert seen.rows_compared > 500
+    logs = {path.parent.name: path for path in (tmp_path / "lake").glob("*/*/_delta_log")}
+    assert logs.keys() >= {"shop", "raw", "late_trips_rides", "summed_opaque", "trips__rides__rides"}
+    # Each log has a checkpoint, and nothing before the first one.
+    for name, log in logs.items():
+        first = min(int(path.stem) for path in log.glob("[0-9]*.json") if path.stem.isdigit())
+        assert list(log.glob("*.checkpoint.parquet")), name
+        assert first == 0 or (log / f"{first:020d}.checkpoint.parquet").exists(), name

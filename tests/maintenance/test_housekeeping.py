@@ -50,9 +50,10 @@ def _copy(lake: Lake, name: str, days: float, *, whole: bool = True) -> Path:
 def test_retentions_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRIDELTA_KEEP_QUARANTINE_DAYS", "12.5")
     monkeypatch.setenv("TRIDELTA_KEEP_LOG_DAYS", "")
+    monkeypatch.setenv("TRIDELTA_NIMBUS_RETENTION_DAYS", "5")
     found = Retention.from_environment(copies_days=3)
     assert (found.quarantine_days, found.log_days, found.copies_days) == (12.5, None, 3)
-    assert found.run_days is None
+    assert (found.flow_days, found.run_days) == (5, None)
 
 
 @pytest.mark.parametrize(("name", "value"), [("LOG_DAYS", "soon"), ("LOG_DAYS", "-1"), ("STATE_HOURS", "")])
