@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ops import deployed, new_flow, rendering, tidy
+from ops import deployed, new_flow, rendering, shutdown, tidy
 from ops.command_parts import AsJson, FlowName, emit, plainly
 from pipelines.catalog import FlowSettings, FlowSpec, flow, flows
 from pipelines.errors import DefinitionError, TrideltaError
@@ -28,6 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(deployed.app)
+app.add_typer(shutdown.app)
 app.add_typer(tidy.app)
 app.add_typer(new_flow.app)
 
