@@ -140,7 +140,7 @@ def run(
         root: an empty folder.
         seconds: how long files arrive.
         every: seconds between two files.
-        told: called every few seconds with how far it is.
+        told: called after each file with how far it is.
     """
     disturbed = Deployment(root / "in", root / "lake", files_a_batch=4)
     seen, over, faults = Beside(), threading.Event(), list[BaseException]()
@@ -153,13 +153,10 @@ def run(
             lambda: _maintain(spark, disturbed, seen),
         ):
             stack.enter_context(_looping(work, over, faults))
-        last = started
         while time.monotonic() - started < seconds and not faults:
             time.sleep(every)
             _lay(disturbed.source, seen, chance)
-            if time.monotonic() - last > 5:
-                last = time.monotonic()
-                told(seen)
+            told(seen)
         over.set()
     for fault in faults:
         raise fault

@@ -74,15 +74,12 @@ def compact(
         TrideltaError: an argument is out of its range.
         LockedError: a backfill or another compaction holds the flow for too long.
     """
-    given = {
-        "retention_hours": retention_hours,
-        "channel_retention_hours": channel_retention_hours,
-        "quarantine_days": quarantine_days,
-        "open_generations": open_generations,
-    }
-    for what, number in given.items():
-        if number is not None and number < 0:
-            raise TrideltaError(f"{what} cannot be negative")
+    _refuse_negative(
+        retention_hours=retention_hours,
+        channel_retention_hours=channel_retention_hours,
+        quarantine_days=quarantine_days,
+        open_generations=open_generations,
+    )
     started = time.monotonic()
     name = flow if isinstance(flow, str) else flow.name
     work = _Compaction(spark, lake, name, retention_hours, lock_wait_seconds)
@@ -96,6 +93,12 @@ def compact(
             if progress:
                 progress(reports[-1])
     return CompactionReport(name, tuple(reports), time.monotonic() - started)
+
+
+def _refuse_negative(**given: float | None) -> None:
+    for what, number in given.items():
+        if number is not None and number < 0:
+            raise TrideltaError(f"{what} cannot be negative")
 
 
 def compact_quarantine(

@@ -16,7 +16,9 @@ needed for an answer to be right.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +37,10 @@ if TYPE_CHECKING:
     from pipelines.nimbus.store import Store
     from pipelines.state.lake import Lake
     from pipelines.trident.topology import TridentTopology
+
+
+Work = tuple[str, str, Callable[[], Tidied]]
+"""A thing that grows, the unit in which it is counted, and what is done about it."""
 
 
 def tidy(
@@ -67,28 +73,47 @@ def tidy(
     started = time.monotonic()
     things: list[Tidied] = []
     compactions: list[CompactionReport] = []
-
-    def done(work: Callable[[], Tidied], what: str, unit: str) -> None:
-        things.append(timed(lambda: _or_note(work, what, unit)))
+    compacted = _compactions(spark, lake, flows if not dry_run else (), kept, compactions)
+    for what, unit, work in chain(compacted, _works(lake, store, kept, nimbus_home, dry_run, compactions)):
+        things.append(timed(lambda work=work, what=what, unit=unit: _or_note(work, what, unit)))  # type: ignore[misc]
         if progress:
             progress(things[-1])
+    return HousekeepingReport(tuple(things), round(time.monotonic() - started, 3), dry_run, tuple(compactions))
 
-    for one in flows if not dry_run else ():
-        done(lambda one=one: _compacted(spark, lake, one, kept, compactions), _tables_of(one), "files")  # type: ignore[misc]
+
+def _compactions(
+    spark: SparkSession | None,
+    lake: Lake,
+    flows: Sequence[TridentTopology | str],
+    kept: Retention,
+    done: list[CompactionReport],
+) -> Iterator[Work]:
+    for one in flows:
+        yield _tables_of(one), "files", partial(_compacted, spark, lake, one, kept, done)
+
+
+def _works(
+    lake: Lake,
+    store: Store | None,
+    kept: Retention,
+    nimbus_home: Path | None,
+    dry_run: bool,
+    compactions: Sequence[CompactionReport],
+) -> Iterator[Work]:
+    """What is to be done beside the compaction of flows, which is over when the first of it is asked for."""
     whole = {report.flow for report in compactions}
     for flow in quarantines(lake):
         if flow not in whole:
-            done(lambda flow=flow: _quarantine(lake, flow, kept, dry_run), f"quarantine of {flow}", "rows")  # type: ignore[misc]
-    done(lambda: tidy_state(lake, kept.state_versions, dry_run=dry_run), "state of windows", "versions")
-    done(lambda: tidy_copies(lake, kept.copies_days, dry_run=dry_run), "copies of checkpoints", "folders")
-    done(lambda: tidy_replaced(lake, kept.replaced_days, dry_run=dry_run), "replaced checkpoints", "folders")
-    done(lambda: tidy_spool(lake, dry_run=dry_run), "folders of bounded runs", "folders")
+            yield f"quarantine of {flow}", "rows", partial(_quarantine, lake, flow, kept, dry_run)
+    yield "state of windows", "versions", partial(tidy_state, lake, kept.state_versions, dry_run=dry_run)
+    yield "copies of checkpoints", "folders", partial(tidy_copies, lake, kept.copies_days, dry_run=dry_run)
+    yield "replaced checkpoints", "folders", partial(tidy_replaced, lake, kept.replaced_days, dry_run=dry_run)
+    yield "folders of bounded runs", "folders", partial(tidy_spool, lake, dry_run=dry_run)
     if store is not None:
-        done(lambda: _registry(store, kept, dry_run), "registry", "records")
+        yield "registry", "records", partial(_registry, store, kept, dry_run)
     if nimbus_home is not None:
-        done(lambda: tidy_logs(nimbus_home, kept.log_days, kept.log_megabytes, dry_run=dry_run), "worker logs", "files")
-    seconds = round(time.monotonic() - started, 3)
-    return HousekeepingReport(tuple(things), seconds, dry_run, tuple(compactions))
+        limits = (kept.log_days, kept.log_megabytes)
+        yield "worker logs", "files", partial(tidy_logs, nimbus_home, *limits, dry_run=dry_run)
 
 
 def flows_in(lake: Lake) -> list[str]:
