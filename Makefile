@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui test test-fast lint bench lock clean
+.PHONY: help setup demo ui test test-fast soak lint bench lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -24,6 +24,11 @@ test: setup ## Run every test, as CI does
 
 test-fast: setup ## Run the tests that take no more than a few seconds each
 	@$(BIN)/python -m pytest -m "not slow"
+
+MINUTES ?= 30
+
+soak: setup ## Let faults drawn by lot loose on deployed flows for MINUTES=30, and count rows (figures in out/soak.json)
+	@TRIDELTA_SOAK_MINUTES=$(MINUTES) $(BIN)/python -m pytest -m soak -s tests/soak
 
 lint: setup ## Check style, types and the directions of imports
 	@$(BIN)/ruff check .

@@ -40,6 +40,8 @@ logger = logs.logger(__name__)
 _RECOVERED_SECONDS = 60.0
 # A supervisor's own lease: who finds it held waits so long for a dead one.
 _OWN_LEASE_SECONDS = 10.0
+# So long a supervisor that starts waits for a registry that does not answer.
+_REGISTRY_SECONDS = 60.0
 
 
 @dataclass
@@ -104,8 +106,7 @@ class Supervisor:
         Raises:
             LeaseHeldError: A supervisor of this name runs already.
         """
-        self.take_name()
-        self.find_workers()
+        self._begin()
         logger.info("supervisor up", supervisor=self.name, ports=list(self._slots), pid=os.getpid())
         while not self.ending.is_set():
             began = time.monotonic()
@@ -115,6 +116,22 @@ class Supervisor:
         if self._own is not None:
             self._registry.leases.release(self._own)
         logger.info("supervisor ends; its workers stay", supervisor=self.name)
+
+    def _begin(self) -> None:
+        """Take its name and find its workers; it waits for a registry that does not answer."""
+        while not self.ending.is_set():
+            try:
+                if self._own is None:
+                    self.take_name()
+                self.find_workers()
+                return
+            except RegistryError as error:
+                logger.warning("registry does not answer", reason=str(error))
+                for slot in self._kept:
+                    # One of them, frozen, may be what keeps it locked.
+                    slot.record = Life(self._settings, self.name, slot.port).read()
+                    self._watch(slot)
+                self.ending.wait(1.0)
 
     def look(self) -> None:
         """One round: beat, lead, look after each slot. A registry that does not answer is asked again in the next one."""
@@ -339,7 +356,7 @@ def run(
     """
     settings = NimbusSettings.from_environment(ports=tuple(ports) if ports else None, metrics_port=metrics_port)
     # Not to wait long for a lock: it may be one of its own workers, frozen, that keeps it.
-    store = Store(registry_url(), busy_seconds=settings.lease_seconds / 4)
+    store = _opened(settings.lease_seconds / 4)
     supervisor = Supervisor(store, settings, name)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: supervisor.ending.set())
@@ -352,6 +369,23 @@ def run(
         if served is not None:
             served.close()
         store.close()
+
+
+def _opened(busy_seconds: float) -> Store:
+    """The registry; after a start of the whole host its database may be up a moment later.
+
+    Raises:
+        RegistryError: It is not there, or does not answer for a minute.
+    """
+    until = time.monotonic() + _REGISTRY_SECONDS
+    while True:
+        try:
+            return Store(registry_url(), busy_seconds=busy_seconds)
+        except RegistryError as error:
+            if not error.problem.startswith("does not answer") or time.monotonic() > until:
+                raise
+            logger.warning("registry does not answer", reason=str(error))
+            time.sleep(1.0)
 
 
 def _serve_metrics(store: Store, settings: NimbusSettings) -> MetricsServer | None:

@@ -25,7 +25,7 @@ def numbers(
 ) -> TridentTopology:
     """Numbers by key: all of them, and their sums."""
     topology = TridentTopology(name, "Numbers and their sums")
-    files = JsonFiles(settings.data / name, SCHEMA, max_files_per_batch=1)
+    files = JsonFiles(settings.data / name, SCHEMA, max_files_per_batch=4)
     rows = topology.new_stream(name, files)
     rows.partition_persist(DeltaState(kept))
     rows.group_by("k").persistent_aggregate(DeltaState(sums), [Count("n"), Sum("v", "total")])
@@ -40,7 +40,7 @@ def apart(settings: FlowSettings) -> TridentTopology:
 def guarded(settings: FlowSettings) -> TridentTopology:
     """Numbers behind a gate that refuses batches with negative ones."""
     topology = TridentTopology("guarded", "Numbers from 0 on")
-    rows = topology.new_stream("guarded", JsonFiles(settings.data / "guarded", SCHEMA, max_files_per_batch=1))
+    rows = topology.new_stream("guarded", JsonFiles(settings.data / "guarded", SCHEMA, max_files_per_batch=4))
     rows = rows.gate(fail("column_values_to_be_between", column="v", min_value=0), name="from_zero")
     rows.partition_persist(DeltaState("guarded_kept"))
     return topology
@@ -50,7 +50,7 @@ def readings(settings: FlowSettings) -> Flow:
     """Windows by count and by time, one behind the other."""
     return (
         Flow("readings")
-        .stream("readings", JsonFiles(settings.data / "readings", SCHEMA, max_files_per_batch=1))
+        .stream("readings", JsonFiles(settings.data / "readings", SCHEMA, max_files_per_batch=4))
         .filter(not_eq("v", 5))
         .partition("k")
         .aggregate(SumEvents("v", "sum"), CountEvents(output="n"), trigger=Policy.count(4), evict=Policy.count(6))

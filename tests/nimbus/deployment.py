@@ -125,7 +125,7 @@ class Deployment:
                     self.files[flow] = number + 1
 
     @contextlib.contextmanager
-    def feeding(self, *flows: str, every: float = 0.5) -> Iterator[None]:
+    def feeding(self, *flows: str, every: float = 2.0) -> Iterator[None]:
         """Files keep coming."""
         ended = threading.Event()
 
@@ -147,7 +147,7 @@ class Deployment:
 
     def settles(self, *flows: str, seconds: float = PATIENCE) -> None:
         """All rows come in, and each once."""
-        wait_for(lambda: not self.differences(*flows), seconds, lambda: "\n".join(self.differences(*flows)))
+        wait_for(lambda: not self.differences(*flows), seconds, lambda: "\n".join(self.differences(*flows)), every=0.7)
 
     def ends_well(self, *flows: str) -> None:
         """All rows are in; drained, every query has finished what it has begun, and the tables are the same."""
@@ -265,8 +265,8 @@ def jvm_of(worker: psutil.Process) -> psutil.Process:
     return found
 
 
-def wait_for(look: Callable[[], object], seconds: float, seen: Callable[[], str]) -> object:
-    """The first answer that is not empty.
+def wait_for(look: Callable[[], object], seconds: float, seen: Callable[[], str], every: float = 0.2) -> object:
+    """The first answer that is not empty; looked for `every` so many seconds.
 
     Raises:
         AssertionError: None came in time; with what is seen then.
@@ -274,7 +274,7 @@ def wait_for(look: Callable[[], object], seconds: float, seen: Callable[[], str]
     until = time.monotonic() + seconds
     while not (found := look()):
         assert time.monotonic() < until, f"not within {seconds:g} s: {seen()}"
-        time.sleep(0.1)
+        time.sleep(every)
     return found
 
 

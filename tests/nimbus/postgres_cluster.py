@@ -38,26 +38,58 @@ def why_not() -> str | None:
 
 @contextmanager
 def server() -> Iterator[str]:
-    """Starts one, as an unprivileged user, and gives its URL without a database; stops it and removes its folder."""
-    programs = binaries()
-    assert programs is not None
+    """Starts one, and gives its URL without a database; stops it and removes its folder."""
+    with cluster() as running:
+        yield running.url
+
+
+class Cluster:
+    """A cluster that can be stopped and started again; its databases stay.
+
+    Args:
+        folder: Where it keeps its data, its log and its socket.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        programs = binaries()
+        assert programs is not None
+        self._programs, self._folder, self._data = programs, folder, folder / "data"
+        self.url = f"postgresql://tridelta@/{{database}}?host={folder}"
+        self._running: subprocess.Popen[bytes] | None = None
+        made = _start(
+            [programs / "initdb", "-D", self._data, "-U", "tridelta", "-A", "trust", "-N", "-E", "UTF8"], folder
+        )
+        assert made.wait(120) == 0, (folder / "log").read_text()
+
+    def start(self) -> None:
+        """Until it answers."""
+        # No fsync: this cluster is to live for a minute.
+        options = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={self._folder}", "-c", "fsync=off"]
+        self._running = _start([self._programs / "postgres", "-D", self._data, *options], self._folder)
+        _wait(self._programs, self._folder, self._running)
+
+    def stop(self) -> None:
+        """At once: its clients are cut off in the middle of what they do."""
+        if self._running is not None:
+            self._running.send_signal(signal.SIGQUIT)
+            self._running.wait(60)
+            self._running = None
+
+
+@contextmanager
+def cluster() -> Iterator[Cluster]:
+    """One that runs, as an unprivileged user; it is gone afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="tridelta_pg_", dir="/tmp"))  # a socket's path must be short
     account = _account() if os.geteuid() == 0 else None
     if account is not None:
         os.chown(folder, account.pw_uid, account.pw_gid)
     try:
-        data = folder / "data"
-        made = _start([programs / "initdb", "-D", data, "-U", "tridelta", "-A", "trust", "-N", "-E", "UTF8"], folder)
-        assert made.wait(120) == 0, (folder / "log").read_text()
-        # No fsync: this cluster is to live for a minute.
-        options = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={folder}", "-c", "fsync=off"]
-        running = _start([programs / "postgres", "-D", data, *options], folder)
+        made = Cluster(folder)
         try:
-            _wait(programs, folder, running)
-            yield f"postgresql://tridelta@/{{database}}?host={folder}"
+            made.start()
+            yield made
         finally:
-            running.send_signal(signal.SIGQUIT)  # at once: nothing here is kept
-            running.wait(60)
+            made.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -35,7 +35,7 @@ def assert_packed(here: Deployment) -> None:
 
 
 def assert_drains(here: Deployment) -> None:
-    with here.feeding("numbers", "readings", every=0.2):
+    with here.feeding("numbers", "readings", every=0.5):
         here.nimbus.wait("numbers", until="batch", seconds=PATIENCE)
         here.nimbus.deactivate("numbers")
         here.nimbus.wait("numbers", until="stopped", seconds=PATIENCE)
@@ -77,7 +77,7 @@ def assert_rebalances(here: Deployment) -> None:
 
 
 def assert_killed_and_free(here: Deployment) -> None:
-    with here.feeding("numbers", every=0.2):
+    with here.feeding("numbers", every=0.5):
         here.nimbus.wait("numbers", until="batch", seconds=PATIENCE)
         here.nimbus.kill("numbers", 2)
         assert here.nimbus.wait("numbers", until="gone", seconds=PATIENCE) is None
