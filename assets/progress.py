@@ -16,8 +16,9 @@ import dagster as dg
 
 from assets.deployment import deployment_key
 from assets.liveness import liveness, trouble
-from assets.reporting import written_slices
+from assets.reporting import refuses, written_slices
 from assets.view import FlowView, table_key
+from pipelines.nimbus.status import FAILED
 from pipelines.state.record import BATCH, parse_commit
 from resources import table_metadata
 
@@ -103,6 +104,8 @@ class Progress:
             for name in view.writers:
                 yield from self._of_table(view, name, seen)
             yield from self._of_checks(view, flow, seen)
+        if wrong != seen.wrong:
+            yield from self._refused(view, flow)
         if moved or wrong != seen.wrong or flow.version != seen.version:
             yield self._observation(flow)
             yield liveness(flow, now)
@@ -193,6 +196,20 @@ class Progress:
                     severity=severity,
                     metadata=metadata,
                 )
+
+    @staticmethod
+    def _refused(view: FlowView, flow: FlowStatus) -> Iterator[Event]:
+        """The checks that have stopped a query: its batch never ends, so that no figures tell of it."""
+        for task in flow.tasks:
+            for check in view.gate_checks if task.state == FAILED and task.last_error else ():
+                if refuses(str(task.last_error), check.gate, check.check.name):
+                    yield dg.AssetCheckEvaluation(
+                        asset_key=check.key.asset_key,
+                        check_name=check.name,
+                        passed=False,
+                        severity=dg.AssetCheckSeverity.ERROR,
+                        metadata={"action": check.check.action, "said": str(task.last_error)},
+                    )
 
     @staticmethod
     def _observation(flow: FlowStatus) -> dg.AssetObservation:

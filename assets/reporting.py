@@ -42,6 +42,11 @@ def written_slices(table: Path, version: int) -> dict[str | None, int]:
     return found
 
 
+def refuses(said: str, gate: str, check: str) -> bool:
+    """Whether an error's text says that a check of a gate has refused a batch."""
+    return f'gate "{gate}" refused' in said and f" {check}: " in said
+
+
 def log_evaluation(
     context: dg.OpExecutionContext | dg.AssetExecutionContext, evaluation: dg.AssetCheckEvaluation
 ) -> None:
@@ -224,7 +229,7 @@ class Reporter:
         """Take in a gate's refusal that ended the run: by itself, or as the reason why a batch is poison."""
         said = error.reason if isinstance(error, PoisonBatchError) else str(error)
         for (gate, name), verdict in self._verdicts.items():
-            if f'gate "{gate}" refused' in said and f" {name}: " in said and not verdict.failed:
+            if refuses(said, gate, name) and not verdict.failed:
                 verdict.failed.append({"where": "the batch that stopped the run", "unexpected": said})
 
     def check_results(self) -> Iterator[dg.AssetCheckResult]:

@@ -96,6 +96,15 @@ def test_a_check_that_failed_since_the_last_look_is_told_once(view: FlowView, la
     assert verdict(1, 1, NOW + 3) == []
 
 
+def test_a_gate_that_has_stopped_a_query_is_red(view: FlowView, lake: Lake) -> None:
+    progress = Progress([view], lake, None)
+    said = f'batch 3 is poison: gate "accepted" refused batch 3: {NAME}: 1 of 2 rows; it was tried 3 times'
+    seen = status(state="failed", last_error=said)
+    events = [one for one in progress.look({"days": seen}, NOW) if isinstance(one, dg.AssetCheckEvaluation)]
+    assert {one.check_name: one.passed for one in events} == {f"accepted__{NAME}": False, ALIVE: False}
+    assert progress.look({"days": seen}, NOW + 15) == []
+
+
 @pytest.mark.parametrize(
     ("seen", "wrong"),
     [
