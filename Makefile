@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui test test-fast soak lint bench lock clean
+.PHONY: help setup demo ui test test-fast soak lint docs bench lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -35,6 +35,10 @@ lint: setup ## Check style, types and the directions of imports
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+docs: setup ## Build the site of docs/ into out/site, to be opened in a browser; a broken link is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "out/site/index.html"
 
 bench: setup ## Measure against hand-written Spark (minutes)
 	@$(BIN)/python -m benchmarks
