@@ -38,7 +38,9 @@ def _flows_of(module: str, taken: set[str]) -> tuple[FlowSpec, ...]:
         hint = "the module must be importable: install its package, or put its folder on PYTHONPATH"
         raise DefinitionError(f"{MODULES} names {module}, which cannot be imported: {error}", hint=hint) from error
     except AttributeError:
-        raise DefinitionError(f"{MODULES} names {module}, which has no FLOWS", hint="FLOWS = (FlowSpec(...), ...)") from None
+        raise DefinitionError(
+            f"{MODULES} names {module}, which has no FLOWS", hint="FLOWS = (FlowSpec(...), ...)"
+        ) from None
     if twice := sorted(one.name for one in made if one.name in taken):
         raise DefinitionError(f'{MODULES}: the flow "{twice[0]}" of {module} is in the catalog already')
     return made
