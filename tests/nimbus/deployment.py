@@ -20,9 +20,9 @@ import psutil
 from pipelines import Lake
 from pipelines.execution.checkpoint import Checkpoint
 from pipelines.nimbus import Nimbus
-from pipelines.nimbus.life import Life, LifeRecord
-from pipelines.nimbus.status import FlowStatus, TaskStatus
-from tests.nimbus.deployed_flows import ROWS, write
+from pipelines.nimbus.life import Life
+from pipelines.nimbus.status import TaskStatus
+from tests.nimbus.deployed_flows import write
 from tests.nimbus.undisturbed import TABLES, differences
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -189,19 +189,22 @@ class Deployment:
         for flow in flows:
             self.nimbus.wait(flow, until="running", seconds=PATIENCE)
 
-    def next_batch(self, flow: str, pid: int | None = None) -> FlowStatus:
+    def next_batch(self, flow: str, pid: int | None = None) -> None:
         """Feed a flow and wait for a batch of it; by another process than `pid` if one is given."""
-        before = self.nimbus.flow(flow).txid
+        before = self.batches(flow)
         self.feed(flow)
 
-        def come() -> FlowStatus | None:
+        def come() -> bool:
             now = self.nimbus.flow(flow)
-            through = now.txid is not None and now.txid > (-1 if before is None else before)
-            return now if through and all(task.pid != pid for task in now.tasks) else None
+            # A place without a beat tells neither batch nor process: what Spark has marked as done tells.
+            return self.batches(flow) > before and all(task.pid not in (None, pid) for task in now.tasks)
 
-        found = wait_for(come, PATIENCE, lambda: str(self.nimbus.flow(flow)))
-        assert isinstance(found, FlowStatus)
-        return found
+        wait_for(come, PATIENCE, lambda: f"{self.batches(flow)} batches, {before} before; {self.nimbus.flow(flow)}")
+
+    def batches(self, flow: str) -> int:
+        """How many batches all queries of a flow have finished."""
+        groups = [task.group for task in self.nimbus.flow(flow).tasks]
+        return sum(Checkpoint(flow, self.lake.checkpoint_path(flow, one)).finished_batches() for one in groups)
 
     def task(self, flow: str, number: int = 1) -> TaskStatus:
         """A query of a flow."""
@@ -243,10 +246,11 @@ class Deployment:
         pid = wait_for(lambda: self.task(flow, task).pid, PATIENCE, lambda: f"{flow} has no worker")
         return psutil.Process(int(str(pid)))
 
-    def log(self, supervisor: str = "one", port: int = 6900) -> list[dict[str, Any]]:
-        """A slot's worker log."""
-        file = self.nimbus.settings.worker_folder(supervisor, port) / "worker.jsonl"
-        return [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.is_file() else []
+    def log(self, supervisor: str = "one") -> list[dict[str, Any]]:
+        """What the workers of a supervisor have logged, slot by slot."""
+        folders = [self.nimbus.settings.worker_folder(supervisor, port) for port in self.nimbus.settings.ports]
+        files = [folder / "worker.jsonl" for folder in folders if (folder / "worker.jsonl").is_file()]
+        return [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
 
     def told(self) -> str:
         """What all processes have said, for a test that has failed."""
@@ -304,6 +308,3 @@ def processes_of(home: Path) -> list[psutil.Process]:
             if ours and one.status() != psutil.STATUS_ZOMBIE:
                 found.append(one)
     return found
-
-
-__all__ = ["PATIENCE", "ROWS", "Deployment", "LifeRecord", "end_all", "jvm_of", "processes_of", "wait_for"]

@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from pipelines.execution.checkpoint import Checkpoint
 from tests.nimbus import faults
+from tests.nimbus.deployed_flows import ROWS
 from tests.nimbus.deployment import PATIENCE, Deployment, processes_of, wait_for
 from tests.nimbus.undisturbed import TABLES, expected, minus, seen
 
@@ -143,11 +143,10 @@ class Soak:
         figures.files = sum(here.files.values())
         for flow in FLOWS:
             wanted, found = expected(flow, range(here.files[flow])), seen(here.lake, flow)
-            figures.rows += 12 * here.files[flow]
+            figures.rows += ROWS * here.files[flow]
             figures.rows_lost += sum(len(minus(wanted[name], found[name])) for name in wanted)
             figures.rows_doubled += sum(len(minus(found[name], wanted[name])) for name in wanted)
-            for task in here.nimbus.flow(flow).tasks:
-                figures.batches += Checkpoint(flow, here.lake.checkpoint_path(flow, task.group)).finished_batches()
+            figures.batches += here.batches(flow)
         log = here.nimbus.settings.supervisor_folder("one") / "supervisor.jsonl"
         figures.restarts = log.read_text("utf-8").count('"event": "worker started"') - 2
         # What a killed process has started notices within a minute that it is alone.

@@ -1,0 +1,42 @@
+"""Flows whose Spark runs on a standalone cluster of two workers; executors and workers of Spark are lost while they run."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.nimbus.deployment import PATIENCE, Deployment, wait_for
+from tests.nimbus.faults import kill_worker
+from tests.nimbus.spark_cluster import SparkCluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def test_losses_of_a_cluster(tmp_path: Path) -> None:
+    """An executor, a worker of Spark, then Nimbus' own worker, which is the driver."""
+    home = tmp_path / "home"
+    with SparkCluster(home) as cluster, Deployment(home) as here:
+        settings = {"master": cluster.master, "spark": cluster.settings, "application": "clustered"}
+        here.submit("numbers", "readings", **settings)
+        here.runs("numbers", "readings")
+        wait_for(lambda: len(cluster.executors()) == 2, PATIENCE, lambda: str(cluster.executors()))
+        pid = here.worker_of("numbers").pid
+        with here.feeding("numbers", "readings", every=1):
+            here.nimbus.wait("numbers", until="batch", seconds=PATIENCE)
+            lost = cluster.executors()[0]
+            lost.kill()
+            here.next_batch("readings")
+            wait_for(lambda: len(cluster.executors()) == 2, PATIENCE, lambda: str(cluster.executors()))
+            os.killpg(cluster.workers[0].pid, signal.SIGKILL)
+            cluster.workers[0].wait()
+            here.next_batch("numbers")
+            here.next_batch("readings")
+            assert here.worker_of("numbers").pid == pid, "a lost executor is Spark's to replace"
+            cluster.start_worker()
+            wait_for(lambda: len(cluster.executors()) == 2, PATIENCE, lambda: str(cluster.executors()))
+            kill_worker(here, "numbers")
+            here.next_batch("numbers", pid)
+        here.ends_well()
