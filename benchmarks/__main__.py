@@ -21,6 +21,9 @@ BENCHMARKS = (
     "accounting",
     "windows",
     "assignment",
+    "placing",
+    "recovery",
+    "packing",
     "word_count",
 )
 
