@@ -1,7 +1,9 @@
 """The tables of a flow, states and channels: one multi-asset, made slice by slice."""
 
+import warnings
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -81,7 +83,7 @@ def _spec(view: FlowView, name: str) -> dg.AssetSpec:
         table_key(writer),
         deps=view.sources_of(name),
         description=f"{_what(view, writer)} Fields: {', '.join(writer.fields)}.",
-        metadata=view.table_metadata(name),
+        metadata={**view.table_metadata(name), **_written_at(writer)},
         group_name=view.name,
         owners=view.spec.owners,
         tags=dict(view.spec.tags),
@@ -89,6 +91,17 @@ def _spec(view: FlowView, name: str) -> dg.AssetSpec:
         partitions_def=view.partitions,
         freshness_policy=FRESH,
     )
+
+
+def _written_at(writer: nodes.PersistNode) -> dict[str, Any]:
+    """The line that defines the table's operation, where it is in a file: a link in the asset's page."""
+    if not Path(writer.at.file).is_file():
+        return {}
+    with warnings.catch_warnings():
+        # Beta in Dagster 1.13; the dependency is held below 1.14.
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        line = dg.LocalFileCodeReference(file_path=str(Path(writer.at.file).absolute()), line_number=writer.at.line)
+        return {"dagster/code_references": dg.CodeReferencesMetadataValue(code_references=[line])}
 
 
 def _what(view: FlowView, writer: nodes.PersistNode) -> str:

@@ -151,7 +151,14 @@ class FlowView:
             if not isinstance(node, nodes.GateNode):
                 continue
             behind = [n for n in self.topology.graph.descendants(node.id) if isinstance(n, nodes.PersistNode)]
-            behind.sort(key=lambda n: bool(n.aggregations))
+            # Neither late rows nor what is on its way are what somebody looks at first.
+            behind.sort(
+                key=lambda n: (
+                    isinstance(n, nodes.LatePersistNode),
+                    isinstance(n, nodes.ChannelNode),
+                    bool(n.aggregations),
+                )
+            )
             if behind:
                 found += [GateCheck(node.gate.name, check, table_key(behind[0])) for check in node.gate.checks]
         return tuple(found)

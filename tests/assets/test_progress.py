@@ -206,3 +206,13 @@ def test_a_look_at_a_hundred_flows_reads_no_table_that_has_not_moved(
     started = time.monotonic()
     assert Progress(views, lake, progress.cursor).look(flows, NOW + 15) == []
     print(f"{time.monotonic() - started:.3f} s for a look at 100 flows")
+
+
+def test_tables_lead_to_the_line_that_defines_them(view: FlowView) -> None:
+    from assets import flow_assets
+    from tests.nimbus import sliced_flows
+
+    spec = next(iter(flow_assets(view).states.specs))
+    references = spec.metadata["dagster/code_references"].code_references
+    lines = Path(str(sliced_flows.__file__)).read_text("utf-8").splitlines()
+    assert "persistent_aggregate" in lines[references[0].line_number - 1]
