@@ -20,6 +20,7 @@ from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, NotAliveErro
 from pipelines.nimbus.leases import Lease
 from pipelines.nimbus.lifecycle import Status
 from pipelines.nimbus.placing import Places, dead_of
+from pipelines.nimbus.pruning import prune
 from pipelines.nimbus.records import AssignmentRecord, Flow, SupervisorBeat
 from pipelines.nimbus.registry import Registry
 from pipelines.nimbus.settings import NimbusSettings
@@ -30,6 +31,8 @@ logger = logs.logger(__name__)
 
 LEASE = "nimbus"
 _LEASE_SECONDS = 15.0
+_TIDY_SECONDS = 86_400.0
+_EVENTS_A_FLOW = 1000
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class Leader:
         self._settings, self._holder, self._clock = settings, holder, clock
         self._registry, self._places = Registry(store, clock=clock), Places(store, clock=clock)
         self._lease: Lease | None = None
+        self._store, self._tidied_at = store, float("-inf")
         self._watched_at = float("-inf")
         self._seen: tuple[object, ...] = ()
         self._blacklist = Blacklist(round_seconds=max(1, int(settings.monitor_seconds)))
@@ -121,6 +125,7 @@ class Leader:
         for flow in flows:
             if flow.status is Status.REBALANCING and self._drained(flow):
                 self._registry.hurry(flow, under=lease)
+        self._tidy()
         fired = self._registry.fire(under=lease)
         for flow, step in fired:
             logger.info("fired", flow=flow.name, status=str(flow.status), action=str(step.action))
@@ -139,6 +144,17 @@ class Leader:
                 # Thousands of flows take longer to place than a lease lasts.
                 self._lease = lease = self._registry.leases.renew(lease, _LEASE_SECONDS)
             self._place(application, members, look, lease)
+
+    def _tidy(self) -> None:
+        """Once a day, what the registry need not keep. Without Dagster nobody else does it."""
+        now = time.monotonic()
+        if now - self._tidied_at < _TIDY_SECONDS:
+            return
+        self._tidied_at = now
+        removed = prune(
+            self._store, days=self._settings.retention_days, events_a_flow=_EVENTS_A_FLOW, clock=self._clock
+        )
+        logger.info("registry tidied", **{one.what.replace(" ", "_"): one.removed for one in removed})
 
     def _drained(self, flow: Flow) -> bool:
         """Whether all of its queries have stopped since the rebalance was asked for: then it need not wait longer."""
@@ -221,7 +237,7 @@ class Leader:
             for flow in members:
                 self._registry.problem(flow, str(error), under=lease)
             return
-        self._store(members, made, kind, ids, look, lease)
+        self._keep(members, made, kind, ids, look, lease)
 
     def _kind(self, members: list[Flow], look: _Look) -> Kind | None:
         """What there is to plan; None: nothing."""
@@ -249,7 +265,7 @@ class Leader:
             for one in look.supervisors
         ]
 
-    def _store(self, members: list[Flow], made: Assignment, kind: Kind, ids: _Ids, look: _Look, lease: Lease) -> None:
+    def _keep(self, members: list[Flow], made: Assignment, kind: Kind, ids: _Ids, look: _Look, lease: Lease) -> None:
         slots: dict[int, dict[tuple[str, int], list[int]]] = {flow.serial: {} for flow in members}
         for worker in made.workers:
             for planned in worker.tasks:

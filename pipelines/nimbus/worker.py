@@ -283,6 +283,8 @@ class Worker:
             "spark.driver.memory": f"{self._settings.worker_memory_mb}m",
             # Queries side by side: none waits until all tasks of another's job are through.
             "spark.scheduler.mode": "FAIR",
+            # Spark's own threads may die of it and leave a query waiting for ever; the supervisor starts a dead worker again.
+            "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError",
         }
         if most and not is_local(master):
             conf |= {"spark.cores.max": str(most)}

@@ -283,3 +283,14 @@ def test_hosts_that_fail_again_and_again_are_left_out(cluster: Cluster) -> None:
     cluster.submit("a")
     cluster.look()
     assert {supervisor for supervisor, _ in cluster.places_of("a")} == {"s2"}
+
+
+def test_old_records_go_by_themselves(cluster: Cluster) -> None:
+    cluster.supervisors(s1=[1])
+    cluster.submit("a")
+    cluster.registry.kill("a", wait_seconds=0)
+    cluster.look()
+    assert cluster.registry.history("a")[-1].event == "REMOVE"
+    cluster.clock.now += 31 * 86_400
+    cluster.another("two").tick()
+    assert cluster.registry.history("a") == []
