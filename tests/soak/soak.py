@@ -72,6 +72,7 @@ class Soak:
         self._here, self._disk, self._chance = here, disk, random.Random(seed)
         self.figures = Figures()
         self._partitions = 2
+        self._pack: list[str] = []
 
     def run(self, minutes: float) -> Figures:
         """Until so many minutes are over, and all rows are in.
@@ -97,7 +98,10 @@ class Soak:
         kinds = faults.by_name(self._here, flow) | {"rebalanced": self._rebalance}
         if self._disk is not None:
             kinds["disk full for 5 s"] = self._fill
-        met = self._chance.choice(sorted(kinds))
+        # As cards from a shuffled pack: every kind comes before one comes again.
+        if not self._pack:
+            self._pack = self._chance.sample(sorted(kinds), len(kinds))
+        met = self._pack.pop()
         watched = "readings" if met == "rebalanced" else flow
         began = time.monotonic()
         kinds[met]()
@@ -113,7 +117,12 @@ class Soak:
     def _rebalance(self) -> None:
         self._partitions = self._chance.choice([n for n in (2, 3, 5) if n != self._partitions])
         self._here.nimbus.rebalance("readings", parallelism={"readings__1": self._partitions})
-        self._here.nimbus.wait("readings", until="running", seconds=PATIENCE)
+
+        def through() -> bool:
+            now = self._here.nimbus.flow("readings")
+            return now.status == "ACTIVE" and now.running
+
+        wait_for(through, PATIENCE, lambda: str(self._here.nimbus.flow("readings")))
 
     def _fill(self) -> None:
         assert self._disk is not None
