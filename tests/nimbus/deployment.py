@@ -41,7 +41,7 @@ SHORT = {
 }
 """Nimbus' settings in tests: what takes half a minute in earnest takes seconds here."""
 
-PATIENCE = 180.0
+PATIENCE = 300.0
 """Seconds that a test waits at most for anything: a machine may be very busy."""
 
 

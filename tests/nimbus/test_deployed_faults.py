@@ -26,7 +26,7 @@ from tests.nimbus.faults import (
 )
 from tests.nimbus.undisturbed import COLUMNS, seen
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 FLOWS = ("numbers", "readings")
 

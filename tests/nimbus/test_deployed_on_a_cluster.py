@@ -12,7 +12,7 @@ from tests.nimbus.deployment import PATIENCE, Deployment, wait_for
 from tests.nimbus.faults import kill_worker
 from tests.nimbus.spark_cluster import SparkCluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_losses_of_a_cluster(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.nimbus.deployment import PATIENCE, Deployment, wait_for
 from tests.nimbus.faults import freeze, thaw
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_a_host_that_stands_still(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, text
 from tests.nimbus.deployment import PATIENCE, Deployment, wait_for
 from tests.nimbus.postgres_cluster import Cluster, cluster, why_not
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_postgres_goes_down(tmp_path: Path) -> None:

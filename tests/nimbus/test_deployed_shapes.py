@@ -10,7 +10,7 @@ import pytest
 from tests.nimbus.deployed_flows import SCHEMA, rows_of, write
 from tests.nimbus.deployment import PATIENCE, Deployment, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 LOW = """
 flow: low
