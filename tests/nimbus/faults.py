@@ -85,9 +85,11 @@ def own_disk(folder: Path, megabytes: int) -> Iterator[bool]:
     folder.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tridelta-test", str(folder)]
     mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
-    yield mounted
-    if mounted:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @contextlib.contextmanager
