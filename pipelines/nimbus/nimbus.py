@@ -264,10 +264,10 @@ class Nimbus:
         reached: dict[str, Callable[[FlowStatus], bool]] = {
             "running": lambda now: now.running,
             "stopped": lambda now: now.stopped,
-            "batch": lambda now: _batches(now) > start,
+            "batch": lambda now: self._finished(now) > start,
             "gone": lambda _: False,
         }
-        start = _batches(self.flow(flow)) if until == "batch" else 0
+        start = self._finished(self.flow(flow)) if until == "batch" else 0
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -299,6 +299,15 @@ class Nimbus:
                 raise RegistryError(self.store.url, f"has seen no supervisor {name} come up", hint=f"see {log}")
             time.sleep(_POLL_SECONDS)
         return name
+
+    def _finished(self, flow: FlowStatus) -> int:
+        """Batches that its queries have finished, by their checkpoints: beats of a worker that has just come up know none."""
+        from pipelines.execution.checkpoint import Checkpoint
+
+        groups = [task.group for task in flow.tasks]
+        return sum(
+            Checkpoint(flow.name, self.lake.checkpoint_path(flow.name, one)).finished_batches() for one in groups
+        )
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
@@ -409,10 +418,6 @@ def _named(file: Path | None) -> Path:
     if file is None:
         raise ValueError("name a flow of the catalog, or a file")
     return file
-
-
-def _batches(flow: FlowStatus) -> int:
-    return sum((task.txid if task.txid is not None else -1) + 1 for task in flow.tasks)
 
 
 def _seen(flow: FlowStatus) -> str:

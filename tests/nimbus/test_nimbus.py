@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -208,6 +209,19 @@ def test_who_waits_in_vain_hears_why(nimbus: Nimbus) -> None:
     stopped = nimbus.wait("numbers", until="stopped", seconds=0)
     assert stopped is not None
     assert stopped.name == "numbers"
+
+
+def test_a_batch_is_one_that_the_checkpoint_has_finished(nimbus: Nimbus) -> None:
+    nimbus.submit("numbers")
+    with pytest.raises(WaitError, match="not batch after 0 s"):
+        nimbus.wait("numbers", until="batch", seconds=0)
+    commits = nimbus.lake.checkpoint_path("numbers", "numbers") / "spark" / "commits"
+    commits.mkdir(parents=True)
+    timer = threading.Timer(0.3, lambda: (commits / "0").write_text("v1", "utf-8"))
+    timer.start()
+    found = nimbus.wait("numbers", until="batch", seconds=30)
+    timer.join()
+    assert found is not None
 
 
 def test_settings_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
