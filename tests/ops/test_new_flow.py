@@ -120,7 +120,8 @@ def test_nothing_is_overwritten(here: Path) -> None:
     assert "is there already" in refused("orders", "--trident", "--into", "mine")
     assert {path: path.read_bytes() for path in here.rglob("*") if path.is_file()} == before
     (here / "mine" / "sales.yaml").write_text("mine")
-    assert "sales.yaml is there already" in refused("sales", "--yaml", "--into", "mine")
+    # A long path is broken somewhere, perhaps within the name.
+    assert "sales.yamlisthere" in refused("sales", "--yaml", "--into", "mine").replace(" ", "")
     assert not (here / "mine" / "sales.py").exists()
 
 
