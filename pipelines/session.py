@@ -226,12 +226,29 @@ _CHATTER = (b"Using incubator modules: jdk.incubator.vector", b"Streaming Transf
 def _pass_on(stream: IO[bytes]) -> None:
     """Passes the JVM's error output on, but for what says nothing to anybody."""
     left_out = False
+    held: list[bytes] = []
     for line in stream:
+        if held or line.startswith(b"Traceback (most recent call last)"):
+            held.append(line)
+            if line.startswith((b" ", b"Traceback")):
+                continue
+            # A Python worker that waits for work when the JVM ends finds the end of its stream, and says so at length.
+            idle = line.startswith(b"EOFError") and any(b"daemon.py" in one for one in held)
+            _write([] if idle else held)
+            held = []
+            continue
         if any(one in line for one in _CHATTER) or (left_out and not line.strip()):
             left_out = True
             continue
         left_out = False
+        _write([line])
+    _write(held)
+
+
+def _write(lines: list[bytes]) -> None:
+    for line in lines:
         sys.stderr.write(line.decode(errors="replace"))
+    if lines:
         sys.stderr.flush()
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
@@ -234,3 +235,16 @@ def test_what_is_missing_is_said_before_spark_starts(tmp_path: Path, missing: st
         {"java": "JavaError: Spark needs Java 17 or 21", "jars": "JarsError: Delta's jars"}[missing]
     )
     assert "Traceback" not in done.stderr
+
+
+def test_a_worker_that_ends_with_the_jvm_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    from pipelines import session
+
+    idle = b'Traceback (most recent call last):\n  File "pyspark/daemon.py", line 90, in worker\n    raise EOFError\nEOFError\n'
+    other = b'Traceback (most recent call last):\n  File "mine.py", line 1\nValueError: no\n'
+    session._pass_on(
+        io.BytesIO(b"before\n" + idle + b"between\n" + other + b"after\nTraceback (most recent call last):\n")
+    )
+    assert (
+        capsys.readouterr().err == "before\nbetween\n" + other.decode() + "after\nTraceback (most recent call last):\n"
+    )
