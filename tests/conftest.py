@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,9 @@ if not hasattr(sys.modules["__main__"], "__file__"):
     sys.modules["__main__"].__file__ = __file__
 
 # Derandomised: a failure in CI is the same failure on a desk. No deadline: a shared machine stalls now and then.
+# Rich asks for a terminal's width when a console is made, which is when the first test file imports one.
+os.environ["COLUMNS"] = "200"
+
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci")
 
