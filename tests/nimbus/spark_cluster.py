@@ -70,11 +70,15 @@ class SparkCluster:
 
     def executors(self) -> list[psutil.Process]:
         """The executors of all applications."""
-        found = []
+        found, children = [], []
         for worker in self.workers:
             with contextlib.suppress(psutil.Error):
-                children = psutil.Process(worker.pid).children()
-                found += [one for one in children if _EXECUTOR in " ".join(one.cmdline())]
+                children += psutil.Process(worker.pid).children()
+        for child in children:
+            # spark-class leaves a dead shell to the JVM that takes its place: a zombie, which tells no command line.
+            with contextlib.suppress(psutil.Error):
+                if _EXECUTOR in " ".join(child.cmdline()):
+                    found.append(child)
         return found
 
     def told(self, name: str) -> str:

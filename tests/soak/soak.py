@@ -10,6 +10,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import psutil
+
 from tests.nimbus import faults
 from tests.nimbus.deployed_flows import ROWS
 from tests.nimbus.deployment import PATIENCE, Deployment, processes_of, wait_for
@@ -137,10 +139,8 @@ class Soak:
     def _memory(self) -> int:
         total = 0
         for one in processes_of(self._here.home):
-            try:
+            with contextlib.suppress(psutil.Error):  # it has just ended
                 total += one.memory_info().rss
-            except Exception:  # it has just ended
-                continue
         return total // 1024**2
 
     def _count(self) -> None:
