@@ -16,16 +16,17 @@ from pipelines.nimbus.assignment import plan_assignment
 from pipelines.nimbus.assignment_model import Assignment, Kind, Supervisor, Worker
 from pipelines.nimbus.blacklist import Blacklist
 from pipelines.nimbus.deployed import application_of, component_id, demand_of, queries_of
-from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, NotAliveError
+from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError
 from pipelines.nimbus.leases import Lease
 from pipelines.nimbus.lifecycle import Status
-from pipelines.nimbus.placing import Places, dead_of
+from pipelines.nimbus.placing import Places, Placing, dead_of
 from pipelines.nimbus.pruning import prune
-from pipelines.nimbus.records import AssignmentRecord, Flow, SupervisorBeat
+from pipelines.nimbus.records import AssignmentRecord, Flow
 from pipelines.nimbus.registry import Registry
 from pipelines.nimbus.settings import NimbusSettings
 from pipelines.nimbus.status import ASSIGNED, DRAINED
 from pipelines.nimbus.store import Store
+from pipelines.nimbus.used_slots import UsedSlots
 
 logger = logs.logger(__name__)
 
@@ -33,6 +34,8 @@ LEASE = "nimbus"
 _LEASE_SECONDS = 15.0
 _TIDY_SECONDS = 86_400.0
 _EVENTS_A_FLOW = 1000
+_PLACED_AT_ONCE = 50
+"""Flows whose assignments are written in one transaction: a commit costs as much as five flows, and nobody should wait long."""
 
 
 @dataclass(frozen=True)
@@ -40,18 +43,18 @@ class _Look:
     """What the leader sees in one round.
 
     Attributes:
-        supervisors: All that have ever beaten and are not forgotten.
-        alive: Ids of those that are alive.
+        alive: Ids of the supervisors that are alive.
         flows: By application, those that need places.
-        records: Assignments by serial, those of this round too.
+        records: Assignments at the round's begin, by serial.
         dead: Dead tasks by serial.
+        used: Slots, those that were given in this round too.
     """
 
-    supervisors: tuple[SupervisorBeat, ...]
     alive: frozenset[str]
     flows: Mapping[str, list[Flow]]
-    records: dict[int, AssignmentRecord]
+    records: Mapping[int, AssignmentRecord]
     dead: Mapping[int, set[int]]
+    used: UsedSlots
 
 
 class Leader:
@@ -75,6 +78,7 @@ class Leader:
         self._seen: tuple[object, ...] = ()
         self._blacklist = Blacklist(round_seconds=max(1, int(settings.monitor_seconds)))
         self._listed: tuple[str, ...] = ()
+        self._placed: list[Placing] = []
 
     @property
     def leads(self) -> bool:
@@ -144,6 +148,9 @@ class Leader:
                 # Thousands of flows take longer to place than a lease lasts.
                 self._lease = lease = self._registry.leases.renew(lease, _LEASE_SECONDS)
             self._place(application, members, look, lease)
+            if len(self._placed) >= _PLACED_AT_ONCE:
+                self._assign(lease)
+        self._assign(lease)
 
     def _tidy(self) -> None:
         """Once a day, what the registry need not keep. Without Dagster nobody else does it."""
@@ -185,7 +192,7 @@ class Leader:
         dead = {
             flow.serial: self._dead(records.get(flow.serial), beat_at.get(flow.serial, {}), alive) for flow in flows
         }
-        return _Look(supervisors, alive, applications, records, dead)
+        return _Look(alive, applications, records, dead, UsedSlots(supervisors, records, now))
 
     def _dead(self, record: AssignmentRecord | None, beat_at: Mapping[int, float], alive: frozenset[str]) -> set[int]:
         """Tasks to be placed again (Nimbus rules 5.1.3): silent ones.
@@ -222,7 +229,7 @@ class Leader:
             return
         try:
             made = plan_assignment(
-                self._supervisors(look, {flow.serial for flow in members}),
+                look.used.supervisors(),
                 demand_of(application, members),
                 kind=kind,
                 old=old,
@@ -248,23 +255,6 @@ class Leader:
             return "REBALANCE" if any(flow.serial in look.records for flow in members) else "NEW"
         return "MONITOR" if any(look.dead.get(flow.serial) for flow in members) else None
 
-    def _supervisors(self, look: _Look, own: set[int]) -> list[Supervisor]:
-        used: dict[str, set[int]] = {}
-        for serial, record in look.records.items():
-            for worker in record.workers if serial not in own else ():
-                used.setdefault(worker.supervisor, set()).add(worker.port)
-        now = self._clock()
-        return [
-            Supervisor(
-                one.supervisor,
-                one.ports,
-                used=sorted(used.get(one.supervisor, ())),
-                host=one.host,
-                silent_seconds=max(0.0, now - one.beat_at),
-            )
-            for one in look.supervisors
-        ]
-
     def _keep(self, members: list[Flow], made: Assignment, kind: Kind, ids: _Ids, look: _Look, lease: Lease) -> None:
         slots: dict[int, dict[tuple[str, int], list[int]]] = {flow.serial: {} for flow in members}
         for worker in made.workers:
@@ -278,13 +268,19 @@ class Leader:
             now = {slot: sorted(tasks) for slot, tasks in slots[flow.serial].items()}
             if before == now and not flow.scratch:
                 continue
-            try:
-                look.records[flow.serial] = self._places.assign(flow, now, kind=kind if record else "NEW", under=lease)
-            except NotAliveError:
-                continue
-            logger.info("assigned", flow=flow.name, kind=kind, slots={f"{s}:{p}": t for (s, p), t in now.items()})
+            look.used.place(flow.serial, now)
+            self._placed.append(Placing(flow, now, kind if record else "NEW"))
         for note in made.notes:
             logger.warning("assignment", application=made.flow, note=note)
+
+    def _assign(self, lease: Lease) -> None:
+        """Writes down what was placed. A flow that was removed meanwhile has no place."""
+        placed, self._placed = self._placed, []
+        made = self._places.assign_all(placed, under=lease) if placed else {}
+        for one in placed:
+            if one.flow.serial in made:
+                slots = {f"{supervisor}:{port}": tasks for (supervisor, port), tasks in one.slots.items()}
+                logger.info("assigned", flow=one.flow.name, kind=one.kind, slots=slots)
 
 
 def _left_alone(members: Iterable[Flow], look: _Look, ids: _Ids) -> list[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, insert, select, update
@@ -17,6 +18,21 @@ from pipelines.nimbus.leases import Lease, Leases
 from pipelines.nimbus.records import AssignmentRecord, Flow, SupervisorBeat, TaskBeat, WorkerRecord
 from pipelines.nimbus.store import Store, upsert
 from pipelines.nimbus.tables import assignments, beats, flows, supervisors, workers
+
+
+@dataclass(frozen=True)
+class Placing:
+    """Where a flow is to run.
+
+    Attributes:
+        flow: As the planner saw it.
+        slots: (supervisor, port) to the ids of its tasks.
+        kind: NEW, REBALANCE or MONITOR.
+    """
+
+    flow: Flow
+    slots: Mapping[tuple[str, int], Iterable[int]]
+    kind: str
 
 
 class Places:
@@ -56,23 +72,43 @@ class Places:
             NotAliveError: The flow was removed meanwhile.
             LeaseLostError: `under` is no longer held.
         """
-        placed = _checked(flow, slots)
+        made = self.assign_all([Placing(flow, slots, kind)], under=under)
+        if flow.serial not in made:
+            raise NotAliveError(flow.name)
+        return made[flow.serial]
+
+    def assign_all(self, placed: Sequence[Placing], *, under: Lease | None = None) -> dict[int, AssignmentRecord]:
+        """Replaces the assignments of several flows in one transaction, each as `assign` does.
+
+        Returns:
+            The new assignments by the flows' serials; those of flows that were removed meanwhile are not among them.
+
+        Raises:
+            ValueError: A task is in two slots.
+            LeaseLostError: `under` is no longer held.
+        """
+        checked = [(one, _checked(one.flow, one.slots)) for one in placed]
+        made: dict[int, AssignmentRecord] = {}
         with self._store.write() as connection:
             if under is not None:
                 self._leases.guard(connection, under)
-            query = select(flows).where(flows.c.serial == flow.serial)
-            row = connection.execute(query.with_for_update()).one_or_none()
-            if row is None or row.removed_at is not None:
-                raise NotAliveError(flow.name)
-            old = self._read(connection, flow.serial)
-            self._put(connection, flow, old, placed, kind)
-            # An update or a rebalance may have asked for another assignment since the planner looked.
-            looked = (flow.scratch, flow.version.number, flow.scale.to_json())
-            if looked == (row.scratch, row.version, row.scale):
-                connection.execute(update(flows).where(flows.c.serial == flow.serial).values(scratch=False))
-            made = self._read(connection, flow.serial)
-            assert made is not None
-            return made
+            for one, slots in checked:
+                if (record := self._assigned(connection, one.flow, slots, one.kind)) is not None:
+                    made[one.flow.serial] = record
+        return made
+
+    def _assigned(
+        self, connection: Connection, flow: Flow, placed: Mapping[tuple[str, int], list[int]], kind: str
+    ) -> AssignmentRecord | None:
+        row = connection.execute(select(flows).where(flows.c.serial == flow.serial).with_for_update()).one_or_none()
+        if row is None or row.removed_at is not None:
+            return None
+        self._put(connection, flow, self._read(connection, flow.serial), placed, kind)
+        # An update or a rebalance may have asked for another assignment since the planner looked.
+        looked = (flow.scratch, flow.version.number, flow.scale.to_json())
+        if looked == (row.scratch, row.version, row.scale):
+            connection.execute(update(flows).where(flows.c.serial == flow.serial).values(scratch=False))
+        return self._read(connection, flow.serial)
 
     def assignment(self, flow: Flow) -> AssignmentRecord | None:
         """A flow's assignment; None before the first, and once it was removed."""
