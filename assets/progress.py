@@ -7,6 +7,7 @@ off their log files, one file a commit; the rows of all commits since the last l
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,10 +18,11 @@ import dagster as dg
 from assets.deployment import deployment_key
 from assets.liveness import liveness, trouble
 from assets.reporting import refuses, written_slices
+from assets.table_plots import LAST, TablePlots
 from assets.view import FlowView, table_key
 from pipelines.nimbus.status import FAILED
 from pipelines.state.record import BATCH, parse_commit
-from resources import table_metadata
+from resources import plots, table_metadata
 
 if TYPE_CHECKING:
     from pipelines import Lake
@@ -30,6 +32,9 @@ Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 
 MOST_COMMITS = 200
 """Commits of a table that one look reads: a flow that was not looked at for a day is caught up with over some looks."""
+
+DRAWING_SECONDS = 0.25
+"""Of a look, for plots: where many flows come forward at once, the flows that had none for longest come first."""
 
 
 @dataclass
@@ -43,6 +48,8 @@ class Seen:
         tables: The last Delta version of each table that was looked at.
         checks: By query and check: how many batches and failures were reported.
         wrong: What was wrong.
+        looks: Of the last looks at which it had come forward: lag in seconds, and rows a second.
+        drawn_at: When its tables had plots last, in seconds since 1970.
     """
 
     id: str = ""
@@ -51,6 +58,16 @@ class Seen:
     tables: dict[str, int] = field(default_factory=dict)
     checks: dict[str, list[int]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
+    looks: list[tuple[float | None, float]] = field(default_factory=list)
+    drawn_at: float = 0.0
+
+    def plots(self) -> dict[str, plots.Bars]:
+        """How late and how fast it was."""
+        first = f"{len(self.looks)} looks ago" if len(self.looks) > 1 else ""
+        return {
+            "lag": plots.Bars([lag for lag, _ in self.looks], "seconds", first, "now"),
+            "rows a second": plots.Bars([speed for _, speed in self.looks], "rows/s", first, "now"),
+        }
 
 
 class Progress:
@@ -66,6 +83,7 @@ class Progress:
         self._views, self._lake = {view.name: view for view in views}, lake
         kept = json.loads(cursor) if cursor else {}
         self._seen = {name: Seen(**values) for name, values in kept.items()}
+        self._drawing = 0.0
         self.changed: list[tuple[str, list[str]]] = []
         """Flows that are in trouble now and were not, or in another, or are well again: with what is wrong."""
 
@@ -84,7 +102,8 @@ class Progress:
         found: list[Event] = []
         for name in [name for name in self._seen if name not in deployed]:
             del self._seen[name]
-        for name, flow in deployed.items():
+        waiting = sorted(deployed.items(), key=lambda one: self._seen[one[0]].drawn_at if one[0] in self._seen else 0.0)
+        for name, flow in waiting:
             view = self._views.get(name)
             if view is not None:
                 found += self._of_flow(view, flow, now)
@@ -101,13 +120,14 @@ class Progress:
         wrong = trouble(flow, now)
         moved = mark != seen.mark
         if moved:
+            seen.looks = [*seen.looks, (flow.lag_seconds, round(flow.rows_per_second, 1))][-LAST:]
             for name in view.writers:
-                yield from self._of_table(view, name, seen)
+                yield from self._of_table(view, name, seen, now)
             yield from self._of_checks(view, flow, seen)
         if wrong != seen.wrong:
             yield from self._refused(view, flow)
         if moved or wrong != seen.wrong or flow.version != seen.version:
-            yield self._observation(flow)
+            yield self._observation(flow, seen)
             yield liveness(flow, now)
         if wrong != seen.wrong:
             self.changed.append((view.name, wrong))
@@ -119,7 +139,7 @@ class Progress:
         log = view.table(self._lake, name).path / "_delta_log"
         return max((int(file.stem) for file in log.glob("*.json") if file.stem.isdigit()), default=-1)
 
-    def _of_table(self, view: FlowView, name: str, seen: Seen) -> Iterator[Event]:
+    def _of_table(self, view: FlowView, name: str, seen: Seen, now: float) -> Iterator[Event]:
         path = view.table(self._lake, name).path
         rows: dict[str | None, int] = {}
         facts: dict[str, Any] = {}
@@ -138,8 +158,20 @@ class Progress:
             facts |= {"txid_last": commit.txid, "attempt": commit.attempt, "delta_version": version}
         seen.tables[name] = version
         known = None if view.partitions is None else frozenset(view.partitions.get_partition_keys())
-        for slice_, count in sorted(rows.items(), key=lambda one: str(one[0])):
-            yield self._materialization(view, name, slice_, count, facts, known)
+        in_order = sorted(rows.items(), key=lambda one: str(one[0]))
+        for slice_, count in in_order:
+            # A page shows the last event: it carries the plots.
+            drawn = self._drawn(view, name, seen, now) if slice_ == in_order[-1][0] else {}
+            yield self._materialization(view, name, slice_, count, {**facts, **drawn}, known)
+
+    def _drawn(self, view: FlowView, name: str, seen: Seen, now: float) -> dict[str, Any]:
+        if self._drawing > DRAWING_SECONDS:
+            return {}
+        started = time.perf_counter()
+        made = TablePlots(view, self._lake, name).metadata() | plots.entries({"lag": seen.plots()["lag"]})
+        self._drawing += time.perf_counter() - started
+        seen.drawn_at = now
+        return made
 
     def _materialization(
         self,
@@ -212,7 +244,7 @@ class Progress:
                     )
 
     @staticmethod
-    def _observation(flow: FlowStatus) -> dg.AssetObservation:
+    def _observation(flow: FlowStatus, seen: Seen) -> dg.AssetObservation:
         metadata: dict[str, Any] = {
             "status": flow.status,
             "version": flow.version,
@@ -226,7 +258,7 @@ class Progress:
             "batch_seconds": max((task.batch_seconds or 0.0 for task in flow.tasks), default=None),
             "last_error": flow.last_error,
         }
-        metadata |= {name: value for name, value in known.items() if value is not None}
+        metadata |= {name: value for name, value in known.items() if value is not None} | plots.entries(seen.plots())
         tags = {"dagster/data_version": f"{flow.id}/{flow.version}"}
         return dg.AssetObservation(deployment_key(flow.name), metadata=metadata, tags=tags)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from assets.table_plots import TablePlots
 from assets.view import FlowView, GateCheck, table_key
 from pipelines.errors import PoisonBatchError, TrideltaError
 from pipelines.execution.report import BatchReport, SliceReport, StateCommit
@@ -126,6 +127,8 @@ class Reporter:
         self._context, self._view, self._lake = context, view, lake
         self._verdicts = {(one.gate, one.check.name): Verdict(one) for one in view.gate_checks}
         self._fixed: dict[str, dict[str, Any]] = {}
+        self._plots = {name: TablePlots(view, lake, name) for name in view.writers}
+        self._seconds: dict[str, dict[int, float]] = {name: {} for name in view.writers}
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dagster-events")
         self._pending: list[Future[None]] = []
         self.reported = 0
@@ -149,6 +152,7 @@ class Reporter:
             f"batch {report.txid}: {report.received:,} rows, {report.quarantined:,} to quarantine, {report.seconds:.1f} s"
         )
         for commit in report.commits:
+            self._seconds[commit.state][commit.version] = report.seconds
             self._submit(commit, txids)
         progress.tell(report)
 
@@ -160,6 +164,7 @@ class Reporter:
                 f"{report.slice}: {report.received:,} rows, {report.quarantined:,} to quarantine, {report.seconds:.1f} s"
             )
             for commit in report.commits:
+                self._seconds[commit.state][commit.version] = report.seconds
                 self._submit(commit, {}, report.slice)
         else:
             self._context.log.error(f"{report.slice}: {report.error}")
@@ -178,7 +183,8 @@ class Reporter:
             written = {slice_: written.get(slice_, commit.rows)}
             txids = self._covered(commit)
         known = self._partition_keys()
-        for name, rows in sorted(written.items(), key=lambda one: str(one[0])):
+        in_order = sorted(written.items(), key=lambda one: str(one[0]))
+        for name, rows in in_order:
             metadata = {
                 "dagster/row_count": rows,
                 **self._table(commit.state),
@@ -186,6 +192,9 @@ class Reporter:
                 **txids,
                 "seconds": round(commit.seconds, 3),
             }
+            if name == in_order[-1][0]:
+                # A page shows the last event: one of a commit's slices carries the plots.
+                metadata |= self._plots[commit.state].metadata(dict(self._seconds[commit.state]))
             self._context.log_event(
                 dg.AssetMaterialization(
                     table_key(self._view.writers[commit.state]),

@@ -60,7 +60,7 @@ def test_batches_become_materializations_of_the_slices_that_they_wrote(
     # Another look, in another process: all that it knows is the cursor.
     progress = Progress([view], lake, progress.cursor)
     checks = {f"accepted/{NAME}": {"batches": 1, "rows": 5, "unexpected": 0, "failures": 0, "last_failed": None}}
-    told = status(txid=0, last_batch_at=NOW, batches=1, rows=5, rows_per_second=2.5, checks=checks)
+    told = status(txid=0, last_batch_at=NOW, batches=1, rows=5, rows_per_second=2.5, lag_seconds=3.0, checks=checks)
     events = progress.look({"days": told}, NOW)
     made = [event for event in events if isinstance(event, dg.AssetMaterialization)]
     assert [(one.asset_key.to_user_string(), one.partition) for one in made] == [
@@ -68,6 +68,8 @@ def test_batches_become_materializations_of_the_slices_that_they_wrote(
         ("day_sums", "2026-01-02"),
     ]
     assert [one.metadata["txid_last"].value for one in made] == [0, 0]
+    drawn = {"rows a batch", "batch seconds", "table size", "files", "lag"}
+    assert [drawn & set(one.metadata) for one in made] == [set(), drawn]
     observed = [event for event in events if isinstance(event, dg.AssetObservation)]
     assert [(one.asset_key.to_user_string(), one.metadata["rows_per_second"].value) for one in observed] == [
         ("deployments/days", 2.5)

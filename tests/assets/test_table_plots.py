@@ -1,0 +1,113 @@
+"""The plots of a table say what its log and its checkpoint say."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+
+from assets import FlowView, table_plots
+from assets.table_plots import Grown, TablePlots
+from pipelines import Lake
+from pipelines.state.record import BATCH, COMPACTION, SLICE, BatchRecord
+
+
+def commit(
+    table: Path,
+    kind: str,
+    txid: int,
+    rows: int,
+    slice_: str | None = None,
+    mode: Literal["append", "overwrite"] = "append",
+) -> None:
+    record = BatchRecord(kind=kind, flow="trips", txid=txid, rows=rows, slice=slice_)
+    write_deltalake(
+        table,
+        pa.table({"line": ["a"] * rows}),
+        mode=mode,
+        commit_properties=CommitProperties(custom_metadata={"userMetadata": record.dump()}),
+    )
+
+
+def sizes(table: Path, version: int) -> tuple[int, int]:
+    added = pa.table(DeltaTable(table, version=version).get_add_actions(flatten=True))
+    return added.num_rows, sum(added["size_bytes"].to_pylist())
+
+
+@pytest.fixture
+def lake(view: FlowView) -> Lake:
+    return Lake(view.settings.lake)
+
+
+@pytest.fixture
+def table(lake: Lake) -> Path:
+    path = lake.state_path("lines")
+    for txid, rows in enumerate((5, 7, 9)):
+        commit(path, BATCH, txid, rows)
+    commit(path, COMPACTION, 2, 21, mode="overwrite")
+    commit(path, SLICE, 2, 3, slice_="2024-01-05")
+    return path
+
+
+def checkpoint(lake: Lake, seconds: list[float]) -> None:
+    """A checkpoint whose batches took so long."""
+    folder = lake.checkpoint_path("trips", "trips")
+    spark = folder / "spark"
+    for part in ("offsets", "commits"):
+        (spark / part).mkdir(parents=True)
+    (spark / "metadata").write_text("{}")
+    (folder / "epoch.json").write_text('{"number": 1, "first_txid": 0}')
+    for batch, took in enumerate(seconds):
+        for part, at in (("offsets", 1000.0 * batch), ("commits", 1000.0 * batch + took)):
+            (spark / part / str(batch)).write_text("v1")
+            os.utime(spark / part / str(batch), (at, at))
+
+
+def test_rows_seconds_sizes_and_files(view: FlowView, lake: Lake, table: Path) -> None:
+    checkpoint(lake, [1.5, 2.5, 3.5])
+    found = TablePlots(view, lake, "lines")._plots({4: 9.5})
+    rows, seconds, files = found["rows a batch"], found["batch seconds"], found["files"]
+    assert (rows.values, rows.first, rows.last, rows.others) == ([5, 7, 9, 3], "txid 0", "2024-01-05", frozenset({3}))
+    assert seconds.values == [1.5, 2.5, 3.5, 9.5]
+    # The compaction stands out, and so does what it did to the files.
+    assert (files.values, files.others) == ([1, 2, 3, 1, 2], frozenset({3}))
+    assert [sizes(table, version)[0] for version in range(5)] == files.values
+    assert found["table size"].values == [sizes(table, version)[1] / 1024 for version in range(5)]
+    assert found["table size"].unit == "KiB"
+
+
+def test_it_goes_on_from_commit_to_commit(
+    view: FlowView, lake: Lake, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plots = TablePlots(view, lake, "lines")
+    assert list(plots.metadata()) == ["rows a batch", "table size", "files"]  # nobody has told of seconds
+    commit(table, BATCH, 3, 11)
+    commit(table, BATCH, 4, 13)
+    read: list[str] = []
+    original = table_plots.grown
+
+    def counted(file: Path) -> Grown:
+        read.append(file.name)
+        return original(file)
+
+    monkeypatch.setattr(table_plots, "grown", counted)
+    found = plots._plots({})
+    assert read == [f"{version:020d}.json" for version in (5, 6)]
+    assert found["files"].values == [1, 2, 3, 1, 2, 3, 4]
+    assert plots._sizes == (6, Grown(*sizes(table, 6)))
+
+
+def test_a_log_that_was_cleaned_costs_only_the_bars_before(view: FlowView, lake: Lake, table: Path) -> None:
+    DeltaTable(table).create_checkpoint()
+    for version in (0, 1, 2):
+        (table / "_delta_log" / f"{version:020d}.json").unlink()
+    found = TablePlots(view, lake, "lines")._plots({})
+    assert (found["rows a batch"].values, found["files"].values) == ([3], [1, 2])
+
+
+def test_a_table_without_commits_has_no_plots(view: FlowView, lake: Lake) -> None:
+    assert TablePlots(view, lake, "rides").metadata() == {}
