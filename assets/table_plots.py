@@ -78,8 +78,8 @@ class TablePlots:
         return plots.entries(shown)
 
     def _plots(self, known: Mapping[int, float]) -> dict[str, Bars]:
-        commits = [one for one in self._table.history() if one.kind in (BATCH, SLICE, COMPACTION)][-LAST:]
-        written = [one for one in commits if one.kind != COMPACTION]
+        commits = [one for one in self._table.history() if one.kind in (BATCH, SLICE) or _tidies(one)][-LAST:]
+        written = [one for one in commits if not _tidies(one)]
         if not written:
             return {}
         slices = frozenset(at for at, one in enumerate(written) if one.kind == SLICE)
@@ -87,7 +87,7 @@ class TablePlots:
         seconds = [known.get(one.version, by_txid.get(one.txid or 0)) for one in written]
         batches = partial(Bars, first=_end(written[0]), last=_end(written[-1], short=True), others=slices)
         sizes = self._after(commits)
-        tidied = frozenset(at for at, one in enumerate(commits) if one.kind == COMPACTION)
+        tidied = frozenset(at for at, one in enumerate(commits) if _tidies(one))
         versions = partial(Bars, first=f"version {commits[0].version}", last=str(commits[-1].version), others=tidied)
         size, unit = plots.in_bytes([one.bytes for one in sizes])
         return {
@@ -150,6 +150,15 @@ class TablePlots:
             if planned.exists() and ended.exists():
                 found[epoch.txid(batch)] = ended.stat().st_mtime - planned.stat().st_mtime
         return found
+
+
+def before_and_after(pairs: Sequence[tuple[float, float]], unit: str, first: str = "", last: str = "") -> Bars:
+    """Pairs of bars, the later one of each in the second colour."""
+    return Bars([one for pair in pairs for one in pair], unit, first, last, frozenset(range(1, 2 * len(pairs), 2)))
+
+
+def _tidies(commit: CommitRecord) -> bool:
+    return commit.kind == COMPACTION or commit.operation == "OPTIMIZE"
 
 
 def _end(commit: CommitRecord, *, short: bool = False) -> str:

@@ -1,16 +1,21 @@
 """checkpoint_compaction_job: fold closed generations, join small files, drop what no reader needs any more."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import dagster as dg
 
 from assets.failures import told_plainly
+from assets.table_plots import before_and_after
 from assets.view import FlowView, table_key
 from ops.rendering import flat_tables
 from pipelines.catalog import FlowSettings
-from resources import LakeResource, SparkResource, markdown
+from resources import LakeResource, SparkResource, markdown, plots
 
 MAX_RUNTIME_SECONDS = 3 * 3600
+FILES = "files before and after"
+COMPACTIONS = 20
+"""Of a table, that its plot shows."""
 
 
 class CompactionConfig(dg.Config):
@@ -47,13 +52,30 @@ def compaction_op(view: FlowView) -> dg.OpDefinition:
             )
         rows = flat_tables(report)
         columns = list(dict.fromkeys(name for row in rows for name in row))
-        context.add_output_metadata({"tables": dg.MetadataValue.md(markdown.table(columns, rows))})
+        pairs = [(row["files before"], row["files after"]) for row in rows]
+        names = [f"{row['state']:.18}" for row in rows]
+        files = before_and_after(pairs, "files", *dict.fromkeys(names[:1] + names[-1:]))
+        context.add_output_metadata(
+            {"tables": dg.MetadataValue.md(markdown.table(columns, rows)), **plots.entries({FILES: files})}
+        )
         for row in rows:
-            if row.get("state") in view.writers:
-                numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
-                context.log_event(dg.AssetObservation(table_key(view.writers[row["state"]]), metadata=numbers))
+            if row["state"] in view.writers:
+                context.log_event(_observed(context.instance, table_key(view.writers[row["state"]]), row))
 
     return compact
+
+
+def _observed(instance: dg.DagsterInstance, key: dg.AssetKey, row: Mapping[str, Any]) -> dg.AssetObservation:
+    """What a compaction did to a table, and beside it what those before have done."""
+    numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
+    earlier = [one.asset_observation for one in instance.fetch_observations(key, limit=COMPACTIONS - 1).records]
+    told = [one.metadata for one in reversed(earlier) if one is not None and "files before" in one.metadata]
+    pairs = [(float(str(one["files before"].value)), float(str(one["files after"].value))) for one in told]
+    pairs.append((row["files before"], row["files after"]))
+    first = f"{len(pairs)} compactions" if len(pairs) > 1 else ""
+    return dg.AssetObservation(
+        key, metadata={**numbers, **plots.entries({FILES: before_and_after(pairs, "files", first, "now")})}
+    )
 
 
 class HousekeepingConfig(dg.Config):

@@ -110,4 +110,6 @@ def test_a_run_materializes_channel_and_table(spark: SparkSession, view: FlowVie
         assert job.execute_in_process(instance=instance, run_config=config).success
         (seen,) = instance.fetch_observations(CHANNEL, limit=1).records
         assert seen.asset_observation is not None
-        assert seen.asset_observation.metadata["rows let go"].value == 5
+        told = seen.asset_observation.metadata
+        assert told["rows let go"].value == 5
+        assert str(told["files before and after"].value).startswith("![files before and after](data:image/png;base64,")
