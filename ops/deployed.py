@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -234,7 +234,10 @@ def rebalance(
             else:
                 rendering.say(decided.sentence)
             asked = dict(decided.request)
-            if dry_run or not asked:
+            if dry_run:
+                return
+            _recluster(there, decided.clustering, as_json)
+            if not asked:
                 return
         elif dry_run:
             _show_changes(there.flow(flow), asked, as_json)
@@ -245,6 +248,18 @@ def rebalance(
             within = wait_at_most + (30.0 if wait_seconds is None else wait_seconds)
             seen = _again(there, before, seen, within, as_json, new_process=False)
         _show(seen, "rebalanced", as_json)
+
+
+def _recluster(there: Nimbus, tables: Mapping[str, Sequence[str]], as_json: bool) -> None:
+    from ops.asked_clustering import clustering_line, recluster_all
+
+    if not tables:
+        return
+    done = recluster_all(there.lake, tables)
+    if as_json:
+        emit({"clustered": [report.to_json() for report in done]})
+    else:
+        rendering.rows("Clustered anew", [clustering_line(report) for report in done])
 
 
 def _show_changes(seen: FlowStatus, asked: dict[str, Any], as_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipelines.errors import DefinitionError
 
-NESTED = ("spark", "rebalance")
+NESTED = ("spark", "rebalance", "clustering")
 """Settings that are tables themselves: `spark.executor.memory=2g` is an entry of `spark`."""
 
 

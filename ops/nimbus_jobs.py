@@ -157,20 +157,25 @@ def _periodic(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> 
     Raises:
         Failure: Of some flow it was refused.
     """
+    from ops.asked_clustering import clustering_line, recluster_all
     from ops.periodic_rebalance import judge
+    from pipelines.errors import FieldError, LockedError
     from pipelines.nimbus.errors import NimbusError
 
     judged = judge(nimbus, None if config.flow is None else [config.flow.value])
     refused: dict[str, str] = {}
+    clustered: list[dict[str, Any]] = []
     for one in judged:
         context.log.info(one.sentence)
-        if not one.request or config.dry_run:
+        if config.dry_run:
             continue
         try:
-            before = nimbus.flow(one.flow)
-            seen = nimbus.rebalance(one.flow, wait_seconds=config.wait_seconds, **one.request)
-            _observed(context, _again(nimbus, before, seen, config.wait_at_most, new_process=False))
-        except NimbusError as error:
+            if one.request:
+                before = nimbus.flow(one.flow)
+                seen = nimbus.rebalance(one.flow, wait_seconds=config.wait_seconds, **one.request)
+                _observed(context, _again(nimbus, before, seen, config.wait_at_most, new_process=False))
+            clustered += [clustering_line(report) for report in recluster_all(nimbus.lake, one.clustering)]
+        except (NimbusError, FieldError, LockedError) as error:
             refused[one.flow] = str(error)
             context.log.error(str(error))
     if refused:
@@ -178,8 +183,11 @@ def _periodic(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> 
     rows = [row for one in judged for row in one.rows()]
     columns = [*dict.fromkeys(name for row in rows for name in row if name != "why"), "why"]
     table = markdown.table(columns, rows) if rows else "no flow is deployed"
-    applied = 0 if config.dry_run else sum(bool(one.request) for one in judged)
-    return {"decisions": dg.MetadataValue.md(table), "applied": applied}
+    applied = 0 if config.dry_run else sum(bool(one.request) for one in judged) + len(clustered)
+    found: dict[str, Any] = {"decisions": dg.MetadataValue.md(table), "applied": applied}
+    if clustered:
+        found["clustered"] = dg.MetadataValue.md(markdown.table(list(clustered[0]), clustered))
+    return found
 
 
 def _by_request(

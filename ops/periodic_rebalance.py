@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ops.asked_clustering import table_loads
 from pipelines.errors import DefinitionError
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ class Judged:
     decisions: tuple[tuple[Decision, Figures], ...] = ()
     request: Mapping[str, Any] = field(default_factory=dict)
     why_not: str = ""
+
+    @property
+    def clustering(self) -> dict[str, tuple[str, ...]]:
+        """The states whose files are to lie by other columns, and these columns."""
+        return {state: columns for one, _ in self.decisions for state, columns in one.tables.items()}
 
     @property
     def sentence(self) -> str:
@@ -107,7 +113,8 @@ def _judged(nimbus: Nimbus, flow: Flow, now: float) -> Judged:
     history = book.add(looks.values(), now)
     last = max((one.at for one in nimbus.history(flow.name) if one.event in CHANGES), default=None)
     decided = {
-        group: decide(history[look.query], limits, last_change_at=last, now=now) for group, look in looks.items()
+        group: decide([*history[look.query][:-1], look], limits, last_change_at=last, now=now)
+        for group, look in looks.items()
     }
     components = {query.group: query.components for query in _queries(flow)}
     parallelism = {
@@ -139,6 +146,7 @@ def look_at(nimbus: Nimbus, flow: Flow) -> dict[str, Figures]:
             partitions=int(told.get("partitions") or asked),
             cores=_cores(flow),
             state_rows=told.get("state_rows"),
+            tables=table_loads(nimbus.lake, flow, query.components),
         )
     return found
 
@@ -181,8 +189,8 @@ class LookBook:
 
 
 def _look(made: Any, kept: Mapping[str, Any]) -> Any:
-    """A look as it was; what an older release has kept beside it is left out."""
-    known = made.__dataclass_fields__
+    """A look as it was; what an older release has kept beside it is left out, and so are tables: only the last look counts."""
+    known = made.__dataclass_fields__.keys() - {"tables"}
     return made(**{name: tuple(one) if isinstance(one, list) else one for name, one in kept.items() if name in known})
 
 

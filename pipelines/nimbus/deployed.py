@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.catalog.flow import FlowSettings
 from pipelines.errors import TrideltaError
+from pipelines.nimbus.asked_columns import check_asked_columns
 from pipelines.nimbus.assignment_model import Component, Demand, UserWorker
 from pipelines.nimbus.errors import DeployError, RebalanceError, SubmitError
 from pipelines.nimbus.records import Content, Flow, Version
@@ -38,6 +39,7 @@ SETTINGS: Mapping[str, tuple[type, ...]] = {
     "user_workers": (list, tuple),  # workers as the user wants them: {"components": {group: 1}, "host", "port"}
     "use_old_assignment": (bool,),
     "rebalance": (dict,),  # thresholds of the periodic rebalance that differ from the defaults
+    "clustering": (dict,),  # the columns that most reads of a state name: {state: [columns]}
     "on_fresh_checkpoint": (str,),  # refuse, continue, reset
     "owner": (str,),
 }
@@ -91,6 +93,7 @@ def content_of(
     """
     name, chosen = topology.name, dict(settings or {})
     check_settings(name, chosen)
+    check_asked_columns(topology, chosen)
     found = _queries(topology)
     if not found:
         raise DeployError(name, "it has no stream with a source", hint="a deployed flow needs one")
