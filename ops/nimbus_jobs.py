@@ -174,7 +174,8 @@ def _periodic(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> 
                 before = nimbus.flow(one.flow)
                 seen = nimbus.rebalance(one.flow, wait_seconds=config.wait_seconds, **one.request)
                 _observed(context, _again(nimbus, before, seen, config.wait_at_most, new_process=False))
-            clustered += [clustering_line(report) for report in recluster_all(nimbus.lake, one.clustering)]
+            if one.clustering:
+                clustered += [clustering_line(report) for report in recluster_all(nimbus.lake, one.clustering)]
         except (NimbusError, FieldError, LockedError) as error:
             refused[one.flow] = str(error)
             context.log.error(str(error))
