@@ -20,7 +20,7 @@ ui: setup ## Open Dagster with the flights pipeline on 127.0.0.1
 PROCESSES ?= 2
 
 test: setup ## Run every test, as CI does
-	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile
+	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 test-fast: setup ## Run the tests that take no more than a few seconds each
 	@$(BIN)/python -m pytest -m "not slow"

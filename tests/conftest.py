@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,12 +29,18 @@ settings.load_profile("ci")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks tests that need the session, so that `-m "not spark"` runs without a JVM; leaves the soak out unless asked for."""
+    """Marks tests that need the session, so that `-m "not spark"` runs without a JVM; leaves the soak out unless asked for.
+
+    Files with many slow tests come first: processes side by side take file by file, and a long one at the end keeps one of them
+    waiting for the other (`make test` asks xdist to keep this order).
+    """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
     if "soak" not in config.option.markexpr:
         items[:] = [item for item in items if not item.get_closest_marker("soak")]
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 @pytest.fixture(scope="session")

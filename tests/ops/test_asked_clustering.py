@@ -65,7 +65,9 @@ def test_the_tables_that_are_there_are_looked_at(home: Path) -> None:
     state = filled(home / "lake")
     (found,) = table_loads(state.lake, flow, [STATE, "not_made"])
     assert (found.name, found.clustered_by, found.asked_by) == (STATE, ("key", "part"), ("part",))
-    assert found.bytes == sum(file.stat().st_size for file in state.table.path.rglob("*.parquet") if "_delta_log" not in str(file))
+    assert found.bytes == sum(
+        file.stat().st_size for file in state.table.path.rglob("*.parquet") if "_delta_log" not in str(file)
+    )
     assert table_loads(state.lake, SimpleNamespace(name="shop", settings={}), [STATE]) == ()  # type: ignore[arg-type]
 
 
