@@ -122,6 +122,18 @@ class BatchGroup:
 
     def _prepared(self) -> list[Sink]:
         """Compile each persist on an empty frame: that gives the table's schema and finds every fault before the start."""
+        empty = self._empty()
+        sinks: dict[int, Sink] = {}
+        waiting = [node for node in self.topology.persists if node.id in self.reach]
+        while waiting:
+            later = [node for node in waiting if not self._prepare(node, empty, sinks, waiting)]
+            if len(later) == len(waiting):
+                self._dry(later[0], empty)  # raises: each waits for a state that another one makes
+            waiting = later
+        return [sinks[node_id] for node_id in sorted(sinks)]
+
+    def _empty(self) -> dict[int, DataFrame]:
+        """By spout a frame without rows."""
         from pyspark.sql.types import StringType
 
         empty = {}
@@ -131,14 +143,15 @@ class BatchGroup:
                 self._check_slice(spout, schema)
                 schema = schema.add(SLICE_COLUMN, StringType())
             empty[spout.id] = self.spark.createDataFrame([], schema)
-        sinks: dict[int, Sink] = {}
-        waiting = [node for node in self.topology.persists if node.id in self.reach]
-        while waiting:
-            later = [node for node in waiting if not self._prepare(node, empty, sinks, waiting)]
-            if len(later) == len(waiting):
-                self._dry(later[0], empty)  # raises: each waits for a state that another one makes
-            waiting = later
-        return [sinks[node_id] for node_id in sorted(sinks)]
+        return empty
+
+    def schema_at(self, gate: nodes.GateNode) -> StructType:
+        """The fields of the tuples that pass a gate, with their types."""
+        from pyspark.sql.types import StructType
+
+        frame = Compiler(self.topology.graph, (gate.id,), _Dry(self), self._empty()).frames()[gate.id]
+        by_name = {f.name: f for f in frame.schema.fields}
+        return StructType([by_name[name] for name in gate.fields])
 
     def _prepare(
         self,

@@ -129,10 +129,7 @@ class PlanRun:
 
     def _enter(self, spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:
         """The source's rows with `_slice`, which is `?` for rows that the plan cannot take; counted as they pass."""
-        if spout.slice_by is not None:
-            slice_ = F.when(F.col(CORRUPT).isNull(), F.expr(spout.slice_by).cast("string"))
-            slice_ = F.when(~slice_.isin(*RESERVED), slice_)
-            source = source.withColumn(SLICE_COLUMN, F.coalesce(slice_, F.lit(NO_SLICE)))
+        source = with_slice(spout, source)
         if self.slices is not None:
             if spout.slice_by is not None:
                 source = source.where(F.col(SLICE_COLUMN).isin(*self.slices, NO_SLICE))
@@ -366,7 +363,7 @@ class PlanRun:
         if self.slices is not None or self.counts[REFUSED]:
             for spout in self.group.spouts:
                 marked = without(self._marked[spout.id], left_out).where(self._refused())
-                parts.append(refused_by_source(marked, spout.fields))
+                parts.append(refused_by_source(marked, spout.fields, spout.stream))
         for node_id, passed in self.gates.items():
             name = passed.compiled.gate.name
             if passed.compiled.drop_names and self._dropped(passed):
@@ -385,6 +382,15 @@ class PlanRun:
 
     def _fields(self, node_id: int) -> tuple[str, ...]:
         return self.group.topology.graph[node_id].fields
+
+
+def with_slice(spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:
+    """A source's rows with `_slice`, `?` for those without one; of a flow without slices the rows as they are."""
+    if spout.slice_by is None:
+        return source
+    slice_ = F.when(F.col(CORRUPT).isNull(), F.expr(spout.slice_by).cast("string"))
+    slice_ = F.when(~slice_.isin(*RESERVED), slice_)
+    return source.withColumn(SLICE_COLUMN, F.coalesce(slice_, F.lit(NO_SLICE)))
 
 
 def _no_watermark(channel: str) -> int | None:

@@ -16,10 +16,18 @@ from pipelines.state.schema import NO_SLICE, POISONED, SLICE_COLUMN, UNSLICED, S
 from pipelines.state.writer import StateWriter
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
-COLUMNS = (("stage", "string"), ("rule", "string"), ("reason", "string"), ("row", "string"), ("file", "string"))
-"""stage: `source`, a gate's name, or `batch`; rule: what refused it; row: the row as JSON, or the raw text; file: its origin."""
+COLUMNS = tuple((name, "string") for name in ("stage", "rule", "reason", "row", "file", "stream"))
+"""stage: `source`, a gate's name, or `batch`; rule: what refused it; row: the row as JSON, or the raw text; file: its origin;
+stream: of a source or a batch the stream that it came in by (null in rows of earlier releases)."""
+JSON = {
+    "ignoreNullFields": "false",
+    # To the microsecond, as Spark keeps them: the row can be read back as it was.
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""How a row is written, and read back."""
 SOURCE, BATCH = "source", "batch"
 MALFORMED, NO_TIME, WITHOUT_SLICE, POISON = "malformed", "no_time", "no_slice", "poison"
 NAME = "quarantine"
@@ -35,11 +43,19 @@ def table_columns() -> StructType:
     return struct_of(", ".join(f"{name} {kind}" for name, kind in COLUMNS))
 
 
-def refused_by_source(marked: DataFrame, fields: Sequence[str]) -> DataFrame:
-    """Malformed records with their text, events without a time, and rows whose slice is null."""
+def as_json(fields: Sequence[str]) -> Column:
+    """A row's fields as text."""
+    return F.to_json(F.struct(*(F.col(f"`{name}`") for name in fields)), JSON)
+
+
+def refused_by_source(marked: DataFrame, fields: Sequence[str], stream: str, also: Sequence[str] = ()) -> DataFrame:
+    """Malformed records with their text, events without a time, and rows whose slice is null.
+
+    Args:
+        also: further columns to keep.
+    """
     untimed = F.col(CORRUPT).startswith(WITHOUT_TIME)
     malformed = F.col(CORRUPT).isNotNull()
-    row = F.to_json(F.struct(*(F.col(f"`{name}`") for name in fields)), {"ignoreNullFields": "false"})
     text = F.when(untimed, F.col(CORRUPT).substr(F.lit(len(WITHOUT_TIME) + 1), F.length(CORRUPT)))
     return marked.select(
         F.lit(SOURCE).alias("stage"),
@@ -48,34 +64,44 @@ def refused_by_source(marked: DataFrame, fields: Sequence[str]) -> DataFrame:
         .when(malformed, "the record does not parse as the declared schema")
         .otherwise("the row has no slice: its slice column is null, empty, or one of ? * !")
         .alias("reason"),
-        F.coalesce(text, F.col(CORRUPT), row).alias("row"),
+        F.coalesce(text, F.col(CORRUPT), as_json(fields)).alias("row"),
         F.col(FILE).alias("file"),
+        F.lit(stream).alias("stream"),
         F.lit(NO_SLICE).alias(SLICE_COLUMN),
+        *also,
     )
 
 
-def refused_by_gate(dropped: DataFrame, gate: str, drops: Sequence[str], fields: Sequence[str]) -> DataFrame:
-    """Rows that a gate's drop checks refused; `rule` names those of `drops` that do not hold."""
+def refused_by_gate(
+    dropped: DataFrame, gate: str, drops: Sequence[str], fields: Sequence[str], also: Sequence[str] = ()
+) -> DataFrame:
+    """Rows that a gate's drop checks refused; `rule` names those of `drops` that do not hold.
+
+    Args:
+        also: further columns to keep.
+    """
     slice_ = F.col(SLICE_COLUMN) if SLICE_COLUMN in dropped.columns else F.lit(UNSLICED)
     rules = F.array_join(F.array_intersect(F.col(FAILED), F.array(*(F.lit(name) for name in drops))), ", ")
     return dropped.select(
         F.lit(gate).alias("stage"),
         rules.alias("rule"),
         F.concat(F.lit(f'gate "{gate}": does not hold: '), rules).alias("reason"),
-        F.to_json(F.struct(*(F.col(f"`{name}`") for name in fields)), {"ignoreNullFields": "false"}).alias("row"),
+        as_json(fields).alias("row"),
         F.lit(None).cast("string").alias("file"),
+        F.lit(None).cast("string").alias("stream"),
         slice_.alias(SLICE_COLUMN),
+        *also,
     )
 
 
-def refused_batch(source: DataFrame, fields: Sequence[str], reason: str) -> DataFrame:
+def refused_batch(source: DataFrame, fields: Sequence[str], stream: str, reason: str) -> DataFrame:
     """All rows of a poison batch."""
-    row = F.to_json(F.struct(*(F.col(f"`{name}`") for name in fields)), {"ignoreNullFields": "false"})
     return source.select(
         F.lit(BATCH).alias("stage"),
         F.lit(POISON).alias("rule"),
         F.lit(reason[:2000]).alias("reason"),
-        F.coalesce(F.col(CORRUPT), row).alias("row"),
+        F.coalesce(F.col(CORRUPT), as_json(fields)).alias("row"),
         F.col(FILE).alias("file"),
+        F.lit(stream).alias("stream"),
         F.lit(POISONED).alias(SLICE_COLUMN),
     )

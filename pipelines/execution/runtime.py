@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from pipelines.execution.replays.report import LotReport, ReplayReport
+    from pipelines.execution.replays.selection import Selection
     from pipelines.flowmix.flow import Flow
 
 
@@ -220,6 +222,40 @@ class Runtime:
     ) -> BackfillReport:
         runner = BoundedRunner(group, self._checkpoint(group), listeners=self._listeners, on_slice=progress)
         return runner.run(slices)
+
+    def replay_quarantine(
+        self,
+        topology: TridentTopology | Flow,
+        selection: Selection | None = None,
+        *,
+        progress: Callable[[LotReport], None] | None = None,
+    ) -> ReplayReport:
+        """Run quarantined rows through the flow again, as it is now, where they were refused; safe beside its stream.
+
+        Rows that pass now land in the states, once, however often this is called or cut off, and leave quarantine; those
+        that do not stay there with their new reason. What was replayed when is kept beside the quarantine.
+
+        Args:
+            selection: which rows; None: all.
+            progress: called with the report of each place where rows enter.
+
+        Raises:
+            UnknownStateError: nothing of the flow was ever quarantined.
+            ReplayError: none of the rows can be replayed without counting something twice, or losing it.
+        """
+        from pipelines.execution.replays.runner import Replayer
+        from pipelines.execution.replays.selection import Selection
+
+        wait = max(self._wait, 600.0)
+        replayer = Replayer(
+            self.spark,
+            self.lake,
+            as_topology(topology),
+            listeners=self._listeners,
+            lock_wait_seconds=wait,
+            progress=progress,
+        )
+        return replayer.run(selection or Selection())
 
     # --- queries ----------------------------------------------------------------------------------------------------
 

@@ -357,7 +357,9 @@ class StreamRunner:
         """All rows of the batch into quarantine, once; where even that fails they are still in the source."""
         writer = self._group.quarantine
         try:
-            parts = (refused_batch(sources[spout.id], spout.fields, reason) for spout in self._group.spouts)
+            parts = (
+                refused_batch(sources[spout.id], spout.fields, spout.stream, reason) for spout in self._group.spouts
+            )
             rows = reduce(DataFrame.unionByName, parts).toArrow()
             writer.prepare(table_columns())
             self._forget_poison(batch.txid)

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from pipelines.execution.accounts import xor, xor_of_rows
-from pipelines.state.record import BATCH, COMPACTION, RESET, SLICE, CommitRecord
+from pipelines.state.record import BATCH, COMPACTION, REPLAY, RESET, SLICE, CommitRecord
 from pipelines.state.schema import GEN, ROLL_UP, SLICE_COLUMN, TXID
 from pipelines.state.table import LOG_LAYOUT, StateTable
+from pipelines.state.writer import replay_txid
 from pipelines.trident.states import MAP
 
 if TYPE_CHECKING:
@@ -103,7 +104,11 @@ def _findings(spark: SparkSession, table: StateTable) -> Iterable[Finding]:
     held = {(row[TXID], row[SLICE_COLUMN]): _Held(row["rows"], row["hash"]) for row in found}
     folded = _folded_before(table, commits)
     replaced = {one.slice: one for one in commits if one.kind == SLICE}
-    return [*_of_slices(table, replaced, held, folded), *_of_batches(table, commits, replaced, held, folded)]
+    return [
+        *_of_slices(table, replaced, held, folded),
+        *_of_batches(table, commits, replaced, held, folded),
+        *_of_replays(table, commits, replaced, held, folded),
+    ]
 
 
 def _since_reset(commits: list[CommitRecord]) -> list[CommitRecord]:
@@ -150,6 +155,27 @@ def _of_batches(
             yield _unchecked(table, records[-1], "a later backfill has replaced some of its rows")
         else:
             yield _judged(table, counted, now)
+
+
+def _of_replays(
+    table: StateTable,
+    commits: list[CommitRecord],
+    replaced: dict[str | None, CommitRecord],
+    held: _Held_by,
+    folded: int,
+) -> Iterable[Finding]:
+    last_replacement = max((one.version for one in replaced.values()), default=-1)
+    for one in commits:
+        if one.kind != REPLAY or one.record is None or one.record.replay is None:
+            continue
+        own = [rows for (t, _), rows in held.items() if t == replay_txid(one.record.replay)]
+        now = _Held(sum(rows.rows for rows in own), xor([rows.hash for rows in own]))
+        if (one.txid or 0) < folded:
+            yield _unchecked(table, one, "compaction has folded it")
+        elif one.version < last_replacement and now.rows != one.rows:
+            yield _unchecked(table, one, "a later backfill has replaced some of its rows")
+        else:
+            yield _judged(table, [one], now)
 
 
 def _judged(table: StateTable, commits: list[CommitRecord], now: _Held) -> Finding:

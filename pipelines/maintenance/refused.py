@@ -20,9 +20,10 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from pipelines.execution.checkpoint import write_json
+from pipelines.execution.replays.record import Records
 from pipelines.state.commits import HOOKS, properties
 from pipelines.state.literals import literal
-from pipelines.state.record import COMPACTION, RESET, SLICE, BatchRecord, CommitRecord
+from pipelines.state.record import COMPACTION, REPLAY, RESET, SLICE, BatchRecord, CommitRecord
 from pipelines.state.schema import SLICE_COLUMN, TXID
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Ages:
                 spans, slices = [], {}
             elif one.kind == SLICE and one.slice is not None:
                 slices[one.slice] = one.time.timestamp()
-            elif one.kind != COMPACTION and (one.txid or 0) >= 0 and one.txid is not None:
+            elif one.kind not in (COMPACTION, REPLAY) and (one.txid or 0) >= 0 and one.txid is not None:
                 spans.append(Span(one.txid, one.txid, one.time.timestamp()))
         return Ages(tuple(_joined(spans)), slices)
 
@@ -111,6 +112,8 @@ def old_rows(table: StateTable, days: float, now: datetime | None = None) -> str
 def let_go(table: StateTable, days: float | None, record: BatchRecord, now: datetime | None = None) -> int:
     """Delete the rows that were refused more than `days` ago (None: none), and write down when the others were.
 
+    The records of replays go with the same age.
+
     Between two batches of the flow's streams. Killed at any point, the next run takes it up.
 
     Returns:
@@ -126,6 +129,7 @@ def let_go(table: StateTable, days: float | None, record: BatchRecord, now: date
                 where, commit_properties=properties(record, None), post_commithook_properties=HOOKS
             )
         ages = ages.since(_oldest(days, now))
+        Records(table.path).forget(datetime.fromtimestamp(_oldest(days, now), UTC))
     ages.save(table)
     return rows
 

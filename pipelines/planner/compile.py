@@ -40,12 +40,19 @@ class Compiler:
         wanted: ids of the nodes whose frames are asked for (persists, a query's end).
         context: the run.
         spouts: frames of the spout nodes, by id: their fields, and `_slice` if the run has slices.
+        given: frames of other nodes, by id, that are not to be worked out: what leads to them is not looked at.
     """
 
     def __init__(
-        self, graph: nodes.Graph, wanted: tuple[int, ...], context: Context, spouts: Mapping[int, DataFrame]
+        self,
+        graph: nodes.Graph,
+        wanted: tuple[int, ...],
+        context: Context,
+        spouts: Mapping[int, DataFrame],
+        given: Mapping[int, DataFrame] | None = None,
     ) -> None:
         self._graph, self._context, self._wanted, self._spouts = graph, context, wanted, spouts
+        self._given = given or {}
         self._frames: dict[int, DataFrame] = {}
         self._sources = self._read_from()
         self._tasks = node_tasks(graph)
@@ -78,12 +85,16 @@ class Compiler:
                 parents = node.parents
                 if isinstance(node, nodes.NewValuesNode):
                     parents = read_by(node, self._graph, self._context)
+                if node.id in self._given:
+                    parents = ()
                 found[node.id] = parents
                 waiting += parents
         return found
 
     def _compile(self, node: nodes.Node) -> DataFrame:
         needed, tasks = self._needs[node.id], self._tasks[node.id]
+        if node.id in self._given:
+            return entered(self._given[node.id], node.fields, needed, tasks)
         if is_spout(node):
             assert node.id in self._spouts, f"the run gives no frame for {node.label}"
             return entered(self._spouts[node.id], node.fields, needed, tasks)

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pipelines.aggregators import CombinerAggregator
 from pipelines.graph import nodes
 from pipelines.planner.functions import task_of
-from pipelines.planner.step import BUILT_IN_QUERIES, ORDER, TASK, Step, column, columns, hidden, task_by
+from pipelines.planner.step import BUILT_IN_QUERIES, ORDER, REPLAYED, TASK, Step, column, columns, hidden, task_by
 from pipelines.state.schema import SLICE_COLUMN
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def repartitioned(step: Step, before: int) -> DataFrame:
 def merged(step: Step) -> DataFrame:
     """All parents' tuples, by position, named as the merge's fields; the first parent's come first."""
     names = step.node.fields
-    carried = [name for name in (SLICE_COLUMN, TASK) if all(name in frame.columns for frame in step.frames)]
+    carried = [name for name in (SLICE_COLUMN, TASK, REPLAYED) if all(name in frame.columns for frame in step.frames)]
     parts = []
     for number, (frame, parent) in enumerate(zip(step.frames, step.node.parents, strict=True)):
         own = zip(step.graph[parent].fields, names, strict=True)

@@ -24,7 +24,9 @@ ORDER = "_order"
 """Hidden column: grows in the order of the tuples' arrival. Only where something needs it."""
 BUILT_IN_QUERIES = (MapGet, SnapshotGet, TupleCollectionGet)
 """The query functions that Spark runs as joins."""
-HIDDEN_COLUMNS = (SLICE_COLUMN, TASK, ORDER)
+REPLAYED = "_replayed"
+"""Hidden column: which quarantined row a tuple comes from, as far as one can say. Only in a replay."""
+HIDDEN_COLUMNS = (SLICE_COLUMN, TASK, ORDER, REPLAYED)
 
 
 class Context(Protocol):

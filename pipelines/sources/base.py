@@ -11,7 +11,7 @@ from pipelines.errors import MissingPathError, SourceError
 from pipelines.graph.fields import parse_ddl
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 CORRUPT = "_corrupt"
 """string: the text of a malformed record, null for a good one. Every source frame has it."""
@@ -174,6 +174,13 @@ class FileSource:
         reader = spark.read.schema(self._read_schema()).format(self.format).options(**self._options())
         return reader.load([literal_path(path) for path in paths])
 
+    def parsed(self, text: Column) -> Column | None:
+        """A record's text as a struct of the fields and `_corrupt`, as the source's own reader does it.
+
+        None: this reader cannot be given a single record. The formats override it.
+        """
+        return None
+
     def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
         from pipelines.sources.file_log import files_of_batches, log_offset
 
@@ -187,6 +194,14 @@ class FileSource:
         if not self.text:
             return self.options
         return {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, **self.options}
+
+    def _text_options(self) -> dict[str, str] | None:
+        """The options for a single record; None: a record of this source can be more than a line."""
+        given = {name.lower(): value for name, value in self._options().items()}
+        if str(given.pop("multiline", False)).lower() == "true":
+            return None
+        shown = {name: value for name, value in given.items() if name not in ("header", "encoding", "charset")}
+        return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in shown.items()}
 
     def _with_position(self, frame: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F

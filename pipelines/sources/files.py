@@ -5,15 +5,27 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipelines.errors import SourceSchemaError
 from pipelines.sources.base import FileSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
 
 
 class JsonFiles(FileSource):
     """A folder of JSON-lines files. A line that is torn, or whose values do not fit the types, goes to quarantine."""
 
     format = "json"
+
+    def parsed(self, text: Column) -> Column | None:
+        """A line as a struct. One that is an array would be several records, and stays malformed."""
+        from pyspark.sql import functions as F
+
+        options = self._text_options()
+        single = F.when(~F.startswith(F.ltrim(text), F.lit("[")), text)
+        return None if options is None else F.from_json(single, self._read_schema(), options)
 
     def check_file(self, name: str, file: Path) -> None:
         """The first good lines share at least one field with the schema; if none does, the schema is wrong."""
@@ -33,6 +45,12 @@ class CsvFiles(FileSource):
     """A folder of CSV files, with a header line unless `header=False`. A malformed line goes to quarantine."""
 
     format = "csv"
+
+    def parsed(self, text: Column) -> Column | None:
+        from pyspark.sql import functions as F
+
+        options = self._text_options()
+        return None if options is None else F.from_csv(text, self._read_schema(), options)
 
     def __init__(self, path: str | Path, schema: str, *, header: bool = True, **options: object) -> None:
         # Without column pruning Spark parses every column of each line: it is malformed for all readers or none.

@@ -173,14 +173,24 @@ class Kafka(UnslicedSource):
             return self._with_position(
                 records.select(value, *extra, position.alias("_position")), None, F.col("_position")
             )
-        settings = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-        parsed = F.from_json(text, f"{self.value_schema}, {CORRUPT} string", settings)
-        frame = records.select(text.alias("_text"), parsed.alias("_value"), *extra, position.alias("_position"))
+        frame = records.select(
+            text.alias("_text"), self._from_json(text).alias("_value"), *extra, position.alias("_position")
+        )
         # Empty text is no record at all to Spark's parser, and here a value that is not an object.
         bad = F.coalesce(F.col(f"_value.{CORRUPT}"), F.when(F.trim("_text") == "", F.col("_text")))
         values = [F.col(f"_value.`{field}`").alias(field) for field, _ in parse_ddl(self.value_schema)]
         flat = frame.select(*values, *(f"`{field}`" for field in self.with_fields), bad.alias("_bad"), "_position")
         return self._with_position(flat, F.col("_bad"), F.col("_position"))
+
+    def parsed(self, text: Column) -> Column | None:
+        """As `FileSource.parsed`: of JSON without further fields, which the text of a malformed record does not hold."""
+        return self._from_json(text) if self.value_format == JSON and not self.with_fields else None
+
+    def _from_json(self, text: Column) -> Column:
+        from pyspark.sql import functions as F
+
+        settings = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+        return F.from_json(text, f"{self.value_schema}, {CORRUPT} string", settings)
 
     def _reader_options(self) -> dict[str, str]:
         found = {

@@ -11,11 +11,12 @@ HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=Fa
 
 
 def properties(record: BatchRecord, app_id: str | None, *, unchanged: bool = False) -> CommitProperties:
-    """The record as `userMetadata`, and with an application id its transaction id, whose version is the txid.
+    """The record as `userMetadata`, and with an application id its transaction id: the txid, or the number of a replay.
 
     Args:
         unchanged: the commit stands for a MERGE that changed nothing, so Delta's counts say nothing of it.
     """
-    transactions = [Transaction(app_id, record.txid)] if app_id else None
+    version = record.txid if record.replay is None else record.replay
+    transactions = [Transaction(app_id, version)] if app_id else None
     metadata = {"userMetadata": record.dump()} | ({UNCHANGED: "true"} if unchanged else {})
     return CommitProperties(custom_metadata=metadata, app_transactions=transactions)

@@ -14,7 +14,7 @@ MERGE = "MERGE"
 """Delta's operation by which map states are written."""
 UNCHANGED = "unchanged"
 """In a commit's info: it stands for a MERGE that changed nothing."""
-BATCH, SLICE, COMPACTION, RESET = "batch", "slice", "compaction", "reset"
+BATCH, SLICE, COMPACTION, RESET, REPLAY = "batch", "slice", "compaction", "reset", "replay"
 
 GENERATION = 64
 """Txids a generation: compaction works on closed generations while the stream appends to the open one."""
@@ -29,10 +29,10 @@ class BatchRecord(BaseModel):
     """One commit of one state.
 
     Attributes:
-        kind: `batch` (of a stream), `slice` (a backfill), `compaction` or `reset`.
+        kind: `batch` (of a stream), `slice` (a backfill), `compaction`, `reset`, or `replay` (of quarantined rows).
         flow: the topology that wrote it.
         epoch: which life of the checkpoint; 0 for what no stream wrote.
-        txid: the batch; for a slice the last txid of the stream that its replacement covers (-1: none).
+        txid: the batch; for a slice or a replay the last txid of the stream that it comes behind (-1: none).
         attempt: the try, from 0.
         slice: the slice that was replaced, for `slice`.
         received: rows that came from the source.
@@ -45,6 +45,7 @@ class BatchRecord(BaseModel):
             slice.
         folded_before: for `compaction` of a log state: rows of lower txids are folded since.
         clocks: of a channel: how far the clock of each origin of the events had come behind the batch, in ms.
+        replay: for `replay`: its number in the flow, which is also the version of its transaction id.
         readable_from: for the commit before a vacuum: the oldest version whose data files are all still there.
     """
 
@@ -65,6 +66,7 @@ class BatchRecord(BaseModel):
     readable_from: int | None = None
     folded_before: int | None = None
     clocks: dict[str, int] | None = None
+    replay: int | None = None
 
     def dump(self) -> str:
         return self.model_dump_json(exclude_none=True)

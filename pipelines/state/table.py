@@ -162,6 +162,14 @@ class StateTable:
         found = self._at(None, None, None).query(f"SELECT count(*) AS n FROM state WHERE {where}")
         return int(found["n"][0].as_py())
 
+    def stored(self, where: str = "true") -> pa.Table:
+        """The stored rows of the last version with the engine's columns, for the engine's own use.
+
+        Args:
+            where: SQL over the stored columns.
+        """
+        return self._at(None, None, None).query(f"SELECT * FROM state WHERE {where}")
+
     def frame(
         self,
         spark: SparkSession,

@@ -212,6 +212,21 @@ class StateWriter(TableKeeper):
         where = f"{SLICE_COLUMN} IN ({names})"
         return self._write(self._complete(rows, -1, record.txid), record, None, where)
 
+    def append_replay(self, rows: pa.Table, record: BatchRecord, app_id: str) -> int:
+        """Append what replayed rows have become, in one commit beside the batches and slices. Returns the table version.
+
+        The rows are of no batch: their `_txid` is below -1 and names the replay. They lie in the generation of the last
+        batch, which no roll-up covers.
+        """
+        assert record.replay is not None
+        return self._write(self._complete(rows, replay_txid(record.replay), max(record.txid, 0)), record, app_id)
+
+    def replace_refused(self, rows: pa.Table, record: BatchRecord, app_id: str, txids: tuple[int, int]) -> int:
+        """Quarantine only: put `rows` (all columns of the table) in the place of those of some txids, in one commit."""
+        schema = pa.schema(DeltaTable(str(self.table.path)).schema().to_arrow())
+        where = f"{TXID} BETWEEN {txids[0]} AND {txids[1]}"
+        return self._write(rows.select(schema.names).cast(schema), record, app_id, where)
+
     def replace_map(self, rows: pa.Table, record: BatchRecord) -> int:
         """Put `rows` (keys, values, perhaps `_removed`) in the place of all that a map state holds, in one commit.
 
@@ -268,6 +283,11 @@ class StateWriter(TableKeeper):
             post_commithook_properties=HOOKS,
         )
         return table.version()
+
+
+def replay_txid(number: int) -> int:
+    """What the rows of a replay have for a txid; -1 is of backfills."""
+    return -1 - number
 
 
 def _own_rows(txid: int) -> str:

@@ -1,0 +1,194 @@
+"""Whether a state counts a quarantined row already, as the logs of the tables tell. No Spark here.
+
+| refused by | it is in the state if | it cannot be said if |
+|---|---|---|
+| a batch | never: what backfills judge anew they take out of quarantine | the state was emptied since |
+| a backfill | never | the state's slice was not replaced with it, or later |
+| as a poison batch | the state has the batch; or a backfill read the row's file, before or since | the log does not reach back |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from pipelines.execution.quarantine import BATCH as POISON_STAGE
+from pipelines.sources.base import file_key
+from pipelines.state.record import BATCH, RESET, SLICE, CommitRecord
+from pipelines.state.schema import NO_SLICE
+
+if TYPE_CHECKING:
+    from pipelines.execution.checkpoint import Checkpoint
+    from pipelines.state.table import StateTable
+
+POISON = "poison"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A quarantined row, as far as it matters here.
+
+    Attributes:
+        number: in its replay.
+        txid: the batch that refused it, -1: a backfill.
+        stored: the slice under which quarantine holds it.
+        slice: the slice that it will be counted in.
+        file: where it came from.
+        poison: whether it was refused as part of a poison batch.
+    """
+
+    number: int
+    txid: int
+    stored: str
+    slice: str
+    file: str | None
+    poison: bool
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of a lot's rows: those that each state counts already, and those that have to be left, with the reason."""
+
+    counted: Mapping[str, frozenset[int]]
+    left: Mapping[int, str]
+
+
+class Ledger:
+    """What a table's log says, as far as it reaches back."""
+
+    def __init__(self, table: StateTable) -> None:
+        commits = table.history()
+        self.whole = not commits or commits[0].version == 0
+        self.oldest = commits[0].time if commits else None
+        self.claims = table.commits.claims()
+        self.replaced = _last(one for one in commits if one.kind == SLICE)
+        self.reset = max((one.time for one in commits if one.kind == RESET), default=None)
+        self.batches: dict[tuple[int | None, int | None], datetime] = {}
+        self.poison: dict[tuple[int | None, int | None], datetime] = {}
+        for one in commits:
+            if one.kind in (BATCH, POISON):
+                (self.batches if one.kind == BATCH else self.poison)[one.epoch, one.txid] = one.time
+
+    def refused_at(self, txid: int) -> datetime | None:
+        """Of a quarantine: when a batch refused rows, the first time that is known."""
+        return min((at for (_, one), at in self.batches.items() if one == txid), default=None)
+
+    def reaches(self, time: datetime) -> bool:
+        """Whether all commits since a time are known."""
+        return self.whole or (self.oldest is not None and self.oldest <= time)
+
+
+class Counted:
+    """Judges the rows of one lot.
+
+    Args:
+        quarantine: the flow's quarantine.
+        states: the tables behind the rows' place, by name.
+        checkpoint: of the batch group.
+        drops: whether a gate may refuse what the rows become.
+    """
+
+    def __init__(
+        self, quarantine: StateTable, states: Mapping[str, StateTable], checkpoint: Checkpoint, *, drops: bool
+    ) -> None:
+        self._quarantine = Ledger(quarantine)
+        self._states = {name: Ledger(table) for name, table in states.items()}
+        self._checkpoint, self._drops = checkpoint, drops
+
+    def judge(self, rows: Iterable[Row]) -> Verdict:
+        """The rows that states count already, and those of which nothing can be said."""
+        counted: dict[str, set[int]] = {name: set() for name in self._states}
+        left: dict[int, str] = {}
+        for row in rows:
+            # What is refused at the source again is in no slice, and goes nowhere.
+            if row.slice == NO_SLICE:
+                continue
+            why, inside = self._of(row)
+            if why is None and inside and len(inside) < len(self._states) and self._drops:
+                why = "some states count it already and others do not, and a gate could refuse it in between"
+            if why is not None:
+                left[row.number] = why
+                continue
+            for name in inside:
+                counted[name].add(row.number)
+        return Verdict({name: frozenset(numbers) for name, numbers in counted.items()}, left)
+
+    def _of(self, row: Row) -> tuple[str | None, set[str]]:
+        """Why it is to be left, and the states that count it."""
+        if row.poison:
+            return self._poison(row)
+        if row.txid < 0:
+            return self._of_backfill(row), set()
+        at = self._quarantine.refused_at(row.txid)
+        for name, ledger in self._states.items():
+            if ledger.reset is not None and (at is None or at <= ledger.reset):
+                return f'state "{name}" was emptied since, and its source read anew', set()
+        return None, set()
+
+    def _of_backfill(self, row: Row) -> str | None:
+        judged = self._quarantine.replaced.get(row.stored)
+        if judged is None:
+            return "the log no longer says which backfill refused it"
+        for name, ledger in self._states.items():
+            replaced = ledger.replaced.get(row.slice)
+            if replaced is None or replaced < judged:
+                return f'the backfill that refused it did not replace slice "{row.slice}" of state "{name}"'
+            if ledger.reset is not None and ledger.reset >= judged:
+                return f'state "{name}" was emptied since'
+        return None
+
+    def _poison(self, row: Row) -> tuple[str | None, set[str]]:
+        epoch = self._checkpoint.epoch
+        at = None if epoch is None else self._quarantine.poison.get((epoch.number, row.txid))
+        if epoch is None or at is None:
+            return "it is of another life of the checkpoint, or the log no longer says", set()
+        if not self._passed(row.txid):
+            return f"its batch {row.txid} waits to be tried again, or to be left out (tridelta skip)", set()
+        inside = set()
+        for name, ledger in self._states.items():
+            claimed = {file_key(one) for one in ledger.claims.get(row.slice, ())}
+            replaced = ledger.replaced.get(row.slice)
+            if (
+                (epoch.number, row.txid) in ledger.batches
+                or (row.file is not None and file_key(row.file) in claimed)
+                or (replaced is not None and replaced >= at)
+            ):
+                inside.add(name)
+            elif not ledger.reaches(at) or (ledger.reset is not None and ledger.reset >= at):
+                return f'the log of state "{name}" no longer says whether a backfill counts it', set()
+        return None, inside
+
+    def _passed(self, txid: int) -> bool:
+        """Whether the stream has left a poison batch behind, or will: nobody tries it again."""
+        from pipelines.execution.coordinator import BatchState
+
+        epoch = self._checkpoint.epoch
+        if epoch is None or txid < epoch.first_txid:
+            return False
+        if self._checkpoint.finished_batches() > txid - epoch.first_txid:
+            return True
+        records = self._checkpoint.attempts()
+        group = f"{self._checkpoint.folder.name}/{epoch.number}"
+        known = records.get(group).get(txid)
+        return known is not None and known.state is BatchState.SKIPPED
+
+
+def replaced_since(table: StateTable, version: int) -> set[str] | None:
+    """The slices that a table has got anew since a version; None: all of it, or the log does not say."""
+    later = [one for one in table.history() if one.version > version]
+    known = not later or later[0].version == version + 1
+    if not known or any(one.kind == RESET for one in later):
+        return None
+    return {str(one.slice) for one in later if one.kind == SLICE}
+
+
+def is_poison(stage: str) -> bool:
+    """Whether rows of a stage are of poison batches."""
+    return stage == POISON_STAGE
+
+
+def _last(commits: Iterable[CommitRecord]) -> dict[str | None, datetime]:
+    """When each slice was last replaced."""
+    return {one.slice: one.time for one in commits}

@@ -1,0 +1,133 @@
+"""Where quarantined rows enter the flow again, and what must not stand behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pipelines.errors import ReplayError, nearest
+from pipelines.execution.group import spout_groups
+from pipelines.execution.quarantine import BATCH, NO_TIME, SOURCE
+from pipelines.graph import nodes
+
+if TYPE_CHECKING:
+    from pipelines.execution.replays.selection import Lot
+    from pipelines.trident.topology import TridentTopology
+
+# What works on a batch, or on time, as a whole: rows that come alone and later would not meet what they belong with.
+_WHOLE: dict[type[nodes.Node], str] = {
+    nodes.AggregateNode: "aggregates each batch",
+    nodes.ExtremeNode: "keeps one tuple of each batch",
+    nodes.JoinNode: "joins the tuples of a batch, and theirs is over",
+    nodes.MultiReduceNode: "reduces the tuples of a batch together",
+    nodes.NewValuesNode: "tells what each batch has made of a state",
+    nodes.WindowNode: "is a window, and the windows have moved on",
+    nodes.EnterWindowNode: "leads to a window, and the windows have moved on",
+    nodes.ChannelNode: "leads to another query of the flow, whose clock has moved on",
+    nodes.OnTimeNode: "asks whether an event is in time, and its time is over",
+    nodes.LatePersistNode: "keeps late events",
+    nodes.ChannelSpoutNode: "reads what another query of the flow sends, whose clock has moved on",
+}
+_UNIQUE = (
+    "expect_column_values_to_be_unique",
+    "expect_compound_columns_to_be_unique",
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A place in the flow.
+
+    Attributes:
+        node: the spout or the gate before which the rows enter.
+        spouts: of its batch group.
+        sinks: ids of the persist nodes behind it.
+        drops: whether a gate behind it may refuse what a row has become.
+    """
+
+    node: nodes.SpoutNode | nodes.GateNode
+    spouts: tuple[nodes.SpoutNode, ...]
+    sinks: tuple[int, ...]
+    drops: bool
+
+    @property
+    def sliced(self) -> bool:
+        return self.spouts[0].slice_by is not None
+
+
+def entry_of(topology: TridentTopology, lot: Lot) -> Entry:
+    """The place of a lot's rows.
+
+    Raises:
+        ReplayError: the flow does not have it (any more), or something behind it works on whole batches.
+    """
+    node = _spout(topology, lot) if lot.stage in (SOURCE, BATCH) else _gate(topology, lot)
+    graph = topology.graph
+    (spouts,) = [
+        group for group in spout_groups(topology) if any(node in graph.descendants(spout.id) for spout in group)
+    ] or [()]
+    sinks = tuple(one.id for one in graph.descendants(node.id) if isinstance(one, nodes.PersistNode))
+    if not sinks:
+        raise ReplayError(topology.name, lot.what, "no state stands behind their place", instead(topology))
+    between = list(_between(graph, node, sinks))
+    for one in between:
+        problem = next((why for kind, why in _WHOLE.items() if isinstance(one, kind)), None) or _compares(one)
+        if problem is not None:
+            raise ReplayError(topology.name, lot.what, f'"{one.label}" at {one.at} {problem}', instead(topology))
+    drops = any(isinstance(one, nodes.GateNode) and one.gate.drops for one in between)
+    return Entry(node, spouts, sinks, drops)
+
+
+def instead(topology: TridentTopology) -> str:
+    """What to do about rows that cannot be replayed."""
+    if any(spout.slice_by is not None for spout in topology.spouts):
+        return f"backfill their slices (tridelta backfill {topology.name}): that judges the source's rows again, all together"
+    return f"count the source's rows anew: remove the checkpoint and tridelta run {topology.name} --on-fresh-checkpoint reset"
+
+
+def _spout(topology: TridentTopology, lot: Lot) -> nodes.SpoutNode:
+    found = [one for one in topology.spouts if one.stream == lot.stream]
+    if not found:
+        known = ", ".join(one.stream for one in topology.spouts)
+        seen = "they name no stream (an earlier release wrote them)" if lot.stream is None else "it has no such stream"
+        raise ReplayError(topology.name, lot.what, f"{seen}; its streams are {known}", instead(topology))
+    if hasattr(found[0].source, "inner"):
+        problem = "they are events, whose id and order come from their place in the source"
+        raise ReplayError(topology.name, lot.what, problem, instead(topology))
+    if lot.rows["rule"].to_pylist().count(NO_TIME):
+        raise ReplayError(topology.name, lot.what, "they are events without a time", instead(topology))
+    return found[0]
+
+
+def _gate(topology: TridentTopology, lot: Lot) -> nodes.GateNode:
+    gates = {one.gate.name: one for one in topology.graph if isinstance(one, nodes.GateNode)}
+    if lot.stage not in gates:
+        known = ", ".join(gates) or "none"
+        raise ReplayError(
+            topology.name,
+            lot.what,
+            f"the flow has no such gate; its gates are {known}{nearest(lot.stage, gates)}",
+            "give the gate its former name back, even without checks that drop; or " + instead(topology),
+        )
+    return gates[lot.stage]
+
+
+def _between(graph: nodes.Graph, entry: nodes.Node, sinks: tuple[int, ...]) -> Iterator[nodes.Node]:
+    """The nodes that are worked out for the sinks: all that lead there, up to the entry."""
+    seen, waiting = {entry.id}, list(sinks)
+    yield entry
+    while waiting:
+        one = waiting.pop()
+        if one not in seen:
+            seen.add(one)
+            yield graph[one]
+            waiting += graph[one].parents
+
+
+def _compares(node: nodes.Node) -> str | None:
+    """Why a gate cannot judge a row alone."""
+    if not isinstance(node, nodes.GateNode):
+        return None
+    checks = [one.name for one in node.gate.checks if one.action == "drop" and one.expectation in _UNIQUE]
+    return f"compares the rows of a batch ({checks[0]}), and theirs is over" if checks else None

@@ -1,0 +1,106 @@
+"""The record of a flow's replays: which rows, when, and what became of them. It also lets a killed one be finished.
+
+Beside the quarantine, two files a replay: `<flow>.replays/<number>.json` and the rows as `<number>.parquet`. A replay is
+written down before its first commit and marked as done behind its last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipelines.execution.checkpoint import write_json
+from pipelines.execution.replays.selection import Lot
+
+
+@dataclass(frozen=True)
+class Record:
+    """One replay.
+
+    Attributes:
+        number: from 1; the version of its transaction id in each table.
+        stage: where its rows enter: `source`, `batch`, or a gate's name.
+        stream: of a source or a batch its stream.
+        started: ISO time, UTC.
+        versions: the version of each table (`quarantine` too) before it.
+        left_out: of each state the rows (by number) that it counts already.
+        rows: how many.
+        finished: when; None: it was cut off.
+        landed: rows that went through.
+        refused: rows that were refused again, by what refused them.
+    """
+
+    number: int
+    stage: str
+    stream: str | None
+    started: str
+    versions: Mapping[str, int]
+    left_out: Mapping[str, Sequence[int]]
+    rows: int
+    finished: str | None = None
+    landed: int = 0
+    refused: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Records:
+    """The replays of one flow.
+
+    Args:
+        quarantine: the folder of the flow's quarantine.
+    """
+
+    def __init__(self, quarantine: Path) -> None:
+        self.folder = quarantine.with_name(f"{quarantine.name}.replays")
+
+    def all(self) -> list[Record]:
+        """All replays, oldest first."""
+        files = sorted(self.folder.glob("[0-9]*.json"), key=lambda file: int(file.stem))
+        return [Record(**json.loads(file.read_text(encoding="utf-8"))) for file in files]
+
+    def unfinished(self) -> list[Record]:
+        """Those that were cut off."""
+        return [one for one in self.all() if one.finished is None]
+
+    def begin(self, record: Record, lot: Lot) -> None:
+        """Write a replay down: its rows first, so that a record without rows is never there."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file = self._rows(record.number)
+        temporary = file.with_name(f".{file.name}.tmp")
+        pq.write_table(lot.rows, temporary)
+        temporary.replace(file)
+        write_json(self.folder / f"{record.number}.json", record.to_json())
+
+    def finish(self, record: Record, landed: int, refused: Mapping[str, int]) -> None:
+        """Mark it as done."""
+        done = replace(record, finished=datetime.now(UTC).isoformat(), landed=landed, refused=dict(refused))
+        write_json(self.folder / f"{record.number}.json", done.to_json())
+
+    def lot(self, record: Record) -> Lot:
+        """The rows of a replay."""
+        return Lot(record.stage, record.stream, self.rows(record))
+
+    def rows(self, record: Record) -> pa.Table:
+        """The same as a table: as quarantine held them, with `number`."""
+        return pq.read_table(self._rows(record.number))
+
+    def forget(self, before: datetime) -> int:
+        """Remove the records of replays that were finished before a time. Returns how many."""
+        # The last one stays: its number is the highest that was given.
+        old = [one for one in self.all()[:-1] if one.finished and datetime.fromisoformat(one.finished) < before]
+        for one in old:
+            (self.folder / f"{one.number}.json").unlink(missing_ok=True)
+            self._rows(one.number).unlink(missing_ok=True)
+        return len(old)
+
+    def _rows(self, number: int) -> Path:
+        return self.folder / f"{number}.parquet"

@@ -1,0 +1,250 @@
+"""Replays quarantined rows: each lot is a batch of its own, with a transaction id in each table (docs/adr/0024).
+
+While it works it holds the locks of the flow: no backfill, no compaction and no batch of a stream commits meanwhile, so what
+the tables say of themselves stays true until the last commit. A replay that is cut off is finished by the next one, before
+anything else: what a table has committed under its number is not done again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkException
+
+from pipelines.errors import BatchError, GateError, ReplayError, TrideltaError
+from pipelines.execution.checkpoint import Checkpoint
+from pipelines.execution.group import BatchGroup, group_name, spout_groups
+from pipelines.execution.quarantine import NAME, quarantine_writer, table_columns
+from pipelines.execution.replays.counted import Counted, Verdict, replaced_since
+from pipelines.execution.replays.entry import Entry, entry_of, instead
+from pipelines.execution.replays.halves import wait_for_whole_batches
+from pipelines.execution.replays.record import Record, Records
+from pipelines.execution.replays.report import LotReport, ReplayReport
+from pipelines.execution.replays.selection import ROWS_AT_ONCE, Lot, Selection, lots
+from pipelines.execution.replays.work import Work, app_id
+from pipelines.execution.streaming import disk_full, reason_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipelines.execution.listeners import Listener
+    from pipelines.graph import nodes
+    from pipelines.state.lake import Lake
+    from pipelines.trident.topology import TridentTopology
+
+UNLIKE = "its text is not what the fields of today would be written as: the flow's fields have changed since"
+
+
+class Replayer:
+    """Replays quarantined rows of one flow.
+
+    Args:
+        spark: the session.
+        lake: where the tables are.
+        topology: the flow, as it is now.
+        listeners: told of each commit; the txid that they are told is the replay's number.
+        lock_wait_seconds: how long to wait for a batch, a backfill or a compaction of the flow.
+        progress: called with each lot's report.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        topology: TridentTopology,
+        *,
+        listeners: tuple[Listener, ...] = (),
+        lock_wait_seconds: float = 600.0,
+        progress: Callable[[LotReport], None] | None = None,
+    ) -> None:
+        self._spark, self._lake, self._topology = spark, lake, topology
+        self._listeners, self._wait, self._progress = listeners, lock_wait_seconds, progress
+        self._writer = quarantine_writer(lake, topology.name)
+        self._records = Records(lake.quarantine_path(topology.name))
+        self._groups: dict[str, BatchGroup] = {}
+
+    def run(self, selection: Selection) -> ReplayReport:
+        """Finish what was cut off, then replay what is selected.
+
+        Raises:
+            UnknownStateError: nothing of the flow was ever quarantined.
+            ReplayError: none of the selected rows can be replayed.
+            LockedError: the flow's batch, a backfill or a compaction holds it for too long.
+        """
+        started, name = time.monotonic(), self._topology.name
+        self._lake.quarantine(name)
+        self._writer.prepare(table_columns())
+        with self._alone():
+            unfinished = self._records.unfinished()
+            resumed = [self._told(self._finish(record)) for record in unfinished]
+            reports, refusals = [], []
+            for lot in lots(self._writer.table, selection, self._topology):
+                try:
+                    reports.append(self._told(self._replay(lot)))
+                except (ReplayError, GateError) as error:
+                    refusals.append(error)
+                    reports.append(self._told(refused_lot(lot, error)))
+        if refusals and len(refusals) == len(reports) and not resumed:
+            raise refusals[0]
+        numbers = tuple(record.number for record in unfinished)
+        return ReplayReport(name, (*resumed, *reports), resumed=numbers, seconds=time.monotonic() - started)
+
+    def _told(self, report: LotReport) -> LotReport:
+        if self._progress:
+            self._progress(report)
+        return report
+
+    # --- a lot ------------------------------------------------------------------------------------------------------
+
+    def _replay(self, lot: Lot) -> LotReport:
+        if lot.rows.num_rows > ROWS_AT_ONCE:
+            problem = f"they are {lot.rows.num_rows:,}, more than the {ROWS_AT_ONCE:,} that are replayed at once"
+            raise ReplayError(self._topology.name, lot.what, problem, "name fewer txids, or fewer reasons")
+        with self._named(lot):
+            entry = entry_of(self._topology, lot)
+            group = self._group(entry.spouts)
+            work = Work(self._spark, self._lake, group, entry, self._listeners)
+            rows, unlike = work.look(lot)
+            verdict = self._judge(entry, group).judge(row for row in rows if row.number not in unlike)
+            left = {**dict.fromkeys(unlike, UNLIKE), **verdict.left}
+            going = lot.only({row.number for row in rows} - set(left))
+            if not going.rows.num_rows:
+                return self._report(lot, left=left)
+            number = self._next_number(group, entry)
+            record = self._record(number, going, work, verdict)
+            report = work.run(going, record, verdict.counted, begin=lambda: self._records.begin(record, going))
+            self._records.finish(record, report.landed, report.refused)
+            return self._report(lot, report, left)
+
+    def _finish(self, record: Record) -> LotReport:
+        """A replay that was cut off: what it had not committed yet, but for what backfills have counted meanwhile."""
+        lot = self._records.lot(record)
+        with self._named(lot):
+            try:
+                entry = entry_of(self._topology, lot)
+            except ReplayError as error:
+                problem = f"replay {record.number} was cut off, and has to be finished first: {error.problem}"
+                raise ReplayError(
+                    self._topology.name, lot.what, problem, "give the flow its former shape back"
+                ) from None
+            group = self._group(entry.spouts)
+            work = Work(self._spark, self._lake, group, entry, self._listeners)
+            rows, unlike = work.look(lot)
+            if unlike:
+                problem = f"replay {record.number} was cut off, and has to be finished first: {UNLIKE}"
+                raise ReplayError(self._topology.name, lot.what, problem, "give the flow its former fields back")
+            counted = {}
+            for sink in work.sinks:
+                gone = replaced_since(sink.table, record.versions[sink.name])
+                fresh = {row.number for row in rows if gone is None or row.slice in gone}
+                counted[sink.name] = frozenset({*record.left_out.get(sink.name, ()), *fresh})
+            report = work.run(lot, record, counted)
+            self._records.finish(record, report.landed, report.refused)
+            return self._report(lot, report, {})
+
+    def _judge(self, entry: Entry, group: BatchGroup) -> Counted:
+        states = {sink.name: sink.table for sink in group.sinks if sink.node.id in entry.sinks}
+        return Counted(self._writer.table, states, self._checkpoint(group.name), drops=entry.drops)
+
+    def _record(self, number: int, lot: Lot, work: Work, verdict: Verdict) -> Record:
+        versions = {sink.name: sink.table.version() for sink in work.sinks}
+        return Record(
+            number=number,
+            stage=lot.stage,
+            stream=lot.stream,
+            started=datetime.now(UTC).isoformat(),
+            versions={**versions, NAME: self._writer.table.version()},
+            left_out={name: sorted(numbers) for name, numbers in verdict.counted.items() if numbers},
+            rows=lot.rows.num_rows,
+        )
+
+    def _next_number(self, group: BatchGroup, entry: Entry) -> int:
+        """Above all that a table knows, also where the records were lost."""
+        known = [record.number for record in self._records.all()]
+        known.append(self._writer.committed(app_id(self._topology.name, NAME)) or 0)
+        for sink in group.sinks:
+            if sink.node.id in entry.sinks:
+                known.append(sink.writer.committed(app_id(self._topology.name, sink.name)) or 0)
+        return max(known) + 1
+
+    def _report(self, lot: Lot, done: LotReport | None = None, left: Mapping[int, str] | None = None) -> LotReport:
+        return LotReport(
+            stage=lot.stage,
+            stream=lot.stream,
+            rows=by_rule(lot),
+            number=done.number if done else None,
+            landed=done.landed if done else 0,
+            counted=done.counted if done else 0,
+            refused=done.refused if done else {},
+            left=dict(Counter((left or {}).values())),
+            commits=done.commits if done else (),
+            hint=instead(self._topology) if left else "",
+        )
+
+    # --- locks ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Between two batches of the flow's streams, and with no backfill or compaction of it at work."""
+        checkpoints = [self._checkpoint(group_name(spouts)) for spouts in spout_groups(self._topology)]
+        with ExitStack() as locks:
+            for one in sorted(checkpoints, key=lambda one: one.folder.name):
+                locks.enter_context(one.rewriting(self._wait))
+            locks.enter_context(wait_for_whole_batches(self._lake, self._topology, checkpoints, self._wait))
+            yield
+
+    def _checkpoint(self, group: str) -> Checkpoint:
+        return Checkpoint(self._topology.name, self._lake.checkpoint_path(self._topology.name, group))
+
+    def _group(self, spouts: tuple[nodes.SpoutNode, ...]) -> BatchGroup:
+        name = group_name(spouts)
+        if name not in self._groups:
+            self._groups[name] = BatchGroup(self._spark, self._lake, self._topology, spouts)
+        return self._groups[name]
+
+    @contextmanager
+    def _named(self, lot: Lot) -> Iterator[None]:
+        """An error of Spark's, of the user's function or of the disk, with what a reader needs of it."""
+        try:
+            yield
+        except TrideltaError:
+            raise
+        except (PySparkException, OSError) as error:
+            raise disk_full(error, str(self._lake.root), "rows were replayed") or BatchError(
+                f'flow "{self._topology.name}": the replay of {lot.what} stopped: {reason_of(error)}',
+                hint="correct the flow and replay again: what is committed is not done twice",
+            ) from error
+
+
+def look(lake: Lake, topology: TridentTopology, selection: Selection) -> ReplayReport:
+    """What a replay would take, by place and rule, and what it would refuse. No Spark; changes nothing.
+
+    Whether single rows are counted already, or do not read back, only the replay itself finds out.
+
+    Raises:
+        UnknownStateError: nothing of the flow was ever quarantined.
+    """
+    found = []
+    for lot in lots(lake.quarantine(topology.name), selection, topology):
+        try:
+            entry_of(topology, lot)
+            found.append(LotReport(lot.stage, lot.stream, by_rule(lot)))
+        except ReplayError as error:
+            found.append(refused_lot(lot, error))
+    return ReplayReport(topology.name, tuple(found), dry_run=True)
+
+
+def by_rule(lot: Lot) -> dict[str, int]:
+    """How many rows each rule refused."""
+    return dict(Counter(lot.rows["rule"].to_pylist()))
+
+
+def refused_lot(lot: Lot, error: TrideltaError) -> LotReport:
+    """A lot that stays as it is."""
+    why = error.problem if isinstance(error, ReplayError) else str(error).splitlines()[0]
+    return LotReport(lot.stage, lot.stream, by_rule(lot), left={why: lot.rows.num_rows}, hint=error.hint)

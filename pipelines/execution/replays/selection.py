@@ -1,0 +1,146 @@
+"""Which rows of a quarantine are meant, and what it holds of them. No Spark here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.execution.quarantine import BATCH, COLUMNS, SOURCE
+from pipelines.state.literals import literal
+from pipelines.state.schema import ENGINE_COLUMNS, GEN, TXID
+
+if TYPE_CHECKING:
+    from pipelines.graph import nodes
+    from pipelines.state.table import StateTable
+    from pipelines.trident.topology import TridentTopology
+
+NUMBER = "number"
+"""bigint: a row's number in its replay, from 0."""
+STORED = (*(name for name, _ in COLUMNS), *ENGINE_COLUMNS)
+ROWS_AT_ONCE = 500_000
+"""Rows a replay: it goes through the driver, and streams of the flow wait for it."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which quarantined rows are meant; nothing said: all.
+
+    Attributes:
+        gates: refused by these gates.
+        spouts: refused at the source of these streams, or in a poison batch of them.
+        first: refused by this txid or a later one; what a backfill has refused has txid -1.
+        last: refused by this txid or an earlier one.
+        reasons: refused by one of these rules: a check's name, `malformed`, `no_slice`, `no_time` or `poison`.
+    """
+
+    gates: tuple[str, ...] = ()
+    spouts: tuple[str, ...] = ()
+    first: int | None = None
+    last: int | None = None
+    reasons: tuple[str, ...] = ()
+
+    def where(self) -> str:
+        """The rows, as SQL over the stored columns; those of other spouts are still among them (`lots`)."""
+        terms = ["true"]
+        if self.gates or self.spouts:
+            stages = [*self.gates, *((SOURCE, BATCH) if self.spouts else ())]
+            terms.append(f"stage IN ({', '.join(_text(one) for one in stages)})")
+        if self.first is not None:
+            terms.append(f"{TXID} >= {int(self.first)}")
+        if self.last is not None:
+            terms.append(f"{TXID} <= {int(self.last)}")
+        if self.reasons:
+            # A row may violate several checks, whose names then stand side by side.
+            held = [f"strpos(concat(', ', rule, ', '), {_text(f', {one}, ')}) > 0" for one in self.reasons]
+            terms.append(f"({' OR '.join(held)})")
+        return " AND ".join(terms)
+
+    def takes(self, stage: str, stream: str | None) -> bool:
+        """Whether rows of a stage and stream are meant."""
+        if not self.gates and not self.spouts:
+            return True
+        return stream in self.spouts if stage in (SOURCE, BATCH) else stage in self.gates
+
+
+@dataclass(frozen=True)
+class Lot:
+    """Quarantined rows that enter the flow at one place.
+
+    Attributes:
+        stage: `source`, `batch`, or the gate's name.
+        stream: of a source or a batch the stream; None: not known, or a gate's.
+        rows: as stored, with the engine's columns and `number`.
+    """
+
+    stage: str
+    stream: str | None
+    rows: pa.Table
+
+    @property
+    def what(self) -> str:
+        """In words, for messages."""
+        place = {SOURCE: f'refused at source "{self.stream}"', BATCH: f'of poison batches of "{self.stream}"'}
+        return "rows " + place.get(self.stage, f'refused by gate "{self.stage}"')
+
+    def only(self, numbers: set[int]) -> Lot:
+        """The lot with the rows of these numbers alone."""
+        kept = pc.is_in(self.rows[NUMBER], pa.array(sorted(numbers), pa.int64()))
+        return Lot(self.stage, self.stream, self.rows.filter(kept))
+
+
+def lots(table: StateTable, selection: Selection, topology: TridentTopology) -> Iterator[Lot]:
+    """The selected rows by the place where they enter: sources first, then gates in the order of the flow."""
+    found = completed(table.stored(selection.where()))
+    if len(topology.spouts) == 1:
+        found = _with_stream(found, topology.spouts[0])
+    keys = sorted({(stage, stream) for stage, stream in _pairs(found)}, key=lambda key: _order(key, topology))
+    for stage, stream in keys:
+        if not selection.takes(stage, stream):
+            continue
+        mine = pc.and_(pc.equal(found["stage"], stage), _equal(found["stream"], stream))
+        rows = found.filter(mine)
+        yield Lot(stage, stream, rows.append_column(NUMBER, pa.array(range(rows.num_rows), pa.int64())))
+
+
+def completed(rows: pa.Table) -> pa.Table:
+    """Stored rows with all columns of a quarantine: one of an earlier release lacks some."""
+    for name in STORED:
+        if name not in rows.column_names:
+            rows = rows.append_column(name, pa.nulls(rows.num_rows, pa.string()))
+    kinds = {TXID: pa.int64(), GEN: pa.int64()}
+    return rows.select(STORED).cast(pa.schema([(name, kinds.get(name, pa.string())) for name in STORED]))
+
+
+def stored_rows(rows: pa.Table) -> Counter[tuple[Any, ...]]:
+    """Rows as they are stored, each with how often it is there: quarantine may hold equal ones."""
+    return Counter(zip(*(rows[name].to_pylist() for name in STORED if name != GEN), strict=True))
+
+
+def _pairs(rows: pa.Table) -> Iterator[tuple[str, str | None]]:
+    return zip(rows["stage"].to_pylist(), rows["stream"].to_pylist(), strict=True)
+
+
+def _with_stream(rows: pa.Table, only: nodes.SpoutNode) -> pa.Table:
+    """Rows of an earlier release do not name their stream; of a flow with one there is no doubt."""
+    own = pc.and_(pc.is_in(rows["stage"], pa.array([SOURCE, BATCH])), pc.is_null(rows["stream"]))
+    named = pc.if_else(own, pa.scalar(only.stream), rows["stream"])
+    return rows.set_column(rows.schema.get_field_index("stream"), "stream", named)
+
+
+def _equal(column: pa.ChunkedArray, value: str | None) -> pa.ChunkedArray:
+    return pc.is_null(column) if value is None else pc.fill_null(pc.equal(column, value), False)
+
+
+def _order(key: tuple[str, str | None], topology: TridentTopology) -> tuple[int, str, str]:
+    stage, stream = key
+    ids = {node.gate.name: node.id for node in topology.graph if hasattr(node, "gate")}
+    return (0 if stage in (SOURCE, BATCH) else ids.get(stage, len(ids) + 10_000), stage, stream or "")
+
+
+def _text(value: str) -> str:
+    return literal("rule", value, pa.string())

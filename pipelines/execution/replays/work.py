@@ -1,0 +1,273 @@
+"""One replay at work: the plan over its rows, a commit in each state, then the one in quarantine."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from pipelines.execution.accounts import taken_off, with_hash
+from pipelines.execution.plan_run import Base
+from pipelines.execution.quarantine import NAME, SOURCE
+from pipelines.execution.replays.counted import Row, is_poison, replaced_since
+from pipelines.execution.replays.parsing import UNREADABLE, check_readable, rows_of_gate, rows_of_source
+from pipelines.execution.replays.plan_run import ReplayRun
+from pipelines.execution.replays.report import LotReport
+from pipelines.execution.replays.selection import NUMBER, STORED, Lot, completed, stored_rows
+from pipelines.execution.report import StateCommit
+from pipelines.execution.updates import changes_and_emitted
+from pipelines.graph import nodes
+from pipelines.planner.step import REPLAYED
+from pipelines.sources.base import CORRUPT
+from pipelines.state.record import REPLAY, BatchRecord, generation
+from pipelines.state.schema import GEN, MAP, NO_SLICE, SLICE_COLUMN, TXID, UNSLICED
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pipelines.execution.group import BatchGroup, Sink
+    from pipelines.execution.listeners import Listener
+    from pipelines.execution.replays.entry import Entry
+    from pipelines.execution.replays.record import Record
+    from pipelines.state.lake import Lake
+    from pipelines.state.table import StateTable
+
+Numbers = frozenset[int]
+
+
+class Work:
+    """Replays lots that enter at one place.
+
+    Args:
+        spark: the session.
+        lake: where the tables are.
+        group: the batch group of the place.
+        entry: the place.
+        listeners: told of each commit.
+    """
+
+    def __init__(
+        self, spark: SparkSession, lake: Lake, group: BatchGroup, entry: Entry, listeners: tuple[Listener, ...]
+    ) -> None:
+        self._spark, self._lake, self._group, self._entry, self._listeners = spark, lake, group, entry, listeners
+        self.sinks: tuple[Sink, ...] = tuple(sink for sink in group.sinks if sink.node.id in entry.sinks)
+        self._flow = group.topology.name
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    def look(self, lot: Lot) -> tuple[list[Row], Numbers]:
+        """The rows with the slice that each will be counted in, and the numbers of those that do not read back."""
+        run = self._run(lot, 0)
+        try:
+            frame, sliced = run.entered, self._entry.sliced
+            slice_ = F.col(SLICE_COLUMN) if sliced else F.lit(UNSLICED)
+            if CORRUPT in frame.columns and not sliced:
+                slice_ = F.when(F.col(CORRUPT).isNotNull(), NO_SLICE).otherwise(slice_)
+            found = frame.select(REPLAYED, slice_.alias("slice"), UNREADABLE).toArrow().to_pylist()
+        finally:
+            run.close()
+        slices = {one[REPLAYED]: one["slice"] for one in found}
+        rows = [
+            Row(
+                number=one[NUMBER],
+                txid=one[TXID],
+                stored=one[SLICE_COLUMN],
+                slice=slices[one[NUMBER]],
+                file=one["file"],
+                poison=is_poison(lot.stage),
+            )
+            for one in lot.rows.select([NUMBER, TXID, SLICE_COLUMN, "file"]).to_pylist()
+        ]
+        return rows, frozenset(one[REPLAYED] for one in found if one[UNREADABLE])
+
+    def _run(self, lot: Lot, number: int) -> ReplayRun:
+        node = self._entry.node
+        if isinstance(node, nodes.SpoutNode):
+            schema = self._group.entrance.schema(node)
+            check_readable(self._group.topology, lot, schema)
+            rows = rows_of_source(self._spark, lot, node, schema)
+        else:
+            schema = self._group.schema_at(node)
+            check_readable(self._group.topology, lot, schema)
+            rows = rows_of_gate(self._spark, lot, schema, sliced=self._entry.sliced)
+        return ReplayRun(self._group, node, rows, f"replay {number}", self._state(number), self._base(number))
+
+    def _state(self, number: int) -> Callable[[str, bool], tuple[StateTable, int | None]]:
+        def state(name: str, behind: bool) -> tuple[StateTable, int | None]:
+            table = self._lake.state(name)
+            own = _versions_of(table, number)
+            if not own:
+                return table, None
+            return table, own[-1] if behind else own[0] - 1
+
+        return state
+
+    def _base(self, number: int) -> Callable[[str], Base]:
+        def base(name: str) -> Base:
+            table = self._lake.state(name)
+            own = _versions_of(table, number)
+            return Base(table, own[0] - 1 if own else None)
+
+        return base
+
+    # --- committing -------------------------------------------------------------------------------------------------
+
+    def run(
+        self, lot: Lot, record: Record, counted: Mapping[str, Numbers], begin: Callable[[], None] | None = None
+    ) -> LotReport:
+        """Commit the rows into each state that does not count them, then what is refused again into quarantine.
+
+        Args:
+            counted: of each state the rows that it counts already.
+            begin: writes the replay down; called when all of the first states is computed and nothing committed.
+
+        Raises:
+            GateError: a gate refuses them all.
+        """
+        run, commits = self._run(lot, record.number), []
+        try:
+            for wave in self._group.waves:
+                sinks = [sink for sink in wave if sink in self.sinks]
+                if sinks:
+                    commits += self._wave(run, sinks, lot, record, counted, begin)
+                    begin = None
+            again = self._again(run, lot, record)
+        finally:
+            run.close()
+        self._quarantine(lot, record, again)
+        everywhere = frozenset.intersection(*(counted.get(sink.name, frozenset()) for sink in self.sinks))
+        numbers = set(lot.rows[NUMBER].to_pylist()) - everywhere
+        return LotReport(
+            stage=lot.stage,
+            stream=lot.stream,
+            rows={},
+            number=record.number,
+            landed=len(numbers - set(again[REPLAYED].to_pylist())),
+            counted=len(everywhere),
+            refused=dict(Counter(again["rule"].to_pylist())) if again.num_rows else {},
+            commits=tuple(commits),
+        )
+
+    def _wave(
+        self,
+        run: ReplayRun,
+        sinks: list[Sink],
+        lot: Lot,
+        record: Record,
+        counted: Mapping[str, Numbers],
+        begin: Callable[[], None] | None,
+    ) -> list[StateCommit]:
+        todo = [sink for sink in sinks if (sink.writer.committed(self._app_id(sink.name)) or 0) < record.number]
+        parts: dict[Numbers, list[Sink]] = {}
+        # Those that are committed are looked at too: what a gate refuses has to be known of all of them.
+        for sink in sinks:
+            parts.setdefault(counted.get(sink.name, frozenset()), []).append(sink)
+        results: dict[str, tuple[pa.Table, float]] = {}
+        for numbers, own in parts.items():
+            frames = run.frames([sink.node.id for sink in own], {}, numbers)
+            for sink in own:
+                if sink in todo:
+                    results[sink.name] = _timed(frames[sink.node.id])
+        if begin is not None:
+            begin()
+        done = []
+        for sink in sinks:
+            if sink in todo:
+                rows, seconds = results[sink.name]
+                done.append(self._commit(sink, rows, seconds, lot, record))
+            else:
+                done.append(StateCommit(sink.name, sink.table.version(), 0, 0.0, replayed=True))
+        return done
+
+    def _commit(self, sink: Sink, found: pa.Table, seconds: float, lot: Lot, record: Record) -> StateCommit:
+        started = time.monotonic()
+        rows, digest = taken_off(found)
+        if sink.node.updater is not None:
+            rows, _ = changes_and_emitted(rows, sink.node)
+        said = self._said(sink.table, record, rows.num_rows, received=lot.rows.num_rows, digest=digest)
+        self._tell("committing", sink.name, record.number)
+        if sink.writer.declared.layout == MAP:
+            version = sink.writer.merge_arrow(rows, said, self._app_id(sink.name))
+        else:
+            version = sink.writer.append_replay(rows, said, self._app_id(sink.name))
+        self._tell("committed", sink.name, record.number)
+        return StateCommit(sink.name, version, rows.num_rows, seconds + time.monotonic() - started)
+
+    def _said(
+        self, table: StateTable, record: Record, rows: int, *, received: int, digest: int | None = None
+    ) -> BatchRecord:
+        txid = table.last_txid()
+        return BatchRecord(
+            kind=REPLAY,
+            flow=self._flow,
+            epoch=max((one.epoch or 0 for one in table.commits.batches()[-1:]), default=0),
+            txid=-1 if txid is None else txid,
+            received=received,
+            rows=rows,
+            hash=digest,
+            replay=record.number,
+        )
+
+    # --- quarantine -------------------------------------------------------------------------------------------------
+
+    def _again(self, run: ReplayRun, lot: Lot, record: Record) -> pa.Table:
+        """What is refused again, as it will be stored, with `_replayed`: each row with the batch that refused it first."""
+        found = run.refused_again()
+        origin = {one[NUMBER]: one for one in lot.rows.to_pylist()}
+        latest = max(lot.rows[TXID].to_pylist())
+        fresh = replaced_since(self._group.quarantine.table, record.versions[NAME])
+        kept = []
+        for one in found.to_pylist():
+            if fresh is None or one[SLICE_COLUMN] in fresh:
+                continue  # a backfill, or a reset, has judged it since
+            first: Mapping[str, Any] = origin.get(one[REPLAYED], {})
+            txid = first.get(TXID, latest)
+            row = {**one, TXID: txid, GEN: generation(txid), "file": first.get("file")}
+            if one["stage"] == SOURCE and first:
+                row["row"] = first["row"]
+            kept.append(row)
+        names = {name: pa.int64() if name in (TXID, GEN) else pa.string() for name in STORED}
+        return pa.Table.from_pylist(kept, schema=pa.schema({**names, REPLAYED: pa.int64()}))
+
+    def _quarantine(self, lot: Lot, record: Record, again: pa.Table) -> None:
+        """One commit: the replayed rows go, what is refused again comes. All other rows of their txids stay."""
+        writer, app_id = self._group.quarantine, self._app_id(NAME)
+        if (writer.committed(app_id) or 0) >= record.number:
+            return
+        txids = lot.rows[TXID].to_pylist()
+        first, last = min(txids), max(txids)
+        held = completed(writer.table.stored(f"{TXID} BETWEEN {first} AND {last}"))
+        gone, stays = stored_rows(lot.rows), []
+        for key in zip(*(held[name].to_pylist() for name in STORED if name != GEN), strict=True):
+            stays.append(gone[key] <= 0)
+            gone[key] -= 1
+        rows = pa.concat_tables([held.filter(pa.array(stays, pa.bool_())), again.select(STORED)])
+        said = self._said(writer.table, record, rows.num_rows, received=lot.rows.num_rows)
+        self._tell("committing", NAME, record.number)
+        writer.replace_refused(rows, said, app_id, (first, last))
+        self._tell("committed", NAME, record.number)
+
+    def _app_id(self, table: str) -> str:
+        return app_id(self._flow, table)
+
+    def _tell(self, moment: str, table: str, number: int) -> None:
+        for listener in self._listeners:
+            listener(moment, table, number)
+
+
+def app_id(flow: str, table: str) -> str:
+    """The transaction id of replays in a table."""
+    return f"{flow}/{table}/replay"
+
+
+def _versions_of(table: StateTable, number: int) -> list[int]:
+    return [one.version for one in table.history() if one.record is not None and one.record.replay == number]
+
+
+def _timed(frame: DataFrame) -> tuple[pa.Table, float]:
+    started = time.monotonic()
+    return with_hash(frame.drop(REPLAYED)).toArrow(), time.monotonic() - started

@@ -1,0 +1,400 @@
+"""Quarantined rows, replayed: each lands once, in whatever order streams, backfills, crashes and replays come."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipelines import Lake, Runtime
+from pipelines.errors import GateError, PoisonBatchError, ReplayError, TrideltaError, UnknownStateError
+from pipelines.execution.replays.record import Records
+from pipelines.execution.replays.report import LotReport
+from pipelines.execution.replays.runner import look
+from pipelines.execution.replays.selection import Selection
+from pipelines.execution.verify import verify
+from pipelines.maintenance import compact
+from pipelines.quality import drop, fail
+from pipelines.sources import JsonFiles
+from pipelines.trident import Count, DeltaState, Sum, TridentTopology
+
+pytestmark = pytest.mark.slow
+
+SCHEMA = "k string, n bigint, at timestamp, day string"
+
+
+class Shop:
+    """A flow over a folder: a state before its gate, and behind it rows and sums by key."""
+
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        self.folder, self.lake = root / "in", Lake(root / "lake")
+        self.folder.mkdir()
+        self.runtime, self.spark = Runtime(spark, self.lake), spark
+        self.files = 0
+
+    def put(self, *rows: tuple[str, Any, str | None], raw: Sequence[str] = ()) -> None:
+        """A further file."""
+        lines = [json.dumps({"k": k, "n": n, "at": "2026-01-01T00:00:00.123456Z", "day": day}) for k, n, day in rows]
+        file = self.folder / f"{self.files}.json"
+        file.write_text("".join(f"{line}\n" for line in (*lines, *raw)))
+        os.utime(file, (1_000_000 + self.files, 1_000_000 + self.files))
+        self.files += 1
+
+    def flow(self, most: int, *, least: int = 0, slice_by: str | None = "day", schema: str = SCHEMA) -> TridentTopology:
+        """The flow whose gates let pass what is between `least` and `most`."""
+        topology = TridentTopology("shop")
+        source = JsonFiles(self.folder, schema, max_files_per_batch=1)
+        stream = topology.new_stream("sales", source, slice_by=slice_by)
+        stream.partition_persist(DeltaState("before"))
+        stream = stream.gate(drop("column_values_to_be_between", column="n", max_value=most, name="most"), name="high")
+        stream = stream.each("n", lambda n: n * 2, "twice")
+        stream = stream.gate(drop("column_values_to_be_between", column="twice", min_value=2 * least), name="low")
+        stream.partition_persist(DeltaState("rows"), ["k", "n", "at"])
+        stream.group_by("k").persistent_aggregate(DeltaState("by_k"), [Count("many"), Sum("n", "total")])
+        return topology
+
+    def replay(self, topology: TridentTopology, **selection: Any) -> list[LotReport]:
+        return list(self.runtime.replay_quarantine(topology, Selection(**selection)).lots)
+
+    @property
+    def rows(self) -> Counter[tuple[str, int]]:
+        """What stands behind the gates; both states must agree."""
+        found = Counter((row["k"], row["n"]) for row in self.lake.state("rows").scan().to_pylist())
+        sums = {row["k"]: (row["many"], row["total"]) for row in self.lake.state("by_k").scan().to_pylist()}
+        for k in {k for k, _ in found} | set(sums):
+            own = [n for n in found.elements() if n[0] == k]
+            assert sums.get(k, (0, 0)) == (len(own), sum(n for _, n in own))
+        return found
+
+    @property
+    def refused(self) -> list[tuple[str, str, Any]]:
+        """Stage, rule and n (or the text) of what is in quarantine."""
+        found = []
+        for row in self.lake.quarantine("shop").scan().to_pylist():
+            text = row["row"]
+            found.append((row["stage"], row["rule"], text if row["rule"] == "malformed" else json.loads(text)["n"]))
+        return sorted(found, key=str)
+
+
+@pytest.fixture
+def shop(spark: SparkSession, tmp_path: Path) -> Shop:
+    return Shop(spark, tmp_path)
+
+
+def test_rows_that_pass_now_land_once_and_others_stay_with_their_reason(shop: Shop) -> None:
+    shop.put(("a", 1, "d1"), ("a", 7, "d1"), ("b", 8, "d2"))
+    shop.put(("a", 2, "d2"), ("a", 7, "d1"), ("b", 9, "d2"))
+    shop.runtime.catch_up(shop.flow(3))
+    assert shop.rows == Counter({("a", 1): 1, ("a", 2): 1})
+    seen = look(shop.lake, shop.flow(8), Selection())
+    assert [(one.stage, one.rows, one.left) for one in seen.lots] == [("high", {"most": 4}, {})]
+    (lot,) = shop.replay(shop.flow(8, least=8))
+    low = "values_to_be_between(twice)"
+    assert (lot.number, lot.landed, lot.refused, lot.left) == (1, 1, {"most": 1, low: 2}, {})
+    assert shop.rows == Counter({("a", 1): 1, ("a", 2): 1, ("b", 8): 1})
+    assert shop.refused == [("high", "most", 9), ("low", low, 7), ("low", low, 7)]
+    # Again: the same row is refused the same way; the lots of two gates, each at its own place.
+    assert [one.landed for one in shop.replay(shop.flow(8, least=8))] == [0, 0]
+    assert [one.landed for one in shop.replay(shop.flow(9))] == [1, 2]
+    assert shop.rows == Counter({("a", 1): 1, ("a", 2): 1, ("a", 7): 2, ("b", 8): 1, ("b", 9): 1})
+    assert (shop.refused, shop.replay(shop.flow(9))) == ([], [])
+    # To the microsecond, as they came; and what stands before the gate had them all along.
+    assert {row["at"].microsecond for row in shop.lake.state("rows").scan().to_pylist()} == {123456}
+    assert shop.lake.state("before").count() == 6
+    # The tables hold what was committed, and a compaction, a further batch and a backfill count each row once.
+    assert not verify(shop.spark, shop.lake, shop.flow(9)).differing
+    before = shop.rows
+    compact(shop.spark, shop.lake, "shop")
+    assert shop.rows == before
+    shop.put(("a", 3, "d1"))
+    shop.runtime.catch_up(shop.flow(9))
+    shop.runtime.backfill(shop.flow(9), ["d1", "d2"])
+    assert shop.rows == before + Counter({("a", 3): 1})
+    assert [one.rows for one in Records(shop.lake.quarantine_path("shop")).all()] == [4, 1, 2, 1, 2]
+
+
+def test_a_selection_by_batch_gate_and_reason(shop: Shop) -> None:
+    shop.put(("a", 7, "d1"))
+    shop.put(("a", 8, "d1"), raw=["{"])
+    shop.runtime.catch_up(shop.flow(3))
+    assert shop.replay(shop.flow(9), gates=("low",)) == []
+    assert shop.replay(shop.flow(9), reasons=("mos",)) == []
+    assert shop.replay(shop.flow(9), first=2) == []
+    (lot,) = shop.replay(shop.flow(9), first=1, gates=("high",), reasons=("most",))
+    assert (lot.landed, shop.rows) == (1, Counter({("a", 8): 1}))
+    (lot,) = shop.replay(shop.flow(9), spouts=("sales",))
+    assert (lot.stage, lot.refused) == ("source", {"malformed": 1})
+    assert shop.refused == [("high", "most", 7), ("source", "malformed", "{")]
+
+
+class _Killed(BaseException):
+    """As good as SIGKILL: nothing behind it runs but the release of locks."""
+
+
+MOMENTS = [
+    (moment, table) for table in ("rows", "by_k", "quarantine") for moment in ("committing", "committed")
+]  # fmt: skip
+
+
+def test_a_replay_killed_at_any_point_is_finished_by_the_next(shop: Shop) -> None:
+    whole = Counter[tuple[str, int]]()
+    for number, point in enumerate(MOMENTS):
+        shop.put(("a", 100 + number, "d1"), ("b", 200 + number, "d2"))
+        shop.runtime.catch_up(shop.flow(3))
+
+        def kill(moment: str, state: str, txid: int, point: tuple[str, str] = point) -> None:
+            if (moment, state) == point:
+                raise _Killed
+
+        with pytest.raises(_Killed):
+            Runtime(shop.spark, shop.lake, listeners=[kill]).replay_quarantine(shop.flow(150))
+        whole[("a", 100 + number)] += 1
+        report = shop.runtime.replay_quarantine(shop.flow(150), Selection(gates=("nothing",)))
+        assert report.resumed == (number + 1,)
+        assert shop.rows == whole, point
+        assert shop.refused == sorted((("high", "most", 200 + n) for n in range(number + 1)), key=str)
+    assert not verify(shop.spark, shop.lake, shop.flow(150)).differing
+
+
+def test_a_backfill_between_a_kill_and_its_end_counts_once(shop: Shop) -> None:
+    shop.put(("a", 7, "d1"), ("b", 8, "d2"))
+    shop.runtime.catch_up(shop.flow(3))
+
+    def kill(moment: str, state: str, txid: int) -> None:
+        if (moment, state) == ("committed", "rows"):
+            raise _Killed
+
+    with pytest.raises(_Killed):
+        Runtime(shop.spark, shop.lake, listeners=[kill]).replay_quarantine(shop.flow(9))
+    shop.runtime.backfill(shop.flow(9), ["d1"])
+    shop.runtime.replay_quarantine(shop.flow(9))
+    assert shop.rows == Counter({("a", 7): 1, ("b", 8): 1})
+    assert shop.refused == []
+
+
+def test_rows_that_a_backfill_refused(shop: Shop) -> None:
+    shop.put(("a", 7, "d1"), ("b", 8, "d2"))
+    shop.runtime.backfill(shop.flow(3), ["d1", "d2"])
+    (lot,) = shop.replay(shop.flow(7))
+    assert (lot.landed, lot.refused) == (1, {"most": 1})
+    compact(shop.spark, shop.lake, "shop")
+    assert shop.rows == Counter({("a", 7): 1})
+    shop.runtime.catch_up(shop.flow(7))
+    assert shop.rows == Counter({("a", 7): 1})
+    shop.runtime.backfill(shop.flow(9), ["d2"])
+    assert shop.rows == Counter({("a", 7): 1, ("b", 8): 1})
+
+
+def test_a_slice_whose_quarantine_was_replaced_and_its_states_were_not(shop: Shop) -> None:
+    """The states still hold a row that the quarantine has too: nothing tells them apart."""
+    shop.put(("a", 7, "d1"), ("a", 1, "d1"))
+    shop.runtime.catch_up(shop.flow(9))
+
+    def flow(most: int, fails: int) -> TridentTopology:
+        topology = TridentTopology("shop")
+        stream = topology.new_stream("sales", JsonFiles(shop.folder, SCHEMA), slice_by="day")
+        stream = stream.gate(drop("column_values_to_be_between", column="n", max_value=most, name="most"), name="high")
+        stream = stream.gate(fail("column_values_to_be_between", column="n", min_value=fails), name="low")
+        stream.partition_persist(DeltaState("rows"), ["k", "n", "at"])
+        stream.group_by("k").persistent_aggregate(DeltaState("by_k"), [Count("many"), Sum("n", "total")])
+        return topology
+
+    assert shop.runtime.backfill(flow(3, fails=2), ["d1"]).failed
+    assert (shop.refused, shop.rows) == ([("high", "most", 7)], Counter({("a", 7): 1, ("a", 1): 1}))
+    (lot,) = shop.replay(flow(9, fails=0))
+    assert (lot.number, list(lot.left)) == (
+        None, ['the backfill that refused it did not replace slice "d1" of state "rows"'],
+    )  # fmt: skip
+    shop.runtime.backfill(flow(9, fails=0), ["d1"])
+    assert (shop.refused, shop.rows) == ([], Counter({("a", 7): 1, ("a", 1): 1}))
+
+
+def test_records_of_the_source(shop: Shop) -> None:
+    """A malformed record goes to the source's own reader, a row without a slice is read as it was written."""
+    shop.put(("a", 1, "d1"), ("b", 2, None), raw=['{"k":"c","n":"three","day":"d1"}', '{"k":"d",', '[{"k":"e"}, 4]'])
+    shop.runtime.catch_up(shop.flow(9))
+    assert [(stage, rule) for stage, rule, _ in shop.refused] == [
+        ("source", "malformed"), ("source", "malformed"), ("source", "malformed"), ("source", "no_slice"),
+    ]  # fmt: skip
+    topology = shop.flow(9, slice_by="coalesce(day, 'none')")
+    (lot,) = shop.replay(topology)
+    assert (lot.landed, lot.refused) == (1, {"malformed": 3})
+    assert shop.rows == Counter({("a", 1): 1, ("b", 2): 1})
+    assert len(shop.refused) == 3
+    files = {row["file"] for row in shop.lake.quarantine("shop").scan().to_pylist()}
+    assert files == {f"file:{shop.folder}/0.json"}
+
+
+def test_a_schema_that_was_mended(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop(spark, tmp_path)
+    shop.put(raw=['{"k":"c","n":3.5,"day":"d1"}', '{"k":"c","n":"three","day":"d1"}'])
+
+    def counting(kind: str) -> TridentTopology:
+        topology = TridentTopology("shop")
+        rows = topology.new_stream("sales", JsonFiles(shop.folder, f"k string, n {kind}, day string"))
+        rows.group_by("k").persistent_aggregate(DeltaState("only"), [Count("many")])
+        return topology
+
+    shop.runtime.catch_up(counting("bigint"))
+    assert shop.lake.state("only").scan().to_pylist() == []
+    (lot,) = shop.replay(counting("double"))
+    assert (lot.landed, lot.refused) == (1, {"malformed": 1})
+    assert shop.lake.state("only").scan().to_pylist() == [{"k": "c", "many": 1}]
+
+
+# --- poison batches ---------------------------------------------------------------------------------------------------
+
+
+def refusing(shop: Shop, most: int) -> TridentTopology:
+    topology = TridentTopology("shop")
+    stream = topology.new_stream("sales", JsonFiles(shop.folder, SCHEMA, max_files_per_batch=1), slice_by="day")
+    stream = stream.gate(fail("column_values_to_be_between", column="n", max_value=most, name="most"), name="high")
+    stream.partition_persist(DeltaState("rows"), ["k", "n", "at"])
+    stream.group_by("k").persistent_aggregate(DeltaState("by_k"), [Count("many"), Sum("n", "total")])
+    return topology
+
+
+@pytest.fixture
+def poisoned(shop: Shop) -> Shop:
+    shop.put(("a", 1, "d1"))
+    shop.put(("a", 7, "d1"), ("b", 2, "d2"))
+    with pytest.raises(PoisonBatchError):
+        shop.runtime.catch_up(refusing(shop, 3))
+    return shop
+
+
+def test_a_poison_batch_is_replayed_when_it_was_left_out(poisoned: Shop) -> None:
+    shop = poisoned
+    (waiting,) = shop.replay(refusing(shop, 9))
+    assert (waiting.number, sum(waiting.left.values())) == (None, 2)
+    assert "tridelta skip" in next(iter(waiting.left))
+    shop.runtime.skip(refusing(shop, 3), 1)
+    shop.put(("a", 3, "d1"))
+    shop.runtime.catch_up(refusing(shop, 3))
+    with pytest.raises(GateError):
+        shop.replay(refusing(shop, 3))
+    assert shop.rows == Counter({("a", 1): 1, ("a", 3): 1})
+    (lot,) = shop.replay(refusing(shop, 9))
+    assert (lot.stage, lot.stream, lot.landed) == ("batch", "sales", 2)
+    assert shop.rows == Counter({("a", 1): 1, ("a", 3): 1, ("a", 7): 1, ("b", 2): 1})
+    assert (shop.refused, shop.replay(refusing(shop, 9))) == ([], [])
+    shop.runtime.backfill(refusing(shop, 9), ["d1", "d2"])
+    assert shop.rows == Counter({("a", 1): 1, ("a", 3): 1, ("a", 7): 1, ("b", 2): 1})
+
+
+@pytest.mark.parametrize("passed", [False, True])
+def test_what_a_backfill_counts_of_a_poison_batch_only_leaves_quarantine(poisoned: Shop, passed: bool) -> None:
+    shop = poisoned
+    shop.runtime.skip(refusing(shop, 3), 1)
+    if passed:
+        shop.runtime.catch_up(refusing(shop, 3))
+    shop.runtime.backfill(refusing(shop, 9), ["d1"])
+    assert shop.rows == Counter({("a", 1): 1, ("a", 7): 1})
+    (lot,) = shop.replay(refusing(shop, 9))
+    assert (lot.landed, lot.counted) == (1, 1)
+    shop.runtime.catch_up(refusing(shop, 9))
+    assert shop.rows == Counter({("a", 1): 1, ("a", 7): 1, ("b", 2): 1})
+    assert shop.refused == []
+
+
+# --- refused ----------------------------------------------------------------------------------------------------------
+
+
+def _of_batches(topology: TridentTopology, folder: Path, **more: Any) -> Any:
+    source = JsonFiles(folder, SCHEMA)
+    check = drop("column_values_to_be_between", column="n", max_value=more.get("most", 3), name="most")
+    return topology.new_stream("sales", source, slice_by=more.get("slice_by")).gate(check, name="high")
+
+
+def _aggregated(folder: Path, **more: Any) -> TridentTopology:
+    topology = TridentTopology("shop")
+    stream = _of_batches(topology, folder, **more).group_by("k").aggregate("n", Sum(), "total")
+    stream.partition_persist(DeltaState("totals"))
+    return topology
+
+
+def _unique(folder: Path, **more: Any) -> TridentTopology:
+    topology = TridentTopology("shop")
+    stream = _of_batches(topology, folder, **more)
+    stream.gate(drop("column_values_to_be_unique", column="k"), name="once").partition_persist(DeltaState("totals"))
+    return topology
+
+
+def _no_gate(folder: Path, **more: Any) -> TridentTopology:
+    topology = TridentTopology("shop")
+    if not more:
+        return _aggregated(folder)
+    stream = topology.new_stream("sales", JsonFiles(folder, SCHEMA))
+    stream.group_by("k").aggregate("n", Sum(), "total").partition_persist(DeltaState("totals"))
+    return topology
+
+
+@pytest.mark.parametrize(
+    ("build", "why"),
+    [(_aggregated, "aggregates each batch"), (_unique, "compares the rows of a batch"), (_no_gate, "no such gate")],
+)
+def test_what_cannot_be_replayed_is_refused_with_what_to_do_instead(shop: Shop, build: Any, why: str) -> None:
+    shop.put(("a", 1, "d1"), ("a", 7, "d1"))
+    shop.runtime.catch_up(build(shop.folder))
+    before = shop.lake.state("totals").scan().to_pylist()
+    with pytest.raises(ReplayError) as caught:
+        shop.runtime.replay_quarantine(build(shop.folder, most=9))
+    error = caught.value
+    assert (error.flow, error.rows) == ("shop", 'rows refused by gate "high"')
+    assert why in error.problem
+    assert "reset" in error.hint
+    (lot,) = look(shop.lake, build(shop.folder, most=9), Selection()).lots
+    assert list(lot.left) == [error.problem]
+    assert shop.lake.state("totals").scan().to_pylist() == before
+    assert [one[:2] for one in shop.refused] == [("high", "most")]
+
+
+def test_rows_that_do_not_read_back_are_left(shop: Shop) -> None:
+    shop.put(("a", 7, "d1"))
+    shop.runtime.catch_up(shop.flow(3))
+    (lot,) = shop.replay(shop.flow(9, schema=f"{SCHEMA}, more string"))
+    assert (lot.number, lot.landed, sum(lot.left.values())) == (None, 0, 1)
+    assert "have changed since" in next(iter(lot.left))
+    assert "tridelta backfill shop" in lot.hint
+    assert len(shop.refused) == 1
+
+
+def test_a_half_committed_batch_is_finished_first(shop: Shop) -> None:
+    shop.put(("a", 7, "d1"))
+    shop.runtime.catch_up(shop.flow(3))
+    for name in ("0", ".0.crc"):
+        (shop.lake.checkpoint_path("shop", "sales") / "spark" / "commits" / name).unlink()
+    with pytest.raises(ReplayError, match="comes again") as caught:
+        shop.replay(shop.flow(9))
+    assert "tridelta run shop" in caught.value.hint
+    shop.runtime.catch_up(shop.flow(9))
+    assert shop.replay(shop.flow(9))[0].landed == 1
+    assert shop.rows == Counter({("a", 7): 1})
+
+
+def test_beside_a_running_stream(shop: Shop) -> None:
+    shop.put(("a", 7, "d1"))
+    shop.runtime.catch_up(shop.flow(3))
+    running = shop.runtime.stream(shop.flow(9), trigger_seconds=0.1)
+    try:
+        shop.put(("b", 1, "d1"))
+        assert sum(one.landed for one in shop.replay(shop.flow(9))) == 1
+    finally:
+        running.stop()
+    shop.runtime.catch_up(shop.flow(9))
+    assert shop.rows == Counter({("a", 7): 1, ("b", 1): 1})
+
+
+def test_nothing_was_ever_refused(shop: Shop) -> None:
+    shop.put(("a", 1, "d1"))
+    shop.runtime.catch_up(shop.flow(3))
+    with pytest.raises(UnknownStateError):
+        shop.replay(shop.flow(3))
+    with pytest.raises(TrideltaError):
+        look(shop.lake, shop.flow(3), Selection())
