@@ -24,6 +24,7 @@ BENCHMARKS = (
     "placing",
     "recovery",
     "packing",
+    "warm_launch",
     "word_count",
 )
 
