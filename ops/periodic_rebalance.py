@@ -73,6 +73,7 @@ class Judged:
                 "waiting": look.backlog[-1] if look.backlog else 0,
                 "rows a second": look.rows_per_second,
                 "state rows": look.state_rows,
+                "skew": None if look.skew is None else round(look.skew, 2),
                 "why": "; ".join(one.reasons),
             }
             for one, look in self.decisions
@@ -129,7 +130,7 @@ def _judged(nimbus: Nimbus, flow: Flow, now: float) -> Judged:
 
 def look_at(nimbus: Nimbus, flow: Flow) -> dict[str, Figures]:
     """The figures of a flow's queries that run, by group."""
-    from pipelines.maintenance.rebalance import Figures
+    from pipelines.maintenance.rebalance import look_of_beat
 
     beats, found = nimbus.places.beats(flow), {}
     for query in _queries(flow):
@@ -137,16 +138,10 @@ def look_at(nimbus: Nimbus, flow: Flow) -> dict[str, Figures]:
         if told.get("state") != "running":
             continue
         asked = query.partitions or max((flow.parallelism.get(name, 1) for name in query.components), default=1)
-        found[query.group] = Figures(
-            query=f"{flow.name}/{query.group}",
-            trigger_seconds=float(told.get("trigger_seconds") or 0.0),
-            batch_seconds=tuple(told.get("last_batch_seconds") or ()),
-            backlog=tuple(told.get("last_backlogs") or ()),
-            rows_per_second=float(told.get("rows_per_second") or 0.0),
-            partitions=int(told.get("partitions") or asked),
-            cores=_cores(flow),
-            state_rows=told.get("state_rows"),
-            tables=table_loads(nimbus.lake, flow, query.components),
+        partitions = told.get("partitions") or asked
+        tables = table_loads(nimbus.lake, flow, query.components)
+        found[query.group] = look_of_beat(
+            f"{flow.name}/{query.group}", {**told, "partitions": partitions}, cores=_cores(flow), tables=tables
         )
     return found
 

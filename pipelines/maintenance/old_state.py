@@ -7,9 +7,6 @@ catch-ups, keeps them all. Of such a query the old versions are deleted here, wh
 
 from __future__ import annotations
 
-import json
-import re
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,14 +14,13 @@ from typing import TYPE_CHECKING
 from pipelines.errors import LockedError
 from pipelines.execution.checkpoint import Checkpoint
 from pipelines.execution.checkpoint_copy import Marker
+from pipelines.execution.state_snapshot import VERSION, description
 from pipelines.maintenance.tidied import Tidied
 
 if TYPE_CHECKING:
     from pipelines.state.lake import Lake
 
-_VERSION = re.compile(r"^(\d+)(?:_[0-9a-f-]+)?\.(zip|changelog)$")
 _SHARED = ("SSTs", "logs")
-_FORM = b"v1\n"
 # What the last batch left and what it began with: Spark may want to run it again.
 _LEAST = 2
 
@@ -102,7 +98,7 @@ def _partitions(checkpoint: Checkpoint) -> Iterator[Path]:
 def _versions(partition: Path) -> dict[int, list[Path]]:
     found: dict[int, list[Path]] = {}
     for file in partition.iterdir():
-        if match := _VERSION.match(file.name):
+        if match := VERSION.match(file.name):
             found.setdefault(int(match[1]), []).append(file)
     return found
 
@@ -117,18 +113,16 @@ def _named_by(file: Path) -> set[str] | None:
     """The shared files that a version needs; None: it is in no form that is known."""
     if file.suffix == ".changelog":
         return set()
+    described = description(file)
+    if described is None:
+        return None
     try:
-        with zipfile.ZipFile(file) as packed:
-            text = packed.read("metadata")
-        if not text.startswith(_FORM):
-            return None
-        described = json.loads(text[len(_FORM) :])
         return {
             one[key]
             for files, key in (("sstFiles", "dfsSstFileName"), ("logFiles", "dfsLogFileName"))
             for one in described.get(files) or ()
         }
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+    except (KeyError, TypeError):
         return None
 
 

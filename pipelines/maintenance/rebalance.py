@@ -74,8 +74,7 @@ class Figures:
     @property
     def skew(self) -> float | None:
         """Rows of the fullest partition over the average one; None: not known."""
-        total = sum(self.partition_rows)
-        return max(self.partition_rows) * len(self.partition_rows) / total if total else None
+        return skew_of(self.partition_rows) if any(self.partition_rows) else None
 
 
 @dataclass(frozen=True)
@@ -210,6 +209,11 @@ def decide(
     if agree < limits.looks:
         return _stays(last, why, f"{agree} of the last {limits.looks} looks say so, all must")
     return _out(history, why, limits) if wish == SCALE_OUT else _in(history, why, limits)
+
+
+def skew_of(partition_rows: Sequence[int]) -> float:
+    """Rows of the fullest partition over the average one; some partition must have one."""
+    return max(partition_rows) * len(partition_rows) / sum(partition_rows)
 
 
 def look_of_beat(query: str, beat: Mapping[str, Any], *, cores: int, tables: Sequence[TableLoad] = ()) -> Figures:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from pipelines.execution.state_snapshot import partition_rows
+from pipelines.maintenance.rebalance import skew_of
 from pipelines.nimbus.backlog import waiting
 from pipelines.nimbus.status import ASSIGNED, FAILED, RUNNING
 
@@ -26,6 +28,9 @@ LAST_BATCHES = 20
 
 # Counting what waits lists folders: not with every look.
 _COUNT_SECONDS = 5.0
+
+# Rows of the state by partition change slowly, and cost a file a partition.
+_ROWS_SECONDS = 60.0
 
 
 @dataclass
@@ -79,7 +84,8 @@ class TaskFigures:
         self._checks: dict[str, CheckFigures] = {}
         self._progress: Mapping[str, Any] = {}
         self._behind_since: float | None = None
-        self._counted_at = float("-inf")
+        self._counted_at = self._rows_at = float("-inf")
+        self._partition_rows: tuple[int, ...] = ()
         self.backlog: dict[str, float] = {}
 
     def stands_at(self, checkpoint: Checkpoint) -> None:
@@ -121,6 +127,10 @@ class TaskFigures:
         seen = progress if isinstance(progress, Mapping) else progress.jsonValue
         self._progress = seen if isinstance(seen, Mapping) else {}
         self._counted_at, self.backlog = time.monotonic(), waiting(self._progress, checkpoint)
+        if self._progress.get("stateOperators") and time.monotonic() - self._rows_at >= _ROWS_SECONDS:
+            # An empty answer is asked for again: the first snapshot comes with the first batch.
+            self._partition_rows = partition_rows(checkpoint)
+            self._rows_at = time.monotonic() if self._partition_rows else float("-inf")
         much = sum(self.backlog.values())
         self._backlogs.append(much)
         if not much:
@@ -157,6 +167,8 @@ class TaskFigures:
             "backlog": self.backlog,
             "last_backlogs": list(self._backlogs),
             "state_rows": sum(int(one["numRowsTotal"]) for one in operators) if operators else None,
+            "partition_rows": list(self._partition_rows),
+            "skew": round(skew_of(self._partition_rows), 2) if any(self._partition_rows) else None,
             "partitions": max((int(one["numShufflePartitions"]) for one in operators), default=None),
             "quarantined": self._quarantined,
             "checks": {name: asdict(figures) for name, figures in self._checks.items()},

@@ -12,6 +12,7 @@ import pytest
 
 from pipelines import Lake, Runtime
 from pipelines.execution.checkpoint import Checkpoint
+from pipelines.execution.state_snapshot import partition_rows
 from pipelines.maintenance.old_state import prune, tidy_state
 from tests.maintenance.test_channels import Trips, undisturbed
 
@@ -72,6 +73,9 @@ def test_windows_go_on_from_the_versions_that_stay(spark: SparkSession, tmp_path
         Runtime(spark, trips.lake).catch_up(trips.topology)
     state = trips.lake.checkpoint_path("trips", "rides__1") / "spark" / "state" / "0"
     assert len(list(state.glob("[0-9]*/*.zip"))) == 10
+    rows = partition_rows(state.parent.parent)
+    assert len(rows) == 2
+    assert min(rows) > 0
     with Checkpoint("trips", state.parent.parent.parent).running(0):
         busy = tidy_state(trips.lake, 2)
         assert (busy.removed, busy.note) == (0, "trips/rides__1 runs: Spark sees to it")
