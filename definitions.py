@@ -7,7 +7,14 @@ from ops.catch_up import catch_up_job
 from ops.compaction import checkpoint_compaction_job
 from ops.nimbus_jobs import nimbus_jobs
 from ops.progress_sensor import flows_sensor
-from ops.schedules import catch_up_schedule, compaction_schedule, rebalance_schedule, slices_schedule
+from ops.relaunch import relaunch_slices_job
+from ops.schedules import (
+    catch_up_schedule,
+    compaction_schedule,
+    rebalance_schedule,
+    relaunch_schedule,
+    slices_schedule,
+)
 from ops.slices import slices_job
 from pipelines.catalog import FlowSettings, flows
 from resources import LakeResource, NimbusResource, QualityResource, SparkResource
@@ -17,17 +24,19 @@ views = [FlowView.of(spec, settings) for spec in flows()]
 flow_sets = [flow_assets(view) for view in views]
 catch_up = catch_up_job(views)
 compaction = checkpoint_compaction_job(views)
+relaunch = relaunch_slices_job(views)
 deployed = {job.name: job for job in nimbus_jobs(views)}
 slices = [(one.view, slices_job(one)) for one in flow_sets if one.view.partitions is not None]
 
 defs = dg.Definitions(
     assets=assets_of(flow_sets),
     asset_checks=[check for one in flow_sets for check in one.checks],
-    jobs=[catch_up, compaction, *deployed.values(), *(job for _, job in slices)],
+    jobs=[catch_up, compaction, relaunch, *deployed.values(), *(job for _, job in slices)],
     schedules=[
         catch_up_schedule(views, catch_up),
         compaction_schedule(compaction),
         rebalance_schedule(deployed["rebalance_job"]),
+        relaunch_schedule(relaunch),
         *(slices_schedule(view, job) for view, job in slices),
     ],
     sensors=[flows_sensor(views)],

@@ -10,10 +10,10 @@ import dagster as dg
 from assets.deployment import deployment_asset
 from assets.liveness import liveness_check
 from assets.queries import query_asset
-from assets.sources import outer, source_asset
+from assets.sources import source_asset
 from assets.states import state_assets
 from assets.suites import suite_checks
-from assets.view import FlowView
+from assets.view import FlowView, outer
 from pipelines.errors import DefinitionError
 
 
@@ -44,7 +44,7 @@ def flow_assets(view: FlowView) -> FlowAssets:
     """The assets of a flow: what arrives, its states, the answers that it keeps, its deployment; and their checks."""
     return FlowAssets(
         view,
-        sources=tuple(source_asset(view, spout) for spout in view.spouts),
+        sources=tuple(source_asset(view, spout) for spout in view.arriving),
         states=state_assets(view),
         queries=tuple(query_asset(view, one) for one in view.spec.queries),
         suites=tuple(suite_checks(view, state) for state in view.suites),
@@ -62,7 +62,7 @@ def assets_of(flows: Sequence[FlowAssets]) -> list[dg.AssetsDefinition | dg.Sour
     read: dict[str, tuple[str, str]] = {}
     found: list[dg.AssetsDefinition | dg.SourceAsset] = []
     for flow in flows:
-        for spout, asset in zip(flow.view.spouts, flow.sources, strict=True):
+        for spout, asset in zip(flow.view.arriving, flow.sources, strict=True):
             source = outer(spout)
             seen = (flow.view.name, f"{source!r} of {source.schema}")
             first = read.setdefault(spout.stream, seen)

@@ -137,7 +137,9 @@ def _jobs(one: FlowAssets, schedules: FlowSchedules, *, deployable: bool) -> tup
     if view.partitions is not None:
         jobs.append(slices_job(one))
         if schedules.slices:
-            made.append(slices_schedule(view, jobs[-1], cron=schedules.slices))
+            # The usual time is the schedule's own to choose: one of a flow behind another is later.
+            cron = None if schedules.slices == SLICES_AT else schedules.slices
+            made.append(slices_schedule(view, jobs[-1], cron=cron))
     return jobs, made
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.view import FlowView, source_key
+from assets.view import FlowView, outer, source_key
 from pipelines.graph import nodes
 from pipelines.graph.fields import parse_ddl
 
@@ -50,11 +50,6 @@ def arrived(folder: str | Path) -> Arrived:
         newest_at=datetime.fromtimestamp(latest / 1e9, UTC) if found else None,
         fingerprint=digest.hexdigest()[:16],
     )
-
-
-def outer(spout: nodes.SpoutNode) -> Any:
-    """The source as the user gave it: a stream of events has put columns of its own around it."""
-    return getattr(spout.source, "inner", spout.source)
 
 
 def look_at(spout: nodes.SpoutNode) -> Arrived | None:

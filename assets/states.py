@@ -5,12 +5,16 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import dagster as dg
+from dagster._check import CheckError
+from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION
 
 from assets.failures import told_plainly
 from assets.reporting import Reporter
+from assets.upstream import Upstream
 from assets.view import FlowView, table_key
 from pipelines.execution.report import SliceReport
 from pipelines.graph import nodes
@@ -25,6 +29,10 @@ ALREADY_REPORTED = {SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION: True}
 
 # Every flow has something to read each day; a day and a half without is worth a look even after a night's backfill.
 FRESH = dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=36), warn_window=timedelta(hours=25))
+
+
+# More days than anyone fills in a backfill: a century and more.
+WHOLE = 50_000
 
 
 def state_assets(view: FlowView) -> dg.AssetsDefinition:
@@ -42,18 +50,23 @@ def state_assets(view: FlowView) -> dg.AssetsDefinition:
             )
             for one in view.gate_checks
         ],
-        backfill_policy=dg.BackfillPolicy.single_run() if view.partitions else None,
+        backfill_policy=backfill_policy(view),
         op_tags={"flow": view.name},
         pool=view.pool,
     )
     def states(context: dg.AssetExecutionContext, spark: SparkResource, lake: LakeResource) -> Iterator[Any]:
         with Reporter(context, view, lake.lake()) as reporter, told_plainly(reporter):
-            runtime = lake.runtime(spark, context.log)
             failed: tuple[SliceReport, ...] = ()
             if view.partitions is None:
-                runtime.catch_up(view.topology, progress=reporter.batch)
+                lake.runtime(spark, context.log).catch_up(view.topology, progress=reporter.batch)
             else:
-                failed = runtime.backfill(view.topology, context.partition_keys, progress=reporter.slice).failed
+                failed = _without_source(context, view, lake)
+                for one in failed:
+                    reporter.slice(one)
+                able = sorted(set(context.partition_keys) - {one.slice for one in failed})
+                if able:
+                    runtime = lake.runtime(spark, context.log)
+                    failed += runtime.backfill(view.topology, able, progress=reporter.slice).failed
         if failed:
             reporter.log_checks()
             raise failure(view, failed, len(context.partition_keys))
@@ -62,6 +75,39 @@ def state_assets(view: FlowView) -> dg.AssetsDefinition:
             yield dg.MaterializeResult(asset_key=table_key(node), metadata=ALREADY_REPORTED)
 
     return states
+
+
+def backfill_policy(view: FlowView) -> dg.BackfillPolicy | None:
+    """How a backfill is cut into runs: all days in one, unless the catalog says how many go in each.
+
+    Dagster puts tables of two flows into one run where their policies are alike, and then one day that fails keeps all
+    days of what comes after from being made. So a flow that reads another's slices has a policy of its own: runs of
+    so many days that it makes no difference.
+    """
+    if view.spec.slices is None:
+        return None
+    if view.spec.slices.days_a_run is not None:
+        return dg.BackfillPolicy.multi_run(max_partitions_per_run=view.spec.slices.days_a_run)
+    if view.by_slices:
+        return dg.BackfillPolicy.multi_run(max_partitions_per_run=WHOLE + crc32(view.name.encode()) % WHOLE)
+    return dg.BackfillPolicy.single_run()
+
+
+def _without_source(context: dg.AssetExecutionContext, view: FlowView, lake: LakeResource) -> tuple[SliceReport, ...]:
+    """The slices that cannot be made, since those that they are made of were not; after the runs that make them now."""
+    if not view.by_slices:
+        return ()
+    upstream = Upstream(view, _graph(context), context.instance, lake.lake())
+    upstream.wait(context.partition_keys, context)
+    return upstream.reports(context.partition_keys)
+
+
+def _graph(context: dg.AssetExecutionContext) -> BaseAssetGraph[Any]:
+    """All assets of the code location; of a run within a test, which has none, those of its job and beside it."""
+    try:
+        return context.repository_def.asset_graph
+    except CheckError:
+        return context.op_execution_context.job_def.asset_layer.asset_graph
 
 
 def failure(view: FlowView, failed: tuple[SliceReport, ...], asked: int) -> dg.Failure:

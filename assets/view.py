@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -65,6 +66,11 @@ def source_key(stream: str) -> dg.AssetKey:
     return dg.AssetKey(["sources", stream])
 
 
+def outer(spout: nodes.SpoutNode) -> Any:
+    """The source as the user gave it: a stream of events has put columns of its own around it."""
+    return getattr(spout.source, "inner", spout.source)
+
+
 @dataclass(frozen=True)
 class FlowView:
     """A flow of the catalog with its topology built: made once, when definitions load."""
@@ -109,9 +115,40 @@ class FlowView:
         return tuple(spout for spout in self.topology.spouts if not isinstance(spout, nodes.ChannelSpoutNode))
 
     @cached_property
+    def arriving(self) -> tuple[nodes.SpoutNode, ...]:
+        """The spouts of what comes in from outside the lake: not those that read another flow's table."""
+        return tuple(spout for spout in self.spouts if self.key_of(spout) == source_key(spout.stream))
+
+    @cached_property
+    def upstream(self) -> tuple[dg.AssetKey, ...]:
+        """The assets of the tables of other flows that the flow has for sources."""
+        read = [self.key_of(spout) for spout in self.spouts if spout not in self.arriving]
+        return tuple(dict.fromkeys(read))
+
+    @property
+    def by_slices(self) -> bool:
+        """Whether the flow is made slice by slice alone: each behind the same slice of another flow's table.
+
+        A stream of such a table would miss what a backfill puts in a slice's place there.
+        """
+        return self.partitions is not None and bool(self.upstream)
+
+    def key_of(self, spout: nodes.SpoutNode) -> dg.AssetKey:
+        """The asset that a spout reads: a table of the lake, or what arrives for its stream."""
+        path = Path(str(getattr(outer(spout), "path", "")))
+        lake = self.settings.lake.absolute()
+        found = {lake / "states": state_key, lake / "channels": channel_key}.get(path.parent)
+        return found(path.name) if found else source_key(spout.stream)
+
+    def upstream_table(self, lake: Lake, key: dg.AssetKey) -> StateTable:
+        """The table of another flow behind one of `upstream`, whether it exists or not."""
+        name = key.path[-1]
+        return lake.table(lake.state_path(name) if key == state_key(name) else lake.channel_path(name), name)
+
+    @cached_property
     def keys(self) -> Mapping[str, dg.AssetKey]:
         """The assets of the flow's streams and tables, by name; a table's own where both have one name."""
-        streams = {spout.stream: source_key(spout.stream) for spout in self.spouts}
+        streams = {spout.stream: self.key_of(spout) for spout in self.spouts}
         return {**{name: table_key(node) for name, node in self.writers.items()}, **streams}
 
     def table(self, lake: Lake, name: str) -> StateTable:
@@ -125,7 +162,7 @@ class FlowView:
             if isinstance(node, nodes.ChannelSpoutNode):
                 found += map(channel_key, node.reads)
             elif isinstance(node, nodes.SpoutNode):
-                found.append(source_key(node.stream))
+                found.append(self.key_of(node))
             elif isinstance(node, nodes.StateQueryNode):
                 found.append(state_key(node.state))
         return list(dict.fromkeys(found))

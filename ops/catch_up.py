@@ -42,9 +42,13 @@ def catch_up_op(view: FlowView) -> dg.OpDefinition:
         lake: LakeResource,
         nimbus: NimbusResource,
     ) -> None:
-        for seen in map(observation, view.spouts):
+        for seen in map(observation, view.arriving):
             if seen is not None:
                 context.log_event(seen)
+        if view.by_slices:
+            context.log.info(f"{view.name} is made slice by slice, behind {', '.join(map(str, view.upstream))}")
+            context.add_output_metadata({"batches": 0, "made by": f"{view.name}_slices_job"})
+            return
         with told_plainly():
             worker = nimbus.deployed().get(view.name)
         if worker is not None and (worker.status == "ACTIVE" or not worker.stopped):

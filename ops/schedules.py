@@ -1,12 +1,14 @@
-"""What runs by itself. All schedules are on from the start."""
+"""What runs by itself. All schedules are on from the start, but for the one that makes failed slices again."""
 
 from collections.abc import Sequence
 from datetime import timedelta
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 
 from assets.sources import look_at
+from assets.upstream import Upstream
 from assets.view import FlowView, source_key
 from pipelines.errors import TrideltaError
 from resources import NimbusResource
@@ -14,8 +16,12 @@ from resources import NimbusResource
 # A run that starts its own Spark costs half a minute: not more often than that pays, and less often is felt.
 CATCH_UP_EVERY = "*/10 * * * *"
 SLICES_AT = "0 1 * * *"
+# Slices that are made of another flow's: looked at every ten minutes from when that one's should be there, until morning.
+SLICES_BEHIND_AT = "20-59/10 1-5 * * *"
 # After the slices of yesterday, before people come.
 COMPACTION_AT = "0 3 * * *"
+# When the night's slices are made and checked: what failed among them is tried once more before people come.
+RELAUNCH_AT = "0 6 * * *"
 # Longer than a rebalance takes, with the batches by which the next look judges it.
 REBALANCE_EVERY = "*/15 * * * *"
 
@@ -26,7 +32,7 @@ def _when(cron: str, usual: str, words: str) -> str:
 
 def news(instance: dg.DagsterInstance, view: FlowView) -> str | None:
     """What has arrived for a flow that no catch-up has seen, in words; None if nothing has."""
-    for spout in view.spouts:
+    for spout in () if view.by_slices else view.arriving:
         seen = look_at(spout)
         if seen is None:
             return f"{spout.stream} is not a folder; only a run can tell"
@@ -61,25 +67,40 @@ def catch_up_schedule(
 
 
 def slices_schedule(
-    view: FlowView, job: UnresolvedAssetJobDefinition, *, cron: str = SLICES_AT
+    view: FlowView, job: UnresolvedAssetJobDefinition, *, cron: str | None = None
 ) -> dg.ScheduleDefinition:
-    """Makes yesterday's slice again, when all its files are there."""
+    """Makes yesterday's slice again, when all its files are there, and once: when those that it is made of were made."""
+    usual = SLICES_BEHIND_AT if view.by_slices else SLICES_AT
+    behind = ", as soon as those that it is made of are there" if view.by_slices else ""
+    cron = cron or usual
 
     @dg.schedule(
         name=f"{view.name}_slices_schedule",
         job=job,
         cron_schedule=cron,
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description=f"{_when(cron, SLICES_AT, 'Every night')}: the slice of the day before.",
+        description=f"{_when(cron, usual, 'Every night')}: the slice of the day before{behind}.",
     )
     def schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         day = (context.scheduled_execution_time - timedelta(days=1)).date().isoformat()
         if view.partitions is None or not view.partitions.has_partition_key(day):
             last = view.partitions.get_last_partition_key() if view.partitions else None
             return dg.SkipReason(f"{day} is not a slice of {view.name}; the last one is {last}")
+        if view.by_slices and (why := waits(context, view, day)):
+            return dg.SkipReason(why)
         return dg.RunRequest(partition_key=day, run_key=day)
 
     return schedule
+
+
+def waits(context: dg.ScheduleEvaluationContext, view: FlowView, day: str) -> str | None:
+    """Why a slice cannot be made yet: those that it is made of are not there, are being made, or have failed."""
+    from pipelines import Lake
+
+    assert context.repository_def is not None
+    upstream = Upstream(view, context.repository_def.asset_graph, context.instance, Lake(view.settings.lake))
+    ahead = upstream.ahead([day], statuses=tuple(NOT_FINISHED_STATUSES))
+    return f"run {ahead[day][:8]} makes what it reads" if ahead else upstream.refused([day]).get(day)
 
 
 def compaction_schedule(
@@ -92,6 +113,17 @@ def compaction_schedule(
         cron_schedule=cron,
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description=f"{_when(cron, COMPACTION_AT, 'Every night')}: fold, optimize, vacuum.",
+    )
+
+
+def relaunch_schedule(job: dg.JobDefinition, *, cron: str = RELAUNCH_AT) -> dg.ScheduleDefinition:
+    """Makes failed and missing slices again every morning. Off from the start: what a gate refuses needs a person first."""
+    return dg.ScheduleDefinition(
+        name="relaunch_slices_schedule",
+        job=job,
+        cron_schedule=cron,
+        default_status=dg.DefaultScheduleStatus.STOPPED,
+        description=f"{_when(cron, RELAUNCH_AT, 'Every morning, where it is switched on')}: slices that failed or are missing.",
     )
 
 

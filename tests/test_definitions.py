@@ -80,7 +80,13 @@ def test_they_are_as_in_the_snapshot(defs: dg.Definitions) -> None:
 
 
 def test_schedules_are_on(defs: dg.Definitions) -> None:
-    assert {one.default_status for one in defs.get_repository_def().schedule_defs} == {dg.DefaultScheduleStatus.RUNNING}
+    off = {
+        one.name
+        for one in defs.get_repository_def().schedule_defs
+        if one.default_status != dg.DefaultScheduleStatus.RUNNING
+    }
+    # What a gate refuses fails again until a person has looked.
+    assert off == {"relaunch_slices_schedule"}
 
 
 def test_loading_starts_no_jvm_and_imports_no_spark() -> None:

@@ -50,10 +50,22 @@ class FlowSettings:
 
 @dataclass(frozen=True)
 class DailySlices:
-    """The days that a flow's states are sliced by: from `start` up to and with `end`; None means that days keep coming."""
+    """The days that a flow's states are sliced by: from `start` up to and with `end`; None means that days keep coming.
+
+    Args:
+        start: the first day.
+        end: the last one.
+        days_a_run: how many days a run of a backfill makes; 1: each has a run of its own. None: all in one, which
+            starts Spark once and reads the source once.
+    """
 
     start: date
     end: date | None = None
+    days_a_run: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.days_a_run is not None and self.days_a_run < 1:
+            raise DefinitionError(f"days_a_run is {self.days_a_run}: a run of a backfill makes a day or more")
 
     def between(self, first: str, last: str) -> list[str]:
         """The days from `first` up to and with `last`.

@@ -10,7 +10,7 @@ it comes to them (`StreamBatch`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,9 @@ from pipelines.execution.plan_run import Base, PlanRun
 from pipelines.execution.quarantine import NAME, table_columns
 from pipelines.execution.report import BackfillReport, SliceReport, StateCommit
 from pipelines.execution.streaming import disk_full, reason_of
+from pipelines.execution.unbroken import unbroken
 from pipelines.execution.updates import changes_and_emitted
+from pipelines.execution.upstream import refused
 from pipelines.graph import nodes
 from pipelines.sources.base import file_key
 from pipelines.state.record import SLICE, BatchRecord
@@ -117,8 +119,8 @@ class BoundedRunner:
     def run(self, slices: Sequence[str]) -> BackfillReport:
         """Replace exactly these slices in every state of the group.
 
-        A slice that a gate refuses is reported with its error, and stays as it was in the states behind the gate; the
-        others are not touched by that.
+        A slice that a gate refuses is reported with its error, and stays as it was in the states behind the gate; so is
+        one whose source is a table of another flow that does not hold that slice. The others are not touched by that.
 
         Raises:
             DefinitionError: a slice has a reserved name.
@@ -133,11 +135,21 @@ class BoundedRunner:
         self._check_maps(wanted)
         # A plan that queries states, or folds into a map, reads what the slices before have committed: one at a time.
         size = 1 if self._group.queries_states or self._maps() else SLICES_A_PASS
-        reports: list[SliceReport] = []
+        reports = self._without_source(wanted)
+        able = [one for one in wanted if one not in reports]
         with self._checkpoint.rewriting(self._wait):
-            for start in range(0, len(wanted), size):
-                reports += self._in_waves(wanted[start : start + size])
-        return BackfillReport(self._group.topology.name, tuple(reports), time.monotonic() - started)
+            for start in range(0, len(able), size):
+                reports |= {one.slice: one for one in self._whole(tuple(able[start : start + size]))}
+        in_order = tuple(reports[one] for one in wanted)
+        return BackfillReport(self._group.topology.name, in_order, time.monotonic() - started)
+
+    def _without_source(self, slices: tuple[str, ...]) -> dict[str, SliceReport]:
+        """The slices that another flow has yet to make, as failed."""
+        found = refused(self._group.topology.name, self._group.spouts, slices) if self._group.entrance.sliced else {}
+        for report in found.values():
+            if self._on_slice:
+                self._on_slice(report)
+        return found
 
     def _maps(self) -> list[Sink]:
         return [sink for sink in self._group.sinks if sink.writer.declared.layout == MAP]
@@ -158,6 +170,13 @@ class BoundedRunner:
                 else:
                     continue
                 raise SliceOfMapError(self._group.topology.name, sink.name, slice_, reason)
+
+    def _whole(self, slices: tuple[str, ...]) -> list[SliceReport]:
+        """A cancelled backfill leaves whole slices: one that comes in several waves is ended first. Then it is one slice."""
+        if len(self._group.waves) == 1:
+            return self._in_waves(slices)
+        with unbroken():
+            return self._in_waves(slices)
 
     def _in_waves(self, slices: tuple[str, ...]) -> list[SliceReport]:
         """States that query other states of the flow are worked out after those are replaced (`BatchGroup.waves`)."""
@@ -254,27 +273,39 @@ class BoundedRunner:
         streamed = {sink.name: self._streamed(sink.table) for sink in wave}
         quarantined = self._commit_refused(work) if last else {}
         for slice_ in work.slices:
-            started = time.monotonic()
-            blocked = work.run.refused_slices.get(slice_, {})
-            received, files = work.counts.get(slice_, (0, frozenset()))
-            commits = [
-                self._commit_slice(work, sink, slice_, received, files, streamed[sink.name])
-                for sink in wave
-                if not self._is_behind(sink, blocked)
-            ]
-            report = SliceReport(
-                flow=self._group.topology.name,
-                slice=slice_,
-                received=received,
-                quarantined=quarantined.get(slice_, 0),
-                commits=tuple(commits),
-                seconds=time.monotonic() - started,
-                gates=work.run.gate_results(slice_),
-                error="; ".join(blocked.values()) or None,
-            )
-            if self._on_slice and len(self._group.waves) == 1:
-                self._on_slice(report)
+            # Committed in all states, and told: or not begun.
+            with unbroken():
+                report = self._commit_everywhere(work, slice_, wave, streamed, quarantined.get(slice_, 0))
+                if self._on_slice and len(self._group.waves) == 1:
+                    self._on_slice(report)
             yield report
+
+    def _commit_everywhere(
+        self,
+        work: _Pass,
+        slice_: str,
+        wave: tuple[Sink, ...],
+        streamed: Mapping[str, frozenset[str]],
+        quarantined: int,
+    ) -> SliceReport:
+        started = time.monotonic()
+        blocked = work.run.refused_slices.get(slice_, {})
+        received, files = work.counts.get(slice_, (0, frozenset()))
+        commits = [
+            self._commit_slice(work, sink, slice_, received, files, streamed[sink.name])
+            for sink in wave
+            if not self._is_behind(sink, blocked)
+        ]
+        return SliceReport(
+            flow=self._group.topology.name,
+            slice=slice_,
+            received=received,
+            quarantined=quarantined,
+            commits=tuple(commits),
+            seconds=time.monotonic() - started,
+            gates=work.run.gate_results(slice_),
+            error="; ".join(blocked.values()) or None,
+        )
 
     def _is_behind(self, sink: Sink, blocked: dict[int, str]) -> bool:
         ancestors = self._group.topology.graph.ancestors(sink.node.id)

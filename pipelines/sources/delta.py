@@ -11,10 +11,10 @@ from urllib.parse import quote
 
 from deltalake import DeltaTable
 
-from pipelines.errors import MissingPathError, SourceSchemaError
+from pipelines.errors import MissingPathError, SourceError, SourceSchemaError
 from pipelines.graph.fields import parse_ddl
 from pipelines.sources.base import CORRUPT, FILE, file_key, local_path
-from pipelines.state.schema import struct_of
+from pipelines.state.schema import LOG, struct_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -65,11 +65,20 @@ class DeltaTableSource:
 
         Raises:
             MissingPathError, SourceSchemaError
+            SourceError: it is the log of a state, which means nothing without being folded.
         """
         from pyspark.sql.types import StructType
 
+        from pipelines.state.table import StateTable
+
         if not DeltaTable.is_deltatable(self.path):
             raise MissingPathError(name, self.path)
+        kept = StateTable(name, Path(self.path))
+        if kept.is_state() and kept.declared.layout == LOG:
+            raise SourceError(
+                f'source "{name}": {self.path} is the log of a state: its rows are partial values of the keys',
+                hint="read a state of layout rows or map, or ask this one with state_query",
+            )
         there = StructType.fromJson(json.loads(DeltaTable(self.path).schema().to_json()))
         seen = {f.name: f.dataType.simpleString() for f in there.fields}
         shown = tuple(f"{column} {kind}" for column, kind in seen.items())

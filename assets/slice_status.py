@@ -1,0 +1,70 @@
+"""How the slices of a table stand: what Dagster's events and the lake's commits say of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import dagster as dg
+from dagster._core.events import DagsterEventType
+from dagster._core.storage.dagster_run import FINISHED_STATUSES, NOT_FINISHED_STATUSES
+from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
+
+# Statuses of runs that are on: they end by themselves, so one may wait for them. A queued one may wait for us.
+RUNNING = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """What Dagster says of an asset's partitions. `failed` and `running` are those whose latest run failed, or is not over."""
+
+    materialized: frozenset[str]
+    failed: frozenset[str]
+    running: frozenset[str]
+
+
+def partitions_of(
+    instance: dg.DagsterInstance, key: dg.AssetKey, partitions: dg.TimeWindowPartitionsDefinition
+) -> Partitions:
+    """How an asset's partitions stand: what the UI's partitions page shows.
+
+    The function is not a public one of Dagster's, which is held below 1.14; tests/assets/test_backfill_over_flows.py uses it.
+    """
+    found = get_and_update_asset_status_cache_value(instance, key, partitions)
+    if found is None:
+        return Partitions(frozenset(), frozenset(), frozenset())
+    return Partitions(
+        frozenset(found.deserialize_materialized_partition_subsets(partitions).get_partition_keys()),
+        frozenset(found.deserialize_failed_partition_subsets(partitions).get_partition_keys()),
+        frozenset(found.deserialize_in_progress_partition_subsets(partitions).get_partition_keys()),
+    )
+
+
+def failed_at(instance: dg.DagsterInstance, key: dg.AssetKey, slices: Collection[str]) -> dict[str, datetime]:
+    """When the run ended that was to make each of these partitions and did not."""
+    tried = instance.event_log_storage.get_latest_asset_partition_materialization_attempts_without_materializations(key)
+    runs = {slice_: run for slice_, (run, _) in tried.items() if slice_ in slices}
+    ends = {}
+    for run in set(runs.values()):
+        record = instance.get_run_record_by_id(run)
+        if record is not None and record.dagster_run.status in FINISHED_STATUSES:
+            ends[run] = datetime.fromtimestamp(record.end_time or record.create_timestamp.timestamp(), UTC)
+    return {slice_: ends[run] for slice_, run in runs.items() if run in ends}
+
+
+def runs_over(
+    instance: dg.DagsterInstance,
+    key: dg.AssetKey,
+    slices: Collection[str],
+    statuses: Iterable[dg.DagsterRunStatus] = tuple(NOT_FINISHED_STATUSES),
+) -> dict[str, str]:
+    """Slice by slice the run that is to make it and is not over, though it may have made it already."""
+    found = {}
+    for run in instance.get_runs(dg.RunsFilter(statuses=list(statuses))):
+        planned = instance.all_logs(run.run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
+        for entry in planned:
+            event = entry.dagster_event
+            if event is not None and event.asset_key == key and event.partition in slices:
+                found[str(event.partition)] = run.run_id
+    return found

@@ -1,0 +1,150 @@
+"""Slices that are not as they should be: failed, or missing; and what is to become of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
+
+from assets.slice_status import failed_at, partitions_of
+from assets.upstream import Upstream
+from assets.view import FlowView, table_key
+from pipelines.graph import nodes
+
+if TYPE_CHECKING:
+    from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
+
+    from pipelines import Lake
+
+FAILED, MISSING = "failed", "missing"
+AGAIN, RUNNING, WAITS, LATER = "again", "running", "waits", "later"
+_UNDER_WAY = (BulkActionStatus.REQUESTED, BulkActionStatus.CANCELING, BulkActionStatus.FAILING)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A slice that failed or is missing.
+
+    Attributes:
+        flow: whose slice it is.
+        slice: the slice.
+        was: `failed` (its last run made it not) or `missing` (a table does not hold it).
+        why: in which table, and what was seen.
+        now: `again`, `running` (a run or a backfill makes it now: left alone), `waits` (what it is made of has failed),
+            or `later` (there are more than may be launched at once).
+    """
+
+    flow: str
+    slice: str
+    was: str
+    why: str
+    now: str = AGAIN
+
+    @property
+    def is_launched(self) -> bool:
+        return self.now == AGAIN
+
+    def row(self) -> dict[str, Any]:
+        """As a row of the report."""
+        return {"flow": self.flow, "slice": self.slice, "was": self.was, "why": self.why}
+
+
+def find_slices(
+    instance: dg.DagsterInstance,
+    graph: AssetGraph,
+    lake: Lake,
+    views: Sequence[FlowView],
+    slices: Mapping[str, Sequence[str]],
+    most: int,
+) -> list[Found]:
+    """The slices that failed or are missing, by day, and within a day in the order of the flows.
+
+    Args:
+        instance: whose events and backfills count.
+        graph: the assets of the code location.
+        lake: whose commits count.
+        views: the flows, those before whose slices others are made of.
+        slices: the slices to look at, by flow.
+        most: how many are to be made again at most.
+    """
+    asked = _asked_for(instance, graph)
+    found: list[Found] = []
+    for view in views:
+        mine = _of_flow(instance, lake, view, slices[view.name], asked)
+        if view.by_slices:
+            mine = _behind(Upstream(view, graph, instance, lake), view, mine, views, found)
+        found += mine
+    order = {view.name: number for number, view in enumerate(views)}
+    found.sort(key=lambda one: (one.slice, order[one.flow]))
+    return list(_at_most(found, most))
+
+
+def _of_flow(
+    instance: dg.DagsterInstance,
+    lake: Lake,
+    view: FlowView,
+    slices: Sequence[str],
+    asked: Mapping[dg.AssetKey, set[str]],
+) -> list[Found]:
+    """A flow's slices: one that failed or is missing in one table is made again in all, as a backfill does it."""
+    from pipelines.state.slices import made_slices, slice_times
+
+    was: dict[str, tuple[str, str]] = {}
+    under_way: set[str] = set()
+    assert view.partitions is not None
+    for node in view.writers.values():
+        key, table = table_key(node), view.table(lake, node.state.name)
+        known = partitions_of(instance, key, view.partitions)
+        under_way |= known.running | asked.get(key, set())
+        made = made_slices(table)
+        # A table whose slices cannot be told, and one of late events, which has no more than came late.
+        if made is not None and not isinstance(node, nodes.LatePersistNode):
+            for slice_ in (one for one in slices if one not in made):
+                was.setdefault(slice_, (MISSING, f"not in {table.name}"))
+        at = slice_times(table)
+        for slice_, ended in failed_at(instance, key, known.failed & set(slices)).items():
+            told = was.get(slice_, (MISSING, ""))[0] == FAILED
+            if not told and (slice_ not in at or at[slice_] <= ended):
+                was[slice_] = (FAILED, f"{table.name}: its run failed at {ended:%Y-%m-%d %H:%M} UTC")
+    return [
+        Found(view.name, slice_, *was[slice_], now=RUNNING if slice_ in under_way else AGAIN) for slice_ in sorted(was)
+    ]
+
+
+def _asked_for(instance: dg.DagsterInstance, graph: AssetGraph) -> dict[dg.AssetKey, set[str]]:
+    """The partitions that backfills are still to make: nobody needs to ask for them twice."""
+    found: dict[dg.AssetKey, set[str]] = {}
+    for backfill in instance.get_backfills(BulkActionsFilter(statuses=list(_UNDER_WAY))):
+        if backfill.is_asset_backfill:
+            data = backfill.get_asset_backfill_data(graph)
+            left = data.target_subset - data.materialized_subset - data.failed_and_downstream_subset
+            for one in left.iterate_asset_partitions():
+                found.setdefault(one.asset_key, set()).add(str(one.partition_key))
+    return found
+
+
+def _behind(
+    upstream: Upstream, view: FlowView, mine: Sequence[Found], views: Iterable[FlowView], before: Sequence[Found]
+) -> list[Found]:
+    """Slices behind those that fail wait, unless those are made again now: then the backfill puts them in order."""
+    refused = upstream.refused([one.slice for one in mine if one.is_launched])
+    writers = {one.name for one in views if {table_key(node) for node in one.writers.values()} & set(view.upstream)}
+    coming = {one.slice for one in before if one.flow in writers and one.is_launched}
+    waits = {slice_: why for slice_, why in refused.items() if slice_ not in coming}
+    return [
+        replace(one, now=WAITS, why=waits[one.slice].splitlines()[0]) if one.slice in waits else one for one in mine
+    ]
+
+
+def _at_most(found: Iterable[Found], most: int) -> Iterable[Found]:
+    """All of them, of which so many are to be made again: the oldest."""
+    left = most
+    for one in found:
+        if one.is_launched and left <= 0:
+            yield replace(one, now=LATER)
+            continue
+        left -= one.is_launched
+        yield one

@@ -1,0 +1,138 @@
+"""Slices that are made of another flow's slices: they wait for those, and are refused where those are missing or failed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from dagster._core.definitions.asset_checks.asset_checks_definition import AssetChecksDefinition
+from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
+from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
+from dagster._core.storage.asset_check_execution_record import COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES
+
+from assets.slice_status import RUNNING, failed_at, partitions_of, runs_over
+from assets.view import FlowView
+from pipelines.execution.report import SliceReport
+
+if TYPE_CHECKING:
+    from pipelines import Lake
+
+# A look at the runs that are on costs some ten milliseconds; a slice takes seconds.
+LOOK_EVERY_SECONDS = 2.0
+# Verdicts of a check that are looked through for those on the slices: of a year of days, made three times.
+VERDICTS = 1000
+
+
+class Upstream:
+    """The slices of other flows that a flow's slices are made of.
+
+    Args:
+        view: the flow that reads them.
+        graph: all assets and checks of the code location.
+        instance: Dagster's, which knows what became of them.
+        lake: where they are.
+    """
+
+    def __init__(self, view: FlowView, graph: BaseAssetGraph[Any], instance: dg.DagsterInstance, lake: Lake) -> None:
+        self._view, self._graph, self._instance, self._lake = view, graph, instance, lake
+        self._read = {key: flow for key in view.upstream if (flow := self._partitions(key)) is not None}
+
+    def _partitions(self, key: dg.AssetKey) -> dg.TimeWindowPartitionsDefinition | None:
+        found = self._graph.get(key).partitions_def if self._graph.has(key) else None
+        return found if isinstance(found, dg.TimeWindowPartitionsDefinition) else None
+
+    # --- waiting ----------------------------------------------------------------------------------------------------
+
+    def ahead(
+        self, slices: Sequence[str], besides: str = "", statuses: Sequence[dg.DagsterRunStatus] = RUNNING
+    ) -> dict[str, str]:
+        """Slice by slice a run that makes it in a table that is read, or checks it now.
+
+        Args:
+            besides: A run that does not count: one's own, whose steps Dagster has put in order.
+            statuses: Of the runs that count.
+        """
+        found: dict[str, str] = {}
+        for key in self._read:
+            found |= runs_over(self._instance, key, slices, statuses)
+        return {slice_: run for slice_, run in found.items() if run != besides}
+
+    def wait(self, slices: Sequence[str], context: dg.AssetExecutionContext) -> None:
+        """Wait until no run is on that makes these slices there, or still checks them."""
+        told = False
+        while ahead := self.ahead(slices, besides=context.run.run_id):
+            if not told:
+                runs = ", ".join(sorted({run[:8] for run in ahead.values()}))
+                context.log.info(f"waiting for run {runs}: it makes and checks {len(ahead)} of the slices to be read")
+                told = True
+            time.sleep(LOOK_EVERY_SECONDS)
+
+    # --- refusing ---------------------------------------------------------------------------------------------------
+
+    def refused(self, slices: Sequence[str]) -> dict[str, str]:
+        """The slices that cannot be made, and why: one that is read is missing, has failed, or its table fails a check."""
+        found: dict[str, list[str]] = {}
+        for key, partitions in self._read.items():
+            for slice_, seen in {**self._unmade(key, partitions, slices), **self._unsound(key, slices)}.items():
+                found.setdefault(slice_, []).append(self._said(key, slice_, seen))
+        return {slice_: "; ".join(said) for slice_, said in found.items()}
+
+    def reports(self, slices: Sequence[str]) -> tuple[SliceReport, ...]:
+        """The same as reports of slices that failed."""
+        name = self._view.name
+        return tuple(
+            SliceReport(flow=name, slice=slice_, received=0, quarantined=0, commits=(), seconds=0.0, error=why)
+            for slice_, why in sorted(self.refused(slices).items())
+        )
+
+    def _unmade(
+        self, key: dg.AssetKey, partitions: dg.TimeWindowPartitionsDefinition, slices: Sequence[str]
+    ) -> dict[str, str]:
+        """Slices that failed since they were committed last, and those that neither Dagster nor the lake knows."""
+        from pipelines.state.slices import made_slices, slice_times
+
+        table = self._view.upstream_table(self._lake, key)
+        made, at = made_slices(table) or frozenset(), slice_times(table)
+        known = partitions_of(self._instance, key, partitions)
+        failed = failed_at(self._instance, key, known.failed & set(slices))
+        found = {one: "that slice is not there" for one in slices if one not in made}
+        # One that was made since by the command line is whole, though Dagster has not heard of it.
+        late = {one: ended for one, ended in failed.items() if one not in at or at[one] <= ended}
+        return found | {
+            one: f"its last run for that slice failed ({ended:%Y-%m-%d %H:%M} UTC)" for one, ended in late.items()
+        }
+
+    def _unsound(self, key: dg.AssetKey, slices: Sequence[str]) -> dict[str, str]:
+        """Slices whose table fails a blocking check of its own. What a gate refuses is not committed in the first place."""
+        found: dict[str, str] = {}
+        graph = self._graph
+        if not isinstance(graph, AssetGraph):
+            return found
+        for check in graph.get_check_keys_for_assets({key}):
+            beside = isinstance(graph.assets_def_for_key(check), AssetChecksDefinition)
+            if beside and graph.get_check_spec(check).blocking:
+                verdicts = self._verdicts(check)
+                for slice_ in slices:
+                    if verdicts.get(slice_, verdicts.get(None)) is False:
+                        found[slice_] = f'its check "{check.name}" fails'
+        return found
+
+    def _verdicts(self, check: dg.AssetCheckKey) -> dict[str | None, bool]:
+        """The last verdicts on a check: by slice where it looks at slices, else under None for the whole table."""
+        found: dict[str | None, bool] = {}
+        for one in self._instance.event_log_storage.get_asset_check_execution_history(
+            check, limit=VERDICTS, status=set(COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES)
+        ):
+            said = one.evaluation
+            passed = said is None or said.passed or said.severity != dg.AssetCheckSeverity.ERROR
+            found.setdefault(one.partition, passed)
+        return found
+
+    def _said(self, key: dg.AssetKey, slice_: str, seen: str) -> str:
+        from pipelines.execution.upstream import UpstreamSliceError
+
+        table = self._view.upstream_table(self._lake, key)
+        writer = table.declared.flow if table.is_state() else self._graph.get(key).group_name
+        return str(UpstreamSliceError(self._view.name, slice_, table.name, writer, seen))

@@ -1,0 +1,81 @@
+"""Slices of a flow that are made of another flow's: what Dagster is told of them, without anything running."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from assets import FlowView, flow_assets
+from assets.states import backfill_policy
+from ops.schedules import news, slices_schedule
+from ops.slices import slices_job
+from pipelines.catalog import DailySlices
+from pipelines.errors import DefinitionError
+from tests.assets import two_flows
+
+pytestmark = pytest.mark.filterwarnings("ignore:Property `OpDefinition.version`:DeprecationWarning")
+
+KEPT, PASSENGERS = dg.AssetKey("kept_rides"), dg.AssetKey("passengers")
+
+
+@pytest.fixture
+def rides(tmp_path: Path) -> FlowView:
+    return two_flows.views(tmp_path)[0]
+
+
+@pytest.fixture
+def days(tmp_path: Path) -> FlowView:
+    return two_flows.views(tmp_path)[1]
+
+
+def test_the_table_that_is_read_is_the_asset_that_is_read(days: FlowView, rides: FlowView, tmp_path: Path) -> None:
+    graph = two_flows.definitions(tmp_path).resolve_asset_graph()
+    assert graph.get(PASSENGERS).parent_keys == {KEPT}
+    assert not graph.has(dg.AssetKey(["sources", "of_rides"]))
+    assert isinstance(graph.get_partition_mapping(PASSENGERS, KEPT), dg.TimeWindowPartitionMapping)
+    assert (days.upstream, days.by_slices, days.arriving) == ((KEPT,), True, ())
+    assert (rides.upstream, rides.by_slices) == ((), False)
+    assert days.keys["of_rides"] == KEPT
+
+
+def test_runs_of_a_backfill_hold_days_of_one_flow_unless_the_catalog_says_otherwise(tmp_path: Path) -> None:
+    rides, days = map(backfill_policy, two_flows.views(tmp_path))
+    assert rides == dg.BackfillPolicy.single_run()
+    assert days not in (None, rides)
+    assert days is not None
+    assert (days.max_partitions_per_run or 0) > 365 * 100
+    assert set(map(backfill_policy, two_flows.views(tmp_path, 1))) == {dg.BackfillPolicy.multi_run(1)}
+    with pytest.raises(DefinitionError, match="days_a_run is 0"):
+        DailySlices(datetime(2024, 1, 1, tzinfo=UTC).date(), days_a_run=0)
+
+
+def test_catch_up_leaves_what_is_made_by_slices(days: FlowView, tmp_path: Path) -> None:
+    folder = tmp_path / "lake" / "states" / "kept_rides"
+    folder.mkdir(parents=True)
+    (folder / "part.parquet").write_text(json.dumps({}))
+    with dg.instance_for_test() as instance:
+        assert news(instance, days) is None
+
+
+def test_its_schedule_comes_later_and_waits(days: FlowView, rides: FlowView, tmp_path: Path) -> None:
+    defs = two_flows.definitions(tmp_path)
+    schedule = slices_schedule(days, slices_job(flow_assets(days)))
+    assert schedule.cron_schedule == "20-59/10 1-5 * * *"
+    with (
+        dg.instance_for_test() as instance,
+        dg.build_schedule_context(
+            instance=instance,
+            scheduled_execution_time=datetime(2024, 1, 3, 1, 20, tzinfo=UTC),
+            repository_def=defs.get_repository_def(),
+        ) as context,
+    ):
+        said = schedule(context)
+    assert isinstance(said, dg.SkipReason)
+    assert 'flow "days": slice 2024-01-02 was not computed: it reads "kept_rides" of the flow "rides"' in str(
+        said.skip_message
+    )
+    assert slices_schedule(rides, slices_job(flow_assets(rides))).cron_schedule == "0 1 * * *"
