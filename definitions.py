@@ -6,6 +6,7 @@ from assets import FlowView, assets_of, flow_assets
 from ops.catch_up import catch_up_job
 from ops.compaction import checkpoint_compaction_job
 from ops.nimbus_jobs import nimbus_jobs
+from ops.operator_jobs import operator_jobs
 from ops.progress_sensor import flows_sensor
 from ops.relaunch import relaunch_slices_job
 from ops.schedules import (
@@ -31,7 +32,7 @@ slices = [(one.view, slices_job(one)) for one in flow_sets if one.view.partition
 defs = dg.Definitions(
     assets=assets_of(flow_sets),
     asset_checks=[check for one in flow_sets for check in one.checks],
-    jobs=[catch_up, compaction, relaunch, *deployed.values(), *(job for _, job in slices)],
+    jobs=[catch_up, compaction, relaunch, *deployed.values(), *operator_jobs(views), *(job for _, job in slices)],
     schedules=[
         catch_up_schedule(views, catch_up),
         compaction_schedule(compaction),

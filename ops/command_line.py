@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ops import deployed, new_flow, rendering, shutdown, tidy
+from ops import asking, deployed, new_flow, rendering, replaying, shutdown, tidy
 from ops.command_parts import AsJson, FlowName, emit, plainly
 from pipelines.catalog import FlowSettings, FlowSpec, flow, flows
 from pipelines.errors import DefinitionError, TrideltaError
@@ -31,6 +31,7 @@ app.add_typer(deployed.app)
 app.add_typer(shutdown.app)
 app.add_typer(tidy.app)
 app.add_typer(new_flow.app)
+app.add_typer(replaying.app)
 
 
 def _lake() -> Lake:
@@ -202,7 +203,11 @@ def state(
 ) -> None:
     """Show a state: one key, or all of it. Needs no Spark."""
     table = _table(name)
-    found = table.get([_key(table, key)], txid=txid) if key else table.scan(txid=txid).slice(0, limit).to_pylist()
+    found = (
+        table.get([asking.typed_key(table, asking.pairs(key))], txid=txid)
+        if key
+        else table.scan(txid=txid).slice(0, limit).to_pylist()
+    )
     if as_json:
         emit(found)
     else:
@@ -216,23 +221,6 @@ def _table(name: str) -> StateTable:
     lake = _lake()
     checked_name("state", name)
     return lake.channel(name) if name in lake.channels() else lake.state(name)
-
-
-def _key(table: StateTable, pairs: list[str]) -> dict[str, Any]:
-    """`name=value` pairs as a key, each value of its column's type."""
-    import pyarrow as pa
-
-    types = {field.name: field.type for field in table.schema}
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise DefinitionError(f"not a key: {pair!r}", hint="write it as name=value, e.g. --key carrier=AA")
-        try:
-            found[name] = pa.scalar(value).cast(types.get(name, pa.string())).as_py()
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            raise DefinitionError(f"not a key: {pair!r}; {name} is {types[name]}") from None
-    return found
 
 
 @app.command()
@@ -277,14 +265,15 @@ def verify(name: FlowName, as_json: AsJson = False) -> None:
 def skip(
     name: FlowName, txid: Annotated[int, typer.Argument(help="The poison batch.")], as_json: AsJson = False
 ) -> None:
-    """Leave out a batch that stopped the flow; its rows stay in quarantine."""
-    topology = flow(name).topology()
-    with _runtime(as_json) as runtime:
-        runtime.skip(topology, txid)
+    """Leave out a batch that stopped the flow; its rows stay in quarantine. Needs no Spark."""
+    from pipelines.execution.skipping import skip as leave_out
+
+    leave_out(_lake(), flow(name).topology(), txid)
     if as_json:
         emit({"flow": name, "skipped": txid})
     else:
         rendering.say(f"Batch {txid} of {name} is left out. Go on with: tridelta run {name}")
+        rendering.say(f"Its rows can be counted later, when the cause is mended: tridelta replay-quarantine {name}")
 
 
 @app.command()

@@ -6,14 +6,15 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pipelines.errors import BoundedBesideStreamError, DefinitionError, ReadPointError
+from pipelines.errors import BoundedBesideStreamError, DefinitionError
 from pipelines.execution.bounded import BoundedRunner, check_sliced
 from pipelines.execution.checkpoint import Checkpoint
 from pipelines.execution.checkpoint_copy import recover
-from pipelines.execution.group import BatchGroup, group_name, spout_groups
+from pipelines.execution.group import BatchGroup, spout_groups
 from pipelines.execution.hooks import Hook
+from pipelines.execution.lineage_events import BATCH, STREAMING, LineageRun, told
 from pipelines.execution.listeners import Listener
 from pipelines.execution.own_session import Partitions, asked_for, own_session
 from pipelines.execution.queries import Answer, QueryRunner
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from pipelines.execution.replays.report import LotReport, ReplayReport
     from pipelines.execution.replays.selection import Selection
     from pipelines.flowmix.flow import Flow
+
+_Report = TypeVar("_Report", BatchReport, SliceReport)
 
 
 class Runtime:
@@ -90,9 +93,9 @@ class Runtime:
         batches: list[BatchReport] = []
         for group, number in self._groups_and_partitions(topology, partitions):
             checkpoint = self._checkpoint(group)
-            with checkpoint.running(self._wait):
+            with checkpoint.running(self._wait), told(group, BATCH) as lineage_run:
                 self._ready(group, checkpoint, number)
-                runner = self._runner(group, checkpoint, progress)
+                runner = self._runner(group, checkpoint, _and_told(progress, lineage_run))
                 query = runner.start(on_fresh=on_fresh_checkpoint, trigger_seconds=None, max_batches=max_batches)
                 runner.finish(query)
             batches += runner.reports
@@ -132,15 +135,14 @@ class Runtime:
         progress: Callable[[BatchReport], None] | None,
     ) -> _Part:
         checkpoint = self._checkpoint(group)
-        lock = checkpoint.running(self._wait)
-        lock.__enter__()
-        try:
+        with ExitStack() as held:
+            held.enter_context(checkpoint.running(self._wait))
+            run = held.enter_context(told(group, STREAMING))
             self._ready(group, checkpoint, partitions)
-            runner = self._runner(group, checkpoint, progress)
-            return _Part(runner, runner.start(on_fresh=on_fresh, trigger_seconds=seconds), lock)
-        except BaseException:
-            lock.__exit__(None, None, None)
-            raise
+            runner = self._runner(group, checkpoint, _and_told(progress, run))
+            query = runner.start(on_fresh=on_fresh, trigger_seconds=seconds)
+            lock = held.pop_all()
+        return _Part(runner, query, lock)
 
     def skip(self, topology: TridentTopology | Flow, txid: int, *, stream: str | None = None) -> None:
         """Leave a poison batch out: its rows stay in quarantine, the flow goes on behind it.
@@ -151,26 +153,9 @@ class Runtime:
         Raises:
             ReadPointError: if that txid is not a poison batch.
         """
-        topology = as_topology(topology)
-        for spouts in spout_groups(topology):
-            name = group_name(spouts)
-            checkpoint = Checkpoint(topology.name, self.lake.checkpoint_path(topology.name, name))
-            if _holds(spouts, stream) and self._skipped(checkpoint, name, txid):
-                return
-        raise ReadPointError(topology.name, f"txid {txid}", "it is not a poison batch", hint="nothing was skipped")
+        from pipelines.execution.skipping import skip
 
-    def _skipped(self, checkpoint: Checkpoint, stream: str, txid: int) -> bool:
-        from pipelines.execution.coordinator import BatchState, Coordinator
-
-        epoch = checkpoint.epoch
-        if epoch is None:
-            return False
-        with checkpoint.running(self._wait):
-            coordinator = Coordinator(f"{stream}/{epoch.number}", checkpoint.attempts(), first_txid=epoch.first_txid)
-            if coordinator.state(txid) is not BatchState.POISON:
-                return False
-            coordinator.skip(txid)
-            return True
+        skip(self.lake, as_topology(topology), txid, stream=stream, lock_wait_seconds=self._wait)
 
     # --- bounded input ----------------------------------------------------------------------------------------------
 
@@ -220,8 +205,11 @@ class Runtime:
     def _bounded(
         self, group: BatchGroup, slices: Sequence[str], progress: Callable[[SliceReport], None] | None
     ) -> BackfillReport:
-        runner = BoundedRunner(group, self._checkpoint(group), listeners=self._listeners, on_slice=progress)
-        return runner.run(slices)
+        with told(group, BATCH, slices) as run:
+            runner = BoundedRunner(
+                group, self._checkpoint(group), listeners=self._listeners, on_slice=_and_told(progress, run)
+            )
+            return runner.run(slices)
 
     def replay_quarantine(
         self,
@@ -368,6 +356,19 @@ class RunningFlow:
                 stack.callback(part.runner.finish, part.query)
                 stack.callback(part.runner.drain, part.query)
         return self.batches
+
+
+def _and_told(progress: Callable[[_Report], None] | None, run: LineageRun | None) -> Callable[[_Report], None] | None:
+    """The progress, and what was committed taken into the run's lineage, where that is told."""
+    if run is None:
+        return progress
+
+    def both(report: _Report) -> None:
+        run.wrote(report.commits)
+        if progress is not None:
+            progress(report)
+
+    return both
 
 
 def _holds(spouts: tuple[nodes.SpoutNode, ...], stream: str | None) -> bool:

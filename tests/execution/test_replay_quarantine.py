@@ -126,6 +126,10 @@ def test_a_selection_by_batch_gate_and_reason(shop: Shop) -> None:
     assert shop.replay(shop.flow(9), gates=("low",)) == []
     assert shop.replay(shop.flow(9), reasons=("mos",)) == []
     assert shop.replay(shop.flow(9), first=2) == []
+    with pytest.raises(ReplayError, match='did you mean "high"'):
+        shop.replay(shop.flow(9), gates=("hihg",))
+    with pytest.raises(ReplayError, match="name one of: sales"):
+        look(shop.lake, shop.flow(9), Selection(spouts=("returns",)))
     (lot,) = shop.replay(shop.flow(9), first=1, gates=("high",), reasons=("most",))
     assert (lot.landed, shop.rows) == (1, Counter({("a", 8): 1}))
     (lot,) = shop.replay(shop.flow(9), spouts=("sales",))
@@ -155,7 +159,7 @@ def test_a_replay_killed_at_any_point_is_finished_by_the_next(shop: Shop) -> Non
         with pytest.raises(_Killed):
             Runtime(shop.spark, shop.lake, listeners=[kill]).replay_quarantine(shop.flow(150))
         whole[("a", 100 + number)] += 1
-        report = shop.runtime.replay_quarantine(shop.flow(150), Selection(gates=("nothing",)))
+        report = shop.runtime.replay_quarantine(shop.flow(150), Selection(reasons=("nothing",)))
         assert report.resumed == (number + 1,)
         assert shop.rows == whole, point
         assert shop.refused == sorted((("high", "most", 200 + n) for n in range(number + 1)), key=str)

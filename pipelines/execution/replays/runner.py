@@ -11,9 +11,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from pipelines.errors import BatchError, GateError, ReplayError, TrideltaError
@@ -25,7 +27,7 @@ from pipelines.execution.replays.entry import Entry, entry_of, instead
 from pipelines.execution.replays.halves import wait_for_whole_batches
 from pipelines.execution.replays.record import Record, Records
 from pipelines.execution.replays.report import LotReport, ReplayReport
-from pipelines.execution.replays.selection import ROWS_AT_ONCE, Lot, Selection, lots
+from pipelines.execution.replays.selection import ROWS_AT_ONCE, Lot, Selection, check_names, lots
 from pipelines.execution.replays.work import Work, app_id
 from pipelines.execution.streaming import disk_full, reason_of
 
@@ -77,7 +79,7 @@ class Replayer:
             LockedError: the flow's batch, a backfill or a compaction holds it for too long.
         """
         started, name = time.monotonic(), self._topology.name
-        self._lake.quarantine(name)
+        check_names(selection, self._lake.quarantine(name), self._topology)
         self._writer.prepare(table_columns())
         with self._alone():
             unfinished = self._records.unfinished()
@@ -228,8 +230,10 @@ def look(lake: Lake, topology: TridentTopology, selection: Selection) -> ReplayR
 
     Raises:
         UnknownStateError: nothing of the flow was ever quarantined.
+        ReplayError: the flow has no such gate or stream.
     """
     found = []
+    check_names(selection, lake.quarantine(topology.name), topology)
     for lot in lots(lake.quarantine(topology.name), selection, topology):
         try:
             entry_of(topology, lot)
@@ -237,6 +241,27 @@ def look(lake: Lake, topology: TridentTopology, selection: Selection) -> ReplayR
         except ReplayError as error:
             found.append(refused_lot(lot, error))
     return ReplayReport(topology.name, tuple(found), dry_run=True)
+
+
+def planned(lake: Lake, topology: TridentTopology, selection: Selection) -> ReplayReport:
+    """As `look`, before a replay: what cannot be done is refused before Spark starts.
+
+    Raises:
+        UnknownStateError: nothing of the flow was ever quarantined.
+        ReplayError: none of the selected rows can be replayed.
+    """
+    report = look(lake, topology, selection)
+    possible = [one for one in report.lots if not one.left]
+    if report.lots and not possible and not unfinished(lake, topology):
+        first = report.lots[0]
+        lot = Lot(first.stage, first.stream, pa.table({}))
+        raise ReplayError(topology.name, lot.what, next(iter(first.left)), first.hint)
+    return report if report.lots else replace(report, dry_run=False)
+
+
+def unfinished(lake: Lake, topology: TridentTopology) -> list[Record]:
+    """The replays of a flow that were cut off."""
+    return Records(lake.quarantine_path(topology.name)).unfinished()
 
 
 def by_rule(lot: Lot) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.errors import DefinitionError, ReplayError, nearest
 from pipelines.execution.quarantine import BATCH, COLUMNS, SOURCE
+from pipelines.graph.nodes import GateNode
 from pipelines.state.literals import literal
 from pipelines.state.schema import ENGINE_COLUMNS, GEN, TXID
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 NUMBER = "number"
 """bigint: a row's number in its replay, from 0."""
 STORED = (*(name for name, _ in COLUMNS), *ENGINE_COLUMNS)
+BACKFILLS = "backfills"
 ROWS_AT_ONCE = 500_000
 """Rows a replay: it goes through the driver, and streams of the flow wait for it."""
 
@@ -93,6 +97,46 @@ class Lot:
         return Lot(self.stage, self.stream, self.rows.filter(kept))
 
 
+def txids_of(text: str) -> tuple[int | None, int | None]:
+    """The first and the last txid that a text means: `40`, `40-57`, or `backfills` for what backfills refused.
+
+    Raises:
+        DefinitionError: it is none of these.
+    """
+    if not text:
+        return None, None
+    if text == BACKFILLS:
+        return -1, -1
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+    if last < first:
+        raise DefinitionError(
+            f"not a range of txids: {text!r}",
+            hint=f"write it as 40, as 40-57, or as {BACKFILLS} for what backfills refused",
+        )
+    return first, last
+
+
+def check_names(selection: Selection, table: StateTable, topology: TridentTopology) -> None:
+    """Refuse a gate or a stream that the flow does not have, and that never refused anything.
+
+    Raises:
+        ReplayError
+    """
+    stages = set(table.stored("true")["stage"].to_pylist()) - {SOURCE, BATCH} if selection.gates else set()
+    gates = sorted({one.gate.name for one in topology.graph if isinstance(one, GateNode)} | stages)
+    streams = sorted(one.stream for one in topology.spouts)
+    for kind, asked, known in (("gate", selection.gates, gates), ("stream", selection.spouts, streams)):
+        for name in asked:
+            if name not in known:
+                raise ReplayError(
+                    topology.name,
+                    f'rows refused by {kind} "{name}"',
+                    f"the flow has no such {kind}{nearest(name, known)}",
+                    f"name one of: {', '.join(known) or 'none'}",
+                )
+
+
 def lots(table: StateTable, selection: Selection, topology: TridentTopology) -> Iterator[Lot]:
     """The selected rows by the place where they enter: sources first, then gates in the order of the flow."""
     found = completed(table.stored(selection.where()))
@@ -138,7 +182,7 @@ def _equal(column: pa.ChunkedArray, value: str | None) -> pa.ChunkedArray:
 
 def _order(key: tuple[str, str | None], topology: TridentTopology) -> tuple[int, str, str]:
     stage, stream = key
-    ids = {node.gate.name: node.id for node in topology.graph if hasattr(node, "gate")}
+    ids = {node.gate.name: node.id for node in topology.graph if isinstance(node, GateNode)}
     return (0 if stage in (SOURCE, BATCH) else ids.get(stage, len(ids) + 10_000), stage, stream or "")
 
 

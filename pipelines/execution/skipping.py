@@ -1,0 +1,63 @@
+"""Leaving a poison batch out. No Spark here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipelines.errors import ReadPointError
+from pipelines.execution.checkpoint import Checkpoint
+from pipelines.execution.coordinator import BatchState, Coordinator
+from pipelines.execution.group import group_name, spout_groups
+
+if TYPE_CHECKING:
+    from pipelines.state.lake import Lake
+    from pipelines.trident.topology import TridentTopology
+
+
+def skip(
+    lake: Lake, topology: TridentTopology, txid: int, *, stream: str | None = None, lock_wait_seconds: float = 30.0
+) -> None:
+    """Leave a poison batch out: its rows stay in quarantine, the flow goes on behind it.
+
+    Args:
+        stream: the batch group, where the topology has several.
+        lock_wait_seconds: how long to wait for another process that runs the flow.
+
+    Raises:
+        ReadPointError: that txid is not a poison batch; nothing was skipped.
+        LockedError: another process runs the flow.
+    """
+    waiting: list[str] = []
+    for spouts in spout_groups(topology):
+        if stream is not None and all(spout.stream != stream for spout in spouts):
+            continue
+        name = group_name(spouts)
+        checkpoint = Checkpoint(topology.name, lake.checkpoint_path(topology.name, name))
+        if _skipped(checkpoint, name, txid, lock_wait_seconds):
+            return
+        waiting += [f"{poison} of {name}" for poison in poison_batches(checkpoint, name)]
+    hint = (
+        f"nothing was skipped; poison: {', '.join(waiting)}" if waiting else "nothing was skipped; no batch is poison"
+    )
+    raise ReadPointError(topology.name, f"txid {txid}", "it is not a poison batch", hint=hint)
+
+
+def poison_batches(checkpoint: Checkpoint, group: str) -> list[int]:
+    """The txids at which a batch group stands, because they failed at every attempt."""
+    epoch = checkpoint.epoch
+    if epoch is None:
+        return []
+    records = checkpoint.attempts().get(f"{group}/{epoch.number}")
+    return sorted(txid for txid, record in records.items() if record.state is BatchState.POISON)
+
+
+def _skipped(checkpoint: Checkpoint, stream: str, txid: int, wait_seconds: float) -> bool:
+    epoch = checkpoint.epoch
+    if epoch is None:
+        return False
+    with checkpoint.running(wait_seconds):
+        coordinator = Coordinator(f"{stream}/{epoch.number}", checkpoint.attempts(), first_txid=epoch.first_txid)
+        if coordinator.state(txid) is not BatchState.POISON:
+            return False
+        coordinator.skip(txid)
+        return True
