@@ -16,6 +16,7 @@ import structlog
 
 from pipelines import logs
 from pipelines.execution.checkpoint import Checkpoint
+from pipelines.execution.lineage_events import STREAMING, LineageRun, told
 from pipelines.nimbus.attempts import FencedAttempts, RegistryAttempts
 from pipelines.nimbus.deployed import Query, component_id
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from pipelines.execution.group import BatchGroup
     from pipelines.execution.report import BatchReport
     from pipelines.execution.streaming import StreamRunner
     from pipelines.nimbus.records import Flow
@@ -87,6 +89,7 @@ class Task(threading.Thread):
         self.lease: Lease | None = None
         self._wanted, self._leaving, self._failures = threading.Event(), threading.Event(), 0
         self._streaming: StreamingQuery | None = None
+        self._lineage: LineageRun | None = None
         self.lost: LeaseLostError | None = None
         self.revision = 0
         """Of the assignment that put it here."""
@@ -159,14 +162,17 @@ class Task(threading.Thread):
             self.figures.stands_at(checkpoint)
             self._repartition(checkpoint, on_fresh)
             with self._application.preparing:
-                runner = self._runner(checkpoint)
-                self._streaming = streaming = runner.start(on_fresh=on_fresh, trigger_seconds=self._trigger)
-            self.figures.started(self._failures > 0)
-            self._told("running", None)
+                group = self._group(checkpoint)
+                runner = self._runner(checkpoint, group)
             try:
-                self._watch(runner, streaming, checkpoint.spark)
+                with told(group, STREAMING) as self._lineage:
+                    with self._application.preparing:
+                        self._streaming = streaming = runner.start(on_fresh=on_fresh, trigger_seconds=self._trigger)
+                    self.figures.started(self._failures > 0)
+                    self._told("running", None)
+                    self._watch(runner, streaming, checkpoint.spark)
             finally:
-                self._streaming = None
+                self._streaming = self._lineage = None
         self.figures.state = DRAINED
         self._told("drained", None)
 
@@ -241,7 +247,7 @@ class Task(threading.Thread):
 
     def _finish_batch(self, checkpoint: Checkpoint, on_fresh: str) -> None:
         """Run the one batch that an earlier life has begun, with the partitions that it was begun with."""
-        runner = self._runner(checkpoint)
+        runner = self._runner(checkpoint, self._group(checkpoint))
         runner.finish(runner.start(on_fresh=on_fresh, trigger_seconds=None, pending_only=True))
 
     def _wait_for_channels(self) -> None:
@@ -259,19 +265,23 @@ class Task(threading.Thread):
 
         return next(one for one in spout_groups(self._topology) if group_name(one) == self.query.group)
 
-    def _runner(self, checkpoint: Checkpoint) -> StreamRunner:
+    def _group(self, checkpoint: Checkpoint) -> BatchGroup:
         from pipelines.execution.group import BatchGroup
         from pipelines.execution.own_session import own_session
-        from pipelines.execution.streaming import StreamRunner
 
         spark = self._application.spark
         # Batches of several queries share the cores evenly: each thread's jobs go into a pool of their own.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
         session = own_session(spark, checkpoint.partitions)
+        return BatchGroup(session, self._lake, self._topology, self._spouts)
+
+    def _runner(self, checkpoint: Checkpoint, group: BatchGroup) -> StreamRunner:
+        from pipelines.execution.streaming import StreamRunner
+
         assert self.lease is not None
         registry = RegistryAttempts(self._application.store, self._application.registry.leases, self.lease)
         return StreamRunner(
-            BatchGroup(session, self._lake, self._topology, self._spouts),
+            group,
             checkpoint,
             listeners=(self._guard,),
             max_attempts=int(self.flow.settings.get("max_attempts", 3)),
@@ -287,6 +297,8 @@ class Task(threading.Thread):
 
     def _came_through(self, report: BatchReport) -> None:
         self.figures.batch(report)
+        if self._lineage is not None:
+            self._lineage.wrote(report.commits)
         # In the thread of Spark's callback, which does not know what is bound in this one.
         logger.info(
             "batch finished",

@@ -8,11 +8,16 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent, DagsterEventType
+from dagster._core.events.log import EventLogEntry
+from dagster._core.test_utils import create_run_for_test
 
 from assets import FlowView, flow_assets
 from assets.states import backfill_policy
+from assets.upstream import Upstream
 from ops.schedules import news, slices_schedule
 from ops.slices import slices_job
+from pipelines import Lake
 from pipelines.catalog import DailySlices
 from pipelines.errors import DefinitionError
 from tests.assets import two_flows
@@ -79,3 +84,36 @@ def test_its_schedule_comes_later_and_waits(days: FlowView, rides: FlowView, tmp
         said.skip_message
     )
     assert slices_schedule(rides, slices_job(flow_assets(rides))).cron_schedule == "0 1 * * *"
+
+
+def test_it_waits_for_the_run_that_makes_or_checks_what_it_reads(days: FlowView, tmp_path: Path) -> None:
+    defs, day = two_flows.definitions(tmp_path), "2024-01-02"
+    repository = defs.get_repository_def()
+    with dg.instance_for_test() as instance:
+        run = create_run_for_test(instance, status=dg.DagsterRunStatus.STARTED)
+        planned = AssetMaterializationPlannedData(KEPT, partition=day)
+        instance.report_dagster_event(
+            DagsterEvent(
+                DagsterEventType.ASSET_MATERIALIZATION_PLANNED.value, run.job_name, event_specific_data=planned
+            ),
+            run.run_id,
+        )
+        upstream = Upstream(days, repository.asset_graph, instance, Lake(tmp_path / "lake"))
+        assert upstream.ahead([day, "2024-01-03"]) == {day: run.run_id}
+        assert upstream.ahead([day], besides=run.run_id) == {}
+        with dg.build_schedule_context(
+            instance=instance,
+            scheduled_execution_time=datetime(2024, 1, 3, 1, 20, tzinfo=UTC),
+            repository_def=repository,
+        ) as context:
+            said = slices_schedule(days, slices_job(flow_assets(days)))(context)
+        assert isinstance(said, dg.SkipReason)
+        assert said.skip_message == f"run {run.run_id[:8]} makes what it reads"
+
+        instance.handle_new_event(_ended(run.run_id, run.job_name))
+        assert upstream.ahead([day]) == {}
+
+
+def _ended(run: str, job: str) -> EventLogEntry:
+    event = DagsterEvent(DagsterEventType.RUN_SUCCESS.value, job)
+    return EventLogEntry(None, "DEBUG", "", run, datetime.now(UTC).timestamp(), job_name=job, dagster_event=event)

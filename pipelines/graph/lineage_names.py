@@ -1,0 +1,38 @@
+"""The names by which collectors of lineage know what a flow reads and writes: OpenLineage's naming of datasets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from pipelines.graph import nodes
+
+if TYPE_CHECKING:
+    from pipelines.state.lake import Lake
+
+Dataset = tuple[str, str]
+"""A namespace and a name, which are the same in all tools that read or write the data: `("file", "/lake/states/lines")`."""
+
+
+def dataset_of(path: str | Path) -> Dataset:
+    """What lies at a path or an address: `file` and the path, or the store (`s3://bucket`) and the path in it."""
+    parts = urlsplit(str(path))
+    if parts.scheme in ("", "file"):
+        return "file", parts.path if parts.scheme else str(path)
+    return f"{parts.scheme}://{parts.netloc}", parts.path.lstrip("/") or "/"
+
+
+def datasets_of(spout: nodes.SpoutNode, lake: Lake, flow: str) -> dict[str, tuple[Dataset, ...]]:
+    """What a spout reads, by the names that column lineage has for it: its stream, or the channels."""
+    if isinstance(spout, nodes.ChannelSpoutNode):
+        return {name: (dataset_of(lake.channel_path(name)),) for name in spout.reads}
+    source = getattr(spout.source, "inner", spout.source)
+    path = getattr(source, "path", None)
+    if path is not None:
+        return {spout.stream: (dataset_of(path),)}
+    topics = getattr(source, "topics", ())
+    if topics:
+        broker = f"kafka://{source.servers.split(',')[0]}"
+        return {spout.stream: tuple((broker, topic) for topic in topics)}
+    return {spout.stream: (("tridelta", f"{flow}.{spout.stream}"),)}

@@ -1,0 +1,137 @@
+"""OpenLineage events of real runs, as the client writes them to a file: jobs, runs, tables, columns and where those come from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipelines import Lake, Runtime
+from pipelines.errors import DefinitionError, MissingPathError
+from pipelines.execution import lineage_events
+from pipelines.sources import JsonFiles
+from pipelines.trident import Count, DeltaState, MapGet, Sum, TridentTopology
+
+pytest.importorskip("openlineage.client")
+
+Events = Callable[[], list[dict[str, Any]]]
+
+
+@pytest.fixture
+def events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Events]:
+    """Switches the events on, into a file; gives those that are there."""
+    file = tmp_path / "events.json"
+    monkeypatch.setenv("TRIDELTA_OPENLINEAGE", "1")
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__TYPE", "file")
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__LOG_FILE_PATH", str(file))
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__APPEND", "true")
+    lineage_events._client.cache_clear()
+    yield lambda: [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    lineage_events._client.cache_clear()
+
+
+def sales(folder: Path) -> TridentTopology:
+    topology = TridentTopology("sales", "What was sold.")
+    sold = topology.new_stream("receipts", JsonFiles(folder, "day string, shop string, n bigint"), slice_by="day")
+    shops = sold.group_by("shop").persistent_aggregate(DeltaState("shops"), [Count("receipts"), Sum("n", "sold")])
+    (
+        sold.state_query(shops, "shop", MapGet(), ["receipts", "sold"])
+        .project(["shop", "sold"])
+        .partition_persist(DeltaState("standing"))
+    )
+    return topology
+
+
+def columns(output: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
+    fields = output["facets"]["columnLineage"]["fields"]
+    return {name: [(one["name"], one["field"]) for one in field["inputFields"]] for name, field in fields.items()}
+
+
+def test_runs_are_told_with_their_tables_and_columns(spark: SparkSession, tmp_path: Path, events: Events) -> None:
+    folder, lake = tmp_path / "receipts", Lake(tmp_path / "lake")
+    folder.mkdir()
+    (folder / "1.json").write_text('{"day": "d1", "shop": "a", "n": 3}\n{"day": "d2", "shop": "a", "n": 4}\n')
+    runtime = Runtime(spark, lake)
+    runtime.catch_up(sales(folder))
+
+    start, complete = events()
+    assert [one["eventType"] for one in (start, complete)] == ["START", "COMPLETE"]
+    assert start["run"]["runId"] == complete["run"]["runId"]
+    assert start["job"]["namespace"] == "tridelta"
+    assert start["job"]["name"] == "sales.receipts"
+    assert start["job"]["facets"]["jobType"]["processingType"] == "BATCH"
+    assert start["job"]["facets"]["documentation"]["description"] == "What was sold."
+    assert [(one["namespace"], one["name"]) for one in start["inputs"]] == [("file", str(folder))]
+
+    shops, standing = complete["outputs"]
+    assert (shops["namespace"], shops["name"]) == ("file", str(lake.state_path("shops")))
+    kinds = {one["name"]: one["type"] for one in shops["facets"]["schema"]["fields"]}
+    assert kinds == {"shop": "string", "receipts": "bigint", "sold": "bigint"}
+    assert columns(shops) == {"shop": [(str(folder), "shop")], "receipts": [], "sold": [(str(folder), "n")]}
+    assert columns(standing)["sold"] == [(str(lake.state_path("shops")), "sold")]
+    assert shops["outputFacets"]["outputStatistics"]["rowCount"] == 2
+    assert shops["facets"]["version"]["datasetVersion"] == str(lake.state("shops").version())
+
+    runtime.backfill(sales(folder), ["d2"])
+    *_, start, complete = events()
+    assert [one["eventType"] for one in (start, complete)] == ["START", "COMPLETE"]
+    assert start["run"]["runId"] not in [one["run"]["runId"] for one in events()[:2]]
+    (asked,) = start["run"]["facets"]["executionParameters"]["parameters"]
+    assert (asked["key"], asked["value"]) == ("slices", "d2")
+
+    running = runtime.stream(sales(folder))
+    assert [one["eventType"] for one in events()[4:]] == ["START"]
+    running.stop()
+    start, complete = events()[4:]
+    assert (start["eventType"], complete["eventType"]) == ("START", "COMPLETE")
+    assert complete["job"]["facets"]["jobType"]["processingType"] == "STREAMING"
+
+
+def test_what_fails_says_why(
+    spark: SparkSession, tmp_path: Path, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, lake = tmp_path / "receipts", Lake(tmp_path / "lake")
+    folder.mkdir()
+    (folder / "1.json").write_text('{"day": "?", "shop": "a", "n": 3}\n')
+    with pytest.raises(DefinitionError):
+        Runtime(spark, lake).backfill(sales(folder), ["?"])
+    start, failed = events()
+    assert (start["eventType"], failed["eventType"]) == ("START", "FAIL")
+    assert "reserved" in failed["run"]["facets"]["errorMessage"]["message"]
+
+
+def test_a_collector_that_does_not_answer_stops_no_flow(
+    spark: SparkSession,
+    tmp_path: Path,
+    events: Events,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    folder = tmp_path / "receipts"
+    folder.mkdir()
+    (folder / "1.json").write_text('{"day": "d1", "shop": "a", "n": 3}\n')
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__LOG_FILE_PATH", str(tmp_path / "receipts" / "1.json" / "no folder"))
+    report = Runtime(spark, Lake(tmp_path / "lake")).backfill(sales(folder), ["d1"])
+    assert not report.failed
+    assert not events()
+
+
+def test_nothing_is_told_unless_asked_for(
+    spark: SparkSession, tmp_path: Path, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIDELTA_OPENLINEAGE", "off")
+    with pytest.raises(MissingPathError):
+        Runtime(spark, Lake(tmp_path / "lake")).catch_up(sales(tmp_path / "nowhere"))
+    assert not lineage_events.is_on()
+    assert not events()
+
+
+def test_without_the_client_the_switch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIDELTA_OPENLINEAGE", "1")
+    monkeypatch.setattr(lineage_events, "find_spec", lambda name: None)
+    with pytest.raises(DefinitionError, match=r"client is not installed\n  Next: pip install"):
+        lineage_events.is_on()
