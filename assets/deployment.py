@@ -6,7 +6,8 @@ import dagster as dg
 from pydantic import Field
 
 from assets.failures import told_plainly
-from assets.view import FlowView, source_key
+from assets.registry import code_version, made_from, registered, registry_key, version_of
+from assets.view import FlowView
 from resources import markdown
 from resources.nimbus import NimbusResource
 
@@ -41,22 +42,25 @@ def deployment_asset(view: FlowView) -> dg.AssetsDefinition:
 
     @dg.asset(
         key=deployment_key(view.name),
-        deps=[source_key(spout.stream) for spout in view.spouts],
+        deps=[registry_key(view.name)],
+        code_version=code_version(view),
         description=f"The flow {view.name}, deployed: it runs around the clock and writes {', '.join(view.states)}.",
         group_name=view.name,
         owners=list(view.spec.owners),
         tags=dict(view.spec.tags),
         kinds={"spark", "nimbus"},
-        metadata={"plan": _plan(view)},
+        metadata={"plan": view.drawn_plan},
     )
     def deployment(
         context: dg.AssetExecutionContext, config: DeploymentConfig, nimbus: NimbusResource
     ) -> dg.MaterializeResult:
         with told_plainly(), nimbus.nimbus() as opened:
             seen, done = _deploy(context, opened, view.name, config)
+        context.log_event(registered(view.name, seen))
         return dg.MaterializeResult(
-            metadata={"done": done, **deployment_metadata(seen), "plan": _plan(view)},
-            data_version=dg.DataVersion(f"{seen.id}/{seen.version}"),
+            metadata={"done": done, **deployment_metadata(seen)},
+            data_version=dg.DataVersion(version_of(seen)),
+            tags=made_from(seen),
         )
 
     return deployment
@@ -113,7 +117,3 @@ def deployment_metadata(seen: "FlowStatus") -> dict[str, Any]:
     }
     known = {"txid": seen.txid, "lag_seconds": seen.lag_seconds, "problem": seen.problem, "last_error": seen.last_error}
     return shown | {name: value for name, value in known.items() if value is not None}
-
-
-def _plan(view: FlowView) -> dg.MetadataValue:
-    return dg.MetadataValue.md(markdown.code(view.mermaid, "mermaid"))

@@ -10,6 +10,7 @@ import dagster as dg
 from assets.deployment import deployment_asset
 from assets.liveness import liveness_check
 from assets.queries import query_asset
+from assets.registry import registry_spec
 from assets.sources import source_asset
 from assets.states import state_assets
 from assets.suites import suite_checks
@@ -27,6 +28,7 @@ class FlowAssets:
     queries: tuple[dg.AssetsDefinition, ...]
     suites: tuple[dg.AssetChecksDefinition, ...]
     deployment: dg.AssetsDefinition
+    registry: dg.AssetSpec
     liveness: dg.AssetChecksDefinition
 
     @property
@@ -49,18 +51,19 @@ def flow_assets(view: FlowView) -> FlowAssets:
         queries=tuple(query_asset(view, one) for one in view.spec.queries),
         suites=tuple(suite_checks(view, state) for state in view.suites),
         deployment=deployment_asset(view),
+        registry=registry_spec(view),
         liveness=liveness_check(view),
     )
 
 
-def assets_of(flows: Sequence[FlowAssets]) -> list[dg.AssetsDefinition | dg.SourceAsset]:
+def assets_of(flows: Sequence[FlowAssets]) -> list[dg.AssetsDefinition | dg.SourceAsset | dg.AssetSpec]:
     """The assets of all flows. Streams of one name that read the same are one asset, whichever flows they lead to.
 
     Raises:
         DefinitionError: if two flows name different sources alike.
     """
     read: dict[str, tuple[str, str]] = {}
-    found: list[dg.AssetsDefinition | dg.SourceAsset] = []
+    found: list[dg.AssetsDefinition | dg.SourceAsset | dg.AssetSpec] = []
     for flow in flows:
         for spout, asset in zip(flow.view.arriving, flow.sources, strict=True):
             source = outer(spout)
@@ -73,5 +76,5 @@ def assets_of(flows: Sequence[FlowAssets]) -> list[dg.AssetsDefinition | dg.Sour
                     f'the streams "{spout.stream}" of the flows {first[0]} and {seen[0]} read different sources',
                     hint="give one of them another name: each source is one asset",
                 )
-        found += [flow.states, *flow.queries, flow.deployment]
+        found += [flow.states, *flow.queries, flow.registry, flow.deployment]
     return found

@@ -98,7 +98,9 @@ class FlowComponent(dg.Component, dg.Model, dg.Resolvable):
         views = [FlowView.of(_spec(name, context.path), settings) for name in named]
         sets = [flow_assets(view) for view in views]
         parts = [_jobs(one, self.schedules, deployable=one.view.name in known) for one in sets]
-        not_deployable = [part for one in sets if one.view.name not in known for part in (one.deployment, one.liveness)]
+        not_deployable = [
+            part for one in sets if one.view.name not in known for part in (one.deployment, one.registry, one.liveness)
+        ]
         deployable = [view for view in views if view.name in known]
         return dg.Definitions(
             assets=[asset for asset in assets_of(sets) if asset not in not_deployable],

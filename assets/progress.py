@@ -17,6 +17,7 @@ import dagster as dg
 
 from assets.deployment import deployment_key
 from assets.liveness import liveness, trouble
+from assets.registry import registered, version_of
 from assets.reporting import refuses, written_slices
 from assets.table_plots import LAST, TablePlots
 from assets.view import FlowView, table_key
@@ -102,6 +103,8 @@ class Progress:
         found: list[Event] = []
         for name in [name for name in self._seen if name not in deployed]:
             del self._seen[name]
+            if name in self._views:
+                found.append(registered(name, None))
         waiting = sorted(deployed.items(), key=lambda one: self._seen[one[0]].drawn_at if one[0] in self._seen else 0.0)
         for name, flow in waiting:
             view = self._views.get(name)
@@ -126,6 +129,8 @@ class Progress:
             yield from self._of_checks(view, flow, seen)
         if wrong != seen.wrong:
             yield from self._refused(view, flow)
+        if flow.version != seen.version:
+            yield registered(view.name, flow)
         if moved or wrong != seen.wrong or flow.version != seen.version:
             yield self._observation(flow, seen)
             yield liveness(flow, now)
@@ -187,7 +192,7 @@ class Progress:
             "dagster/row_count": rows,
             "dagster/column_schema": table_metadata.column_schema(table.schema),
             "dagster/column_lineage": table_metadata.column_lineage(view.plan.lineage[name], view.keys),
-            **view.table_metadata(name),
+            **view.event_metadata(name),
             **facts,
         }
         return dg.AssetMaterialization(
@@ -259,7 +264,7 @@ class Progress:
             "last_error": flow.last_error,
         }
         metadata |= {name: value for name, value in known.items() if value is not None} | plots.entries(seen.plots())
-        tags = {"dagster/data_version": f"{flow.id}/{flow.version}"}
+        tags = {"dagster/data_version": version_of(flow)}
         return dg.AssetObservation(deployment_key(flow.name), metadata=metadata, tags=tags)
 
 

@@ -221,7 +221,7 @@ class Reporter:
             self._fixed[state] = {
                 "dagster/column_schema": table_metadata.column_schema(self._view.table(self._lake, state).schema),
                 "dagster/column_lineage": table_metadata.column_lineage(lineage, self._view.keys),
-                **self._view.table_metadata(state),
+                **self._view.event_metadata(state),
             }
         return self._fixed[state]
 

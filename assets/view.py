@@ -210,7 +210,16 @@ class FlowView:
         from pipelines.state.lake import Lake
 
         path = Lake(self.settings.lake).path_written_by(self.writers[name])
-        return table_metadata.definition_metadata(name, path, self.plan.lineage[name], self.mermaid)
+        return table_metadata.definition_metadata(name, path, self.plan.lineage[name], self.drawn_plan)
+
+    def event_metadata(self, name: str) -> dict[str, Any]:
+        """The same for each event of a table, without the plan: its page shows it anyway, and events are many."""
+        return {key: value for key, value in self.table_metadata(name).items() if key != "plan"}
+
+    @cached_property
+    def drawn_plan(self) -> dg.MarkdownMetadataValue:
+        """The plan with its bolts as a picture, and as Mermaid for those who want it elsewhere."""
+        return table_metadata.plan_metadata(self.plan.to_svg(), self.mermaid)
 
     @cached_property
     def mermaid(self) -> str:

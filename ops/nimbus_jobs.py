@@ -1,7 +1,8 @@
 """The jobs of deployed flows: activate, deactivate, kill, rebalance, update, roll back. What is refused says why."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -9,6 +10,7 @@ from pydantic import Field, create_model
 
 from assets.deployment import RUNS_WITHIN, deployment_key, deployment_metadata
 from assets.failures import told_plainly
+from assets.registry import code_version, registered, told_by_a_job
 from assets.view import FlowView
 from resources import markdown
 from resources.nimbus import NimbusResource
@@ -55,7 +57,7 @@ def nimbus_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDefin
         _job(
             prefix + "update",
             "Give a deployed flow a new version: what is in the catalog now.",
-            _update,
+            partial(_update, {view.name: view for view in views}),
             flow=flow,
             trigger_seconds=(float | None, Field(None, ge=0.05, description="How often a batch begins, in seconds.")),
             settings=(dict[str, Any], Field({}, description="Settings on top of those that it has.")),
@@ -129,17 +131,20 @@ def _kill(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> dict
     return found
 
 
-def _update(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> dict[str, Any]:
+def _update(
+    views: Mapping[str, FlowView], context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any
+) -> dict[str, Any]:
     before = nimbus.flow(config.flow.value)
     given = {} if config.trigger_seconds is None else {"trigger_seconds": config.trigger_seconds}
     seen = nimbus.update(before.name, **given, **config.settings)
-    return _observed(context, _again(nimbus, before, seen, config.wait_at_most))
+    return _renewed(context, _again(nimbus, before, seen, config.wait_at_most), code_version(views[before.name]))
 
 
 def _roll_back(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> dict[str, Any]:
     before = nimbus.flow(config.flow.value)
     seen = nimbus.roll_back(before.name, config.to)
-    return _observed(context, _again(nimbus, before, seen, config.wait_at_most))
+    # Another plan than the catalog's, so that the deployment shows as out of date for as long as it is.
+    return _renewed(context, _again(nimbus, before, seen, config.wait_at_most), f"before version {before.version}")
 
 
 def _rebalance(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> dict[str, Any]:
@@ -218,4 +223,14 @@ def _observed(context: dg.OpExecutionContext, seen: "FlowStatus") -> dict[str, A
     """The flow as the job leaves it: at its asset, and at the step."""
     metadata = deployment_metadata(seen)
     context.log_event(dg.AssetObservation(deployment_key(seen.name), metadata=metadata))
+    return metadata
+
+
+def _renewed(context: dg.OpExecutionContext, seen: "FlowStatus", code: str) -> dict[str, Any]:
+    """The flow as the job has made it anew: its asset is as up to date as if it had been run itself."""
+    metadata = deployment_metadata(seen)
+    context.log_event(registered(seen.name, seen))
+    context.log_event(
+        dg.AssetMaterialization(deployment_key(seen.name), metadata=metadata, tags=told_by_a_job(seen, code))
+    )
     return metadata

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,11 +57,17 @@ def lineage_table(origins: Origins) -> str:
     )
 
 
-def definition_metadata(name: str, path: Path, origins: Origins, plan: str) -> dict[str, Any]:
+def plan_metadata(svg: str, mermaid: str) -> dg.MarkdownMetadataValue:
+    """A plan: Dagster's UI draws no Mermaid, so that comes as text below a picture."""
+    picture = base64.b64encode(svg.encode()).decode()
+    return dg.MetadataValue.md(f"![plan](data:image/svg+xml;base64,{picture})\n\n{markdown.code(mermaid, 'mermaid')}")
+
+
+def definition_metadata(name: str, path: Path, origins: Origins, plan: dg.MarkdownMetadataValue) -> dict[str, Any]:
     """What is known of a state's table before anything ran."""
     return {
         "dagster/table_name": f"lake.{name}",
         "path": dg.MetadataValue.path(str(path)),
         "lineage": dg.MetadataValue.md(lineage_table(origins)),
-        "plan": dg.MetadataValue.md(markdown.code(plan, "mermaid")),
+        "plan": plan,
     }

@@ -11,6 +11,7 @@ from pipelines.graph import nodes
 from pipelines.graph.bolts import BatchGroup, Bolt, Layout, Spout, batch_groups, layout
 from pipelines.graph.drawing import to_mermaid
 from pipelines.graph.lineage import HasGraph, Lineage, lineage
+from pipelines.graph.picture import to_svg
 from pipelines.graph.resources import Resources, bolt_resources, spout_resources
 
 PLAN_FORMAT = 1
@@ -88,6 +89,10 @@ class TopologyPlan:
     def to_mermaid(self) -> str:
         """The topology as a Mermaid flowchart."""
         return to_mermaid(self._topology)
+
+    def to_svg(self) -> str:
+        """The topology as a picture: SVG that needs nothing from elsewhere."""
+        return to_svg(self._topology)
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain data: what a topology consists of, without its functions; the same for the same definition."""

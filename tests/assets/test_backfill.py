@@ -97,7 +97,9 @@ def test_metadata_of_a_slice(
     assert lineage.deps_by_column["n_sum"] == [dg.TableColumnDep(dg.AssetKey(["sources", "trips"]), "n")]
     assert lineage.deps_by_column["trips"] == []
     assert "| n_avg | trips.n |" in str(found.metadata["lineage"].value)
-    assert "```mermaid\nflowchart" in str(found.metadata["plan"].value)
+    # The plan is the page's, not each event's.
+    assert "plan" not in found.metadata
+    assert str(view.table_metadata("lines")["plan"].value).startswith("![plan](data:image/svg+xml;base64,")
     assert found.metadata["dagster/table_name"].value == "lake.lines"
     assert found.metadata["seconds"].value is not None
     assert found.tags is not None

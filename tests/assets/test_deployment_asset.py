@@ -11,6 +11,7 @@ import pytest
 
 from assets import FlowView
 from assets.deployment import RUNS_WITHIN, deployment_asset, deployment_key
+from assets.registry import registry_key, registry_spec
 from pipelines.nimbus.status import FlowStatus
 from resources import NimbusResource
 from tests.fake_nimbus import FakeNimbus
@@ -50,7 +51,11 @@ def materialized(view: FlowView, config: dict[str, Any] | None = None) -> tuple[
         assert failed is not None
         assert failed.user_failure_data is not None
         return False, {}, str(failed.user_failure_data.description)
-    (event,) = done.asset_materializations_for_node(asset.op.name)
+    told, event = done.asset_materializations_for_node(asset.op.name)
+    assert (told.asset_key, told.tags) == (
+        registry_key(view.name),
+        {"dagster/data_version": event.tags["dagster/data_version"]},
+    )
     assert event.tags["dagster/data_version"].startswith(f"{view.name}-1-")
     return True, {name: value.value for name, value in event.metadata.items()}, ""
 
@@ -60,7 +65,8 @@ def test_its_place_among_the_assets(view: FlowView) -> None:
     (spec,) = asset.specs
     assert spec.key == deployment_key("trips") == dg.AssetKey(["deployments", "trips"])
     assert (spec.group_name, spec.kinds) == ("trips", {"spark", "nimbus"})
-    assert [dep.asset_key for dep in spec.deps] == [dg.AssetKey(["sources", "trips"])]
+    assert [dep.asset_key for dep in spec.deps] == [registry_key("trips")] == [dg.AssetKey(["registry", "trips"])]
+    assert [dep.asset_key for dep in registry_spec(view).deps] == [dg.AssetKey(["sources", "trips"])]
     assert spec.owners == ["team:trips"]
     assert "writes rides, lines" in (spec.description or "")
 
@@ -74,7 +80,9 @@ def test_the_first_time_submits(view: FlowView, nimbus: FakeNimbus) -> None:
     assert (metadata["done"], metadata["status"], metadata["version"]) == ("submitted", "ACTIVE", 1)
     assert (metadata["places"], metadata["txid"], metadata["workers"]) == ("s1:6900", 41, 1)
     assert "| flights | running | s1:6900 |" in metadata["queries"]
-    assert metadata["plan"].startswith("```mermaid\nflowchart LR")
+    plan = str(deployment_asset(view).specs_by_key[deployment_key("trips")].metadata["plan"].value)
+    assert plan.startswith("![plan](data:image/svg+xml;base64,")
+    assert "```mermaid\nflowchart LR" in plan
     assert nimbus.closed == 1
 
 

@@ -18,6 +18,7 @@ import pytest
 from assets import FlowView
 from assets.liveness import ALERT, ALIVE, alert, trouble
 from assets.progress import Progress
+from assets.registry import registry_key
 from ops.progress_sensor import flows_sensor
 from pipelines import Lake, Runtime
 from pipelines.catalog.flow import FlowSettings
@@ -193,7 +194,9 @@ def test_the_sensor_over_a_registry(view: FlowView, tmp_path: Path, monkeypatch:
     with nimbus.nimbus() as opened:
         opened.submit("days")
     first = tick(None)
-    assert [type(event).__name__ for event in first.asset_events] == ["AssetObservation", "AssetCheckEvaluation"]
+    kinds = ["AssetMaterialization", "AssetObservation", "AssetCheckEvaluation"]
+    assert [type(event).__name__ for event in first.asset_events] == kinds
+    assert first.asset_events[0].asset_key == registry_key("days")
     assert tick(first.cursor).asset_events == []
 
 

@@ -48,9 +48,10 @@ def run(verb: str, config: dict[str, Any]) -> dg.ExecuteInProcessResult:
 
 
 def metadata(done: dg.ExecuteInProcessResult) -> dict[str, Any]:
-    (event,) = [one for one in done.all_events if one.is_asset_observation]
-    assert event.asset_observation_data.asset_observation.asset_key == deployment_key("flights")
-    return {name: value.value for name, value in event.asset_observation_data.asset_observation.metadata.items()}
+    seen = [one.asset_observation_data.asset_observation for one in done.all_events if one.is_asset_observation]
+    made = [one.materialization for one in done.all_events if one.is_step_materialization]
+    (told,) = [one for one in (*seen, *made) if one.asset_key == deployment_key("flights")]
+    return {name: value.value for name, value in told.metadata.items()}
 
 
 def refusal(done: dg.ExecuteInProcessResult, verb: str) -> str:
