@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 import importlib
-import inspect
+import pkgutil
 import re
 from pathlib import Path
 
 import pytest
 
+import pipelines
 from pipelines.errors import TrideltaError
 
 PAGE = Path(__file__).parent.parent / "docs" / "handbook.md"
-MODULES = ("pipelines.errors", "pipelines.nimbus.errors", "pipelines.maintenance.errors")
+
+# Imported by nobody but Alembic.
+MIGRATIONS = "pipelines.nimbus.migrations"
 
 
 def entries() -> dict[str, str]:
-    """The text of each entry by its heading."""
+    """The text of each entry by its heading; an entry may be of several errors."""
     parts = re.split(r"^###? (.+)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
-    return {heading: text.strip() for heading, text in zip(parts[::2], parts[1::2], strict=True)}
+    pairs = zip(parts[::2], parts[1::2], strict=True)
+    return {name: text.strip() for heading, text in pairs for name in heading.split(", ")}
 
 
 def errors() -> list[str]:
-    found = []
-    for name in MODULES:
-        module = importlib.import_module(name)
-        found += [
-            name
-            for name, one in vars(module).items()
-            if inspect.isclass(one) and issubclass(one, TrideltaError) and one.__module__ == module.__name__
-        ]
-    return [name for name in found if not name.startswith("_")]
+    """The names of all error classes of the product, wherever they are defined."""
+    for module in pkgutil.walk_packages(pipelines.__path__, "pipelines."):
+        if not module.name.startswith(MIGRATIONS) and not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    found, waiting = {TrideltaError.__name__}, [TrideltaError]
+    while waiting:
+        for one in waiting.pop().__subclasses__():
+            if one.__module__.startswith("pipelines.") and not one.__name__.startswith("_"):
+                found.add(one.__name__)
+            waiting.append(one)
+    return sorted(found)
 
 
 @pytest.mark.parametrize("error", errors())
