@@ -23,7 +23,9 @@ from assets.view import FlowView
 from ops.catch_up import catch_up_job
 from ops.compaction import checkpoint_compaction_job
 from ops.nimbus_jobs import nimbus_jobs
+from ops.operator_jobs import operator_jobs
 from ops.progress_sensor import flows_sensor
+from ops.relaunch import relaunch_slices_job
 from ops.schedules import (
     CATCH_UP_EVERY,
     COMPACTION_AT,
@@ -129,7 +131,8 @@ def _jobs(one: FlowAssets, schedules: FlowSchedules, *, deployable: bool) -> tup
     view, name = one.view, one.view.name
     catch_up = catch_up_job([view], f"{name}_catch_up_job")
     compaction = checkpoint_compaction_job([view], f"{name}_checkpoint_compaction_job", tidies=False)
-    jobs: list[Any] = [catch_up, compaction, *(nimbus_jobs([view], f"{name}_") if deployable else ())]
+    jobs: list[Any] = [catch_up, compaction, *operator_jobs([view], f"{name}_")]
+    jobs += nimbus_jobs([view], f"{name}_") if deployable else []
     made: list[Any] = []
     if schedules.catch_up:
         made.append(catch_up_schedule([view], catch_up, name=f"{name}_catch_up_schedule", cron=schedules.catch_up))
@@ -137,11 +140,12 @@ def _jobs(one: FlowAssets, schedules: FlowSchedules, *, deployable: bool) -> tup
         called = f"{name}_checkpoint_compaction_schedule"
         made.append(compaction_schedule(compaction, name=called, cron=schedules.compaction))
     if view.partitions is not None:
-        jobs.append(slices_job(one))
+        slices = slices_job(one)
+        jobs += [slices, relaunch_slices_job([view], f"{name}_relaunch_slices_job")]
         if schedules.slices:
             # The usual time is the schedule's own to choose: one of a flow behind another is later.
             cron = None if schedules.slices == SLICES_AT else schedules.slices
-            made.append(slices_schedule(view, jobs[-1], cron=cron))
+            made.append(slices_schedule(view, slices, cron=cron))
     return jobs, made
 
 

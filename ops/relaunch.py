@@ -42,11 +42,14 @@ class RelaunchConfig(dg.Config):
     most_at_once: int = Field(MOST_AT_ONCE, ge=1, description="Slices to make again at most; the oldest come first.")
 
 
-def relaunch_slices_job(views: Sequence[FlowView]) -> dg.JobDefinition:
-    """One job over the slices of all flows."""
+def relaunch_slices_job(views: Sequence[FlowView], name: str = "relaunch_slices_job") -> dg.JobDefinition:
+    """One job over the slices of all these flows."""
     sliced = [view for view in views if view.partitions is not None]
 
-    @dg.op(description="Find slices that failed or are missing, and launch one backfill of them.")
+    @dg.op(
+        name=name.removesuffix("_job"),
+        description="Find slices that failed or are missing, and launch one backfill of them.",
+    )
     def relaunch_slices(context: dg.OpExecutionContext, config: RelaunchConfig, lake: LakeResource) -> None:
         graph = context.repository_def.asset_graph
         with told_plainly():
@@ -61,7 +64,7 @@ def relaunch_slices_job(views: Sequence[FlowView]) -> dg.JobDefinition:
         context.add_output_metadata(report(found, wanted, backfill, dry_run=config.dry_run))
 
     @dg.job(
-        name="relaunch_slices_job",
+        name=name,
         description="Find slices of all flows that failed or are missing, and make them again in one backfill.",
         tags={"dagster/max_runtime": str(MAX_RUNTIME_SECONDS)},
     )

@@ -70,6 +70,7 @@ def test_a_flow_of_the_catalog_is_as_the_catalog_gives_it() -> None:
     verbs = ("activate", "deactivate", "kill", "update", "rollback", "rebalance")
     assert {"flights_catch_up_job", "flights_slices_job", "flights_checkpoint_compaction_job"} <= jobs
     assert {f"flights_{verb}_job" for verb in verbs} <= jobs
+    assert {f"flights_{verb}_job" for verb in ("replay_quarantine", "skip_batch", "query", "relaunch_slices")} <= jobs
     assert schedules == {
         "flights_catch_up_schedule": "*/10 * * * *",
         "flights_slices_schedule": "0 1 * * *",
