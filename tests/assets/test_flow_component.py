@@ -127,7 +127,8 @@ def test_a_flow_as_yaml_lies_beside_the_component() -> None:
     assert {"orders_kept", "sources/orders_in"} <= assets
     # The registry knows flows by the catalog: this one runs, and cannot be deployed.
     assert "deployments/orders" not in assets
-    assert jobs_and_schedules(defs)[0] == {"orders_catch_up_job", "orders_checkpoint_compaction_job"}
+    verbs = ("catch_up", "checkpoint_compaction", "replay_quarantine", "skip_batch", "query")
+    assert jobs_and_schedules(defs)[0] == {f"orders_{verb}_job" for verb in verbs}
 
 
 def test_a_flow_of_a_module() -> None:
