@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from assets.deployment import deployment_asset
+from assets.failed_rows import quarantine_spec
 from assets.liveness import liveness_check
 from assets.queries import query_asset
 from assets.registry import registry_spec
@@ -29,6 +30,7 @@ class FlowAssets:
     suites: tuple[dg.AssetChecksDefinition, ...]
     deployment: dg.AssetsDefinition
     registry: dg.AssetSpec
+    quarantine: dg.AssetSpec
     liveness: dg.AssetChecksDefinition
 
     @property
@@ -52,6 +54,7 @@ def flow_assets(view: FlowView) -> FlowAssets:
         suites=tuple(suite_checks(view, state) for state in view.suites),
         deployment=deployment_asset(view),
         registry=registry_spec(view),
+        quarantine=quarantine_spec(view),
         liveness=liveness_check(view),
     )
 
@@ -76,5 +79,5 @@ def assets_of(flows: Sequence[FlowAssets]) -> list[dg.AssetsDefinition | dg.Sour
                     f'the streams "{spout.stream}" of the flows {first[0]} and {seen[0]} read different sources',
                     hint="give one of them another name: each source is one asset",
                 )
-        found += [flow.states, *flow.queries, flow.registry, flow.deployment]
+        found += [flow.states, *flow.queries, flow.quarantine, flow.registry, flow.deployment]
     return found

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from assets import failed_rows
 from assets.deployment import deployment_key
 from assets.liveness import liveness, trouble
 from assets.registry import registered, version_of
 from assets.reporting import refuses, written_slices
 from assets.table_plots import LAST, TablePlots
-from assets.view import FlowView, table_key
+from assets.view import FlowView, GateCheck, table_key
 from pipelines.nimbus.status import FAILED
 from pipelines.state.record import BATCH, parse_commit
 from resources import plots, table_metadata
@@ -225,6 +226,7 @@ class Progress:
                 }
                 if failed:
                     metadata |= {"last_failed_txid": figures["last_failed"], "said": str(figures["said"])}
+                    metadata |= self._refused_rows(view, check, figures["last_failed"])
                 severity = dg.AssetCheckSeverity.ERROR if check.check.action == "fail" else dg.AssetCheckSeverity.WARN
                 yield dg.AssetCheckEvaluation(
                     asset_key=check.key.asset_key,
@@ -234,8 +236,11 @@ class Progress:
                     metadata=metadata,
                 )
 
-    @staticmethod
-    def _refused(view: FlowView, flow: FlowStatus) -> Iterator[Event]:
+    def _refused_rows(self, view: FlowView, check: GateCheck, txid: int | None) -> dict[str, Any]:
+        rows = failed_rows.of_gate(view, self._lake, check, () if txid is None else (txid,))
+        return failed_rows.refused_metadata(view, check, rows)
+
+    def _refused(self, view: FlowView, flow: FlowStatus) -> Iterator[Event]:
         """The checks that have stopped a query: its batch never ends, so that no figures tell of it."""
         for task in flow.tasks:
             for check in view.gate_checks if task.state == FAILED and task.last_error else ():
@@ -245,7 +250,12 @@ class Progress:
                         check_name=check.name,
                         passed=False,
                         severity=dg.AssetCheckSeverity.ERROR,
-                        metadata={"action": check.check.action, "said": str(task.last_error)},
+                        metadata={
+                            "action": check.check.action,
+                            "said": str(task.last_error),
+                            # The batch after the last one that came through.
+                            **self._refused_rows(view, check, (task.txid if task.txid is not None else -1) + 1),
+                        },
                     )
 
     @staticmethod

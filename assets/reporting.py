@@ -6,12 +6,15 @@ import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from assets import failed_rows
+from assets.results_page import Checked, page_facts, write
 from assets.table_plots import TablePlots
 from assets.view import FlowView, GateCheck, table_key
 from pipelines.errors import PoisonBatchError, TrideltaError
@@ -60,17 +63,27 @@ class Verdict:
     """What one check of a gate said over all batches or slices of a run."""
 
     check: GateCheck
+    view: FlowView
+    lake: Lake
     rows: int = 0
     unexpected: int = 0
     failed: list[dict[str, Any]] = field(default_factory=list)
+    txids: list[int] = field(default_factory=list)
+    slices: list[str] = field(default_factory=list)
+    page: Path | None = None
 
-    def add(self, where: str, result: Mapping[str, Any]) -> None:
-        """Take in the result of one batch or slice."""
+    def add(self, where: int | str, result: Mapping[str, Any]) -> None:
+        """Take in the result of one batch (its txid) or slice."""
         self.rows += result.get("rows") or 0
         self.unexpected += result.get("unexpected") or 0
         if not result["success"]:
             said = result.get("error") or result.get("unexpected")
-            self.failed.append({"where": where, "rows": result.get("rows"), "unexpected": said})
+            batch = isinstance(where, int)
+            self.failed.append(
+                {"where": f"batch {where}" if batch else where, "rows": result.get("rows"), "unexpected": said}
+            )
+            self.txids += [where] if isinstance(where, int) else []
+            self.slices += [where] if isinstance(where, str) else []
 
     @property
     def severity(self) -> dg.AssetCheckSeverity:
@@ -88,7 +101,22 @@ class Verdict:
             more = len(self.failed) - LISTED
             text = markdown.table(["where", "rows", "unexpected"], self.failed[:LISTED])
             shown["where"] = dg.MetadataValue.md(text + (f"\n\nand {more} more" if more > 0 else ""))
-        return shown
+            shown |= failed_rows.refused_metadata(self.view, self.check, self.failed_rows)
+        return shown if self.page is None else {**shown, "page": dg.MetadataValue.path(str(self.page))}
+
+    @cached_property
+    def failed_rows(self) -> list[dict[str, Any]]:
+        """Some of the rows that it has refused; to be asked when all is said."""
+        return failed_rows.of_gate(self.view, self.lake, self.check, self.txids, self.slices) if self.failed else []
+
+    def checked(self) -> Checked:
+        """As the page of results shows it."""
+        check, said = self.check.check, ", ".join(str(one["where"]) for one in self.failed[:LISTED])
+        name = f"{self.check.gate}: {check.name}"
+        refused = self.failed_rows
+        return Checked(
+            name, check.expectation, check.action, not self.failed, self.rows, self.unexpected, said, refused
+        )
 
     def result(self) -> dg.AssetCheckResult:
         """For the step that has the check among its own."""
@@ -125,7 +153,7 @@ class Reporter:
 
     def __init__(self, context: dg.OpExecutionContext | dg.AssetExecutionContext, view: FlowView, lake: Lake) -> None:
         self._context, self._view, self._lake = context, view, lake
-        self._verdicts = {(one.gate, one.check.name): Verdict(one) for one in view.gate_checks}
+        self._verdicts = {(one.gate, one.check.name): Verdict(one, view, lake) for one in view.gate_checks}
         self._fixed: dict[str, dict[str, Any]] = {}
         self._plots = {name: TablePlots(view, lake, name) for name in view.writers}
         self._seconds: dict[str, dict[int, float]] = {name: {} for name in view.writers}
@@ -146,7 +174,7 @@ class Reporter:
 
     def batch(self, report: BatchReport) -> None:
         """A batch is committed."""
-        self._take(f"batch {report.txid}", report.gates)
+        self._take(report.txid, report.gates)
         txids = {"txid_first": report.txid, "txid_last": report.txid, "attempt": report.attempt}
         self._context.log.info(
             f"batch {report.txid}: {report.received:,} rows, {report.quarantined:,} to quarantine, {report.seconds:.1f} s"
@@ -227,7 +255,7 @@ class Reporter:
 
     # --- checks -----------------------------------------------------------------------------------------------------
 
-    def _take(self, where: str, gates: tuple[Mapping[str, Any], ...]) -> None:
+    def _take(self, where: int | str, gates: tuple[Mapping[str, Any], ...]) -> None:
         for gate in gates:
             for result in gate["checks"]:
                 verdict = self._verdicts.get((gate["gate"], result["name"]))
@@ -240,13 +268,27 @@ class Reporter:
         for (gate, name), verdict in self._verdicts.items():
             if refuses(said, gate, name) and not verdict.failed:
                 verdict.failed.append({"where": "the batch that stopped the run", "unexpected": said})
+                verdict.txids += [error.txid] if isinstance(error, PoisonBatchError) else []
 
     def check_results(self) -> Iterator[dg.AssetCheckResult]:
         """One result a check, for the step that owns the checks."""
+        self._write_page()
         yield from (verdict.result() for verdict in self._verdicts.values())
 
     def log_checks(self) -> None:
         """One evaluation a check, for a step that does not own them, or that fails."""
+        self._write_page()
         for verdict in self._verdicts.values():
             if verdict.rows or verdict.failed:
                 log_evaluation(self._context, verdict.evaluation())
+
+    def _write_page(self) -> None:
+        """One page for all gates of the run, where they were asked."""
+        told = [one for one in self._verdicts.values() if one.rows or one.failed]
+        if not told:
+            return
+        run, view = self._context.run.run_id, self._view
+        folder = view.settings.home / "checks" / view.name
+        page = write(folder, run, f"Gates of {view.name}", page_facts(view.name, run), [one.checked() for one in told])
+        for one in told:
+            one.page = page

@@ -1,14 +1,17 @@
 """Suites: checks on whole tables, run after they were written. What stands at a gate is judged before."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from assets import failed_rows
 from assets.failures import told_plainly
+from assets.results_page import Checked, page_facts, write
 from assets.view import FlowView, identifier, state_key
 from pipelines.quality import Check, CheckResult, GateResult
-from resources import LakeResource, QualityResource, SparkResource, markdown, table_metadata
+from resources import LakeResource, QualityResource, SparkResource, table_metadata
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 
 # Stored rows up to which a table travels through this process: some hundred megabytes.
 READ_WHOLE = 1_000_000
+# Of a result's details those that are rows: they are shown as a table.
+_ROWS = ("sample", "partial_unexpected_list")
 
 
 def check_name(check: Check | CheckResult) -> str:
@@ -48,18 +53,42 @@ def frame_of(table: "StateTable", spark: SparkResource) -> "DataFrame":
     return table.frame(spark.session())
 
 
-def metadata(result: CheckResult) -> dict[str, Any]:
+def metadata(view: FlowView, state: str, result: CheckResult, page: Path) -> dict[str, Any]:
     """A check's result as Dagster shows it."""
     shown: dict[str, Any] = {"expectation": result.expectation, "action": result.action}
     plain = result.to_json()
     for name in ("rows", "unexpected", "observed", "error"):
         if plain[name] is not None:
             shown[name] = plain[name]
-    sample = plain["detail"].get("sample")
-    if sample:
-        shown["sample"] = dg.MetadataValue.md(markdown.table(list(sample[0]), sample))
-    rest = {name: value for name, value in plain["detail"].items() if name != "sample"}
-    return {**shown, "detail": rest} if rest else shown
+    rows = _failed_rows(view, state, result)
+    if rows:
+        shown["failed_rows"] = failed_rows.table(rows)
+    rest = {name: value for name, value in plain["detail"].items() if name not in _ROWS}
+    return {**shown, **({"detail": rest} if rest else {}), "page": dg.MetadataValue.path(str(page))}
+
+
+def _failed_rows(view: FlowView, state: str, result: CheckResult) -> list[dict[str, Any]]:
+    checks = {check.name: check for check in view.suites[state].checks}
+    return [] if result.success else failed_rows.of_result(checks[result.name], result)
+
+
+def results_page(view: FlowView, state: str, found: GateResult, run: str) -> Path:
+    """The page of a suite's results in one run."""
+    checks = [
+        Checked(
+            one.name,
+            one.expectation,
+            one.action,
+            one.success,
+            one.rows,
+            one.unexpected,
+            one.error or ("" if one.observed is None else f"observed {one.to_json()['observed']}"),
+            _failed_rows(view, state, one),
+        )
+        for one in found.checks
+    ]
+    facts = page_facts(view.name, run) | {"table": str(view.settings.lake / "states" / state)}
+    return write(view.settings.home / "checks" / state, run, f"Suite of {state}", facts, checks)
 
 
 def suite_checks(view: FlowView, state: str) -> dg.AssetChecksDefinition:
@@ -82,25 +111,27 @@ def suite_checks(view: FlowView, state: str) -> dg.AssetChecksDefinition:
     ) -> Iterator[dg.AssetCheckResult]:
         with told_plainly():
             found = check_table(view, state, lake, spark, quality)
+        page = results_page(view, state, found, context.run.run_id)
         for one in found.checks:
             yield dg.AssetCheckResult(
                 asset_key=state_key(state),
                 check_name=check_name(one),
                 passed=one.success,
                 severity=severity(one.action),
-                metadata=metadata(one),
+                metadata=metadata(view, state, one, page),
             )
 
     return suite
 
 
-def evaluations(state: str, found: GateResult) -> Iterator[dg.AssetCheckEvaluation]:
+def evaluations(view: FlowView, state: str, found: GateResult, run: str) -> Iterator[dg.AssetCheckEvaluation]:
     """The same for a job that reports on assets which it does not own."""
+    page = results_page(view, state, found, run)
     for one in found.checks:
         yield dg.AssetCheckEvaluation(
             asset_key=state_key(state),
             check_name=check_name(one),
             passed=one.success,
             severity=severity(one.action),
-            metadata=metadata(one),
+            metadata=metadata(view, state, one, page),
         )

@@ -93,7 +93,7 @@ def check_op(view: FlowView) -> dg.OpDefinition:
         for state in view.suites:
             with told_plainly():
                 found = check_table(view, state, lake, spark, quality)
-            for one in evaluations(state, found):
+            for one in evaluations(view, state, found, context.run_id):
                 log_evaluation(context, one)
             broken += [f"{state}: {one}" for one in found.refused]
         if broken:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class QualityResource(dg.ConfigurableResource):
     """Runs suites of checks: as one Spark aggregation where possible, by great-expectations for the rest."""
 
-    sample: int = 5
+    sample: int = 10
     """How many violating rows a failed check shows."""
 
     def validate_table(self, frame: DataFrame, checks: Iterable[Check], name: str) -> GateResult:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -58,6 +60,15 @@ def checks(instance: dg.DagsterInstance, asset: str, name: str) -> list[bool]:
     return [one.status.value == "SUCCEEDED" for one in found if one.status.value != "PLANNED"]
 
 
+def told(instance: dg.DagsterInstance, asset: str, name: str) -> Mapping[str, Any]:
+    """What the last verdict on a check shows."""
+    key = dg.AssetCheckKey(dg.AssetKey(asset), name)
+    found = instance.event_log_storage.get_asset_check_execution_history(key, limit=10)
+    events = [one.event.dagster_event for one in found if one.event is not None and one.status.value != "PLANNED"]
+    assert events[0] is not None
+    return dict(events[0].asset_check_evaluation_data.metadata)
+
+
 def test_a_range_is_one_run_and_every_slice_is_reported_once(
     spark: SparkSession, defs: dg.Definitions, instance: dg.DagsterInstance, lay: Lay, settings: FlowSettings
 ) -> None:
@@ -80,6 +91,13 @@ def test_a_range_is_one_run_and_every_slice_is_reported_once(
     assert checks(instance, "rides", "plausible__fits") == [True]
     assert checks(instance, "lines", "suite__values_to_be_unique_line") == [True]
     assert checks(instance, "lines", "suite__values_to_be_between_trips") == [False]
+    shown = told(instance, "lines", "suite__values_to_be_between_trips")
+    assert [row.data["reason"] for row in shown["failed_rows"].records] == [
+        "trips is 3; expected values to be between (max_value=2)"
+    ] * 2
+    page = Path(str(shown["page"].value))
+    assert page.parent == settings.home / "checks" / "lines"
+    assert "trips is 3; expected values to be between" in page.read_text("utf-8")
 
 
 def test_metadata_of_a_slice(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -21,6 +23,11 @@ Lay = Callable[[str, list[tuple[str | None, int]]], None]
 
 def run(defs: dg.Definitions, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
     return defs.resolve_job_def("catch_up_job").execute_in_process(instance=instance, raise_on_error=False)
+
+
+def shown_by(verdict: Any) -> Mapping[str, Any]:
+    """The metadata of a check's verdict."""
+    return dict(verdict.event.dagster_event.asset_check_evaluation_data.metadata)
 
 
 def test_catch_up_reports_slices_checks_and_answers(
@@ -48,6 +55,16 @@ def test_catch_up_reports_slices_checks_and_answers(
         key = dg.AssetCheckKey(dg.AssetKey("rides"), "plausible__line_is_there")
         (verdict,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=5)
         assert verdict.status.value == "FAILED"
+        shown = shown_by(verdict)
+        (row,) = shown["failed_rows"].records
+        assert row.data["reason"] == 'gate "plausible": does not hold: line_is_there'
+        assert (row.data["row"], row.data["txid"]) == ('{"day":"2024-01-01","line":null,"n":7}', 0)
+        assert shown["quarantine"].value == dg.AssetKey(["quarantine", "trips"])
+        assert shown["quarantine_path"].value == str(settings.lake / "quarantine" / "trips")
+        assert shown["replay"].value == "tridelta replay-quarantine trips --gate plausible --reason line_is_there"
+        page = Path(str(shown["page"].value)).read_text("utf-8")
+        assert "plausible: line_is_there" in page
+        assert "&quot;n&quot;:7" in page
 
         # Nothing new: the schedule skips, and a run makes no batch.
         assert news(instance, view) is None
@@ -72,3 +89,8 @@ def test_a_batch_that_a_gate_refuses_turns_its_check_red(spark: SparkSession, de
         key = dg.AssetCheckKey(dg.AssetKey("rides"), "plausible__fits")
         (verdict,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=5)
         assert verdict.status.value == "FAILED"
+        shown = shown_by(verdict)
+        (row,) = shown["failed_rows"].records
+        assert '"n":5000' in row.data["row"]
+        assert "fits: 1 of 1 rows" in row.data["reason"]
+        assert shown["replay"].value == "tridelta replay-quarantine trips --reason poison"

@@ -1,0 +1,138 @@
+"""Rows that a check has found wrong, as its page shows them: ten of them with the reasons, and the way to the others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from assets.view import FlowView, GateCheck
+from pipelines.quality import Check, CheckResult
+
+if TYPE_CHECKING:
+    from pipelines import Lake
+
+SHOWN = 10
+"""Rows that a check shows."""
+
+
+def quarantine_key(flow: str) -> dg.AssetKey:
+    """The asset of the rows that a flow refused."""
+    return dg.AssetKey(["quarantine", flow])
+
+
+def quarantine_spec(view: FlowView) -> dg.AssetSpec:
+    """The asset: runs and deployed flows fill it beside their states."""
+    path = view.settings.lake / "quarantine" / view.name
+    return dg.AssetSpec(
+        quarantine_key(view.name),
+        deps=list(dict.fromkeys(map(view.key_of, view.spouts))),
+        description=f"Rows that the flow {view.name} refused, each with stage, rule and reason. No row is ever just lost: "
+        f"`tridelta replay-quarantine {view.name}` sends them through the flow again.",
+        metadata={"path": dg.MetadataValue.path(str(path)), "replay": f"tridelta replay-quarantine {view.name}"},
+        group_name=view.name,
+        owners=view.spec.owners,
+        tags=dict(view.spec.tags),
+        kinds={"delta"},
+    )
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
+    """Rows as Dagster's table, `reason` first."""
+    names = list(dict.fromkeys(["reason", *(name for row in rows for name in row)]))
+    return dg.MetadataValue.table(
+        [dg.TableRecord({name: _plain(row.get(name)) for name in names}) for row in rows],
+        schema=dg.TableSchema([dg.TableColumn(name) for name in names]),
+    )
+
+
+def _plain(value: Any) -> str | int | float | bool | None:
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return json.dumps(value, default=str)
+
+
+# --- of a suite -----------------------------------------------------------------------------------------------------
+
+
+def reason(check: Check, row: Mapping[str, Any]) -> str:
+    """What a row is, and what the check asked of it."""
+    seen = " and ".join(f"{name} is {json.dumps(row[name], default=str)}" for name in check.fields if name in row)
+    words = check.expectation.removeprefix("expect_").removeprefix("column_").replace("_", " ")
+    places = {"column", "column_A", "column_B", "column_list", "mostly"}
+    asked = ", ".join(f"{name}={value!r}" for name, value in check.kwargs.items() if name not in places)
+    return (f"{seen}; " if seen else "") + f"expected {words}" + (f" ({asked})" if asked else "")
+
+
+def of_result(check: Check, result: CheckResult) -> list[dict[str, Any]]:
+    """The rows that a check on a whole table has found, with reasons; of some expectations only the values are known."""
+    detail = result.to_json()["detail"]
+    rows = detail.get("sample")
+    if not rows:
+        names = check.fields[:1] or ("value",)
+        rows = [
+            value if isinstance(value, dict) else {names[0]: value}
+            for value in detail.get("partial_unexpected_list", ())
+        ]
+    return [{"reason": reason(check, row), **row} for row in rows[:SHOWN]]
+
+
+# --- of a gate ------------------------------------------------------------------------------------------------------
+
+
+def of_gate(
+    view: FlowView, lake: Lake, found: GateCheck, txids: Iterable[int] = (), slices: Iterable[str] = ()
+) -> list[dict[str, Any]]:
+    """Rows in quarantine that a gate's check has sent there, the last first.
+
+    Args:
+        view: The flow.
+        lake: Where its quarantine is.
+        found: The check.
+        txids: The batches that are meant.
+        slices: The slices that are meant; with neither, none.
+    """
+    batches = ", ".join(str(int(one)) for one in sorted(set(txids))[-1000:])
+    days = ", ".join(_text(one) for one in sorted(set(slices))[-1000:])
+    terms = [f"_txid IN ({batches})"] * bool(batches) + [f"_slice IN ({days})"] * bool(days)
+    quarantine = lake.table(lake.quarantine_path(view.name), f"quarantine of {view.name}")
+    if not terms or found.check.action == "warn" or not quarantine.exists():
+        return []
+    if found.check.action == "drop":
+        rule = f"strpos(concat(', ', rule, ', '), {_text(f', {found.check.name}, ')}) > 0"
+        where = f"stage = {_text(found.gate)} AND {rule}"
+    else:
+        # A batch that is refused as a whole: all of its rows are there, with what the gate said of it.
+        said = _text(f'gate "{found.gate}" refused')
+        where = (
+            f"stage = 'batch' AND strpos(reason, {said}) > 0 AND strpos(reason, {_text(f' {found.check.name}: ')}) > 0"
+        )
+    rows = quarantine.stored(f"{where} AND ({' OR '.join(terms)}) ORDER BY _txid DESC LIMIT {SHOWN}")
+    kept = ("reason", "row", "file", "_slice", "_txid")
+    return [
+        {name.removeprefix("_"): row[name] for name in kept if row.get(name) is not None} for row in rows.to_pylist()
+    ]
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def quarantine_links(view: FlowView, found: GateCheck) -> dict[str, Any]:
+    """The way to all rows that a gate's check has refused, and back."""
+    stages = f"--gate {found.gate} --reason {found.check.name}" if found.check.action == "drop" else "--reason poison"
+    path = view.settings.lake / "quarantine" / view.name
+    return {
+        "quarantine": dg.MetadataValue.asset(quarantine_key(view.name)),
+        "quarantine_path": dg.MetadataValue.path(str(path)),
+        "replay": f"tridelta replay-quarantine {view.name} {stages}",
+    }
+
+
+def refused_metadata(view: FlowView, found: GateCheck, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What a gate's check that does not hold shows; of a warning all rows stayed in the flow."""
+    if found.check.action == "warn":
+        return {}
+    return {**({"failed_rows": table(rows)} if rows else {}), **quarantine_links(view, found)}
