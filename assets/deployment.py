@@ -44,7 +44,8 @@ def deployment_asset(view: FlowView) -> dg.AssetsDefinition:
         key=deployment_key(view.name),
         deps=[registry_key(view.name)],
         code_version=code_version(view),
-        description=f"The flow {view.name}, deployed: it runs around the clock and writes {', '.join(view.states)}.",
+        description=f"The flow {view.name}, deployed: it runs around the clock and writes {', '.join(view.states)}.\n\n"
+        f"{view.description}".rstrip(),
         group_name=view.name,
         owners=list(view.spec.owners),
         tags=dict(view.spec.tags),

@@ -128,7 +128,7 @@ def _spec(view: FlowView, name: str) -> dg.AssetSpec:
     return dg.AssetSpec(
         table_key(writer),
         deps=view.sources_of(name),
-        description=f"{_what(view, writer)} Fields: {', '.join(writer.fields)}.",
+        description=f"{_what(view, writer)} Fields: {', '.join(writer.fields)}.\n\n{view.description}".rstrip(),
         metadata={**view.table_metadata(name), **_written_at(writer)},
         group_name=view.name,
         owners=view.spec.owners,

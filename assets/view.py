@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -218,10 +219,11 @@ class FlowView:
 
     @cached_property
     def drawn_plan(self) -> dg.MarkdownMetadataValue:
-        """The plan with its bolts as a picture, and as Mermaid for those who want it elsewhere."""
-        return table_metadata.plan_metadata(self.plan.to_svg(), self.mermaid)
+        """The plan with its bolts as a picture. `tridelta plan FLOW --mermaid` has it as text."""
+        return table_metadata.plan_metadata(self.plan.to_svg())
 
     @cached_property
-    def mermaid(self) -> str:
-        """The plan as a Mermaid flowchart."""
-        return self.plan.to_mermaid()
+    def description(self) -> str:
+        """What the flow does: what the catalog says, and the docstring of the function that defines it."""
+        said = inspect.getdoc(self.spec.build) if inspect.isfunction(self.spec.build) else None
+        return "\n\n".join(one for one in (self.spec.description, said) if one)

@@ -57,10 +57,9 @@ def lineage_table(origins: Origins) -> str:
     )
 
 
-def plan_metadata(svg: str, mermaid: str) -> dg.MarkdownMetadataValue:
-    """A plan: Dagster's UI draws no Mermaid, so that comes as text below a picture."""
-    picture = base64.b64encode(svg.encode()).decode()
-    return dg.MetadataValue.md(f"![plan](data:image/svg+xml;base64,{picture})\n\n{markdown.code(mermaid, 'mermaid')}")
+def plan_metadata(svg: str) -> dg.MarkdownMetadataValue:
+    """A plan as a picture: Dagster's UI draws no Mermaid."""
+    return dg.MetadataValue.md(f"![plan](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})")
 
 
 def definition_metadata(name: str, path: Path, origins: Origins, plan: dg.MarkdownMetadataValue) -> dict[str, Any]:
