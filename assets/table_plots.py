@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from assets.view import FlowView
     from pipelines import Lake
     from pipelines.state.record import CommitRecord
+    from pipelines.state.table import StateTable
 
 LAST = 40
 """Commits that a plot shows."""
@@ -59,10 +60,15 @@ class TablePlots:
 
     def __init__(self, view: FlowView, lake: Lake, name: str) -> None:
         self._view, self._lake = view, lake
-        self._table = view.table(lake, name)
+        self._name = name
         self._writer = view.writers[name]
         self._grown: dict[int, Grown] = {}
         self._sizes: tuple[int, Grown] | None = None
+
+    @cached_property
+    def _table(self) -> StateTable:
+        # Opened with the first event: before it a run has its batch to begin.
+        return self._view.table(self._lake, self._name)
 
     def metadata(self, seconds: Mapping[int, float] | None = None) -> dict[str, dg.MarkdownMetadataValue]:
         """The plots by their titles, for an event of the table.

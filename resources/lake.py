@@ -35,9 +35,11 @@ class LakeResource(dg.ConfigurableResource):
             spark: The session, if it comes to that.
             log: Where the worker's lines go.
         """
-        from pipelines import Runtime
 
         def own() -> Runtime:
+            # The engine takes a third of a second to import: a run that is handed over does without.
+            from pipelines import Runtime
+
             return Runtime(spark.session(), self.lake())
 
         def passed_on(line: str, level: str) -> None:

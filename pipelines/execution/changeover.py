@@ -17,10 +17,9 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from pipelines.errors import ChangeoverError, StateSchemaError
-from pipelines.execution.checkpoint import Checkpoint, Epoch
+from pipelines.execution.checkpoint import CONTINUE, REFUSE, Checkpoint, Epoch
 from pipelines.execution.checkpoint_copy import recover
 from pipelines.execution.group import group_name, spout_groups
-from pipelines.execution.streaming import CONTINUE, REFUSE
 from pipelines.graph import events, nodes
 from pipelines.planner.changes import plan_changes
 from pipelines.sources.events import Start

@@ -16,6 +16,9 @@ from pipelines.errors import LockedError
 from pipelines.execution.coordinator import AttemptRecord, BatchState
 from pipelines.sources.events import Start
 
+REFUSE, CONTINUE, RESET = "refuse", "continue", "reset"
+"""What to do with states that hold batches when the checkpoint is fresh (`on_fresh_checkpoint`)."""
+
 # Between two batches a stream holds no lock for some tens of milliseconds (Spark's commit and planning): poll faster.
 _POLL_SECONDS = 0.01
 

@@ -24,9 +24,9 @@ from pipelines.errors import (
     TrideltaError,
 )
 from pipelines.execution.changeover import Changeover
+from pipelines.execution.checkpoint import CONTINUE, REFUSE
 from pipelines.execution.flow_files import FlowFile, FlowFiles, by_flow
 from pipelines.execution.runtime import RunningFlow, Runtime
-from pipelines.execution.streaming import CONTINUE, REFUSE
 from pipelines.flowmix.compile import as_topology
 from pipelines.flowmix.flow import Flow
 

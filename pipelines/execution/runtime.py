@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipelines.errors import BoundedBesideStreamError, DefinitionError
 from pipelines.execution.bounded import BoundedRunner, check_sliced
-from pipelines.execution.checkpoint import Checkpoint
+from pipelines.execution.checkpoint import REFUSE, Checkpoint
 from pipelines.execution.checkpoint_copy import recover
 from pipelines.execution.group import BatchGroup, spout_groups
 from pipelines.execution.hooks import Hook
@@ -20,7 +20,7 @@ from pipelines.execution.own_session import Partitions, asked_for, own_session
 from pipelines.execution.queries import Answer, QueryRunner
 from pipelines.execution.report import BackfillReport, BatchReport, RunReport, SliceReport
 from pipelines.execution.spool import bounded_folder
-from pipelines.execution.streaming import REFUSE, StreamRunner
+from pipelines.execution.streaming import StreamRunner
 from pipelines.flowmix.compile import as_topology
 from pipelines.graph import nodes
 from pipelines.state.lake import Lake

@@ -28,7 +28,7 @@ from pipelines.errors import (
     StateBehindError,
     TrideltaError,
 )
-from pipelines.execution.checkpoint import Checkpoint, Epoch
+from pipelines.execution.checkpoint import CONTINUE, REFUSE, RESET, Checkpoint, Epoch
 from pipelines.execution.coordinator import AttemptStore, Batch, BatchState, Poison, RefusedError
 from pipelines.execution.group import BatchGroup
 from pipelines.execution.hooks import Counters, Hook
@@ -49,8 +49,6 @@ logger = logs.logger(__name__)
 
 KEPT_REPORTS = 10_000
 """Reports of a runner's last batches: a catch-up tells all of them, for nobody has more; a stream the last ones."""
-
-REFUSE, CONTINUE, RESET = "refuse", "continue", "reset"
 
 # Attempts wait 0.5, 1, 2 ... seconds, at most 30: long enough for a passing fault, short beside a batch's trigger.
 _BACK_OFF = tenacity.wait_exponential(multiplier=0.5, max=30)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines import logs
 from pipelines.catalog.flow import FlowSettings
+from pipelines.execution.checkpoint import REFUSE
 from pipelines.execution.report import BackfillReport, BatchReport, RunReport, SliceReport
-from pipelines.execution.streaming import REFUSE
 from pipelines.nimbus.deployed import plan_digest, source_digest
 from pipelines.nimbus.errors import HandedOverError, NobodyWarmError
 from pipelines.nimbus.serving import Endpoint, restored
