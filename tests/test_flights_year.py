@@ -74,8 +74,8 @@ def test_every_row_is_accounted_for(year: Year) -> None:
             }
         )
     )
-    refused = year.lake.quarantine("flights").scan().to_pylist()
-    assert all(one["reason"] and one["row"] for one in refused)
+    rows = year.lake.quarantine("flights").scan().to_pylist()
+    assert all(one["reason"] and one["row"] for one in rows)
 
 
 def test_states_equal_a_computation_of_the_same_files(year: Year) -> None:
