@@ -317,14 +317,6 @@ class StateBehindError(TrideltaError):
         )
 
 
-class ReplayError(TrideltaError):
-    """Quarantined rows cannot be run through the flow again without counting something twice, or losing it."""
-
-    def __init__(self, flow: str, rows: str, problem: str, hint: str) -> None:
-        self.flow, self.rows, self.problem = flow, rows, problem
-        super().__init__(f'flow "{flow}": {rows} cannot be replayed: {problem}', hint=hint)
-
-
 class ChangeoverError(TrideltaError):
     """A changed flow needs a fresh checkpoint for a query, which stands where none could take it up exactly."""
 

@@ -13,7 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
-from pipelines.errors import GateError, PoisonBatchError, ReplayError, TrideltaError, UnknownStateError
+from pipelines.errors import GateError, PoisonBatchError, TrideltaError, UnknownStateError
+from pipelines.execution.replays.errors import ReplayError
 from pipelines.execution.replays.record import Records
 from pipelines.execution.replays.report import LotReport
 from pipelines.execution.replays.runner import look

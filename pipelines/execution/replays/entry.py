@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipelines.errors import ReplayError, nearest
+from pipelines.errors import nearest
 from pipelines.execution.group import spout_groups
 from pipelines.execution.quarantine import BATCH, NO_TIME, SOURCE
+from pipelines.execution.replays.errors import ReplayError
 from pipelines.graph import nodes
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from pipelines.errors import LockedError, ReplayError
+from pipelines.errors import LockedError
 from pipelines.execution.group import group_name, spout_groups
+from pipelines.execution.replays.errors import ReplayError
 from pipelines.graph import nodes
 
 if TYPE_CHECKING:

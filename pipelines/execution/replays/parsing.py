@@ -16,9 +16,9 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from pipelines.errors import ReplayError
 from pipelines.execution.quarantine import JSON, MALFORMED, POISON
 from pipelines.execution.replays.entry import instead
+from pipelines.execution.replays.errors import ReplayError
 from pipelines.execution.replays.selection import NUMBER
 from pipelines.planner.step import REPLAYED
 from pipelines.sources.base import CORRUPT, FILE

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from pipelines.errors import BatchError, GateError, ReplayError, TrideltaError
+from pipelines.errors import BatchError, GateError, TrideltaError
 from pipelines.execution.checkpoint import Checkpoint
 from pipelines.execution.group import BatchGroup, group_name, spout_groups
 from pipelines.execution.quarantine import NAME, quarantine_writer, table_columns
 from pipelines.execution.replays.counted import Counted, Verdict, replaced_since
 from pipelines.execution.replays.entry import Entry, entry_of, instead
+from pipelines.execution.replays.errors import ReplayError
 from pipelines.execution.replays.halves import wait_for_whole_batches
 from pipelines.execution.replays.record import Record, Records
 from pipelines.execution.replays.report import LotReport, ReplayReport

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.errors import DefinitionError, ReplayError, nearest
+from pipelines.errors import DefinitionError, nearest
 from pipelines.execution.quarantine import BATCH, COLUMNS, SOURCE
+from pipelines.execution.replays.errors import ReplayError
 from pipelines.graph.nodes import GateNode
 from pipelines.state.literals import literal
 from pipelines.state.schema import ENGINE_COLUMNS, GEN, TXID
