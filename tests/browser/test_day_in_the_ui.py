@@ -136,7 +136,7 @@ def _a_gate_breaks(ui: DagsterUi, page: Page) -> None:
 
     until(lambda: failed(["deployments", "flights"], "alive"))
     until(lambda: failed(["departures"], "accepted__date_is_a_day"))
-    see(page, f"{ui.url}/assets/departures?view=checks", "Failed")
+    see(page, f"{ui.url}/assets/departures?view=checks&checkDetail=accepted__date_is_a_day", "Failed")
     shot(page, "red_check")
     assert Lake(ui.home / "lake").state("departures").count("true") == committed
 
