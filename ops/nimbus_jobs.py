@@ -1,7 +1,6 @@
 """The jobs of deployed flows: activate, deactivate, kill, rebalance, update, roll back. What is refused says why."""
 
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from assets.deployment import RUNS_WITHIN, deployment_key, deployment_metadata
 from assets.failures import told_plainly
 from assets.registry import code_version, registered, told_by_a_job
 from assets.view import FlowView
+from ops.choices import one_of
 from resources import markdown
 from resources.nimbus import NimbusResource
 
@@ -34,7 +34,7 @@ _DRAIN = (
 
 def nimbus_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDefinition]:
     """The jobs, each with a form that offers the flows of the catalog; `prefix` begins the names of jobs and ops."""
-    names = Enum(f"{prefix}DeployedFlow", {view.name: view.name for view in views})  # type: ignore[misc]
+    names = one_of(f"{prefix}DeployedFlow", [view.name for view in views])
     flow = (names, Field(..., description="The flow."))
     some_flow = (names | None, Field(None, description="The flow; none: all that are deployed."))
     return [

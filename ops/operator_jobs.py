@@ -1,7 +1,6 @@
 """The jobs of an operator: replay quarantine, skip a poison batch, query. What cannot be is refused before Spark starts."""
 
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
 
 import dagster as dg
@@ -10,6 +9,7 @@ from pydantic import Field, create_model
 from assets.failures import told_plainly
 from assets.view import FlowView, table_key
 from ops import asking, replaying
+from ops.choices import one_of
 from pipelines.graph import nodes
 from resources import LakeResource, SparkResource, markdown
 
@@ -38,7 +38,7 @@ def operator_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDef
         prefix: begins the names of jobs and ops.
     """
     by_name = {view.name: view for view in views}
-    flow = (_one_of(f"{prefix}OperatedFlow", by_name), Field(..., description="The flow."))
+    flow = (one_of(f"{prefix}OperatedFlow", by_name), Field(..., description="The flow."))
     return [
         _job(
             prefix + "replay_quarantine",
@@ -47,7 +47,7 @@ def operator_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDef
             lambda *given: _replay(by_name, *given),
             flow=flow,
             gates=(
-                list[_one_of(f"{prefix}Gate", _gates(views))],  # type: ignore[misc]
+                list[one_of(f"{prefix}Gate", _gates(views))],  # type: ignore[misc]
                 Field([], description="Only what these gates refused. Neither gates nor spouts: all."),
             ),
             spouts=(
@@ -114,11 +114,6 @@ def _job(verb: str, what: str, act: Act, **fields: Any) -> dg.JobDefinition:
 # --- forms ----------------------------------------------------------------------------------------------------------
 
 
-def _one_of(name: str, members: Any) -> Any:
-    """An enum: the form offers its members, and refuses all else before the run. Of nothing it has one that says so."""
-    return Enum(name, {one: one for one in members} or {"none": "none"})
-
-
 def _gates(views: Sequence[FlowView]) -> list[str]:
     found = [node.gate.name for view in views for node in view.topology.graph if isinstance(node, nodes.GateNode)]
     return sorted(set(found))
@@ -130,13 +125,13 @@ def _questions(views: Sequence[FlowView], prefix: str) -> Any:
     tables = [name for view in views for name in view.writers]
     query_fields: dict[str, Any] = {
         "kind": (Literal["query"], "query"),
-        "name": (_one_of(f"{prefix}Query", queries), Field(..., description="The query, as FLOW.QUERY.")),
+        "name": (one_of(f"{prefix}Query", queries), Field(..., description="The query, as FLOW.QUERY.")),
         "args": (list[str], Field([], description="Its arguments, in order, as text.")),
         "txid": _AS_OF,
     }
     state_fields: dict[str, Any] = {
         "kind": (Literal["state"], "state"),
-        "name": (_one_of(f"{prefix}State", tables), Field(..., description="The state, or the channel.")),
+        "name": (one_of(f"{prefix}State", tables), Field(..., description="The state, or the channel.")),
         "key": (dict[str, str], Field({}, description="A key, e.g. {carrier: AA}; none: all of it, from its start.")),
         "txid": _AS_OF,
     }
