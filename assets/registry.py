@@ -7,8 +7,6 @@ deployment is "unsynced" until somebody materializes it again. What arrives at t
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -57,12 +55,6 @@ def registered(flow: str, seen: FlowStatus | None) -> dg.AssetMaterialization:
     """What the registry holds now. Of an asset that only specs define, Dagster takes versions off materializations."""
     metadata: dict[str, Any] = {"deployed": False} if seen is None else {"version": seen.version, "status": seen.status}
     return dg.AssetMaterialization(registry_key(flow), metadata=metadata, tags={DATA_VERSION_TAG: version_of(seen)})
-
-
-def code_version(view: FlowView) -> str:
-    """Twelve digits for the flow's plan: a deployment of another plan is out of date, too."""
-    plan = json.dumps(view.plan.to_json(), sort_keys=True, default=str)
-    return hashlib.sha256(plan.encode()).hexdigest()[:12]
 
 
 def made_from(seen: FlowStatus) -> Mapping[str, str]:

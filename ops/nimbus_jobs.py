@@ -5,13 +5,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from pydantic import Field, create_model
+from pydantic import Field
 
 from assets.deployment import RUNS_WITHIN, deployment_key, deployment_metadata
 from assets.failures import told_plainly
-from assets.registry import code_version, registered, told_by_a_job
+from assets.registry import registered, told_by_a_job
 from assets.view import FlowView
-from ops.choices import one_of
+from ops.forms import form, one_of, one_step_job
 from resources import markdown
 from resources.nimbus import NimbusResource
 
@@ -86,20 +86,15 @@ def nimbus_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDefin
 
 
 def _job(verb: str, what: str, act: Act, **fields: Any) -> dg.JobDefinition:
-    config: Any = create_model(f"{verb.title()}Config", __base__=dg.Config, **fields)
-    config.__doc__ = what
+    config: Any = form(verb, what, **fields)
 
     @dg.op(name=f"{verb}_flow", description=what, out=dg.Out(dg.Nothing))
-    def op(context: dg.OpExecutionContext, config: config, nimbus: NimbusResource) -> None:
+    def step(context: dg.OpExecutionContext, config: config, nimbus: NimbusResource) -> None:
         with told_plainly(), nimbus.nimbus() as opened:
             metadata = act(context, opened, config)
         context.add_output_metadata(metadata or {})
 
-    @dg.job(name=f"{verb}_job", description=what, tags={"dagster/max_runtime": str(MAX_RUNTIME_SECONDS)})
-    def job() -> None:
-        op()
-
-    return job
+    return one_step_job(verb, what, step, MAX_RUNTIME_SECONDS)
 
 
 # --- what they do ---------------------------------------------------------------------------------------------------
@@ -137,7 +132,7 @@ def _update(
     before = nimbus.flow(config.flow.value)
     given = {} if config.trigger_seconds is None else {"trigger_seconds": config.trigger_seconds}
     seen = nimbus.update(before.name, **given, **config.settings)
-    return _renewed(context, _again(nimbus, before, seen, config.wait_at_most), code_version(views[before.name]))
+    return _renewed(context, _again(nimbus, before, seen, config.wait_at_most), views[before.name].plan.digest())
 
 
 def _roll_back(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> dict[str, Any]:

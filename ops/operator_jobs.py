@@ -1,6 +1,7 @@
 """The jobs of an operator: replay quarantine, skip a poison batch, query. What cannot be is refused before Spark starts."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import dagster as dg
@@ -9,7 +10,7 @@ from pydantic import Field, create_model
 from assets.failures import told_plainly
 from assets.view import FlowView, table_key
 from ops import asking, replaying
-from ops.choices import one_of
+from ops.forms import form, one_of, one_step_job
 from pipelines.graph import nodes
 from resources import LakeResource, SparkResource, markdown
 
@@ -29,6 +30,29 @@ _TXIDS = Field(
     description="Only what these batches refused: 40, or 40-57, or backfills. Empty: all.",
 )
 _AS_OF: Any = (int | None, Field(None, ge=0, description="Read the states as of this batch; none: as they are now."))
+_AT_MOST = (int, Field(50, ge=1, le=MOST_ROWS, description=f"At most so many rows of the answer, up to {MOST_ROWS}."))
+_REPLAYED: dict[str, Any] = {
+    "spouts": (
+        list[str],
+        Field([], description="Only what was refused at the source of these streams, or in a poison batch of them."),
+    ),
+    "reasons": (
+        list[str],
+        Field([], description="Only what these checks refused; also malformed, no_slice, poison. Empty: all."),
+    ),
+    "txids": (str, _TXIDS),
+    "dry_run": (
+        bool,
+        Field(False, description="Say what there is and what could be replayed, and change nothing."),
+    ),
+}
+_SKIPPED: dict[str, Any] = {
+    "txid": (
+        int,
+        Field(..., ge=0, description="The poison batch: its txid stands in the error that stopped the flow."),
+    ),
+    "stream": (str | None, Field(None, description="Its stream, where several of the flow's stand at that txid.")),
+}
 
 
 def operator_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDefinition]:
@@ -39,76 +63,47 @@ def operator_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDef
     """
     by_name = {view.name: view for view in views}
     flow = (one_of(f"{prefix}OperatedFlow", by_name), Field(..., description="The flow."))
+    gate: Any = one_of(f"{prefix}Gate", _gates(views))
     return [
         _job(
             prefix + "replay_quarantine",
             "Run refused rows through a flow again, after the flow, its gate or its schema was corrected. What passes now "
             "lands in the states once, however often this runs; what does not stays in quarantine with its new reason.",
-            lambda *given: _replay(by_name, *given),
+            partial(_replay, by_name),
             flow=flow,
-            gates=(
-                list[one_of(f"{prefix}Gate", _gates(views))],  # type: ignore[misc]
-                Field([], description="Only what these gates refused. Neither gates nor spouts: all."),
-            ),
-            spouts=(
-                list[str],
-                Field(
-                    [],
-                    description="Only what was refused at the source of these streams, or in a poison batch of them.",
-                ),
-            ),
-            reasons=(
-                list[str],
-                Field([], description="Only what these checks refused; also malformed, no_slice, poison. Empty: all."),
-            ),
-            txids=(str, _TXIDS),
-            dry_run=(
-                bool,
-                Field(False, description="Say what there is and what could be replayed, and change nothing."),
-            ),
+            gates=(list[gate], Field([], description="Only what these gates refused. Neither gates nor spouts: all.")),
+            **_REPLAYED,
         ),
         _job(
             prefix + "skip_batch",
             "Leave out a poison batch, so that its flow goes on behind it. Its rows stay in quarantine, from where "
             "replay_quarantine_job brings them back when the cause is mended.",
-            lambda *given: _skip(by_name, *given),
+            partial(_skip, by_name),
             flow=flow,
-            txid=(
-                int,
-                Field(..., ge=0, description="The poison batch: its txid stands in the error that stopped the flow."),
-            ),
-            stream=(str | None, Field(None, description="Its stream, where several of the flow's stand at that txid.")),
+            **_SKIPPED,
         ),
         _job(
             prefix + "query",
             "Ask a query stream of a flow, or read a state; the answer is a table in the metadata of the run's step.",
-            lambda *given: _query(by_name, *given),
+            partial(_query, by_name),
             ask=(
                 _questions(views, prefix),
                 Field(..., discriminator="kind", description="A query stream, or a state."),
             ),
-            rows=(
-                int,
-                Field(50, ge=1, le=MOST_ROWS, description=f"At most so many rows of the answer, up to {MOST_ROWS}."),
-            ),
+            rows=_AT_MOST,
         ),
     ]
 
 
 def _job(verb: str, what: str, act: Act, **fields: Any) -> dg.JobDefinition:
-    config: Any = create_model(f"{verb.title().replace('_', '')}Config", __base__=dg.Config, **fields)
-    config.__doc__ = what
+    config: Any = form(verb, what, **fields)
 
     @dg.op(name=f"{verb}_op", description=what, out=dg.Out(dg.Nothing))
-    def op(context: dg.OpExecutionContext, config: config, spark: SparkResource, lake: LakeResource) -> None:
+    def step(context: dg.OpExecutionContext, config: config, spark: SparkResource, lake: LakeResource) -> None:
         with told_plainly():
             context.add_output_metadata(act(context, config, spark, lake))
 
-    @dg.job(name=f"{verb}_job", description=what, tags={"dagster/max_runtime": str(MAX_RUNTIME_SECONDS)})
-    def job() -> None:
-        op()
-
-    return job
+    return one_step_job(verb, what, step, MAX_RUNTIME_SECONDS)
 
 
 # --- forms ----------------------------------------------------------------------------------------------------------

@@ -131,6 +131,12 @@ def _of_slices(
             yield _judged(table, [commit], held.get((NO_BATCH, slice_ or ""), _Held(0, 0)))
 
 
+def _held_of(held: _Held_by, txid: int) -> _Held:
+    """What the table holds of a txid, all slices together."""
+    own = [rows for (at, _), rows in held.items() if at == txid]
+    return _Held(sum(one.rows for one in own), xor([one.hash for one in own]))
+
+
 def _of_batches(
     table: StateTable,
     commits: list[CommitRecord],
@@ -144,8 +150,7 @@ def _of_batches(
             by_txid[one.txid].append(one)
     last_replacement = max((one.version for one in replaced.values()), default=-1)
     for txid, records in by_txid.items():
-        own = [rows for (t, _), rows in held.items() if t == txid]
-        now = _Held(sum(one.rows for one in own), xor([one.hash for one in own]))
+        now = _held_of(held, txid)
         # Of an opaque batch the last commit stands for all of it; of a non-transactional one each has added its rows.
         counted = records if getattr(table.declared, "kind", "") == "non_transactional" else records[-1:]
         if txid < folded:
@@ -168,8 +173,7 @@ def _of_replays(
     for one in commits:
         if one.kind != REPLAY or one.record is None or one.record.replay is None:
             continue
-        own = [rows for (t, _), rows in held.items() if t == replay_txid(one.record.replay)]
-        now = _Held(sum(rows.rows for rows in own), xor([rows.hash for rows in own]))
+        now = _held_of(held, replay_txid(one.record.replay))
         if (one.txid or 0) < folded:
             yield _unchecked(table, one, "compaction has folded it")
         elif one.version < last_replacement and now.rows != one.rows:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -254,8 +253,7 @@ def plan_digest(topology: TridentTopology) -> str:
     """Twelve digits for all that a plan says of a topology."""
     from pipelines.planner.plan import TopologyPlan
 
-    plan = json.dumps(TopologyPlan.of(topology).to_json(), sort_keys=True, default=str)
-    return hashlib.sha256(plan.encode()).hexdigest()[:12]
+    return TopologyPlan.of(topology).digest()
 
 
 def code_digest(definition: Mapping[str, Any]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -93,6 +95,11 @@ class TopologyPlan:
     def to_svg(self) -> str:
         """The topology as a picture: SVG that needs nothing from elsewhere."""
         return to_svg(self._topology)
+
+    def digest(self) -> str:
+        """Twelve digits for all that the plan says."""
+        text = json.dumps(self.to_json(), sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain data: what a topology consists of, without its functions; the same for the same definition."""

@@ -143,7 +143,7 @@ def test_what_arrives_does_not_make_it_out_of_date(world: World) -> None:
 def test_another_plan_in_the_catalog_makes_it_out_of_date(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.deploy()
     world.look()
-    monkeypatch.setattr("assets.deployment.code_version", lambda _: "another")
+    monkeypatch.setattr("pipelines.planner.plan.TopologyPlan.digest", lambda _: "another")
     world.defs = world.of(world.view)
     status, causes = world.stale()
     assert (status, causes) == (StaleStatus.STALE, [CODE])

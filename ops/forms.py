@@ -1,0 +1,48 @@
+"""Jobs of one step with a form: what the launchpad asks for, and what it refuses before the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any
+from zlib import crc32
+
+import dagster as dg
+from pydantic import create_model
+
+
+def one_of(name: str, members: Iterable[str]) -> Any:
+    """An enum: the form offers its members, and refuses all else before the run. Of nothing it has one that says so.
+
+    Dagster keeps the types of forms by name, for as long as the process lives: other members need another name, or a second
+    catalog in one process (in tests, say) is refused what it has.
+
+    Args:
+        name: What the form calls it.
+        members: The choices.
+    """
+    chosen = {one: one for one in members} or {"none": "none"}
+    return Enum(f"{name}_{crc32(repr(sorted(chosen)).encode()):08x}", chosen)
+
+
+def form(verb: str, what: str, **fields: Any) -> Any:
+    """The config class of a job's step.
+
+    Args:
+        verb: What the job does, e.g. `skip_batch`.
+        what: Its help text.
+        fields: (type, pydantic's Field) by name.
+    """
+    made: Any = create_model(f"{verb.title().replace('_', '')}Config", __base__=dg.Config, **fields)
+    made.__doc__ = what
+    return made
+
+
+def one_step_job(verb: str, what: str, step: dg.OpDefinition, max_runtime_seconds: int) -> dg.JobDefinition:
+    """`<verb>_job`: the step alone. A run that takes longer than it may is ended by Dagster."""
+
+    @dg.job(name=f"{verb}_job", description=what, tags={"dagster/max_runtime": str(max_runtime_seconds)})
+    def job() -> None:
+        step()
+
+    return job
