@@ -55,6 +55,14 @@ class DagsterUi:
             assert time.monotonic() < deadline, runs
             time.sleep(0.5)
 
+    def stop_schedule(self, name: str) -> None:
+        """Turn a schedule off, as its switch in the UI does."""
+        query = """query($s: ScheduleSelector!) {scheduleOrError(scheduleSelector: $s) {... on Schedule {scheduleState {id}}}}"""
+        found = self.ask(query, s=LOCATION | {"scheduleName": name})["scheduleOrError"]["scheduleState"]
+        query = """mutation($id: String!) {stopRunningSchedule(id: $id) {... on ScheduleStateResult {scheduleState {status}}}}"""
+        stopped = self.ask(query, id=found["id"])["stopRunningSchedule"]
+        assert stopped["scheduleState"]["status"] == "STOPPED"
+
     def materialized(self, asset: Sequence[str]) -> list[str | None]:
         """The partitions of an asset's materializations, the newest first."""
         query = "query($k:AssetKeyInput!){assetOrError(assetKey:$k){... on Asset{assetMaterializations{partition}}}}"
