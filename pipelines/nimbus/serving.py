@@ -2,7 +2,8 @@
 
 A connection is one request: `{"verb", "flow", ...}` as JSON, answered by lines of progress and then `{"report"}` or `{"error"}`.
 It is on the loopback, and both sides prove that they know the key in the endpoint's file (which its owner alone can read).
-When the other side goes away, the request ends after the batch or slice that it is in: what is committed is whole.
+When the other side goes away, the request ends after the batch or slice that it is in: what is committed is whole. When it
+says `STOP`, the same, and it is told of that batch or slice, and then of the end (`{"stopped"}`).
 """
 
 from __future__ import annotations
@@ -41,8 +42,24 @@ logger = logs.logger(__name__)
 Send = Callable[[Mapping[str, Any]], None]
 
 
+STOP = b"stop"
+"""What whoever asked may say after the request."""
+
+
 class GoneError(Exception):
-    """Whoever asked has gone away."""
+    """Whoever asked has gone away, or wants no more."""
+
+
+class _NotBegun:
+    """A listener that ends a backfill before its first commit, if nobody wants it any more."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection, self._begun = connection, False
+
+    def __call__(self, moment: str, state: str, txid: int) -> None:
+        if not self._begun and self._connection.poll():
+            raise GoneError
+        self._begun = True
 
 
 @dataclass(frozen=True)
@@ -139,9 +156,10 @@ class Server:
         def send(line: Mapping[str, Any]) -> None:
             with one_at_a_time:
                 try:
-                    # Nobody says anything more after the request: what is there to read is the end of the connection.
-                    gone = connection.poll()
                     connection.send_bytes(json.dumps(line, default=str).encode())
+                    # What is there to read after the request is STOP, or the end of the connection. After the last line
+                    # nobody is left to be told.
+                    gone = "report" not in line and connection.poll()
                 except OSError:
                     gone = True
             if gone:
@@ -153,14 +171,16 @@ class Server:
         passed_on = _PassedOn(asked.get("flow"), send)
         logging.getLogger("pipelines").addHandler(passed_on)
         try:
-            send({"report": self._done(asked, send)})
+            send({"report": self._done(asked, send, _NotBegun(connection))})
             logger.info("request done", **told)
         except Exception as error:
             cause: BaseException | None = error
             while cause is not None and not isinstance(cause, GoneError):
                 cause = cause.__cause__ or cause.__context__
             if cause is not None:
-                logger.warning("request given up", **told, reason="whoever asked has gone")
+                logger.warning("request given up", **told, reason="whoever asked has gone, or wants no more")
+                with contextlib.suppress(GoneError):
+                    send({"stopped": True})
                 return
             known = isinstance(error, TrideltaError)
             logger.warning("request failed", **told, reason=str(error), kind=type(error).__name__)
@@ -169,11 +189,13 @@ class Server:
         finally:
             logging.getLogger("pipelines").removeHandler(passed_on)
 
-    def _done(self, asked: Mapping[str, Any], send: Send) -> Any:
+    def _done(self, asked: Mapping[str, Any], send: Send, not_begun: _NotBegun) -> Any:
         from pipelines import Lake, Runtime
 
         topology = _same_code(asked)
-        runtime = Runtime(self._spark, Lake(asked["lake"]))
+        # A batch of a stream that is broken off would be tried again; slices are not.
+        listeners = [not_begun] if asked["verb"] == "backfill" else []
+        runtime = Runtime(self._spark, Lake(asked["lake"]), listeners=listeners)
         verbs: dict[str, Callable[[Runtime, TridentTopology, Mapping[str, Any], Send], Any]] = {
             "catch_up": _catch_up,
             "backfill": _backfill,

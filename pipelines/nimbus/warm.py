@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,10 @@ from pipelines import logs
 from pipelines.catalog.flow import FlowSettings
 from pipelines.execution.checkpoint import REFUSE
 from pipelines.execution.report import BackfillReport, BatchReport, RunReport, SliceReport
+from pipelines.execution.unbroken import unbroken
 from pipelines.nimbus.deployed import plan_digest, source_digest
 from pipelines.nimbus.errors import HandedOverError, NobodyWarmError
-from pipelines.nimbus.serving import Endpoint, restored
+from pipelines.nimbus.serving import STOP, Endpoint, restored
 from pipelines.nimbus.settings import NimbusSettings
 
 if TYPE_CHECKING:
@@ -143,20 +145,54 @@ class WarmRuntime:
     def _heard(
         self, connection: Any, flow: str, kind: type[Any] | None, progress: Callable[[Any], None] | None
     ) -> dict[str, Any]:
-        """The last line of an answer."""
+        """The last line of an answer. Asked to end (a cancelled run, Ctrl-C), it lets the worker end what that commits, and
+        takes that in: what is committed is told. Asked again it ends at once.
+        """
+        asked: BaseException | None = None
         while True:
+            answer = None
             try:
-                line: dict[str, Any] = json.loads(connection.recv_bytes())
-            except (EOFError, OSError):
-                raise HandedOverError(
-                    flow, "the worker ended before it was done", hint="what was committed stays; run it again"
-                ) from None
-            if "log" in line:
-                self._log(line["log"], line["level"])
-            elif "progress" not in line:
-                return line
-            elif progress is not None and kind is not None:
-                progress(restored(kind, line["progress"]))
+                # The wait may be broken off; a line that is half read or half told may not.
+                with suppress(OSError):
+                    connection.poll(None)
+                with unbroken():
+                    answer = self._taken(_line(connection, flow), kind, progress)
+            except Exception as error:
+                if asked is not None:
+                    raise asked from error
+                raise
+            except BaseException as error:
+                if asked is not None:
+                    raise
+                asked = error
+                with suppress(OSError):
+                    connection.send_bytes(STOP)
+            if answer is not None:
+                if asked is not None:
+                    raise asked
+                return answer
+
+    def _taken(
+        self, line: dict[str, Any], kind: type[Any] | None, progress: Callable[[Any], None] | None
+    ) -> dict[str, Any] | None:
+        """Take in a line; the last one is given back."""
+        if "log" in line:
+            self._log(line["log"], line["level"])
+        elif "progress" not in line:
+            return line
+        elif progress is not None and kind is not None:
+            progress(restored(kind, line["progress"]))
+        return None
+
+
+def _line(connection: Any, flow: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(connection.recv_bytes())
+    except (EOFError, OSError):
+        raise HandedOverError(
+            flow, "the worker ended before it was done", hint="what was committed stays; run it again"
+        ) from None
+    return found
 
 
 def find_warm(

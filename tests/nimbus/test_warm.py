@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from multiprocessing.connection import Client
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from pipelines import Lake, Runtime
@@ -23,6 +25,9 @@ from pipelines.nimbus.errors import HandedOverError, NobodyWarmError
 from pipelines.nimbus.serving import Endpoint, Server
 from pipelines.nimbus.settings import NimbusSettings
 from pipelines.nimbus.warm import WarmRuntime, find_warm
+from pipelines.state.record import BatchRecord
+from pipelines.state.slices import made_slices
+from pipelines.state.writer import StateWriter
 from tests.nimbus.sliced_flows import FLOWS, write
 
 if TYPE_CHECKING:
@@ -162,6 +167,63 @@ def test_whoever_asks_may_go_away_and_whole_slices_stay(
     assert "2026-01-03" not in done
     report = warm.backfill(topology, ["2026-01-01", "2026-01-02", "2026-01-03"])
     assert report.failed == ()
+
+
+def test_a_run_that_is_cancelled_hears_of_the_slice_that_is_under_way(
+    home: Path, warm: WarmRuntime, worker: Server, topology: TridentTopology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal comes while the worker commits the second day: that day is ended, and told; the third is not begun."""
+    asked = threading.Event()
+    replace_slice, listen = StateWriter.replace_slice, serving.Server._answer
+
+    def interrupted(self: StateWriter, rows: pa.Table, record: BatchRecord) -> int:
+        version = replace_slice(self, rows, record)
+        if record.slice == "2026-01-02":
+            os.kill(os.getpid(), signal.SIGINT)
+            assert asked.wait(30)
+        return version
+
+    def answer(self: Server, connection: Any) -> None:
+        def wait() -> None:
+            connection.poll(None)
+            asked.set()
+
+        # The request itself is there first.
+        poll = connection.recv_bytes
+
+        def received() -> bytes:
+            request: bytes = poll()
+            threading.Thread(target=wait, daemon=True).start()
+            return request
+
+        connection.recv_bytes = received
+        listen(self, connection)
+
+    monkeypatch.setattr(StateWriter, "replace_slice", interrupted)
+    monkeypatch.setattr(serving.Server, "_answer", answer)
+    slices: list[SliceReport] = []
+    with pytest.raises(KeyboardInterrupt):
+        warm.backfill(topology, ["2026-01-01", "2026-01-02", "2026-01-03"], progress=slices.append)
+    assert [one.slice for one in slices] == ["2026-01-01", "2026-01-02"]
+    made = made_slices(Lake(home / "lake").state("day_sums"))
+    assert made == {"2026-01-01", "2026-01-02"}
+    # When the run has ended, so has the request.
+    assert [record.slice for record in Lake(home / "lake").state("day_sums").history() if record.slice] == sorted(made)
+
+
+def test_a_backfill_that_is_cancelled_before_its_first_commit_makes_nothing(
+    home: Path, warm: WarmRuntime, topology: TridentTopology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backfill = Runtime.backfill
+
+    def cancelled(self: Runtime, *args: Any, **given: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return backfill(self, *args, **given)
+
+    monkeypatch.setattr(Runtime, "backfill", cancelled)
+    with pytest.raises(KeyboardInterrupt):
+        warm.backfill(topology, ["2026-01-01", "2026-01-02", "2026-01-03"])
+    assert not made_slices(Lake(home / "lake").state("day_sums"))
 
 
 def test_a_worker_that_ends_in_the_middle_is_said_so(
