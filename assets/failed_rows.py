@@ -54,7 +54,7 @@ def _plain(value: Any) -> str | int | float | bool | None:
     return json.dumps(value, default=str)
 
 
-# --- of a suite -----------------------------------------------------------------------------------------------------
+# --- that a result brings along ---------------------------------------------------------------------------------------
 
 
 def reason(check: Check, row: Mapping[str, Any]) -> str:
@@ -67,8 +67,12 @@ def reason(check: Check, row: Mapping[str, Any]) -> str:
 
 
 def of_result(check: Check, result: CheckResult) -> list[dict[str, Any]]:
-    """The rows that a check on a whole table has found, with reasons; of some expectations only the values are known."""
-    detail = result.to_json()["detail"]
+    """The rows that a check has found, with reasons; of some expectations only the values are known."""
+    return of_detail(check, result.to_json()["detail"])
+
+
+def of_detail(check: Check, detail: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The same from a result's `detail`, as JSON."""
     rows = detail.get("sample")
     if not rows:
         names = check.fields[:1] or ("value",)
@@ -133,6 +137,5 @@ def quarantine_links(view: FlowView, found: GateCheck) -> dict[str, Any]:
 
 def refused_metadata(view: FlowView, found: GateCheck, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What a gate's check that does not hold shows; of a warning all rows stayed in the flow."""
-    if found.check.action == "warn":
-        return {}
-    return {**({"failed_rows": table(rows)} if rows else {}), **quarantine_links(view, found)}
+    shown: dict[str, Any] = {"failed_rows": table(rows)} if rows else {}
+    return shown if found.check.action == "warn" else {**shown, **quarantine_links(view, found)}

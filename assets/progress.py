@@ -226,7 +226,7 @@ class Progress:
                 }
                 if failed:
                     metadata |= {"last_failed_txid": figures["last_failed"], "said": str(figures["said"])}
-                    metadata |= self._refused_rows(view, check, figures["last_failed"])
+                    metadata |= self._refused_rows(view, check, figures["last_failed"], figures.get("detail"))
                 severity = dg.AssetCheckSeverity.ERROR if check.check.action == "fail" else dg.AssetCheckSeverity.WARN
                 yield dg.AssetCheckEvaluation(
                     asset_key=check.key.asset_key,
@@ -236,8 +236,12 @@ class Progress:
                     metadata=metadata,
                 )
 
-    def _refused_rows(self, view: FlowView, check: GateCheck, txid: int | None) -> dict[str, Any]:
+    def _refused_rows(
+        self, view: FlowView, check: GateCheck, txid: int | None, detail: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Rows in quarantine, else those that the beats brought along."""
         rows = failed_rows.of_gate(view, self._lake, check, () if txid is None else (txid,))
+        rows = rows or failed_rows.of_detail(check.check, detail or {})
         return failed_rows.refused_metadata(view, check, rows)
 
     def _refused(self, view: FlowView, flow: FlowStatus) -> Iterator[Event]:

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from assets import failed_rows
-from assets.results_page import Checked, page_facts, write
+from assets.results_page import page_facts, write
 from assets.table_plots import TablePlots
-from assets.view import FlowView, GateCheck, table_key
+from assets.verdicts import Verdict, materialization_of
+from assets.view import FlowView, table_key
 from pipelines.errors import PoisonBatchError, TrideltaError
 from pipelines.execution.report import BatchReport, SliceReport, StateCommit
 from pipelines.graph import events
-from resources import markdown, progress, table_metadata
+from resources import progress, table_metadata
 
 if TYPE_CHECKING:
     from pipelines import Lake
-
-# Days that a check's verdict lists: more would not be read, and each event is a row of Dagster's database.
-LISTED = 31
 
 
 def written_slices(table: Path, version: int) -> dict[str | None, int]:
@@ -51,92 +46,18 @@ def refuses(said: str, gate: str, check: str) -> bool:
     return f'gate "{gate}" refused' in said and f" {check}: " in said
 
 
+def _results(gates: Iterable[Mapping[str, Any]]) -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
+    """The results of all checks, each by its gate and name."""
+    for gate in gates:
+        for result in gate["checks"]:
+            yield (gate["gate"], result["name"]), result
+
+
 def log_evaluation(
     context: dg.OpExecutionContext | dg.AssetExecutionContext, evaluation: dg.AssetCheckEvaluation
 ) -> None:
     """Log a check's verdict from a step that does not own the check; Dagster takes it, only its type hint leaves it out."""
     context.log_event(evaluation)  # type: ignore[arg-type]
-
-
-@dataclass
-class Verdict:
-    """What one check of a gate said over all batches or slices of a run."""
-
-    check: GateCheck
-    view: FlowView
-    lake: Lake
-    rows: int = 0
-    unexpected: int = 0
-    failed: list[dict[str, Any]] = field(default_factory=list)
-    txids: list[int] = field(default_factory=list)
-    slices: list[str] = field(default_factory=list)
-    page: Path | None = None
-
-    def add(self, where: int | str, result: Mapping[str, Any]) -> None:
-        """Take in the result of one batch (its txid) or slice."""
-        self.rows += result.get("rows") or 0
-        self.unexpected += result.get("unexpected") or 0
-        if not result["success"]:
-            said = result.get("error") or result.get("unexpected")
-            batch = isinstance(where, int)
-            self.failed.append(
-                {"where": f"batch {where}" if batch else where, "rows": result.get("rows"), "unexpected": said}
-            )
-            self.txids += [where] if isinstance(where, int) else []
-            self.slices += [where] if isinstance(where, str) else []
-
-    @property
-    def severity(self) -> dg.AssetCheckSeverity:
-        return dg.AssetCheckSeverity.ERROR if self.check.check.action == "fail" else dg.AssetCheckSeverity.WARN
-
-    def metadata(self) -> dict[str, Any]:
-        """As Dagster shows it."""
-        shown: dict[str, Any] = {
-            "action": self.check.check.action,
-            "expectation": self.check.check.expectation,
-            "rows": self.rows,
-            "unexpected": self.unexpected,
-        }
-        if self.failed:
-            more = len(self.failed) - LISTED
-            text = markdown.table(["where", "rows", "unexpected"], self.failed[:LISTED])
-            shown["where"] = dg.MetadataValue.md(text + (f"\n\nand {more} more" if more > 0 else ""))
-            shown |= failed_rows.refused_metadata(self.view, self.check, self.failed_rows)
-        return shown if self.page is None else {**shown, "page": dg.MetadataValue.path(str(self.page))}
-
-    @cached_property
-    def failed_rows(self) -> list[dict[str, Any]]:
-        """Some of the rows that it has refused; to be asked when all is said."""
-        return failed_rows.of_gate(self.view, self.lake, self.check, self.txids, self.slices) if self.failed else []
-
-    def checked(self) -> Checked:
-        """As the page of results shows it."""
-        check, said = self.check.check, ", ".join(str(one["where"]) for one in self.failed[:LISTED])
-        name = f"{self.check.gate}: {check.name}"
-        refused = self.failed_rows
-        return Checked(
-            name, check.expectation, check.action, not self.failed, self.rows, self.unexpected, said, refused
-        )
-
-    def result(self) -> dg.AssetCheckResult:
-        """For the step that has the check among its own."""
-        return dg.AssetCheckResult(
-            asset_key=self.check.key.asset_key,
-            check_name=self.check.name,
-            passed=not self.failed,
-            severity=self.severity,
-            metadata=self.metadata(),
-        )
-
-    def evaluation(self) -> dg.AssetCheckEvaluation:
-        """For a job that reports on assets which it does not own."""
-        return dg.AssetCheckEvaluation(
-            asset_key=self.check.key.asset_key,
-            check_name=self.check.name,
-            passed=not self.failed,
-            severity=self.severity,
-            metadata=self.metadata(),
-        )
 
 
 class Reporter:
@@ -153,7 +74,11 @@ class Reporter:
 
     def __init__(self, context: dg.OpExecutionContext | dg.AssetExecutionContext, view: FlowView, lake: Lake) -> None:
         self._context, self._view, self._lake = context, view, lake
-        self._verdicts = {(one.gate, one.check.name): Verdict(one, view, lake) for one in view.gate_checks}
+        sliced = view.partitions is not None
+        # What a run over one partition says at its end is of that slice; another run tells of each slice when it is there.
+        own = context.partition_key if sliced and context.has_partition_key else None
+        self._each_slice = sliced and own is None
+        self._verdicts = {(one.gate, one.check.name): Verdict(one, view, lake, own) for one in view.gate_checks}
         self._fixed: dict[str, dict[str, Any]] = {}
         self._plots = {name: TablePlots(view, lake, name) for name in view.writers}
         self._seconds: dict[str, dict[int, float]] = {name: {} for name in view.writers}
@@ -196,6 +121,8 @@ class Reporter:
                 self._submit(commit, {}, report.slice)
         else:
             self._context.log.error(f"{report.slice}: {report.error}")
+        if self._each_slice:
+            self._pending.append(self._writer.submit(self._judge, report))
         progress.tell(report)
 
     # --- what Dagster gets ------------------------------------------------------------------------------------------
@@ -255,12 +182,34 @@ class Reporter:
 
     # --- checks -----------------------------------------------------------------------------------------------------
 
+    def _judge(self, report: SliceReport) -> None:
+        """One verdict a check on a slice, behind the slice's own materializations.
+
+        Of a slice that failed only those are told that were asked: no rows came to what stands behind.
+        """
+        own = {name: Verdict(one.check, self._view, self._lake, report.slice) for name, one in self._verdicts.items()}
+        asked = set()
+        for name, result in _results(report.gates):
+            if name in own:
+                own[name].add(report.slice, result)
+                asked.add(name)
+        self._log(verdict for name, verdict in own.items() if name in asked or report.error is None)
+
+    def _log(self, verdicts: Iterable[Verdict]) -> None:
+        judged: dict[tuple[dg.AssetKey, str], Any] = {}
+        for one in verdicts:
+            if one.slice is None:
+                log_evaluation(self._context, one.evaluation())
+                continue
+            table = one.check.key.asset_key, one.slice
+            if table not in judged:
+                judged[table] = materialization_of(self._context.instance, *table)
+            log_evaluation(self._context, one.evaluation(judged[table]))
+
     def _take(self, where: int | str, gates: tuple[Mapping[str, Any], ...]) -> None:
-        for gate in gates:
-            for result in gate["checks"]:
-                verdict = self._verdicts.get((gate["gate"], result["name"]))
-                if verdict is not None:
-                    verdict.add(where, result)
+        for name, result in _results(gates):
+            if name in self._verdicts:
+                self._verdicts[name].add(where, result)
 
     def refused(self, error: TrideltaError) -> None:
         """Take in a gate's refusal that ended the run: by itself, or as the reason why a batch is poison."""
@@ -272,19 +221,19 @@ class Reporter:
 
     def check_results(self) -> Iterator[dg.AssetCheckResult]:
         """One result a check, for the step that owns the checks."""
-        self._write_page()
+        self._settle()
         yield from (verdict.result() for verdict in self._verdicts.values())
 
     def log_checks(self) -> None:
         """One evaluation a check, for a step that does not own them, or that fails."""
-        self._write_page()
-        for verdict in self._verdicts.values():
-            if verdict.rows or verdict.failed:
-                log_evaluation(self._context, verdict.evaluation())
+        self._settle()
+        self._log(verdict for verdict in self._verdicts.values() if verdict.was_asked)
 
-    def _write_page(self) -> None:
-        """One page for all gates of the run, where they were asked."""
-        told = [one for one in self._verdicts.values() if one.rows or one.failed]
+    def _settle(self) -> None:
+        """One page for all gates of the run, where they were asked; behind all that was to be told of the slices."""
+        # A verdict names the materialization that it is about: that must be there.
+        wait(self._pending)
+        told = [one for one in self._verdicts.values() if one.was_asked]
         if not told:
             return
         run, view = self._context.run.run_id, self._view

@@ -8,11 +8,22 @@ from datetime import UTC, datetime
 
 import dagster as dg
 from dagster._core.events import DagsterEventType
+from dagster._core.storage.asset_check_execution_record import COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES
 from dagster._core.storage.dagster_run import FINISHED_STATUSES, NOT_FINISHED_STATUSES
 from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
 
 # Statuses of runs that are on: they end by themselves, so one may wait for them. A queued one may wait for us.
 RUNNING = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
+# Verdicts of a check that are looked through for those on the slices: of a year of days, made three times.
+VERDICTS = 1000
+
+
+@dataclass(frozen=True)
+class Said:
+    """The last verdict on a check: whether one may go on, and when it was said. A warning does not stop anybody."""
+
+    passed: bool
+    at: datetime
 
 
 @dataclass(frozen=True)
@@ -67,4 +78,18 @@ def runs_over(
             event = entry.dagster_event
             if event is not None and event.asset_key == key and event.partition in slices:
                 found[str(event.partition)] = run.run_id
+    return found
+
+
+def verdicts_on(instance: dg.DagsterInstance, check: dg.AssetCheckKey) -> dict[str | None, Said]:
+    """The last verdicts on a check: by slice where it was judged slice by slice, else under None."""
+    found: dict[str | None, Said] = {}
+    for one in instance.event_log_storage.get_asset_check_execution_history(
+        check, limit=VERDICTS, status=set(COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES)
+    ):
+        said, event = one.evaluation, one.event
+        passed = said is None or said.passed or said.severity != dg.AssetCheckSeverity.ERROR
+        # The record is as old as the run's plan; its event is the verdict.
+        at = one.create_timestamp if event is None else event.timestamp
+        found.setdefault(one.partition, Said(passed, datetime.fromtimestamp(at, UTC)))
     return found

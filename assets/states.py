@@ -15,6 +15,7 @@ from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_AS
 from assets.failures import told_plainly
 from assets.reporting import Reporter
 from assets.upstream import Upstream
+from assets.verdicts import check_specs
 from assets.view import FlowView, table_key
 from pipelines.execution.report import SliceReport
 from pipelines.graph import nodes
@@ -41,15 +42,7 @@ def state_assets(view: FlowView) -> dg.AssetsDefinition:
     @dg.multi_asset(
         name=f"{view.name}_states",
         specs=[_spec(view, name) for name in view.writers],
-        check_specs=[
-            dg.AssetCheckSpec(
-                one.name,
-                asset=one.key.asset_key,
-                description=f"Gate {one.gate}, {one.check.action}: {one.check.expectation}",
-                blocking=one.check.action == "fail",
-            )
-            for one in view.gate_checks
-        ],
+        check_specs=check_specs(view),
         backfill_policy=backfill_policy(view),
         op_tags={"flow": view.name},
         pool=view.pool,

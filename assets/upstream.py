@@ -10,9 +10,8 @@ import dagster as dg
 from dagster._core.definitions.asset_checks.asset_checks_definition import AssetChecksDefinition
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
-from dagster._core.storage.asset_check_execution_record import COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES
 
-from assets.slice_status import RUNNING, failed_at, partitions_of, runs_over
+from assets.slice_status import RUNNING, failed_at, partitions_of, runs_over, verdicts_on
 from assets.view import FlowView
 from pipelines.execution.report import SliceReport
 
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 # A look at the runs that are on costs some ten milliseconds; a slice takes seconds.
 LOOK_EVERY_SECONDS = 2.0
-# Verdicts of a check that are looked through for those on the slices: of a year of days, made three times.
-VERDICTS = 1000
 
 
 class Upstream:
@@ -105,29 +102,27 @@ class Upstream:
         }
 
     def _unsound(self, key: dg.AssetKey, slices: Sequence[str]) -> dict[str, str]:
-        """Slices whose table fails a blocking check of its own. What a gate refuses is not committed in the first place."""
+        """Slices that fail a blocking check: their own verdict where there is one, else the whole table's.
+
+        A gate's check is about what came to it: it counts for the slice that it judged, until that is committed.
+        """
+        from pipelines.state.slices import slice_times
+
         found: dict[str, str] = {}
         graph = self._graph
         if not isinstance(graph, AssetGraph):
             return found
-        for check in graph.get_check_keys_for_assets({key}):
-            beside = isinstance(graph.assets_def_for_key(check), AssetChecksDefinition)
-            if beside and graph.get_check_spec(check).blocking:
-                verdicts = self._verdicts(check)
-                for slice_ in slices:
-                    if verdicts.get(slice_, verdicts.get(None)) is False:
-                        found[slice_] = f'its check "{check.name}" fails'
-        return found
-
-    def _verdicts(self, check: dg.AssetCheckKey) -> dict[str | None, bool]:
-        """The last verdicts on a check: by slice where it looks at slices, else under None for the whole table."""
-        found: dict[str | None, bool] = {}
-        for one in self._instance.event_log_storage.get_asset_check_execution_history(
-            check, limit=VERDICTS, status=set(COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES)
-        ):
-            said = one.evaluation
-            passed = said is None or said.passed or said.severity != dg.AssetCheckSeverity.ERROR
-            found.setdefault(one.partition, passed)
+        blocking = [one for one in graph.get_check_keys_for_assets({key}) if graph.get_check_spec(one).blocking]
+        at = slice_times(self._view.upstream_table(self._lake, key)) if blocking else {}
+        for check in blocking:
+            verdicts = verdicts_on(self._instance, check)
+            of_gate = not isinstance(graph.assets_def_for_key(check), AssetChecksDefinition)
+            for slice_ in slices:
+                said = verdicts.get(slice_, None if of_gate else verdicts.get(None))
+                if said is None or said.passed:
+                    continue
+                if not of_gate or slice_ not in at or at[slice_] <= said.at:
+                    found[slice_] = f'its check "{check.name}" fails'
         return found
 
     def _said(self, key: dg.AssetKey, slice_: str, seen: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from pipelines.quality.results import GateResult
     from pipelines.state.table import StateTable
+
+SAMPLE_SECONDS = 60.0
+"""How often a stream reads a batch again to show rows that a gate warned of."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,7 @@ class BatchGroup:
         self.name = group_name(spouts)
         self.entrance = Entrance(spouts)
         self._gates: dict[int, tuple[str, CompiledGate]] = {}
+        self._sampled: dict[int, float] = {}
         self._check_slices()
         self.entrance.prepare(spark, lake, topology.name)
         self.reach = {node.id for spout in spouts for node in topology.graph.descendants(spout.id)}
@@ -266,6 +272,19 @@ class BatchGroup:
         if node.id not in self._gates or self._gates[node.id][0] != key:
             self._gates[node.id] = (key, build(node.gate, schema))
         return self._gates[node.id][1]
+
+    def may_sample(self, gate: int, result: GateResult) -> bool:
+        """Whether to read a stream's batch again for some of the rows that a gate only warned of.
+
+        It may cost what reading the batch costs, so a stream does it once in a while; dropped rows are in quarantine anyway.
+        """
+        if not any(one.action == "warn" and one.unexpected for one in result.failed):
+            return False
+        now = time.monotonic()
+        if now - self._sampled.get(gate, float("-inf")) < SAMPLE_SECONDS:
+            return False
+        self._sampled[gate] = now
+        return True
 
 
 def _read_after_commit(node: nodes.Node, graph: nodes.Graph) -> str | None:

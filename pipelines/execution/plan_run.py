@@ -21,6 +21,7 @@ from pipelines.graph import events, nodes
 from pipelines.planner.compile import Compiler
 from pipelines.quality.compiled import FAILED, CompiledGate, compile_gate
 from pipelines.quality.results import GateResult
+from pipelines.quality.samples import with_samples
 from pipelines.sources.base import CORRUPT, FILE
 from pipelines.state.schema import NO_SLICE, RESERVED, SLICE_COLUMN
 from pipelines.state.views import StateView
@@ -252,7 +253,9 @@ class PlanRun:
         annotated = compiled.annotate(frame, within=(SLICE_COLUMN,) if bounded else ())
         passed = self.gates[node.id] = _PassedGate(compiled, annotated)
         if bounded:
-            return compiled.kept(self._judge_slices(node, passed))
+            kept = compiled.kept(self._judge_slices(node, passed))
+            passed.results = with_samples(compiled, passed.annotated, passed.results, node.fields, SLICE_COLUMN)
+            return kept
         if compiled.needs_cut:
             passed.annotated = self._cache(annotated)
             metrics = passed.annotated.agg(*compiled.metrics()).first().asDict()  # type: ignore[union-attr]
@@ -342,12 +345,16 @@ class PlanRun:
         return total
 
     def gate_results(self, slice_: str | None = None) -> tuple[dict[str, Any], ...]:
-        """The results of the gates as JSON, of the batch or of one slice."""
-        return tuple(
-            result.to_json()
-            for passed in self.gates.values()
-            if (result := self._result(passed, slice_ or self.label)) is not None
-        )
+        """The results of the gates as JSON, of the batch or of one slice, with some of the rows that do not hold."""
+        found = []
+        for node_id, passed in self.gates.items():
+            result = self._result(passed, slice_ or self.label)
+            if result is not None and self.slices is None and self.group.may_sample(node_id, result):
+                fields = self._fields(node_id)
+                result = with_samples(passed.compiled, passed.annotated, {"": result}, fields, actions=("warn",))[""]
+            if result is not None:
+                found.append(result.to_json())
+        return tuple(found)
 
     def _result(self, passed: _PassedGate, key: str) -> GateResult | None:
         if passed.observation is not None and not passed.results:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pipelines.execution.state_snapshot import partition_rows
@@ -32,6 +33,11 @@ _COUNT_SECONDS = 5.0
 # Rows of the state by partition change slowly, and cost a file a partition.
 _ROWS_SECONDS = 60.0
 
+# Of a gate's result those details that are rows. Beats are written every few seconds: they carry each rule's rows once, and
+# no more of them than this, which is ten rows of a hundred letters, or few wide ones.
+_ROWS_OF_A_RESULT = ("sample", "partial_unexpected_list")
+_MOST_CHARACTERS = 4000
+
 
 @dataclass
 class CheckFigures:
@@ -44,6 +50,7 @@ class CheckFigures:
         failures: Batches in which it did not hold.
         last_failed: The last of these, by txid.
         said: What it said there.
+        detail: Some of the rows that it found wrong last, if the result brought any: up to 4,000 characters of JSON.
     """
 
     batches: int = 0
@@ -52,6 +59,7 @@ class CheckFigures:
     failures: int = 0
     last_failed: int | None = None
     said: str | None = None
+    detail: Mapping[str, Any] = field(default_factory=dict)
 
     def add(self, txid: int, result: Mapping[str, Any]) -> None:
         """Take in the result of one batch (`CheckResult.to_json`)."""
@@ -61,6 +69,32 @@ class CheckFigures:
         if not result["success"]:
             self.failures, self.last_failed = self.failures + 1, txid
             self.said = str(result.get("error") or result.get("unexpected") or result.get("observed"))
+            self.detail = _small(result.get("detail") or {}) or self.detail
+
+
+def _small(detail: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows of a result's detail, as many as fit."""
+    found: dict[str, Any] = {}
+    for name in _ROWS_OF_A_RESULT:
+        left, kept = _MOST_CHARACTERS, []
+        for row in detail.get(name) or ():
+            left -= len(json.dumps(row))
+            if left < 0:
+                break
+            kept.append(row)
+        found |= {name: kept} if kept else {}
+    return found
+
+
+def _without_rows(gate: Mapping[str, Any]) -> dict[str, Any]:
+    """A gate's result as a beat carries it."""
+    checks = [
+        {**one, "detail": {key: value for key, value in one["detail"].items() if key not in _ROWS_OF_A_RESULT}}
+        if one.get("detail")
+        else one
+        for one in gate["checks"]
+    ]
+    return {**gate, "checks": checks}
 
 
 class TaskFigures:
@@ -172,7 +206,7 @@ class TaskFigures:
             "partitions": max((int(one["numShufflePartitions"]) for one in operators), default=None),
             "quarantined": self._quarantined,
             "checks": {name: asdict(figures) for name, figures in self._checks.items()},
-            "gates": [dict(gate) for gate in last.gates] if last else [],
+            "gates": [_without_rows(gate) for gate in last.gates] if last else [],
             "last_error": self.last_error,
             "last_batch_at": self._ends[-1][0] if self._ends else None,
             "restarts": self._restarts,

@@ -104,15 +104,16 @@ class CompiledGate:
 
     def failed_names(self) -> Column:
         """The names behind `_failed`, as an `array<string>` Column."""
-        names = [F.when(self._violates([rule.check.name]), rule.check.name).otherwise("") for rule in self.row_rules]
+        names = [F.when(self.violates([rule.check.name]), rule.check.name).otherwise("") for rule in self.row_rules]
         # array_remove, because a lambda (filter, array_compact) would end whole-stage code generation.
         return F.array_remove(F.array(*names), "") if names else F.array().cast(T.ArrayType(T.StringType()))
 
     def violating(self, annotated: DataFrame, name: str) -> DataFrame:
         """The rows of an annotated frame that violate the row rule `name`, without `_failed`."""
-        return annotated.where(self._violates([name])).drop(FAILED)
+        return annotated.where(self.violates([name])).drop(FAILED)
 
-    def _violates(self, names: Iterable[str]) -> Column:
+    def violates(self, names: Iterable[str]) -> Column:
+        """True for the rows of an annotated frame that violate one of the row rules `names`."""
         wanted = set(names)
         mask = sum(1 << index for index, rule in enumerate(self.row_rules) if rule.check.name in wanted)
         return F.col(FAILED).bitwiseAND(F.lit(mask).cast("bigint")) != 0
@@ -131,7 +132,7 @@ class CompiledGate:
     def _metrics(self) -> tuple[Column, ...]:
         columns = [F.count(F.lit(1)).alias(self._metric(0, "rows"))]
         for index, rule in enumerate(self.row_rules):
-            violated = self._violates([rule.check.name])
+            violated = self.violates([rule.check.name])
             columns.append(F.count(F.when(violated, 1)).alias(self._metric(index, "unexpected")))
             # Only `mostly` needs to know how many rows there were to judge.
             if rule.considered is not None and _mostly(rule.check) < 1:
@@ -172,11 +173,11 @@ class CompiledGate:
 
     def dropped(self, annotated: DataFrame) -> DataFrame:
         """The rows that violate a `drop` check, with `_failed` as the names of all row rules that they violate."""
-        return annotated.where(self._violates(self.drop_names)).withColumn(FAILED, self.failed_names())
+        return annotated.where(self.violates(self.drop_names)).withColumn(FAILED, self.failed_names())
 
     def kept(self, annotated: DataFrame) -> DataFrame:
         """The rows that pass, without `_failed`."""
-        passing = annotated.where(~self._violates(self.drop_names)) if self.drop_names else annotated
+        passing = annotated.where(~self.violates(self.drop_names)) if self.drop_names else annotated
         return passing.drop(FAILED)
 
 

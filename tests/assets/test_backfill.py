@@ -8,6 +8,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.event_api import PartitionKeyFilter
 from dagster._core.loader import LoadingContextForTest
 from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
 from pyspark.sql import SparkSession
@@ -52,25 +53,43 @@ def failed_partitions(view: FlowView, instance: dg.DagsterInstance, asset: str) 
     return set(status.deserialize_failed_partition_subsets(view.partitions).get_partition_keys())
 
 
-def checks(instance: dg.DagsterInstance, asset: str, name: str) -> list[bool]:
-    """The verdicts on a check, the last first."""
+def verdicts(
+    instance: dg.DagsterInstance, asset: str, name: str, slice_: str | None = None
+) -> list[tuple[bool, Mapping[str, Any]]]:
+    """The verdicts on a check, of a slice or of runs as a whole, the last first: whether it holds, and what it shows."""
     key = dg.AssetCheckKey(dg.AssetKey(asset), name)
-    found = instance.event_log_storage.get_asset_check_execution_history(key, limit=10)
-    # Dagster plans a check once a partition of the run; what was said is one verdict.
-    return [one.status.value == "SUCCEEDED" for one in found if one.status.value != "PLANNED"]
+    found = instance.event_log_storage.get_asset_check_execution_history(
+        key, limit=20, partition_filter=PartitionKeyFilter(key=slice_)
+    )
+    # Dagster plans a check once a partition of the run.
+    told = [one.evaluation for one in found if one.status.value != "PLANNED"]
+    return [(one.passed, one.metadata) for one in told if one is not None]
 
 
-def told(instance: dg.DagsterInstance, asset: str, name: str) -> Mapping[str, Any]:
+def checks(instance: dg.DagsterInstance, asset: str, name: str, slice_: str | None = None) -> list[bool]:
+    return [passed for passed, _ in verdicts(instance, asset, name, slice_)]
+
+
+def told(instance: dg.DagsterInstance, asset: str, name: str, slice_: str | None = None) -> Mapping[str, Any]:
     """What the last verdict on a check shows."""
+    return verdicts(instance, asset, name, slice_)[0][1]
+
+
+def partitions(view: FlowView, instance: dg.DagsterInstance, asset: str, name: str) -> dict[str, set[str]]:
+    """The slices of a check by status, as its page and `partitionStatuses` of Dagster's GraphQL have them."""
     key = dg.AssetCheckKey(dg.AssetKey(asset), name)
-    found = instance.event_log_storage.get_asset_check_execution_history(key, limit=10)
-    events = [one.event.dagster_event for one in found if one.event is not None and one.status.value != "PLANNED"]
-    assert events[0] is not None
-    return dict(events[0].asset_check_evaluation_data.metadata)
+    state = instance.event_log_storage.get_asset_check_state([(key, view.partitions)])[key]
+    by_status = {status.value: set(one.subset_value.get_partition_keys()) for status, one in state.subsets.items()}
+    return {status: slices for status, slices in by_status.items() if slices}
 
 
 def test_a_range_is_one_run_and_every_slice_is_reported_once(
-    spark: SparkSession, defs: dg.Definitions, instance: dg.DagsterInstance, lay: Lay, settings: FlowSettings
+    spark: SparkSession,
+    defs: dg.Definitions,
+    instance: dg.DagsterInstance,
+    lay: Lay,
+    view: FlowView,
+    settings: FlowSettings,
 ) -> None:
     for n, day in enumerate(DAYS, start=1):
         lay(day, [("a", n), ("b", 10 * n)])
@@ -89,6 +108,8 @@ def test_a_range_is_one_run_and_every_slice_is_reported_once(
     (answer,) = materializations(instance, "line_answers")
     assert "| b | 3 | 60 |" in str(answer.metadata["answer"].value)
     assert checks(instance, "rides", "plausible__fits") == [True]
+    assert [told(instance, "rides", "plausible__fits", day)["rows"].value for day in DAYS] == [2, 2, 2]
+    assert partitions(view, instance, "rides", "plausible__not_empty") == {"SUCCEEDED": set(DAYS)}
     assert checks(instance, "lines", "suite__values_to_be_unique_line") == [True]
     assert checks(instance, "lines", "suite__values_to_be_between_trips") == [False]
     shown = told(instance, "lines", "suite__values_to_be_between_trips")
@@ -134,7 +155,7 @@ def test_the_slice_that_fails_is_the_only_one_not_materialized(
 ) -> None:
     lay(DAYS[0], [("a", 1)])
     lay(DAYS[1], [("a", 2), ("b", 5000)])
-    lay(DAYS[2], [("a", 3)])
+    lay(DAYS[2], [("a", 3), ("b", 0), ("c", 0)])
     result = run(defs, instance, DAYS[0], DAYS[-1])
 
     assert not result.success
@@ -148,15 +169,40 @@ def test_the_slice_that_fails_is_the_only_one_not_materialized(
     assert said is not None
     assert said.startswith('flow "trips": 1 of 3 slices failed; the others are committed\n  2024-01-02: ')
     assert "tridelta backfill trips --from 2024-01-02 --to 2024-01-02" in said
-    assert checks(instance, "rides", "plausible__fits") == [False]
     assert materializations(instance, "top_line") == []
+
+    # Of each day its own verdict, and one of the whole run.
+    assert [checks(instance, "rides", "plausible__fits", day) for day in [None, *DAYS]] == [
+        [False], [True], [False], [True]
+    ]  # fmt: skip
+    assert partitions(view, instance, "rides", "plausible__fits") == {
+        "SUCCEEDED": {DAYS[0], DAYS[2]},
+        "FAILED": {DAYS[1]},
+    }
+    refused = told(instance, "rides", "plausible__fits", DAYS[1])
+    assert (refused["rows"].value, refused["unexpected"].value) == (2, 1)
+    (row,) = refused["failed_rows"].records
+    assert row.data == {
+        "reason": "n is 5000; expected values to be between (max_value=1000)",
+        "slice": DAYS[1], "day": DAYS[1], "line": "b", "n": 5000,
+    }  # fmt: skip
+    # What was only warned of shows its rows as well.
+    assert partitions(view, instance, "rides", "plausible__not_empty")["FAILED"] == {DAYS[2]}
+    warned = told(instance, "rides", "plausible__not_empty", DAYS[2])
+    assert sorted(row.data["line"] for row in warned["failed_rows"].records) == ["b", "c"]
+    assert "replay" not in warned
+    page = Path(str(told(instance, "rides", "plausible__not_empty")["page"].value)).read_text("utf-8")
+    assert "n is 0; expected values to be between (min_value=1)" in page
     assert Lake(settings.lake).state("lines").get([{"line": "a"}])[0]["n_sum"] == 4
 
-    # Corrected, that day alone is made again.
+    # Corrected, that day alone is made again: the run of one day has one verdict, the day's.
     lay(DAYS[1], [("a", 2), ("b", 50)])
-    assert run(defs, instance, DAYS[1], DAYS[1]).success
+    job = defs.resolve_job_def("trips_slices_job")
+    assert job.execute_in_process(instance=instance, partition_key=DAYS[1]).success
     assert failed_partitions(view, instance, "lines") == set()
-    assert checks(instance, "rides", "plausible__fits") == [True, False]
+    assert checks(instance, "rides", "plausible__fits", DAYS[1]) == [True, False]
+    assert checks(instance, "rides", "plausible__fits") == [False]
+    assert partitions(view, instance, "rides", "plausible__fits") == {"SUCCEEDED": set(DAYS)}
     assert Lake(settings.lake).state("lines").get([{"line": "a"}])[0]["n_sum"] == 6
 
 

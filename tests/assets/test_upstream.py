@@ -114,6 +114,38 @@ def test_it_waits_for_the_run_that_makes_or_checks_what_it_reads(days: FlowView,
         assert upstream.ahead([day]) == {}
 
 
+def test_the_own_verdict_of_a_slice_counts_before_the_tables(days: FlowView, tmp_path: Path) -> None:
+    graph = two_flows.definitions(tmp_path).get_repository_def().asset_graph
+    gate, suite = "plausible__fits", "suite__values_to_not_be_null_line"
+    first, second, third = "2024-01-01", "2024-01-02", "2024-01-03"
+
+    with dg.instance_for_test() as instance:
+
+        def say(check: str, slice_: str | None, *, passed: bool) -> None:
+            one = dg.AssetCheckEvaluation(asset_key=KEPT, check_name=check, passed=passed, partition=slice_)
+            run = create_run_for_test(instance)
+            event = DagsterEvent(DagsterEventType.ASSET_CHECK_EVALUATION.value, run.job_name, event_specific_data=one)
+            instance.report_dagster_event(event, run.run_id)
+
+        say(suite, first, passed=True)
+        say(suite, None, passed=False)
+        say(gate, second, passed=False)
+        # What a gate said over a run's batches is no verdict on slices: it refused what is not there.
+        say(gate, None, passed=False)
+        refused = Upstream(days, graph, instance, Lake(tmp_path / "lake")).refused([first, second, third])
+        assert "that slice is not there" in refused[first]
+        assert f'its check "{gate}" fails' in refused[second] or f'its check "{suite}" fails' in refused[second]
+        # Of this one nothing else is known than what the table says.
+        assert f'its check "{suite}" fails' in refused[third]
+
+        say(suite, None, passed=True)
+        refused = Upstream(days, graph, instance, Lake(tmp_path / "lake")).refused([first, second])
+        assert f'its check "{gate}" fails' in refused[second]
+        say(gate, second, passed=True)
+        refused = Upstream(days, graph, instance, Lake(tmp_path / "lake")).refused([first, second])
+        assert "that slice is not there" in refused[second]
+
+
 def _ended(run: str, job: str) -> EventLogEntry:
     event = DagsterEvent(DagsterEventType.RUN_SUCCESS.value, job)
     return EventLogEntry(None, "DEBUG", "", run, datetime.now(UTC).timestamp(), job_name=job, dagster_event=event)
