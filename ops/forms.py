@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any
 from zlib import crc32
@@ -38,10 +38,30 @@ def form(verb: str, what: str, **fields: Any) -> Any:
     return made
 
 
-def one_step_job(verb: str, what: str, step: dg.OpDefinition, max_runtime_seconds: int) -> dg.JobDefinition:
-    """`<verb>_job`: the step alone. A run that takes longer than it may is ended by Dagster."""
+def one_step_job(
+    verb: str,
+    what: str,
+    step: dg.OpDefinition,
+    max_runtime_seconds: int,
+    example: Mapping[str, Any] | None = None,
+) -> dg.JobDefinition:
+    """`<verb>_job`: the step alone. A run that takes longer than it may is ended by Dagster.
 
-    @dg.job(name=f"{verb}_job", description=what, tags={"dagster/max_runtime": str(max_runtime_seconds)})
+    Args:
+        verb: What the job does.
+        what: Its help text.
+        step: Its one step.
+        max_runtime_seconds: How long a run may take.
+        example: The step's config with which the launchpad opens; none: the defaults of its fields.
+    """
+    opened_with: Any = {"ops": {step.name: {"config": dict(example)}}} if example is not None else None
+
+    @dg.job(
+        name=f"{verb}_job",
+        description=what,
+        tags={"dagster/max_runtime": str(max_runtime_seconds)},
+        config=opened_with,
+    )
     def job() -> None:
         step()
 

@@ -86,16 +86,22 @@ def operator_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDef
             prefix + "query",
             "Ask a query stream of a flow, or read a state; the answer is a table in the metadata of the run's step.",
             partial(_query, by_name),
+            # The launchpad would open with both forms of a question, of which there may be one.
+            example=_example(views),
             ask=(
                 _questions(views, prefix),
-                Field(..., discriminator="kind", description="A query stream, or a state."),
+                Field(
+                    ...,
+                    discriminator="kind",
+                    description="One of two: query: {name: FLOW.QUERY, args: []}, or state: {name: STATE, key: {}}.",
+                ),
             ),
             rows=_AT_MOST,
         ),
     ]
 
 
-def _job(verb: str, what: str, act: Act, **fields: Any) -> dg.JobDefinition:
+def _job(verb: str, what: str, act: Act, example: Mapping[str, Any] | None = None, **fields: Any) -> dg.JobDefinition:
     config: Any = form(verb, what, **fields)
 
     @dg.op(name=f"{verb}_op", description=what, out=dg.Out(dg.Nothing))
@@ -103,7 +109,7 @@ def _job(verb: str, what: str, act: Act, **fields: Any) -> dg.JobDefinition:
         with told_plainly():
             context.add_output_metadata(act(context, config, spark, lake))
 
-    return one_step_job(verb, what, step, MAX_RUNTIME_SECONDS)
+    return one_step_job(verb, what, step, MAX_RUNTIME_SECONDS, example)
 
 
 # --- forms ----------------------------------------------------------------------------------------------------------
@@ -133,6 +139,14 @@ def _questions(views: Sequence[FlowView], prefix: str) -> Any:
     query: Any = create_model(f"{prefix}AskQuery", __base__=dg.Config, **query_fields)
     state: Any = create_model(f"{prefix}ReadState", __base__=dg.Config, **state_fields)
     return query | state
+
+
+def _example(views: Sequence[FlowView]) -> dict[str, Any] | None:
+    """A question that can be launched as it stands: the first state of the catalog, its first rows. None without flows."""
+    for view in views:
+        for name in view.writers:
+            return {"ask": {"state": {"name": name, "key": {}}}, "rows": 50}
+    return None
 
 
 # --- what they do ---------------------------------------------------------------------------------------------------

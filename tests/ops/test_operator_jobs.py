@@ -121,6 +121,15 @@ def refusal(done: dg.ExecuteInProcessResult, verb: str) -> str:
 # --- refused in the launchpad ---------------------------------------------------------------------------------------
 
 
+def test_the_launchpad_opens_with_a_question_that_can_be_launched(desk: Desk) -> None:
+    job = desk.jobs(trips(3))["query_job"]
+    assert job.run_config == {
+        "ops": {"query_op": {"config": {"ask": {"state": {"name": "lines", "key": {}}}, "rows": 50}}}
+    }
+    dg.validate_run_config(job, job.run_config)
+    dg.validate_run_config(job, {"ops": {"query_op": {"config": {"ask": {"query": {"name": "trips.of_line"}}}}}})
+
+
 @pytest.mark.parametrize(
     ("verb", "config", "said"),
     [
