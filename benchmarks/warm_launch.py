@@ -1,96 +1,88 @@
-"""A run of Dagster: from its launch to the first batch in the table, handed to a worker that is up beside a Spark of its own.
+"""A launch in Dagster's UI to the first batch in the table: handed to a worker that is up, beside a Spark of the run's own.
 
-Real processes, as Dagster's run launcher starts them, taking turns: `python -m benchmarks.warm_launch`.
+Two real UIs with daemon, code location and this project's `dagster.yaml`, taking turns: `python -m benchmarks.warm_launch`.
 """
 
 from __future__ import annotations
 
-import os
-import statistics
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Ratio, paired, scratch
-from tests.nimbus.deployment import PATIENCE, PROJECT, Deployment, wait_for
+from pipelines import Lake
+from tests.browser.dagster_ui import LOCATION, DagsterUi, dagster_ui
+from tests.nimbus.deployed_flows import ROWS, write
+from tests.nimbus.deployment import PATIENCE, wait_for
 
-ROUNDS, BAR = 5, 0.25
-_RUN = """
-import sys
-import dagster as dg
-from definitions import defs, settings
-
-job = defs.get_job_def("catch_up_job")
-with dg.DagsterInstance.get() as instance:
-    done = job.execute_in_process(op_selection=["catch_up_numbers"], instance=instance)
-sys.exit(not done.success)
-"""
-
-
-def launch(here: Deployment, *, warm: bool) -> tuple[float, float]:
-    """Launch a run over one more file. Returns seconds to its first batch in the table, and to the run's end."""
-    before = _batches(here)
-    here.feed("numbers")
-    home = here.home / "dagster"
-    home.mkdir(exist_ok=True)
-    variables = {
-        "DAGSTER_HOME": str(home),
-        "SPARK_SUBMIT_OPTS": "",
-        # Another home of Nimbus has no worker.
-        "TRIDELTA_NIMBUS_HOME": str(here.home / ("nimbus" if warm else "nobody")),
-    }
-    began = time.perf_counter()
-    run = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", _RUN],
-        cwd=PROJECT,
-        env=os.environ | here.environment | variables,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    wait_for(lambda: _batches(here) > before or run.poll(), PATIENCE, lambda: "no batch", every=0.02)
-    first = time.perf_counter() - began
-    if run.wait():
-        raise RuntimeError(f"the run ended with {run.returncode}")
-    return first, time.perf_counter() - began
+ROUNDS, BAR = 7, 0.25
+_ENVIRONMENT = {
+    "TRIDELTA_FLOWS": "tests.nimbus.deployed_flows",
+    "TRIDELTA_NIMBUS_PORTS": "6900",
+    "TRIDELTA_NIMBUS_WORKER_MEMORY_MB": "1024",
+}
+_LAUNCH = """mutation($p: ExecutionParams!) {launchRun(executionParams: $p) {__typename
+    ... on LaunchRunSuccess {run {runId}} ... on PythonError {message}}}"""
 
 
-def imports(here: Deployment) -> float:
-    """Seconds that a run's process needs before it knows what to do: the part that no worker can take over."""
-    began = time.perf_counter()
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", "import definitions"],
-        cwd=PROJECT,
-        env=os.environ | here.environment,
-        check=True,
-    )
-    return time.perf_counter() - began
+class Launches:
+    """Runs of `catch_up_job` over one more file each.
+
+    Args:
+        ui: Where they are launched.
+    """
+
+    def __init__(self, ui: DagsterUi) -> None:
+        self._ui, self._files = ui, 0
+        # A run of the schedule would take the file away.
+        ui.stop_schedule("catch_up_schedule")
+
+    def seconds(self) -> float:
+        """From the request for a launch to the batch in the table."""
+        write(self._ui.home / "data" / "numbers", self._files)
+        self._files += 1
+        before = self._commits()
+        began = time.perf_counter()
+        selector = LOCATION | {"pipelineName": "catch_up_job", "solidSelection": ["catch_up_numbers"]}
+        asked = {"selector": selector, "mode": "default", "runConfigData": "{}"}
+        run_id = self._ui.ask(_LAUNCH, p=asked)["launchRun"]["run"]["runId"]
+        wait_for(lambda: self._commits() > before, PATIENCE, lambda: f"no batch of run {run_id}", every=0.02)
+        took = time.perf_counter() - began
+        wait_for(lambda: self._status(run_id) == "SUCCESS", PATIENCE, lambda: self._status(run_id))
+        return took
+
+    def complete(self) -> bool:
+        """Whether all rows of all files are there, each once."""
+        return Lake(self._ui.home / "lake").state("numbers_kept").count("true") == self._files * ROWS
+
+    def _commits(self) -> int:
+        log: Path = self._ui.home / "lake" / "states" / "numbers_kept" / "_delta_log"
+        return len(list(log.glob("*.json")))
+
+    def _status(self, run_id: str) -> str:
+        return str(next(one["status"] for one in self._ui.runs() if one["runId"] == run_id))
 
 
 def measure(spark: Any = None) -> list[Ratio]:
-    """To the first batch, and from the moment when the run knows what to do."""
+    """Medians of launches in turn; the first of each kind, which starts what stays up, is not counted."""
     with (
         scratch("warm-launch") as folder,
-        Deployment(folder / "home", environment={"TRIDELTA_NIMBUS_WARM": "1"}) as here,
+        dagster_ui(folder / "warm", **_ENVIRONMENT, TRIDELTA_NIMBUS_WARM="1") as one,
+        dagster_ui(folder / "own", **_ENVIRONMENT, TRIDELTA_NIMBUS_WARM="0") as other,
     ):
-        here.files["numbers"] = 0
-        wait_for(lambda: here.worker(port=0), PATIENCE, lambda: "no warm worker")
-        launch(here, warm=True)
-        launch(here, warm=False)
-        warm, own = paired(lambda: launch(here, warm=True)[0], lambda: launch(here, warm=False)[0], ROUNDS)
-        loads = statistics.median(imports(here) for _ in range(ROUNDS))
-        assert here.differences("numbers") == [], "each run has made its rows, each once"
-    what = "launch of a run to its first batch, handed to a worker"
-    return [
-        Ratio(what, "a Spark of its own", warm, own, "s", BAR),
-        Ratio(f"{what}, without loading the definitions", "the same", warm - loads, own - loads, "s", BAR),
-    ]
+        warm, own = Launches(one), Launches(other)
+        wait_for(lambda: _warm_one(one.home), PATIENCE, lambda: "no warm worker")
+        for _ in range(2):
+            warm.seconds()
+        own.seconds()
+        mine, its = paired(warm.seconds, own.seconds, ROUNDS)
+        if not (warm.complete() and own.complete()):
+            raise RuntimeError("rows are missing or doubled")
+    return [Ratio("launch in the UI to the first batch, handed to a worker", "a Spark of its own", mine, its, "s", BAR)]
 
 
-def _batches(here: Deployment) -> int:
-    log: Path = here.lake.root / "states" / "numbers_kept" / "_delta_log"
-    return len(list(log.glob("*.json")))
+def _warm_one(home: Path) -> bool:
+    return any(home.glob("nimbus/supervisors/*/*.endpoint.json"))
 
 
 if __name__ == "__main__":

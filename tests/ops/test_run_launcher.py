@@ -1,0 +1,142 @@
+"""Runs that are forked from a process that has loaded all: they end, they can be cancelled, and their death is seen."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import dagster as dg
+import psutil
+import pytest
+from dagster._core.launcher.base import LaunchRunContext, WorkerStatus
+from dagster._core.storage.dagster_run import DagsterRun
+
+from ops import preloaded_runs, ui
+from ops.preloaded_runs import PreloadedRuns
+from ops.run_launcher import PROCESS_TAG, PreloadedRunLauncher
+from pipelines.catalog import FlowSettings
+from tests.ops.launched_jobs import launched
+
+PATIENCE = 120.0
+
+
+@pytest.fixture(scope="module")
+def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
+    home = ui.prepare_home(FlowSettings(tmp_path_factory.mktemp("launcher")))
+    with dg.DagsterInstance.from_config(str(home)) as made:
+        yield made
+
+
+def _launch(instance: dg.DagsterInstance, does: str) -> str:
+    config = {"ops": {"work": {"config": {"does": does}}}}
+    run = instance.create_run_for_job(
+        launched, run_config=config, job_code_origin=dg.reconstructable(launched).get_python_origin()
+    )
+    # No workspace: the usual way would be refused.
+    instance.run_launcher.launch_run(LaunchRunContext(run, None))
+    return run.run_id
+
+
+def _run(instance: dg.DagsterInstance, run_id: str) -> DagsterRun:
+    found = instance.get_run_by_id(run_id)
+    assert found is not None
+    return found
+
+
+def _until(reached: Callable[[], bool], what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not reached():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.05)
+
+
+def _ended(instance: dg.DagsterInstance, run_id: str) -> dg.DagsterRunStatus:
+    _until(lambda: _run(instance, run_id).is_finished, lambda: _run(instance, run_id))
+    return _run(instance, run_id).status
+
+
+def _server(instance: dg.DagsterInstance) -> int:
+    launcher = instance.run_launcher
+    assert isinstance(launcher, PreloadedRunLauncher)
+    assert launcher._server is not None
+    return launcher._server.pid
+
+
+def _said(instance: dg.DagsterInstance, run_id: str) -> str:
+    return "\n".join(one.user_message or one.message for one in instance.all_logs(run_id))
+
+
+@pytest.mark.slow
+def test_a_run_is_forked(instance: dg.DagsterInstance) -> None:
+    run_id = _launch(instance, "end")
+    assert _ended(instance, run_id) == dg.DagsterRunStatus.SUCCESS
+    assert f"parent {_server(instance)}" in _said(instance, run_id)
+    failed = _launch(instance, "fail")
+    assert _ended(instance, failed) == dg.DagsterRunStatus.FAILURE
+    assert f"parent {_server(instance)}" in _said(instance, failed), "one process for all runs"
+    assert "unexpectedly" not in _said(instance, failed), "the run has told so itself"
+
+
+@pytest.mark.slow
+def test_a_run_is_cancelled(instance: dg.DagsterInstance) -> None:
+    run_id = _launch(instance, "go_on")
+    _until(lambda: "parent" in _said(instance, run_id), lambda: _said(instance, run_id))
+    assert instance.run_launcher.check_run_worker_health(_run(instance, run_id)).status == WorkerStatus.RUNNING
+    assert instance.run_launcher.terminate(run_id)
+    assert _ended(instance, run_id) == dg.DagsterRunStatus.CANCELED
+    assert not instance.run_launcher.terminate(run_id), "it is over"
+
+
+@pytest.mark.slow
+def test_a_run_that_dies_has_failed(instance: dg.DagsterInstance) -> None:
+    run_id = _launch(instance, "die")
+    assert _ended(instance, run_id) == dg.DagsterRunStatus.FAILURE
+    assert "terminated by signal 9" in _said(instance, run_id)
+    assert instance.run_launcher.check_run_worker_health(_run(instance, run_id)).status == WorkerStatus.NOT_FOUND
+
+
+@pytest.mark.slow
+def test_a_dead_server_is_replaced_and_its_runs_go_on(instance: dg.DagsterInstance) -> None:
+    going_on = _launch(instance, "go_on")
+    first = _server(instance)
+    os.kill(first, signal.SIGKILL)
+    _until(lambda: psutil.Process(first).status() == psutil.STATUS_ZOMBIE, lambda: first)
+    assert _ended(instance, _launch(instance, "end")) == dg.DagsterRunStatus.SUCCESS
+    assert _server(instance) != first
+    assert not _run(instance, going_on).is_finished
+    _until(lambda: "parent" in _said(instance, going_on), lambda: _said(instance, going_on))
+    assert instance.run_launcher.terminate(going_on)
+    assert _ended(instance, going_on) == dg.DagsterRunStatus.CANCELED
+
+
+def test_code_that_has_changed_is_not_run_from_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preloaded_runs, "PROJECT", tmp_path)
+    file = tmp_path / "loaded.py"
+    file.write_text("first")
+    module = ModuleType("loaded")
+    module.__file__ = str(file)
+    monkeypatch.setitem(preloaded_runs.sys.modules, "loaded", module)
+    asked, ask = os.pipe()
+    answered, answer = os.pipe()
+    runs = PreloadedRuns(asked, answer)
+    monkeypatch.setattr(runs, "_fork", lambda request: 42)
+    os.write(ask, b'{"run_id": "one"}\n')
+    assert runs._read()
+    assert json.loads(os.read(answered, 1000)) == {"pid": 42}
+    os.utime(file, (1, 1))
+    os.write(ask, b'{"run_id": "two"}\n')
+    assert not runs._read(), "the process ends"
+    assert json.loads(os.read(answered, 1000)) == {"outdated": str(file)}
+    for one in (asked, ask, answered, answer):
+        os.close(one)
+
+
+def test_the_tag_is_one_that_dagster_hides() -> None:
+    from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
+
+    assert PROCESS_TAG.startswith(HIDDEN_TAG_PREFIX)
