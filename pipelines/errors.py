@@ -31,12 +31,16 @@ class DefinitionError(TrideltaError):
 
 
 class FieldError(DefinitionError):
-    """An operation names a field that its stream does not have."""
+    """An operation names a field that its stream does not have, or a read one that the state does not have.
 
-    def __init__(self, operation: str, field: str, available: Sequence[str]) -> None:
+    Args:
+        where: What has the available fields, as the text says it.
+    """
+
+    def __init__(self, operation: str, field: str, available: Sequence[str], where: str = "this stream has") -> None:
         self.operation, self.field, self.available = operation, field, tuple(available)
         shown = ", ".join(available) or "no fields"
-        super().__init__(f'{operation}("{field}"): no such field; this stream has: {shown}{nearest(field, available)}')
+        super().__init__(f'{operation}("{field}"): no such field; {where}: {shown}{nearest(field, available)}')
 
 
 class DuplicateFieldError(DefinitionError):

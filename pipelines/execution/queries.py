@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from pipelines.errors import BatchError, SourceSchemaError, TrideltaError, UnknownQueryError
+from pipelines.errors import BatchError, TrideltaError, UnknownQueryError
 from pipelines.execution.streaming import reason_of
 from pipelines.graph import nodes
 from pipelines.graph.arrow_types import ARROW_TYPES
@@ -45,6 +45,14 @@ Arguments = Sequence[Sequence[Any]]
 
 # Above so many argument tuples Spark's cores beat one interpreter: some 100 microseconds a tuple against half a second of jobs.
 PLAIN_TUPLES = 5_000
+
+
+class ArgumentsError(TrideltaError):
+    """A query stream is asked with more or fewer arguments than it takes, or with one of another type."""
+
+    def __init__(self, query: str, problem: str, takes: str) -> None:
+        self.query, self.problem, self.takes = query, problem, takes
+        super().__init__(f'query "{query}": {problem}', hint=f"give one argument for each of: {takes}")
 
 
 @dataclass(frozen=True)
@@ -94,12 +102,12 @@ class QueryRunner:
         """Arguments from the command line, each as its column's type; of other than simple types as JSON.
 
         Raises:
-            SourceSchemaError: if there are more or fewer than the query takes, or one is not of its type.
+            ArgumentsError: if there are more or fewer than the query takes, or one is not of its type.
         """
         columns = parse_ddl(self._spout.schema)
         if len(texts) != len(columns):
-            problem = f"it takes {len(columns)} argument(s), got {len(texts)}"
-            raise SourceSchemaError(self._name, "the command line", problem, (self._spout.schema,), texts)
+            problem = f"it takes {len(columns)} argument{'s' * (len(columns) != 1)}, got {len(texts)}"
+            raise ArgumentsError(self._name, problem, self._spout.schema)
         return tuple(self._typed(name, kind, text) for (name, kind), text in zip(columns, texts, strict=True))
 
     def _typed(self, name: str, kind: str, text: str) -> Any:
@@ -107,7 +115,7 @@ class QueryRunner:
             return pa.scalar(text).cast(ARROW_TYPES[kind]).as_py() if kind in ARROW_TYPES else json.loads(text)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
             problem = f"{name} is {kind}, got {text!r}"
-            raise SourceSchemaError(self._name, "the command line", problem, (self._spout.schema,), (text,)) from None
+            raise ArgumentsError(self._name, problem, self._spout.schema) from None
 
     def ask(self, arguments: Arguments) -> list[Row]:
         """The rows that answer one request.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pipelines.errors import ReadPointError
+from pipelines.errors import TrideltaError
 from pipelines.execution.checkpoint import Checkpoint
 from pipelines.execution.coordinator import BatchState, Coordinator
 from pipelines.execution.group import group_name, spout_groups
@@ -12,6 +13,17 @@ from pipelines.execution.group import group_name, spout_groups
 if TYPE_CHECKING:
     from pipelines.state.lake import Lake
     from pipelines.trident.topology import TridentTopology
+
+
+class NoPoisonBatchError(TrideltaError):
+    """A batch is to be left out that is not a poison batch: nothing was skipped."""
+
+    def __init__(self, flow: str, txid: int, poison: Sequence[str]) -> None:
+        self.flow, self.txid, self.poison = flow, txid, tuple(poison)
+        super().__init__(
+            f'batch {txid} of flow "{flow}" is not a poison batch, so it is not left out',
+            hint=f"poison is: {', '.join(poison)}" if poison else "nothing to do: no batch stops the flow",
+        )
 
 
 def skip(
@@ -24,7 +36,7 @@ def skip(
         lock_wait_seconds: how long to wait for another process that runs the flow.
 
     Raises:
-        ReadPointError: that txid is not a poison batch; nothing was skipped.
+        NoPoisonBatchError: that txid is not a poison batch; nothing was skipped.
         LockedError: another process runs the flow.
     """
     waiting: list[str] = []
@@ -36,10 +48,7 @@ def skip(
         if _skipped(checkpoint, name, txid, lock_wait_seconds):
             return
         waiting += [f"{poison} of {name}" for poison in poison_batches(checkpoint, name)]
-    hint = (
-        f"nothing was skipped; poison: {', '.join(waiting)}" if waiting else "nothing was skipped; no batch is poison"
-    )
-    raise ReadPointError(topology.name, f"txid {txid}", "it is not a poison batch", hint=hint)
+    raise NoPoisonBatchError(topology.name, txid, waiting)
 
 
 def poison_batches(checkpoint: Checkpoint, group: str) -> list[int]:

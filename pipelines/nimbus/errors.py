@@ -48,7 +48,7 @@ class NotAliveError(NimbusError):
         hint = (
             f"deployed are: {', '.join(alive)}{nearest(flow, alive)}"
             if alive
-            else "no flow is deployed; submit it first"
+            else f"no flow is deployed; submit it first: tridelta submit {flow}"
         )
         super().__init__(f"{flow} is not alive", hint=hint)
 

@@ -123,7 +123,12 @@ class History:
         if not versions:
             raise ReadPointError(self._name, asked, "no batch is committed yet")
         if txid > max(versions):
-            raise ReadPointError(self._name, asked, f"the last committed batch is {max(versions)}")
+            raise ReadPointError(
+                self._name,
+                asked,
+                f"the last committed batch is {max(versions)}",
+                hint=f"name an earlier one: tridelta history {self._name} lists them",
+            )
         earlier = [known for known in versions if known < txid]
         if not earlier:
             self._too_old(asked, records[0])

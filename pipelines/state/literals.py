@@ -12,6 +12,14 @@ import pyarrow as pa
 from pipelines.errors import FieldError, TrideltaError
 
 
+class KeyFieldsError(TrideltaError):
+    """The keys of a read are no list of mappings, or one leaves out a key column of the state."""
+
+    def __init__(self, keys: object, fault: str, hint: str) -> None:
+        self.keys, self.fault = keys, fault
+        super().__init__(f"not a key to read by: {keys!r}; {fault}", hint=hint)
+
+
 class KeyValueError(TrideltaError):
     """A key of a read does not have the type of its column."""
 
@@ -66,16 +74,34 @@ def typed_all(column: str, values: Sequence[Any], kind: pa.DataType) -> list[Any
         return [typed(column, value, kind) for value in values]
 
 
+def check_mappings(keys: object) -> None:
+    """See that keys are a list of mappings; a key alone, or values without names, is what people give by mistake.
+
+    Raises:
+        KeyFieldsError: if they are something else.
+    """
+    if keys is None or (
+        isinstance(keys, Sequence) and not isinstance(keys, str) and all(isinstance(key, Mapping) for key in keys)
+    ):
+        return
+    raise KeyFieldsError(keys, "keys are a list, a mapping of names to values each", 'for instance [{"carrier": "UA"}]')
+
+
 def check_names(keys: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
     """See that each key has exactly the key columns.
 
     Raises:
-        FieldError: if a key names a column that the state does not have as a key, or leaves one out.
+        FieldError: if a key names a column that the state does not have as a key.
+        KeyFieldsError: if it leaves one out.
     """
     for key in keys:
-        for name in (*key, *names):
-            if name not in names or name not in key:
-                raise FieldError("get", name, tuple(names) if name not in names else tuple(key))
+        for name in key:
+            if name not in names:
+                raise FieldError("get", name, names, where="the key of this state")
+        if any(name not in key for name in names):
+            missing = ", ".join(name for name in names if name not in key)
+            fault = f"it lacks {missing}; the key of this state: {', '.join(names)}"
+            raise KeyFieldsError(dict(key), fault, "give a value for each of them, or read the whole state")
 
 
 # More conditions in a row than this and the query's text is deeply nested.
@@ -88,7 +114,7 @@ def keys_condition(keys: Sequence[Mapping[str, Any]], names: Sequence[str], type
     With many keys of several columns: `a IN (...) AND b IN (...)`, which some other keys meet as well.
 
     Raises:
-        FieldError: if a key names a column that the state does not have as a key, or leaves one out.
+        FieldError, KeyFieldsError: as `check_names`.
     """
     check_names(keys, names)
     if len(names) == 1 or (names and len(keys) > _KEYS_ONE_BY_ONE):
@@ -100,7 +126,7 @@ def range_condition(keys: Sequence[Mapping[str, Any]], names: Sequence[str], typ
     """Each key column between the least and the greatest asked value, which other keys may meet as well.
 
     Raises:
-        FieldError, KeyValueError: as `keys_condition`.
+        FieldError, KeyFieldsError, KeyValueError: as `keys_condition`.
     """
     check_names(keys, names)
     parts = []

@@ -70,7 +70,7 @@ class PointReads:
         """The finished rows of some keys at the last version, those that are there, in the order asked for.
 
         Raises:
-            FieldError, KeyValueError: if a key does not fit the key columns.
+            FieldError, KeyFieldsError, KeyValueError: if a key does not fit the key columns.
         """
         with self._lock:
             reader = self._follow()

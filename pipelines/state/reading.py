@@ -44,7 +44,7 @@ class Reader:
         """The values of keys as the table gives them back.
 
         Raises:
-            FieldError, KeyValueError: if a key does not fit the key columns.
+            FieldError, KeyFieldsError, KeyValueError: if a key does not fit the key columns.
         """
         check_names(keys, self.keys)
         types = self.snapshot.types
@@ -55,7 +55,7 @@ class Reader:
         """The rows of some keys (log and map states), by key, in one read.
 
         Raises:
-            FieldError, KeyValueError: if a key does not fit the key columns.
+            FieldError, KeyFieldsError, KeyValueError: if a key does not fit the key columns.
         """
         return finished(self.partials(self.stored(keys)), self.declared)
 

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from pipelines.errors import FieldError, ReadPointError
 from pipelines.state.frames import read_by_spark
 from pipelines.state.history import History
-from pipelines.state.literals import keys_condition
+from pipelines.state.literals import check_mappings, keys_condition
 from pipelines.state.points import PointReads
 from pipelines.state.reading import Reader
 from pipelines.state.record import CommitRecord
@@ -117,9 +117,10 @@ class StateTable:
             keys: one dict a key, with a value for every key column; None or `[{}]` for a state without keys.
 
         Raises:
-            FieldError, KeyValueError: if a key does not fit the key columns.
+            FieldError, KeyFieldsError, KeyValueError: if a key does not fit the key columns.
             ReadPointError: if there is no such read point.
         """
+        check_mappings(keys)
         present = txid is None and version is None and timestamp is None
         reader = self._points.current() if present else self._reader(self._at(txid, version, timestamp))
         if reader.declared.layout == ROWS:
@@ -271,5 +272,5 @@ class StateTable:
 def _known(key: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> bool:
     for name in key:
         if name not in types or name in HIDDEN:
-            raise FieldError("get", name, [n for n in types if n not in HIDDEN])
+            raise FieldError("get", name, [n for n in types if n not in HIDDEN], where="this state has")
     return True

@@ -170,14 +170,15 @@ def test_the_impossible_is_a_failure_with_its_next_step(desk: Desk) -> None:
     never = refusal(desk.run(trips(3), "replay_quarantine", {"flow": "trips"}), "replay_quarantine")
     assert "quarantine of trips" in never
     text = refusal(desk.run(trips(3), "skip_batch", {"flow": "trips", "txid": 5}), "skip_batch")
-    assert "it is not a poison batch" in text
-    assert "Next: nothing was skipped" in text
+    assert 'batch 5 of flow "trips" is not a poison batch' in text
+    assert "Next: nothing to do: no batch stops the flow" in text
     for ask in ({"query": {"name": "trips.of_line", "args": ["a", "1"]}}, {"state": {"name": "lines"}}):
         assert 'no state "lines"' in refusal(desk.run(trips(3), "query", {"ask": ask}), "query").replace("'", '"')
     wrong = desk.run(trips(3), "query", {"ask": {"query": {"name": "trips.of_line", "args": ["a", "many"]}}})
     assert "add is bigint, got 'many'" in refusal(wrong, "query")
     few = desk.run(trips(3), "query", {"ask": {"query": {"name": "trips.of_line", "args": []}}})
-    assert "it takes 2 argument(s), got 0" in refusal(few, "query")
+    assert 'query "of_line": it takes 2 arguments, got 0' in refusal(few, "query")
+    assert "Next: give one argument for each of: line string, add bigint" in refusal(few, "query")
     desk.refuse(("a", 7))
     text = refusal(desk.run(trips(-1), "replay_quarantine", {"flow": "trips"}), "replay_quarantine")
     assert "aggregates each batch" in text

@@ -12,7 +12,7 @@ from pipelines.errors import FieldError
 from pipelines.maintenance import compact
 from pipelines.state import points
 from pipelines.state.lake import Lake
-from pipelines.state.literals import KeyValueError
+from pipelines.state.literals import KeyFieldsError, KeyValueError
 from pipelines.state.schema import LOG, MAP, OPAQUE, TRANSACTIONAL
 from pipelines.state.table import StateTable
 from tests.maintenance.small_state import SmallState
@@ -125,9 +125,14 @@ def test_what_a_caller_does_to_a_row_stays_with_the_caller(state: SmallTable) ->
 
 
 def test_keys_that_do_not_fit_are_refused_before_anything_is_kept(state: SmallTable) -> None:
-    for wrong, error in (({"wrod": "a"}, FieldError), ({}, FieldError), ({"word": 7}, KeyValueError)):
+    for wrong, error in (({"wrod": "a"}, FieldError), ({}, KeyFieldsError), ({"word": 7}, KeyValueError)):
         with pytest.raises(error):
             state.table.get([A, wrong])
+    with pytest.raises(KeyFieldsError, match="it lacks word; the key of this state: word"):
+        state.table.get([{}])
+    for no_list in ({"word": "a"}, "a", ["a"]):
+        with pytest.raises(KeyFieldsError, match="keys are a list, a mapping of names to values each"):
+            state.table.get(no_list)  # type: ignore[arg-type]
     assert seen(state.table) == (0, 0)
 
 
