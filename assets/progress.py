@@ -2,6 +2,9 @@
 
 A flow whose batches have not come forward costs nothing but the look at the registry. Of the others the new commits are read
 off their log files, one file a commit; the rows of all commits since the last look are one materialization a table and slice.
+
+A look is short, and tells no more than Dagster writes in a moment. Where more flows have come forward than that, those that
+waited longest come first, and the others' batches are told together by one of the next looks; trouble is told at once.
 """
 
 from __future__ import annotations
@@ -29,14 +32,24 @@ from resources import plots, table_metadata
 if TYPE_CHECKING:
     from pipelines import Lake
     from pipelines.nimbus.status import FlowStatus
+    from pipelines.state.table import StateTable
 
 Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 
 MOST_COMMITS = 200
 """Commits of a table that one look reads: a flow that was not looked at for a day is caught up with over some looks."""
 
-DRAWING_SECONDS = 0.25
-"""Of a look, for plots: where many flows come forward at once, the flows that had none for longest come first."""
+MOST_EVENTS = 30
+"""Events of one look, but for trouble: each costs Dagster's SQLite some 15 ms, and a tick is to be over in a second."""
+
+LOOK_SECONDS = 0.4
+"""After that a look begins no other flow."""
+
+DRAWING_SECONDS = 0.15
+"""Of a look, for plots: of flows that waited equally long those that had none for longest come first."""
+
+ALIVE_SECONDS = 600.0
+"""How often the check `alive` is told of a flow that comes forward and is well: its verdict is what it was."""
 
 
 @dataclass
@@ -52,6 +65,8 @@ class Seen:
         wrong: What was wrong.
         looks: Of the last looks at which it had come forward: lag in seconds, and rows a second.
         drawn_at: When its tables had plots last, in seconds since 1970.
+        told_at: When all that it had done was told last.
+        alive_at: When the check `alive` was told last.
     """
 
     id: str = ""
@@ -62,6 +77,8 @@ class Seen:
     wrong: list[str] = field(default_factory=list)
     looks: list[tuple[float | None, float]] = field(default_factory=list)
     drawn_at: float = 0.0
+    told_at: float = 0.0
+    alive_at: float = 0.0
 
     def plots(self) -> dict[str, plots.Bars]:
         """How late and how fast it was."""
@@ -79,10 +96,21 @@ class Progress:
         views: The flows of the catalog.
         lake: Where their tables are.
         cursor: What the last look gave; None for the first one.
+        schemas: Keeps the columns of tables from look to look, by folder.
+        most: How many events a look tells, but for trouble; MOST_EVENTS without it. A commit is not cut in two.
     """
 
-    def __init__(self, views: Sequence[FlowView], lake: Lake, cursor: str | None) -> None:
+    def __init__(
+        self,
+        views: Sequence[FlowView],
+        lake: Lake,
+        cursor: str | None,
+        schemas: dict[Path, dg.TableSchema] | None = None,
+        most: int | None = None,
+    ) -> None:
         self._views, self._lake = {view.name: view for view in views}, lake
+        self._schemas = {} if schemas is None else schemas
+        self._most = MOST_EVENTS if most is None else most
         kept = json.loads(cursor) if cursor else {}
         self._seen = {name: Seen(**values) for name, values in kept.items()}
         self._drawing = 0.0
@@ -106,56 +134,90 @@ class Progress:
             del self._seen[name]
             if name in self._views:
                 found.append(registered(name, None))
-        waiting = sorted(deployed.items(), key=lambda one: self._seen[one[0]].drawn_at if one[0] in self._seen else 0.0)
-        for name, flow in waiting:
-            view = self._views.get(name)
-            if view is not None:
-                found += self._of_flow(view, flow, now)
+        known = [(self._views[name], flow) for name, flow in deployed.items() if name in self._views]
+        # Before any limit: what a flow writes from now on is told, however long that waits.
+        for view, flow in known:
+            self._begin(view, flow)
+        self._left, self._until = self._most, time.perf_counter() + LOOK_SECONDS
+        for view, flow in sorted(known, key=lambda one: self._turn(one[0])):
+            for event in self._of_flow(view, flow, now):
+                found.append(event)
+                self._left -= 1
         return found
 
-    def _of_flow(self, view: FlowView, flow: FlowStatus, now: float) -> Iterator[Event]:
-        seen = self._seen.setdefault(view.name, Seen())
-        if seen.id != flow.id:
+    def _turn(self, view: FlowView) -> tuple[float, float]:
+        seen = self._seen[view.name]
+        return seen.told_at, seen.drawn_at
+
+    def _begin(self, view: FlowView, flow: FlowStatus) -> None:
+        if view.name not in self._seen or self._seen[view.name].id != flow.id:
             # What its tables hold was reported by whoever wrote it.
-            self._seen[view.name] = seen = Seen(
-                id=flow.id, tables={name: self._last(view, name) for name in view.writers}
-            )
+            for name in view.writers:
+                self._schemas.pop(view.table(self._lake, name).path, None)
+            self._seen[view.name] = Seen(id=flow.id, tables={name: self._last(view, name) for name in view.writers})
+
+    def _of_flow(self, view: FlowView, flow: FlowStatus, now: float) -> Iterator[Event]:
+        seen = self._seen[view.name]
         mark = json.dumps([[task.group, task.txid, task.last_batch_at] for task in flow.tasks])
         wrong = trouble(flow, now)
-        moved = mark != seen.mark
+        in_turn = self._left > 0 and time.perf_counter() < self._until
+        moved, other = in_turn and mark != seen.mark, in_turn and flow.version != seen.version
         if moved:
             seen.looks = [*seen.looks, (flow.lag_seconds, round(flow.rows_per_second, 1))][-LAST:]
-            for name in view.writers:
-                yield from self._of_table(view, name, seen, now)
+            told = []
+            for number, name in enumerate(view.writers):
+                events, all_read = self._of_table(view, name, seen, now, self._left // (len(view.writers) - number))
+                yield from events
+                told.append(all_read)
+            # Cut off, it has come forward at the next look too, and then it is its turn before the others.
+            moved = all(told)
+        if moved:
             yield from self._of_checks(view, flow, seen)
+            seen.mark, seen.told_at = mark, now
         if wrong != seen.wrong:
             yield from self._refused(view, flow)
-        if flow.version != seen.version:
+        if other:
             yield registered(view.name, flow)
-        if moved or wrong != seen.wrong or flow.version != seen.version:
+            seen.version = flow.version
+        if moved or wrong != seen.wrong or other:
             yield self._observation(flow, seen)
+        if wrong != seen.wrong or other or (moved and now - seen.alive_at >= ALIVE_SECONDS):
             yield liveness(flow, now)
+            seen.alive_at = now
         if wrong != seen.wrong:
             self.changed.append((view.name, wrong))
-        seen.mark, seen.wrong, seen.version = mark, wrong, flow.version
+            seen.wrong = wrong
 
     # --- tables -----------------------------------------------------------------------------------------------------
 
     def _last(self, view: FlowView, name: str) -> int:
         log = view.table(self._lake, name).path / "_delta_log"
-        return max((int(file.stem) for file in log.glob("*.json") if file.stem.isdigit()), default=-1)
+        return max(map(_version, log.glob("*.json")), default=-1)
 
-    def _of_table(self, view: FlowView, name: str, seen: Seen, now: float) -> Iterator[Event]:
+    def _next(self, view: FlowView, name: str, version: int) -> int:
+        """The version behind which to read on: another one than the last where the log was cleaned meanwhile."""
+        log = view.table(self._lake, name).path / "_delta_log"
+        if (log / f"{version + 1:020d}.json").exists():
+            return version
+        return (
+            min((found for file in log.glob("*.json") if (found := _version(file)) > version), default=version + 1) - 1
+        )
+
+    def _of_table(
+        self, view: FlowView, name: str, seen: Seen, now: float, most: int
+    ) -> tuple[list[dg.AssetMaterialization], bool]:
+        """What new commits have written, by slice, and whether that are all commits: else they are of `most` slices."""
         path = view.table(self._lake, name).path
         rows: dict[str | None, int] = {}
         facts: dict[str, Any] = {}
-        version = seen.tables.get(name, -1)
-        for _ in range(MOST_COMMITS):
-            file = path / "_delta_log" / f"{version + 1:020d}.json"
-            if not file.exists():
+        version, all_read = self._next(view, name, seen.tables.get(name, -1)), True
+        last = version + MOST_COMMITS
+        while (file := path / "_delta_log" / f"{version + 1:020d}.json").exists():
+            if len(rows) >= max(most, 1) or version == last:
+                all_read = False
                 break
             version += 1
-            commit = parse_commit(version, _info(file))
+            commit = parse_commit(version, self._info(file))
             if commit.kind != BATCH:
                 continue  # a backfill or a compaction: its own run reports it
             for slice_, count in written_slices(path, version).items():
@@ -163,12 +225,29 @@ class Progress:
             facts.setdefault("txid_first", commit.txid)
             facts |= {"txid_last": commit.txid, "attempt": commit.attempt, "delta_version": version}
         seen.tables[name] = version
-        known = None if view.partitions is None else frozenset(view.partitions.get_partition_keys())
         in_order = sorted(rows.items(), key=lambda one: str(one[0]))
+        events = []
         for slice_, count in in_order:
             # A page shows the last event: it carries the plots.
             drawn = self._drawn(view, name, seen, now) if slice_ == in_order[-1][0] else {}
-            yield self._materialization(view, name, slice_, count, {**facts, **drawn}, known)
+            events.append(self._materialization(view, name, slice_, count, {**facts, **drawn}))
+        return events, all_read
+
+    def _info(self, file: Path) -> dict[str, Any]:
+        """The `commitInfo` of a log file; columns that it changes are forgotten."""
+        found: dict[str, Any] = {}
+        for line in file.read_text("utf-8").splitlines():
+            if line.startswith('{"metaData"'):
+                self._schemas.pop(file.parent.parent, None)
+            if '"commitInfo"' in line:
+                found = json.loads(line).get("commitInfo") or found
+        return found
+
+    def _columns(self, table: StateTable) -> dg.TableSchema:
+        """Of a table that was opened before there is no need to open it again."""
+        if table.path not in self._schemas:
+            self._schemas[table.path] = table_metadata.column_schema(table.schema)
+        return self._schemas[table.path]
 
     def _drawn(self, view: FlowView, name: str, seen: Seen, now: float) -> dict[str, Any]:
         if self._drawing > DRAWING_SECONDS:
@@ -186,19 +265,19 @@ class Progress:
         slice_: str | None,
         rows: int,
         facts: Mapping[str, Any],
-        known: frozenset[str] | None,
     ) -> dg.AssetMaterialization:
         table = view.table(self._lake, name)
         metadata = {
             "dagster/row_count": rows,
-            "dagster/column_schema": table_metadata.column_schema(table.schema),
+            "dagster/column_schema": self._columns(table),
             "dagster/column_lineage": table_metadata.column_lineage(view.plan.lineage[name], view.keys),
             **view.event_metadata(name),
             **facts,
         }
+        known = slice_ is not None and view.partitions is not None and view.partitions.has_partition_key(slice_)
         return dg.AssetMaterialization(
             table_key(view.writers[name]),
-            partition=slice_ if known is None or slice_ in known else None,
+            partition=slice_ if view.partitions is None or known else None,
             metadata=metadata if slice_ is None else {"slice": slice_, **metadata},
             tags={"dagster/data_version": f"delta-{facts['delta_version']}"},
         )
@@ -282,10 +361,5 @@ class Progress:
         return dg.AssetObservation(deployment_key(flow.name), metadata=metadata, tags=tags)
 
 
-def _info(file: Path) -> dict[str, Any]:
-    """The `commitInfo` of a log file."""
-    for line in file.read_text("utf-8").splitlines():
-        if '"commitInfo"' in line:
-            found: dict[str, Any] = json.loads(line).get("commitInfo") or {}
-            return found
-    return {}
+def _version(log_file: Path) -> int:
+    return int(log_file.stem) if log_file.stem.isdigit() else -1

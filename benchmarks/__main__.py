@@ -25,6 +25,7 @@ BENCHMARKS = (
     "recovery",
     "packing",
     "warm_launch",
+    "sensor_tick",
     "word_count",
 )
 

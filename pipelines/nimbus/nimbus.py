@@ -18,7 +18,16 @@ from pipelines.nimbus.errors import NotAliveError, RegistryError, WaitError
 from pipelines.nimbus.leader import LEASE
 from pipelines.nimbus.lifecycle import Request, Status
 from pipelines.nimbus.placing import Places
-from pipelines.nimbus.records import Content, Flow, Happened, SubmitOptions, SupervisorBeat, TaskBeat, Version
+from pipelines.nimbus.records import (
+    AssignmentRecord,
+    Content,
+    Flow,
+    Happened,
+    SubmitOptions,
+    SupervisorBeat,
+    TaskBeat,
+    Version,
+)
 from pipelines.nimbus.registry import Registry
 from pipelines.nimbus.settings import NimbusSettings, registry_url
 from pipelines.nimbus.status import ASSIGNED, SILENT, ClusterStatus, FlowStatus, SupervisorStatus, TaskStatus
@@ -232,7 +241,12 @@ class Nimbus:
         leader = lease.holder if lease else None
         used = self.places.used_slots()
         supervisors = tuple(self._supervisor(one, used, leader) for one in self.places.supervisors())
-        return ClusterStatus(time.time(), leader, supervisors, tuple(map(self._status, self.registry.flows())))
+        # All places and all beats by a query each: flows may be hundreds, and some look every second.
+        places, beats = self.places.assignments(), self.places.beats_of_all()
+        flows = tuple(
+            self._standing(one, places.get(one.serial), beats.get(one.serial, {})) for one in self.registry.flows()
+        )
+        return ClusterStatus(time.time(), leader, supervisors, flows)
 
     def flow(self, name: str) -> FlowStatus:
         """A deployed flow.
@@ -361,6 +375,9 @@ class Nimbus:
         )
 
     def _status(self, flow: Flow) -> FlowStatus:
+        return self._standing(flow, self.places.assignment(flow), self.places.beats(flow))
+
+    def _standing(self, flow: Flow, record: AssignmentRecord | None, beats: Mapping[int, TaskBeat]) -> FlowStatus:
         standing = flow.standing
         return FlowStatus(
             name=flow.name,
@@ -372,14 +389,15 @@ class Nimbus:
             parallelism=flow.parallelism,
             settings=flow.settings,
             submitted_at=flow.submitted_at,
-            tasks=self._tasks(flow),
+            tasks=self._tasks(flow, record, beats),
             problem=flow.problem,
             due_event=str(standing.due.event) if standing.due else None,
             due_at=standing.due.at if standing.due else None,
         )
 
-    def _tasks(self, flow: Flow) -> tuple[TaskStatus, ...]:
-        record, beats = self.places.assignment(flow), self.places.beats(flow)
+    def _tasks(
+        self, flow: Flow, record: AssignmentRecord | None, beats: Mapping[int, TaskBeat]
+    ) -> tuple[TaskStatus, ...]:
         placed = {task: (w.supervisor, w.port) for w in (record.workers if record else ()) for task in w.tasks}
         return tuple(
             self._task(query, placed.get(query.task, ("", 0)), beats.get(query.task))

@@ -225,10 +225,16 @@ class Places:
         """The last beat of every task of a flow that has beaten."""
         query = select(beats).where(beats.c.flow == flow.serial).order_by(beats.c.task)
         with self._store.read() as connection:
-            return {
-                row.task: TaskBeat(row.task, row.supervisor, row.port, row.token, row.beat_at, row.figures)
-                for row in connection.execute(query)
-            }
+            return {row.task: _beat(row) for row in connection.execute(query)}
+
+    def beats_of_all(self) -> dict[int, dict[int, TaskBeat]]:
+        """The same of every deployed flow, by serial: one query."""
+        query = select(beats).join(flows, flows.c.serial == beats.c.flow).where(flows.c.removed_at.is_(None))
+        found: dict[int, dict[int, TaskBeat]] = {}
+        with self._store.read() as connection:
+            for row in connection.execute(query.order_by(beats.c.task)):
+                found.setdefault(row.flow, {})[row.task] = _beat(row)
+        return found
 
     def all_beats(self) -> dict[int, dict[int, float]]:
         """When each task of every deployed flow has beaten last: by serial and task."""
@@ -318,6 +324,10 @@ def _checked(flow: Flow, slots: Mapping[tuple[str, int], Iterable[int]]) -> dict
     if len(every) != len(set(every)):
         raise ValueError(f'flow "{flow.name}": a task is assigned twice: {sorted(every)}')
     return placed
+
+
+def _beat(row: Row[Any]) -> TaskBeat:
+    return TaskBeat(row.task, row.supervisor, row.port, row.token, row.beat_at, row.figures)
 
 
 def _worker(row: Row[Any]) -> WorkerRecord:
