@@ -1,4 +1,4 @@
-"""Slices that are not as they should be: failed, or missing; and what is to become of each."""
+"""Slices that are not as they should be: failed, missing, or older than what they are made of; and what is to become of each."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ if TYPE_CHECKING:
 
     from pipelines import Lake
 
-FAILED, MISSING = "failed", "missing"
-AGAIN, RUNNING, WAITS, LATER = "again", "running", "waits", "later"
+FAILED, MISSING, STALE = "failed", "missing", "stale"
+AGAIN, RUNNING, WAITS, LATER, LEFT = "again", "running", "waits", "later", "left"
 _UNDER_WAY = (BulkActionStatus.REQUESTED, BulkActionStatus.CANCELING, BulkActionStatus.FAILING)
 
 
 @dataclass(frozen=True)
 class Found:
-    """A slice that failed or is missing.
+    """A slice that failed, is missing, or is stale.
 
     Attributes:
         flow: whose slice it is.
         slice: the slice.
-        was: `failed` (its last run made it not) or `missing` (a table does not hold it).
+        was: `failed` (its last run made it not), `missing` (a table does not hold it), or `stale` (the slice of another
+            flow that it is made of was written since, or is made again now).
         why: in which table, and what was seen.
         now: `again`, `running` (a run or a backfill makes it now: left alone), `waits` (what it is made of has failed),
-            or `later` (there are more than may be launched at once).
+            `later` (there are more than may be launched at once), or `left` (it is stale, and nobody asked for those).
     """
 
     flow: str
@@ -59,8 +60,10 @@ def find_slices(
     views: Sequence[FlowView],
     slices: Mapping[str, Sequence[str]],
     most: int,
+    *,
+    stale: bool = True,
 ) -> list[Found]:
-    """The slices that failed or are missing, by day, and within a day in the order of the flows.
+    """The slices that failed, are missing or stale, by day, and within a day in the order of the flows.
 
     Args:
         instance: whose events and backfills count.
@@ -69,13 +72,18 @@ def find_slices(
         views: the flows, those before whose slices others are made of.
         slices: the slices to look at, by flow.
         most: how many are to be made again at most.
+        stale: whether stale ones are to be made again.
     """
     asked = _asked_for(instance, graph)
     found: list[Found] = []
     for view in views:
         mine = _of_flow(instance, lake, view, slices[view.name], asked)
         if view.by_slices:
-            mine = _behind(Upstream(view, graph, instance, lake), view, mine, views, found)
+            coming = _coming(view, views, found)
+            mine = sorted([*mine, *_made_again(view, coming, slices[view.name], mine)], key=lambda one: one.slice)
+            if not stale:
+                mine = [replace(one, now=LEFT) if one.was == STALE else one for one in mine]
+            mine = _behind(Upstream(view, graph, instance, lake), mine, coming)
         found += mine
     order = {view.name: number for number, view in enumerate(views)}
     found.sort(key=lambda one: (one.slice, order[one.flow]))
@@ -90,7 +98,7 @@ def _of_flow(
     asked: Mapping[dg.AssetKey, set[str]],
 ) -> list[Found]:
     """A flow's slices: one that failed or is missing in one table is made again in all, as a backfill does it."""
-    from pipelines.state.slices import made_slices, slice_times
+    from pipelines.state.slices import made_slices, outdated, slice_times
 
     was: dict[str, tuple[str, str]] = {}
     under_way: set[str] = set()
@@ -109,6 +117,10 @@ def _of_flow(
             told = was.get(slice_, (MISSING, ""))[0] == FAILED
             if not told and (slice_ not in at or at[slice_] <= ended):
                 was[slice_] = (FAILED, f"{table.name}: its run failed at {ended:%Y-%m-%d %H:%M} UTC")
+        for source in (view.upstream_table(lake, key) for key in view.upstream):
+            for slice_, commit in outdated(table, source, slices).items():
+                said = f"{table.name}: {source.name} has got other rows at {commit.time:%Y-%m-%d %H:%M} UTC"
+                was.setdefault(slice_, (STALE, f"{said} (version {commit.version})"))
     for slice_, check in _refused(instance, view, [one for one, (kind, _) in was.items() if kind == FAILED]):
         was[slice_] = (FAILED, f'{was[slice_][1]}, its check "{check}" fails')
     return [
@@ -136,13 +148,25 @@ def _asked_for(instance: dg.DagsterInstance, graph: AssetGraph) -> dict[dg.Asset
     return found
 
 
-def _behind(
-    upstream: Upstream, view: FlowView, mine: Sequence[Found], views: Iterable[FlowView], before: Sequence[Found]
-) -> list[Found]:
+def _coming(view: FlowView, views: Iterable[FlowView], before: Sequence[Found]) -> set[str]:
+    """The slices that are made again now in the flows that a flow reads."""
+    writers = {one.name for one in views if {table_key(node) for node in one.writers.values()} & set(view.upstream)}
+    return {one.slice for one in before if one.flow in writers and one.is_launched}
+
+
+def _made_again(view: FlowView, coming: set[str], slices: Iterable[str], mine: Sequence[Found]) -> list[Found]:
+    """Slices that are sound, and will not be when those that they are made of are made again."""
+    told = {one.slice for one in mine}
+    return [
+        Found(view.name, one, STALE, "what it is made of is made again now")
+        for one in slices
+        if one in coming and one not in told
+    ]
+
+
+def _behind(upstream: Upstream, mine: Sequence[Found], coming: set[str]) -> list[Found]:
     """Slices behind those that fail wait, unless those are made again now: then the backfill puts them in order."""
     refused = upstream.refused([one.slice for one in mine if one.is_launched])
-    writers = {one.name for one in views if {table_key(node) for node in one.writers.values()} & set(view.upstream)}
-    coming = {one.slice for one in before if one.flow in writers and one.is_launched}
     waits = {slice_: why for slice_, why in refused.items() if slice_ not in coming}
     return [
         replace(one, now=WAITS, why=waits[one.slice].splitlines()[0]) if one.slice in waits else one for one in mine

@@ -1,4 +1,4 @@
-"""relaunch_slices_job: find the slices of all flows that failed or are missing, and make them again in one backfill."""
+"""relaunch_slices_job: find the slices of all flows that failed, are missing or stale, and make them again in one backfill."""
 
 import time
 from collections import Counter
@@ -13,7 +13,7 @@ from dagster._core.utils import make_new_backfill_id
 from pydantic import Field
 
 from assets.failures import told_plainly
-from assets.slices_found import FAILED, LATER, MISSING, WAITS, Found, find_slices
+from assets.slices_found import FAILED, LATER, MISSING, STALE, WAITS, Found, find_slices
 from assets.view import FlowView, table_key
 from pipelines.errors import DefinitionError, UnknownFlowError
 from resources import LakeResource, markdown
@@ -38,6 +38,11 @@ class RelaunchConfig(dg.Config):
     flows: list[str] = Field([], description="The flows; none: all that have slices.")
     first: str = Field("", description=f"The first day (2013-01-31); empty: {DAYS_BACK} days before the last.")
     last: str = Field("", description="The last day, itself included; empty: yesterday, or a flow's own last day.")
+    # On: a table that disagrees with what it is made of is as wrong as one that lacks a day, only that nobody sees it.
+    stale: bool = Field(
+        True,
+        description="Also slices older than the slices of another flow that they are made of; else they are listed.",
+    )
     dry_run: bool = Field(False, description="Say what would be made again, and launch nothing.")
     most_at_once: int = Field(MOST_AT_ONCE, ge=1, description="Slices to make again at most; the oldest come first.")
 
@@ -48,14 +53,16 @@ def relaunch_slices_job(views: Sequence[FlowView], name: str = "relaunch_slices_
 
     @dg.op(
         name=name.removesuffix("_job"),
-        description="Find slices that failed or are missing, and launch one backfill of them.",
+        description="Find slices that failed, are missing or stale, and launch one backfill of them.",
     )
     def relaunch_slices(context: dg.OpExecutionContext, config: RelaunchConfig, lake: LakeResource) -> None:
         graph = context.repository_def.asset_graph
         with told_plainly():
             chosen = _chosen(sliced, config.flows)
             wanted = {view.name: days(view, config.first, config.last) for view in chosen}
-            found = find_slices(context.instance, graph, lake.lake(), chosen, wanted, config.most_at_once)
+            found = find_slices(
+                context.instance, graph, lake.lake(), chosen, wanted, config.most_at_once, stale=config.stale
+            )
         launched = [one for one in found if one.is_launched]
         backfill = None
         if launched and not config.dry_run:
@@ -65,7 +72,7 @@ def relaunch_slices_job(views: Sequence[FlowView], name: str = "relaunch_slices_
 
     @dg.job(
         name=name,
-        description="Find slices of all flows that failed or are missing, and make them again in one backfill.",
+        description="Find slices of all flows that failed, are missing or stale, and make them again in one backfill.",
         tags={"dagster/max_runtime": str(MAX_RUNTIME_SECONDS)},
     )
     def job() -> None:
@@ -141,7 +148,7 @@ def launch(
             tags={TAG: "true"},
             dynamic_partitions_store=instance,
             partitions_by_assets=selected,
-            title="Failed and missing slices",
+            title="Failed, missing and stale slices",
             description=f"{len(slices)} slices, found by relaunch_slices_job",
             run_config=None,
         )
@@ -160,6 +167,7 @@ def report(
         "looked_at": sum(map(len, looked_at.values())),
         "failed": counts[FAILED],
         "missing": counts[MISSING],
+        "stale": counts[STALE],
         "launched": 0 if dry_run else sum(one.is_launched for one in found),
         "waiting": sum(one.now == WAITS for one in found),
         "left_for_later": sum(one.now == LATER for one in found),

@@ -29,7 +29,7 @@ from pipelines.execution.report import BackfillReport, SliceReport, StateCommit
 from pipelines.execution.streaming import disk_full, reason_of
 from pipelines.execution.unbroken import unbroken
 from pipelines.execution.updates import changes_and_emitted
-from pipelines.execution.upstream import refused
+from pipelines.execution.upstream import refused, versions_read
 from pipelines.graph import nodes
 from pipelines.sources.base import file_key
 from pipelines.state.record import SLICE, BatchRecord
@@ -84,6 +84,7 @@ class _Pass:
     run: PlanRun
     clocks: dict[str, int]
     kept: tuple[DataFrame, ...]
+    read: dict[str, int]
 
     def close(self) -> None:
         """Give the kept frames back."""
@@ -215,6 +216,7 @@ class BoundedRunner:
     # --- working out ------------------------------------------------------------------------------------------------
 
     def _work_out(self, slices: tuple[str, ...], wave: tuple[Sink, ...], *, last: bool) -> _Pass:
+        read = versions_read(self._group.spouts) if self._group.entrance.sliced else {}
         sources, positions = self._group.entrance.bounded(self._group.spark)
         # Of channels the windows would be run once for the clocks and once for the events.
         kept = {id_: frame.persist() for id_, frame in sources.items()} if self._group.entrance.channels else {}
@@ -240,7 +242,7 @@ class BoundedRunner:
             results = {sink.name: _by_slice(with_hash(frames[sink.node.id]).toArrow()) for sink in wave}
             refused = run.quarantine({}) if last else None
             found = _by_slice(refused.toArrow()) if refused else {}
-            return _Pass(slices, positions, results, found, counts, run, clocks, tuple(kept.values()))
+            return _Pass(slices, positions, results, found, counts, run, clocks, tuple(kept.values()), read)
         except Exception as error:
             run.close()
             for frame in kept.values():
@@ -323,7 +325,7 @@ class BoundedRunner:
         rows = sink.writer.empty() if rows is None else rows
         if sink.is_channel:
             rows, digest = with_last_clock(rows, work.clocks, work.run.counts, slice_), None
-        version = self._write(sink.writer, sink.name, rows, slice_, received, files, streamed, digest)
+        version = self._write(sink.writer, sink.name, rows, slice_, received, files, streamed, digest, work.read)
         return StateCommit(sink.name, version, rows.num_rows, time.monotonic() - started)
 
     def _write(
@@ -336,6 +338,7 @@ class BoundedRunner:
         files: frozenset[str],
         streamed: frozenset[str],
         digest: int | None = None,
+        read: Mapping[str, int] | None = None,
     ) -> int:
         txid = writer.table.last_txid()
         epoch = self._checkpoint.epoch
@@ -349,6 +352,7 @@ class BoundedRunner:
             rows=rows.num_rows,
             hash=digest,
             claims=tuple(sorted(file for file in files if file_key(file) not in streamed)),
+            read=dict(read) if read else None,
         )
         self._tell("committing", name, record.txid)
         if writer.declared.layout == MAP:

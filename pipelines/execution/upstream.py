@@ -59,15 +59,22 @@ class UpstreamTable:
 def upstream_tables(spouts: Iterable[nodes.SpoutNode]) -> tuple[UpstreamTable, ...]:
     """The sliced tables of the lake among the sources of some spouts."""
     found = []
-    for spout in spouts:
-        # A stream of events has put columns of its own around the source.
-        source = getattr(spout.source, "inner", spout.source)
-        if isinstance(source, DeltaTableSource):
-            table = StateTable(Path(source.path).name, Path(source.path))
-            made = made_slices(table)
-            if made is not None and table.is_state():
-                found.append(UpstreamTable(table.name, table.declared.flow, made))
+    for table in _read(spouts):
+        made = made_slices(table)
+        if made is not None and table.is_state():
+            found.append(UpstreamTable(table.name, table.declared.flow, made))
     return tuple(found)
+
+
+def versions_read(spouts: Iterable[nodes.SpoutNode]) -> dict[str, int]:
+    """The versions of these tables, by name, before anything of them is read: what is read is no older."""
+    return {table.name: table.version() for table in _read(spouts) if table.is_state() and table.declared.sliced}
+
+
+def _read(spouts: Iterable[nodes.SpoutNode]) -> list[StateTable]:
+    # A stream of events has put columns of its own around the source.
+    sources = [getattr(spout.source, "inner", spout.source) for spout in spouts]
+    return [StateTable(Path(one.path).name, Path(one.path)) for one in sources if isinstance(one, DeltaTableSource)]
 
 
 def refused(flow: str, spouts: Iterable[nodes.SpoutNode], slices: Sequence[str]) -> dict[str, SliceReport]:

@@ -46,6 +46,7 @@ class BatchRecord(BaseModel):
         folded_before: for `compaction` of a log state: rows of lower txids are folded since.
         clocks: of a channel: how far the clock of each origin of the events had come behind the batch, in ms.
         replay: for `replay`: its number in the flow, which is also the version of its transaction id.
+        read: for `slice`: by name the version of each sliced table of another flow that it was made of.
         readable_from: for the commit before a vacuum: the oldest version whose data files are all still there.
     """
 
@@ -63,6 +64,7 @@ class BatchRecord(BaseModel):
     hash: int | None = None
     offsets: Any = None
     claims: tuple[str, ...] | dict[str, tuple[str, ...]] | None = None
+    read: dict[str, int] | None = None
     readable_from: int | None = None
     folded_before: int | None = None
     clocks: dict[str, int] | None = None

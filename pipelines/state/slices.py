@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 
-from pipelines.state.record import RESET, SLICE
+from pipelines.state.record import BATCH, REPLAY, RESET, SLICE, CommitRecord
 from pipelines.state.schema import MAP, RESERVED, SLICE_COLUMN
 
 if TYPE_CHECKING:
@@ -33,10 +34,65 @@ def made_slices(table: StateTable) -> frozenset[str] | None:
 
 def slice_times(table: StateTable) -> Mapping[str, datetime]:
     """When a backfill committed each slice last, as far back as the table's log goes."""
-    found: dict[str, datetime] = {}
+    return {slice_: commit.time for slice_, commit in _slice_commits(table).items()}
+
+
+def outdated(table: StateTable, source: StateTable, slices: Iterable[str]) -> Mapping[str, CommitRecord]:
+    """Slices that a backfill made of another table, which has got other rows of that slice since.
+
+    Args:
+        table: whose slices they are.
+        source: what they were made of.
+        slices: those to look at.
+
+    Returns:
+        By slice the last commit of `source` that wrote it: a backfill's, a stream's, or that of a replay. A compaction
+        writes the same rows. A slice that was made before versions were recorded counts by the times of the commits.
+    """
+    made = {slice_: commit for slice_, commit in _slice_commits(table).items() if slice_ in set(slices)}
+    if not made or not source.exists():
+        return {}
+    last = source.version()
+    read = {slice_: (commit.record.read or {}).get(source.name, -1) for slice_, commit in made.items() if commit.record}
+    since = min(read.values(), default=-1)
+    # Of a table that was made anew the versions mean nothing.
+    written = _written(source, since if since <= last else -1)
+
+    def is_older(slice_: str, commit: CommitRecord) -> bool:
+        by_version = 0 <= read.get(slice_, -1) <= last
+        then = written[slice_]
+        return then.version > read[slice_] if by_version else then.time > commit.time
+
+    return {slice_: written[slice_] for slice_, one in made.items() if slice_ in written and is_older(slice_, one)}
+
+
+def _slice_commits(table: StateTable) -> dict[str, CommitRecord]:
+    """The last backfill of each slice, as far back as the table's log goes."""
+    found: dict[str, CommitRecord] = {}
     for commit in table.history() if table.exists() else ():
         if commit.kind == RESET:
             found.clear()
         elif commit.kind == SLICE and commit.slice is not None:
-            found[commit.slice] = commit.time
+            found[commit.slice] = commit
     return found
+
+
+def _written(table: StateTable, since: int) -> dict[str, CommitRecord]:
+    """The last commit behind a version that changed each slice."""
+    found: dict[str, CommitRecord] = {}
+    for commit in table.history():
+        if commit.version <= since:
+            continue
+        if commit.kind == SLICE and commit.slice is not None:
+            found[commit.slice] = commit
+        elif commit.kind in (BATCH, REPLAY):
+            found |= dict.fromkeys(_added(table, commit.version), commit)
+    return found
+
+
+def _added(table: StateTable, version: int) -> set[str]:
+    """The slices of the files that a commit added."""
+    log = table.path / "_delta_log" / f"{version:020d}.json"
+    lines = log.read_text("utf-8").splitlines() if log.exists() else []
+    added = [json.loads(line)["add"] for line in lines if line.startswith('{"add"')]
+    return {str(one["partitionValues"].get(SLICE_COLUMN)) for one in added}

@@ -209,7 +209,23 @@ def _failed_and_missing_slices_are_found_and_made(location: Location, lay: Lay) 
     assert location.partitions("kept_rides") == location.partitions("passengers") == (set(four), set())
     assert location.passengers() == {DAYS[0]: 3, DAYS[1]: 50, DAYS[2]: 4, four[-1]: 8}
     told = location.relaunch(**asked)
-    assert (told["failed"], told["missing"], told["launched"]) == (0, 0, 0)
+    assert (told["failed"], told["missing"], told["stale"], told["launched"]) == (0, 0, 0, 0)
+    _stale_slices_are_found_and_made(location, lay, asked)
+
+
+def _stale_slices_are_found_and_made(location: Location, lay: Lay, asked: dict[str, str]) -> None:
+    """A day is made again in the first flow alone: the second flow's is of what was there before."""
+    lay(DAYS[0], [("a", 1), ("b", 20)])
+    assert location.backfill(DAYS[0], assets=BOTH[:2]) == "COMPLETED_SUCCESS"
+    told = location.relaunch(**asked, stale=False)
+    assert (told["failed"], told["missing"], told["stale"], told["launched"]) == (0, 0, 1, 0)
+    assert f"| days | {DAYS[0]} | stale | left | passengers: kept_rides has got other rows at " in told["slices"]
+    assert location.passengers()[DAYS[0]] == 3
+    told = location.relaunch(**asked)
+    assert (told["stale"], told["launched"]) == (1, 1)
+    assert location.turn(told["backfill"]) == "COMPLETED_SUCCESS"
+    assert location.passengers()[DAYS[0]] == 21
+    assert location.relaunch(**asked)["stale"] == 0
 
 
 def test_a_cancelled_run_leaves_whole_slices_and_a_second_one_makes_the_rest(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -13,7 +16,8 @@ from pipelines.catalog import FlowSettings
 from pipelines.errors import SourceError
 from pipelines.execution.report import SliceReport
 from pipelines.sources import DeltaTableSource
-from pipelines.state.slices import made_slices
+from pipelines.state.record import BatchRecord, CommitRecord
+from pipelines.state.slices import made_slices, outdated
 from tests.assets import two_flows
 
 pytestmark = pytest.mark.slow
@@ -45,7 +49,50 @@ def test_a_slice_that_is_not_there_is_refused_alone(spark: SparkSession, tmp_pat
     assert lake.state("passengers").scan().to_pylist() == [{"day": DAYS[0], "passengers": 5}]
     assert made_slices(lake.state("passengers")) == set(DAYS[:2])
 
+    _older_slices_are_found(runtime, settings)
+
     # The log of a state is no table to read rows from.
     with pytest.raises(SourceError, match="partial values of the keys"):
         DeltaTableSource(lake.state_path("ride_lines"), "line string").check("lines", spark)
     assert made_slices(lake.table(tmp_path / "nothing", "nothing")) == frozenset()
+
+
+def _older_slices_are_found(runtime: Runtime, settings: FlowSettings) -> None:
+    rides, days = (spec.topology(settings) for spec in two_flows.specs())
+    kept, passengers = runtime.lake.state("kept_rides"), runtime.lake.state("passengers")
+    assert {one.record.read["kept_rides"] for one in passengers.history() if one.record and one.record.read} == {
+        kept.version()
+    }
+    assert outdated(passengers, kept, DAYS) == {}
+    # Made again by a backfill, or met by the stream; a slice of no rows too.
+    runtime.backfill(rides, [DAYS[1]])
+    assert [(slice_, one.kind) for slice_, one in outdated(passengers, kept, DAYS).items()] == [(DAYS[1], "slice")]
+    (settings.data / "trips" / "2.json").write_text(json.dumps({"day": DAYS[0], "line": "a", "n": 6}) + "\n")
+    runtime.catch_up(rides)
+    assert {slice_: one.kind for slice_, one in outdated(passengers, kept, DAYS).items()} == {
+        DAYS[0]: "batch",
+        DAYS[1]: "slice",
+    }
+    assert list(outdated(passengers, kept, DAYS[1:])) == [DAYS[1]]
+    assert not runtime.backfill(days, DAYS[:2]).failed
+    assert outdated(passengers, kept, DAYS) == {}
+    assert passengers.scan().to_pylist() == [{"day": DAYS[0], "passengers": 11}]
+
+
+@pytest.mark.parametrize(
+    ("read", "stale"), [(None, ["a"]), ({"other": 9}, ["a"]), ({"source": 2}, ["b"]), ({"source": 4}, [])]
+)
+def test_slices_without_a_recorded_version_count_by_time(
+    tmp_path: Path, read: dict[str, int] | None, stale: list[str]
+) -> None:
+    """Of the source a was written at noon, as version 2, and b before, as version 3: a clock was set back."""
+
+    def commit(version: int, hour: int, slice_: str, read: dict[str, int] | None = None) -> CommitRecord:
+        record = BatchRecord(kind="slice", flow="f", slice=slice_, read=read)
+        return CommitRecord(version, datetime(2024, 1, 1, hour, tzinfo=UTC), "WRITE", record)
+
+    source: Any = SimpleNamespace(name="source", path=tmp_path, exists=lambda: True, version=lambda: 4)
+    source.history = lambda: [commit(2, 12, "a"), commit(3, 10, "b")]
+    table: Any = SimpleNamespace(exists=lambda: True)
+    table.history = lambda: [commit(7, 11, "a", read), commit(8, 11, "b", read)]
+    assert list(outdated(table, source, ["a", "b"])) == stale
