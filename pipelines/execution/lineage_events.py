@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 SWITCH, NAMESPACE = "TRIDELTA_OPENLINEAGE", "OPENLINEAGE_NAMESPACE"
 PRODUCER = "urn:tridelta"
 BATCH, STREAMING = "BATCH", "STREAMING"
+_ENDS = ("COMPLETE", "FAIL", "ABORT")
 # What runs around the clock says so from time to time: collectors take a run of which they hear nothing for dead.
 RUNNING_EVERY_SECONDS = 60.0
 
@@ -101,6 +102,7 @@ class LineageRun:
         self._rows: dict[str, int] = {}
         self._versions: dict[str, int] = {}
         self._last, self._lock = time.monotonic(), threading.Lock()
+        self._ended, self._sending = False, threading.Lock()
 
     def wrote(self, commits: Sequence[StateCommit]) -> None:
         """Take in what a batch or slice committed; of a run that goes on and on it is told from time to time."""
@@ -116,11 +118,15 @@ class LineageRun:
             threading.Thread(target=self.tell, args=("RUNNING",), name="lineage", daemon=True).start()
 
     def tell(self, kind: str, error: BaseException | None = None) -> None:
-        """Send one event: START, RUNNING, COMPLETE, FAIL or ABORT."""
-        try:
-            _client().emit(self._event(kind, error))
-        except Exception as problem:
-            logger.warning("lineage not told", flow=self._group.topology.name, kind=kind, reason=str(problem))
+        """Send one event: START, RUNNING, COMPLETE, FAIL or ABORT. After one of the last three there are no more."""
+        with self._sending:
+            if self._ended:
+                return
+            self._ended = kind in _ENDS
+            try:
+                _client().emit(self._event(kind, error))
+            except Exception as problem:
+                logger.warning("lineage not told", flow=self._group.topology.name, kind=kind, reason=str(problem))
 
     # --- the event --------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from pyspark.sql import SparkSession
 from pipelines import Lake, Runtime
 from pipelines.errors import DefinitionError, MissingPathError
 from pipelines.execution import lineage_events
+from pipelines.execution.group import BatchGroup
+from pipelines.execution.lineage_events import BATCH, STREAMING, LineageRun, told
+from pipelines.execution.report import StateCommit
 from pipelines.sources import JsonFiles
 from pipelines.trident import Count, DeltaState, MapGet, Sum, TridentTopology
 
@@ -89,6 +93,44 @@ def test_runs_are_told_with_their_tables_and_columns(spark: SparkSession, tmp_pa
     start, complete = events()[4:]
     assert (start["eventType"], complete["eventType"]) == ("START", "COMPLETE")
     assert complete["job"]["facets"]["jobType"]["processingType"] == "STREAMING"
+
+
+def test_a_run_that_goes_on_is_told_from_time_to_time(
+    spark: SparkSession, tmp_path: Path, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topology = sales(tmp_path / "receipts")
+    (tmp_path / "receipts").mkdir()
+    group = BatchGroup(spark, Lake(tmp_path / "lake"), topology, topology.spouts)
+
+    def wrote(run: LineageRun, version: int) -> None:
+        """A batch is committed; waits until all is told."""
+        run.wrote([StateCommit("shops", version, rows=2, seconds=0.1)])
+        for thread in threading.enumerate():
+            if thread.name == "lineage":
+                thread.join()
+
+    with told(group, STREAMING) as run:
+        assert run is not None
+        wrote(run, 0)
+        monkeypatch.setattr(lineage_events, "RUNNING_EVERY_SECONDS", 0.0)
+        wrote(run, 1)
+        monkeypatch.setattr(lineage_events, "RUNNING_EVERY_SECONDS", 60.0)
+        wrote(run, 2)
+    # One that was on its way when the run ended does not bring it to life again.
+    run.tell("RUNNING")
+    found = events()
+    assert [one["eventType"] for one in found] == ["START", "RUNNING", "COMPLETE"]
+    assert len({one["run"]["runId"] for one in found}) == 1
+    shops = [one["outputs"][0] for one in found]
+    assert [one["outputFacets"]["outputStatistics"]["rowCount"] for one in shops] == [0, 4, 6]
+    assert [one["facets"].get("version", {}).get("datasetVersion") for one in shops] == [None, "1", "2"]
+
+    # What ends by itself is told at its end.
+    monkeypatch.setattr(lineage_events, "RUNNING_EVERY_SECONDS", 0.0)
+    with told(group, BATCH) as run:
+        assert run is not None
+        wrote(run, 3)
+    assert [one["eventType"] for one in events()[3:]] == ["START", "COMPLETE"]
 
 
 def test_what_fails_says_why(
