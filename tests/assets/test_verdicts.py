@@ -1,0 +1,69 @@
+"""What a check of a gate said, taken together and of one slice: without Spark and without a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from assets import FlowView
+from assets.verdicts import Verdict, check_specs
+from pipelines import Lake
+
+WRONG: dict[str, Any] = {"success": False, "rows": 20, "unexpected": 8, "observed": None}
+
+
+@pytest.fixture
+def lake(view: FlowView) -> Lake:
+    return Lake(view.settings.lake)
+
+
+def verdict(view: FlowView, lake: Lake, name: str, slice_: str | None = None) -> Verdict:
+    (check,) = [one for one in view.gate_checks if one.check.name == name]
+    return Verdict(check, view, lake, slice_)
+
+
+def rows_of(told: dg.AssetCheckEvaluation) -> list[dict[str, Any]]:
+    table = told.metadata["failed_rows"]
+    assert isinstance(table, dg.TableMetadataValue)
+    return [dict(one.data) for one in table.records]
+
+
+def test_checks_have_the_partitions_of_the_table(view: FlowView) -> None:
+    assert view.partitions is not None
+    assert [(one.name, one.partitions_def == view.partitions, one.blocking) for one in check_specs(view)] == [
+        ("plausible__fits", True, True),
+        ("plausible__line_is_there", True, False),
+        ("plausible__not_empty", True, False),
+    ]
+
+
+def test_ten_rows_of_a_run_each_with_its_slice(view: FlowView, lake: Lake) -> None:
+    whole = verdict(view, lake, "not_empty")
+    for day in ("2024-01-01", "2024-01-02"):
+        whole.add(day, {**WRONG, "detail": {"sample": [{"line": "a", "n": -n} for n in range(8)]}})
+    told = whole.evaluation()
+    rows = rows_of(told)
+    assert (told.passed, told.partition, told.severity) == (False, None, dg.AssetCheckSeverity.WARN)
+    assert told.metadata["unexpected"].value == 16
+    assert [row["slice"] for row in rows] == ["2024-01-01"] * 8 + ["2024-01-02"] * 2
+    assert rows[3]["reason"] == "n is -3; expected values to be between (min_value=1)"
+    # A warning keeps its rows: there is nothing to replay.
+    assert "quarantine" not in told.metadata
+
+
+def test_a_slice_says_what_it_has_seen(view: FlowView, lake: Lake) -> None:
+    one = verdict(view, lake, "fits", "2024-01-02")
+    one.add("2024-01-02", {**WRONG, "detail": {"partial_unexpected_list": [1001, 1002]}})
+    told = one.evaluation()
+    assert (told.passed, told.partition, told.blocking) == (False, "2024-01-02", True)
+    # Where only great-expectations can judge, it names values.
+    assert [(row["n"], row["slice"]) for row in rows_of(told)] == [(1001, "2024-01-02"), (1002, "2024-01-02")]
+    assert "quarantine" in told.metadata
+
+
+def test_a_slice_of_which_no_rows_came_holds(view: FlowView, lake: Lake) -> None:
+    told = verdict(view, lake, "fits", "2024-01-03").evaluation()
+    assert told.passed
+    assert told.metadata["rows"].value == 0
