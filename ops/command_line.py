@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ops import asking, deployed, new_flow, rendering, replaying, shutdown, tidy
-from ops.command_parts import AsJson, FlowName, emit, plainly
+from ops.command_parts import AsJson, FlowName, emit, errors, plainly
 from pipelines.catalog import FlowSettings, FlowSpec, flow, flows
 from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.graph.fields import checked_name
@@ -196,7 +196,9 @@ def query(
 @plainly
 def state(
     name: Annotated[str, typer.Argument(metavar="STATE", help="A state of the lake, or a channel.")],
-    key: Annotated[list[str] | None, typer.Option(help="name=value; give it once a key field.")] = None,
+    key: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="One field of the key; give it once for each.")
+    ] = None,
     txid: Annotated[int | None, typer.Option(help="Read it as of this batch.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many rows.")] = 50,
     as_json: AsJson = False,
@@ -204,16 +206,20 @@ def state(
     """Show a state: one key, or all of it. Needs no Spark."""
     table = _table(name)
     found = (
-        table.get([asking.typed_key(table, asking.pairs(key))], txid=txid)
+        # Of a table without keys a column may have as many rows as it likes.
+        table.get([asking.typed_key(table, asking.pairs(key))], txid=txid)[: limit + 1]
         if key
-        else table.scan(txid=txid).slice(0, limit).to_pylist()
+        else table.scan(txid=txid).slice(0, limit + 1).to_pylist()
     )
+    shown = found[:limit]
     if as_json:
-        emit(found)
+        emit(shown)
     else:
         rendering.rows(
-            f"{name}, version {table.version()}" + (f", as of txid {txid}" if txid is not None else ""), found
+            f"{name}, version {table.version()}" + (f", as of txid {txid}" if txid is not None else ""), shown
         )
+    if len(found) > limit:
+        errors.print(f"There are more than these {limit:,} rows: --limit N shows more.", style="dim")
 
 
 def _table(name: str) -> StateTable:
@@ -250,7 +256,7 @@ def verify(name: FlowName, as_json: AsJson = False) -> None:
     from pipelines.execution.verify import verify as verify_flow
 
     topology = flow(name).topology()
-    with _runtime(as_json) as runtime:
+    with _runtime(as_json) as runtime, rendering.waiting("The commits are read", as_json):
         report = verify_flow(runtime.spark, runtime.lake, topology)
     if as_json:
         emit(report.to_json())
@@ -272,7 +278,12 @@ def skip(
     if as_json:
         emit({"flow": name, "skipped": txid})
     else:
-        rendering.say(f"Batch {txid} of {name} is left out. Go on with: tridelta run {name}")
+        goes_on = (
+            "It is deployed and goes on by itself."
+            if name in deployed.running()
+            else f"Go on with: tridelta run {name}"
+        )
+        rendering.say(f"Batch {txid} of {name} is left out. {goes_on}")
         rendering.say(f"Its rows can be counted later, when the cause is mended: tridelta replay-quarantine {name}")
 
 

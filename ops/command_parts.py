@@ -10,7 +10,8 @@ from typing import Annotated, Any, ParamSpec
 import typer
 from rich.console import Console
 
-from pipelines.errors import TrideltaError
+from pipelines.errors import DefinitionError, TrideltaError
+from pipelines.graph.location import CodeLocation
 
 errors = Console(stderr=True, highlight=False)
 
@@ -28,13 +29,20 @@ def plainly(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
             command(*args, **kwargs)
         except TrideltaError as error:
             errors.print(f"[bold red]{type(error).__name__}[/]", end=": ")
-            errors.print(str(error), markup=False)
+            # A terminal breaks long lines itself; broken here, a path or a command could not be copied.
+            errors.print(str(error) + _place(error), markup=False, soft_wrap=True)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             errors.print("Interrupted. What was committed stays; the next run goes on after it.")
             raise typer.Exit(130) from None
 
     return run
+
+
+def _place(error: TrideltaError) -> str:
+    """The line of the flow's code that is wrong, where the error does not say it."""
+    place = CodeLocation.of_error(error) if isinstance(error, DefinitionError) else None
+    return f"\n  At: {place}" if place is not None and str(place) not in str(error) else ""
 
 
 def emit(plain: Any) -> None:

@@ -79,7 +79,7 @@ def new(
     flowmix: Annotated[bool, typer.Option("--flowmix", help="A flow of events: windows, splits, joins.")] = False,
     yaml: Annotated[bool, typer.Option("--yaml", help="A flow of events, written as YAML.")] = False,
     into: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="The package that it goes into; else `flows` beside here.")
+        Path | None, typer.Option(metavar="FOLDER", help="The package that it goes into; else `flows` in this folder.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

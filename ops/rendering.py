@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -55,8 +58,8 @@ def waiting(title: str, quiet: bool = False) -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """A line for people."""
-    console.print(text, markup=False)
+    """A line for people; a terminal breaks it where it must, so that commands in it can be copied."""
+    console.print(text, markup=False, soft_wrap=True)
 
 
 def rows(title: str, found: Sequence[Mapping[str, Any]]) -> None:
@@ -67,40 +70,84 @@ def rows(title: str, found: Sequence[Mapping[str, Any]]) -> None:
     columns = list(dict.fromkeys(name for row in found for name in row))
     # Not as the table's own title, which would be wrapped to the table's width.
     console.print(f"\n{title}", style="bold", markup=False)
+    texts = [{name: cell(row.get(name)) for name in columns} for row in found]
+    numeric = {name for name in columns if all(isinstance(row.get(name), int | float | None) for row in found)}
+    room = console.width if console.is_terminal or "COLUMNS" in os.environ else None
+    widths = column_widths({name: [name, *(text[name] for text in texts)] for name in columns}, room)
+    if widths is None:
+        console.print(_one_below_another(columns, texts))
+        return
     shown = Table()
-    for name in columns:
-        numeric = all(isinstance(row.get(name), int | float | None) for row in found)
-        shown.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in found:
-        shown.add_row(*(cell(row.get(name)) for name in columns))
-    console.print(shown)
+    for name, width in widths.items():
+        shown.add_column(name, justify="right" if name in numeric else "left", width=width, overflow="fold")
+    for text in texts:
+        shown.add_row(*(escape(text[name]) for name in columns))
+    # Into a file or a pipe each row goes as one line, however long.
+    wide = console if room is not None else Console(highlight=False, file=console.file, width=_edges(widths.values()))
+    wide.print(shown)
+
+
+def column_widths(texts: Mapping[str, Sequence[str]], room: int | None) -> dict[str, int] | None:
+    """How wide each column is, such that no word is broken; None if the room is too small for that.
+
+    Args:
+        texts: The texts of each column, its name among them.
+        room: The width of the screen; None: there is no bound.
+    """
+    natural = {name: max(map(cell_len, column)) for name, column in texts.items()}
+    if room is None or _edges(natural.values()) <= room:
+        return natural
+    # The longest word of each column; what is left goes to the columns that want most.
+    widths = {
+        name: max(cell_len(word) for text in column for word in text.split() or [""]) for name, column in texts.items()
+    }
+    left = room - _edges(widths.values())
+    if left < 0:
+        return None
+    while left > 0:
+        most = max(widths, key=lambda name: natural[name] - widths[name])
+        widths[most] += 1
+        left -= 1
+    return widths
+
+
+def _edges(widths: Iterable[int]) -> int:
+    """The width of a table: its columns, with a blank on both sides of each and a line between them."""
+    return sum(width + 3 for width in widths) + 1
+
+
+def _one_below_another(columns: Sequence[str], texts: Sequence[Mapping[str, str]]) -> Table:
+    """Rows of too many columns for the screen: a block a row, a line a column that says something."""
+    shown = Table(show_header=False)
+    shown.add_column(style="bold", no_wrap=True)
+    shown.add_column(overflow="fold")
+    for text in texts:
+        for name in columns:
+            if text[name]:
+                shown.add_row(name, escape(text[name]))
+        shown.add_section()
+    return shown
 
 
 def flows(listed: Iterable[Mapping[str, Any]]) -> None:
-    """The catalog."""
-    lines = [
-        {
-            "flow": one["flow"],
-            "what": one["description"],
-            "state": state,
-            "last txid": "not run yet" if txid is None else str(txid),
-            "queries": ", ".join(one["queries"]),
-            "deployed": _deployed(one["deployed"]),
-        }
-        for one in listed
-        for state, txid in (
-            one["states"] | {f"{name} (channel)": txid for name, txid in one["channels"].items()} or {"": ""}
-        ).items()
-    ]
-    for before, after in zip(lines[-2::-1], lines[:0:-1], strict=False):
-        if before["flow"] == after["flow"]:
-            after.update({"flow": "", "what": "", "queries": "", "deployed": ""})
-    rows("The catalog", lines)
+    """The catalog: a heading a flow, and a line for each of its states and channels."""
+    for one in listed:
+        console.print(f"\n{one['flow']}", style="bold", markup=False, end=": " if one["description"] else "\n")
+        if one["description"]:
+            say(one["description"])
+        if one["deployed"] is not None:
+            say(f"  deployed: {_deployed(one['deployed'])}")
+        tables = [(name, "state", txid) for name, txid in one["states"].items()]
+        tables += [(name, "channel", txid) for name, txid in one["channels"].items()]
+        longest = max((len(name) for name, _, _ in tables), default=0)
+        for name, kind, txid in tables:
+            told = "not run yet" if txid is None else f"up to batch {txid}"
+            console.print(f"  {kind:<8} {name:<{longest}}  {told}", markup=False, soft_wrap=True)
+        for query in one["queries"]:
+            say(f"  query    {query}")
 
 
-def _deployed(found: Mapping[str, Any] | None) -> str:
-    if found is None:
-        return ""
+def _deployed(found: Mapping[str, Any]) -> str:
     return f"{found['status']}, version {found['version']}" + (", runs" if found["running"] else "")
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import typer
 from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
 from ops.command_line import app
+from ops.command_parts import plainly
 from pipelines.state.schema import PROPERTY, StateSchema
 
 runner = CliRunner()
@@ -79,6 +82,18 @@ def test_an_error_is_its_text_and_exit_code_1(arguments: list[str], said: str) -
     assert done.stdout == ""
 
 
+def test_an_error_of_a_flow_says_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "orders.py"
+    file.write_text(
+        'from pipelines.graph.fields import checked_name\n\n\ndef build():\n    checked_name("flow", "A b")\n'
+    )
+    with pytest.raises(typer.Exit):
+        plainly(runpy.run_path(str(file))["build"])()
+    said = capsys.readouterr().err
+    assert said.startswith("BadNameError: flow name 'A b' does not match")
+    assert said.endswith(f"\n  At: {file}:5\n")
+
+
 def test_help_names_every_verb() -> None:
     shown = runner.invoke(app, ["--help"]).stdout
     for verb in ("list", "plan", "run", "backfill", "query", "state", "history", "skip", "compact"):
@@ -102,6 +117,10 @@ def test_key_values_take_the_type_of_their_column(home: Path) -> None:
     done = runner.invoke(app, ["state", "hours", "--key", "hour=5", "--json"])
     assert done.exit_code == 0, done.output + str(done.exception)
     assert json.loads(done.stdout) == [{"hour": 5, "origin": "JFK"}]
+    first = runner.invoke(app, ["state", "hours", "--limit", "1", "--json"])
+    assert len(json.loads(first.stdout)) == 1
+    assert "There are more than these 1 rows" in first.stderr
+    assert runner.invoke(app, ["state", "hours", "--limit", "2"]).stderr == ""
     wrong = runner.invoke(app, ["state", "hours", "--key", "hour=five"])
     assert wrong.exit_code == 1
     assert "hour is int32" in wrong.stderr
