@@ -72,7 +72,9 @@ class Upstream:
         """The slices that cannot be made, and why: one that is read is missing, has failed, or its table fails a check."""
         found: dict[str, list[str]] = {}
         for key, partitions in self._read.items():
-            for slice_, seen in {**self._unmade(key, partitions, slices), **self._unsound(key, slices)}.items():
+            unmade, unsound = self._unmade(key, partitions, slices), self._unsound(key, slices)
+            for slice_ in {**unmade, **unsound}:
+                seen = ", ".join(one[slice_] for one in (unmade, unsound) if slice_ in one)
                 found.setdefault(slice_, []).append(self._said(key, slice_, seen))
         return {slice_: "; ".join(said) for slice_, said in found.items()}
 

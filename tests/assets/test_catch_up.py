@@ -33,7 +33,7 @@ def shown_by(verdict: Any) -> Mapping[str, Any]:
 def test_catch_up_reports_slices_checks_and_answers(
     spark: SparkSession, defs: dg.Definitions, lay: Lay, view: FlowView, settings: FlowSettings
 ) -> None:
-    lay("2024-01-01", [("a", 1), (None, 7)])
+    lay("2024-01-01", [("a", 0), (None, 7)])
     lay("2024-01-02", [("a", 2), ("b", 4)])
     seen: list[BatchReport] = []
     with dg.instance_for_test() as instance:
@@ -62,6 +62,10 @@ def test_catch_up_reports_slices_checks_and_answers(
         assert shown["quarantine"].value == dg.AssetKey(["quarantine", "trips"])
         assert shown["quarantine_path"].value == str(settings.lake / "quarantine" / "trips")
         assert shown["replay"].value == "tridelta replay-quarantine trips --gate plausible --reason line_is_there"
+        key = dg.AssetCheckKey(dg.AssetKey("rides"), "plausible__not_empty")
+        (warned,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=5)
+        (row,) = shown_by(warned)["failed_rows"].records
+        assert (row.data["line"], row.data["n"], row.data["txid"]) == ("a", 0, 0)
         page = Path(str(shown["page"].value)).read_text("utf-8")
         assert "plausible: line_is_there" in page
         assert "&quot;n&quot;:7" in page
