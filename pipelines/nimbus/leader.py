@@ -127,7 +127,7 @@ class Leader:
     def _lead(self, lease: Lease) -> None:
         flows = self._registry.flows()
         for flow in flows:
-            if flow.status is Status.REBALANCING and self._drained(flow):
+            if flow.status in (Status.REBALANCING, Status.KILLED) and self._drained(flow):
                 self._registry.hurry(flow, under=lease)
         self._tidy()
         fired = self._registry.fire(under=lease)
@@ -164,13 +164,14 @@ class Leader:
         logger.info("registry tidied", **{one.what.replace(" ", "_"): one.removed for one in removed})
 
     def _drained(self, flow: Flow) -> bool:
-        """Whether all of its queries have stopped since the rebalance was asked for: then it need not wait longer."""
+        """Whether all of its queries have stopped since the rebalance or kill was asked for: then it need not wait longer."""
         due, wait = flow.standing.due, flow.standing.wait_seconds or 0.0
         since = due.at - wait if due else 0.0
-        return all(
-            beat.beat_at > since and beat.figures.get("state") in (DRAINED, ASSIGNED)
-            for beat in self._places.beats(flow).values()
-        )
+        beats = self._places.beats(flow)
+        # Nobody knows whether a worker that has not beaten yet has begun: a killed flow keeps its places for its time.
+        if not beats and flow.status is Status.KILLED:
+            return False
+        return all(beat.beat_at > since and beat.figures.get("state") in (DRAINED, ASSIGNED) for beat in beats.values())
 
     def _look(self, flows: list[Flow], watching: bool) -> _Look:
         supervisors = tuple(self._places.supervisors())

@@ -205,12 +205,14 @@ class Registry:
     # --- what is told
 
     def hurry(self, flow: Flow, *, under: Lease | None = None) -> bool:
-        """Lets a rebalance go on at once: all of the flow's queries have drained, there is nothing left to wait for."""
+        """Lets a rebalance or kill go on at once: all of the flow's queries have drained, nothing is left to wait for."""
         with self._write(under) as connection:
             changed = connection.execute(
                 update(flows)
                 .where(
-                    flows.c.serial == flow.serial, flows.c.status == Status.REBALANCING, flows.c.due_at > self._clock()
+                    flows.c.serial == flow.serial,
+                    flows.c.status.in_((Status.REBALANCING, Status.KILLED)),
+                    flows.c.due_at > self._clock(),
                 )
                 .values(due_at=self._clock())
             )

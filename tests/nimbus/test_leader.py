@@ -244,6 +244,21 @@ def test_a_killed_flow_keeps_its_slot_until_it_is_removed(cluster: Cluster) -> N
     assert cluster.places_of("b") == {("s1", 1): (1,)}
 
 
+def test_a_killed_flow_is_removed_as_soon_as_it_has_drained(cluster: Cluster) -> None:
+    cluster.supervisors(s1=[1])
+    flow = cluster.submit("a", queries=2)
+    cluster.look()
+    cluster.beat(flow)
+    cluster.registry.kill("a", wait_seconds=30)
+    cluster.look(1)
+    assert cluster.registry.flow("a").status is Status.KILLED
+    cluster.clock.now += 1
+    cluster.beat(flow, "drained")
+    cluster.look(0)
+    assert cluster.registry.flows() == []
+    assert cluster.registry.history("a")[-1].event == "REMOVE"
+
+
 def test_one_leads_and_another_takes_over(cluster: Cluster) -> None:
     other = cluster.another("two")
     cluster.supervisors(s1=[1])
