@@ -287,7 +287,7 @@ def steps(clock: Clock, result: dg.ExecuteInProcessResult, batches: list[BatchRe
     for spec in flows():
         own = [batch for batch in batches if batch.flow == spec.name]
         work, received = sum(batch.seconds for batch in own), sum(batch.received for batch in own)
-        note = f"{len(own)} batches of {work:.1f} s, {received:,} rows" if own else "nothing new"
+        note = f"{len(own)} batches in {work:.1f} s, {received:,} rows" if own else "nothing new"
         clock.add(f"flow {spec.name}", took[f"catch_up_{spec.name}"], note)
     for what, text in (("check", "tables are checked"), ("answer", "answers are renewed")):
         clock.add(text, sum(seconds for step, seconds in took.items() if step.startswith(f"{what}_")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ops import rendering
@@ -13,8 +14,11 @@ if TYPE_CHECKING:
 
 def show(changes: PlanChanges) -> None:
     """What would change, part by part, then the verdict in one line. What stays as it is is only counted."""
-    since = f"what runs since {changes.deployed_at}" if changes.deployed_at else "a deployment that has stored no plan"
-    rendering.say(f"{changes.flow}, compared with {since}:")
+    if changes.deployed_at:
+        at = datetime.fromisoformat(changes.deployed_at)
+        rendering.say(f"{changes.flow}, compared with its plan of {at:%Y-%m-%d %H:%M:%S} UTC, the last that ran:")
+    else:
+        rendering.say(f"{changes.flow}, for the first time here (no earlier run has stored its plan):")
     _part("sources and queries", changes.spouts)
     _part("bolts", changes.bolts)
     _part("batch groups", changes.batch_groups)

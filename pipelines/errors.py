@@ -429,7 +429,7 @@ class PoisonBatchError(BatchError):
     def __init__(self, flow: str, txid: int, attempts: int, reason: str, quarantine: str) -> None:
         self.flow, self.txid, self.attempts, self.reason, self.quarantine = flow, txid, attempts, reason, quarantine
         super().__init__(
-            f'flow "{flow}" stopped: batch {txid} failed {attempts} time(s), last with: {reason}; '
+            f'flow "{flow}" stopped: batch {txid} failed {attempts} time{"s" * (attempts != 1)}, last with: {reason}; '
             f"its rows are kept in {quarantine}",
             hint=f"correct the flow or the data and run it again, or leave the batch out with: tridelta skip {flow} {txid}",
         )

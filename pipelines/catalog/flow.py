@@ -161,7 +161,12 @@ class FlowSpec:
         Raises:
             DefinitionError: if the topology does not fit what the catalog says of it.
         """
-        made = as_topology(self.build(settings or FlowSettings.from_environment()))
+        built = self.build(settings or FlowSettings.from_environment())
+        if built is None:
+            raise DefinitionError(
+                f'flow "{self.name}": its build function returns nothing; return the topology or the flow'
+            )
+        made = as_topology(built)
         states = {node.state.name for node in made.persists if not isinstance(node, ChannelNode)}
         if made.name != self.name:
             raise DefinitionError(f'flow "{self.name}" builds a topology named "{made.name}"; give both one name')

@@ -43,6 +43,9 @@ class Document:
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
             problem = getattr(error, "problem", None) or str(error)
+            begun, context = getattr(error, "context_mark", None), getattr(error, "context", None)
+            if begun and context and (mark is None or begun.line != mark.line):
+                problem += f", {context} that begins on line {begun.line + 1}"
             raise FlowFileError(path, [(mark.line + 1 if mark else 1, "", f"is no YAML: {problem}")]) from None
         except ValueError as error:  # a date like 2013-13-45
             raise FlowFileError(path, [(1, "", f"holds a value that cannot be read: {error}")]) from None

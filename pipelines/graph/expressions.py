@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 import sqlglot
@@ -30,7 +31,9 @@ def fields_of_sql(operation: str, text: str) -> tuple[str, ...]:
     try:
         trees = sqlglot.parse(text, read="spark")
     except sqlglot.errors.SqlglotError as error:
-        raise FunctionError(operation, f"not a SQL expression: {text!r} ({str(error).splitlines()[0]})") from None
+        # The parser names its own classes; a reader knows the operator by its short name.
+        said = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", str(error).splitlines()[0])
+        raise FunctionError(operation, f"not a SQL expression: {text!r} ({said})") from None
     tree = trees[0] if len(trees) == 1 else None
     if not isinstance(tree, exp.Condition) or tree.find(*_NOT_A_VALUE):
         raise FunctionError(operation, f"not a single SQL expression: {text!r}")

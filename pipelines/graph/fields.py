@@ -80,6 +80,19 @@ def storable(names: Sequence[str]) -> None:
             raise BadNameError("field", name, "cannot be a column of a Delta table: it holds a space or one of ,;{}()=")
 
 
+def _fault(ddl: str, said: str) -> str:
+    """The column of a schema that the parser stumbles over, in plain words; else what it said."""
+    import sqlglot
+
+    # Commas within `decimal(10,2)` or `struct<a int, b int>` part no columns.
+    for column in re.split(r",(?![^(<]*[)>])", ddl):
+        try:
+            sqlglot.parse_one(f"CREATE TABLE t ({column})", read="spark")
+        except sqlglot.errors.SqlglotError:
+            return f'"{column.strip()}" is not a column as "name type", with a type of Spark SQL'
+    return said
+
+
 @lru_cache(maxsize=1024)
 def parse_ddl(ddl: str) -> tuple[tuple[str, str], ...]:
     """Names and Spark SQL types of a schema in DDL form: `"word string, n bigint"` -> `(("word", "string"), ...)`.
@@ -96,7 +109,7 @@ def parse_ddl(ddl: str) -> tuple[tuple[str, str], ...]:
     try:
         tree = sqlglot.parse_one(f"CREATE TABLE t ({ddl})", read="spark")
     except sqlglot.errors.SqlglotError as error:
-        raise DefinitionError(f"not a schema: {ddl!r} ({str(error).splitlines()[0]})") from None
+        raise DefinitionError(f"not a schema: {ddl!r}; {_fault(ddl, str(error).splitlines()[0])}") from None
     schema = tree.this if isinstance(tree, exp.Create) else None
     found = schema.expressions if isinstance(schema, exp.Schema) else []
     if not found or not all(isinstance(column, exp.ColumnDef) and column.args.get("kind") for column in found):

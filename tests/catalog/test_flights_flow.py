@@ -91,6 +91,8 @@ def test_a_query_asset_about_a_state_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_flow_and_topology_have_one_name(tmp_path: Path) -> None:
+    with pytest.raises(DefinitionError, match="returns nothing; return the topology or the flow"):
+        FlowSpec("nothing", "Nothing.", lambda settings: None).topology()  # type: ignore[arg-type,return-value]
     with pytest.raises(DefinitionError, match="give both one name"):
         FlowSpec("departures", "", build=lambda _: TridentTopology("flights")).topology(FlowSettings(tmp_path))
 

@@ -276,6 +276,7 @@ HEAD = "flow: f\nstreams:\n  - name: s\n    source: k string, v bigint\n    oper
     [
         ("", 1, "", "is empty"),
         ("flow: [f", 1, "", "is no YAML"),
+        ('flow: f\nstreams: "s\nname: t\n', 4, "", "while scanning a quoted scalar that begins on line 2"),
         ("flow: f\n", 1, "streams", "is missing"),
         (HEAD.replace("flow: f", "flow: F-1"), 1, "flow", "does not match"),
         ("flow: f\nflow: g\n", 1, "", 'has the key "flow" twice'),

@@ -77,6 +77,18 @@ def test_what_is_no_schema_is_refused(ddl: str) -> None:
         parse_ddl(ddl)
 
 
+@pytest.mark.parametrize(
+    ("ddl", "column"),
+    [
+        ("day string, n bigin", "n bigin"),
+        ("a decimal(10,2), b struct<x int, y strin>, c int", "b struct<x int, y strin>"),
+    ],
+)
+def test_the_wrong_column_of_a_schema_is_named(ddl: str, column: str) -> None:
+    with pytest.raises(DefinitionError, match=f'"{column}" is not a column as "name type"'):
+        parse_ddl(ddl)
+
+
 def test_a_schema_names_a_column_once() -> None:
     with pytest.raises(DuplicateFieldError):
         parse_ddl("a string, A bigint")

@@ -20,7 +20,13 @@ pytestmark = pytest.mark.usefixtures("home")
 def test_of_a_flow_that_never_ran() -> None:
     done = runner.invoke(app, ["plan", "flights"])
     assert done.exit_code == 0, done.output
-    for said in ("stored no plan", "bolts (0 stay as they are)", "carrier_delay", "fits", "The flow can be deployed."):
+    for said in (
+        "no earlier run has stored its plan",
+        "bolts (0 stay as they are)",
+        "carrier_delay",
+        "fits",
+        "The flow can be deployed.",
+    ):
         assert said in done.stdout
 
 
@@ -29,7 +35,7 @@ def test_of_what_is_deployed() -> None:
     save_plan(flow("flights").topology(), lake.checkpoint_path("flights", "flights"))
     done = runner.invoke(app, ["plan", "flights"])
     assert done.exit_code == 0, done.output
-    assert "compared with what runs since 20" in done.stdout
+    assert "flights, compared with its plan of 20" in done.stdout
     assert "bolts" not in done.stdout
 
 
