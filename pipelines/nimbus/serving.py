@@ -3,7 +3,7 @@
 A connection is one request: `{"verb", "flow", ...}` as JSON, answered by lines of progress and then `{"report"}` or `{"error"}`.
 It is on the loopback, and both sides prove that they know the key in the endpoint's file (which its owner alone can read).
 When the other side goes away, the request ends after the batch or slice that it is in: what is committed is whole. When it
-says `STOP`, the same, and it is told of that batch or slice, and then of the end (`{"stopped"}`).
+says `STOP`, the same, and it is told of that slice, and then of the end (`{"stopped"}`).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from pipelines.nimbus.errors import HandedOverError, OtherCodeError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pipelines.execution.report import BatchReport, SliceReport
     from pipelines.execution.runtime import Runtime
     from pipelines.trident.topology import TridentTopology
 
@@ -157,13 +158,8 @@ class Server:
             with one_at_a_time:
                 try:
                     connection.send_bytes(json.dumps(line, default=str).encode())
-                    # What is there to read after the request is STOP, or the end of the connection. After the last line
-                    # nobody is left to be told.
-                    gone = "report" not in line and connection.poll()
                 except OSError:
-                    gone = True
-            if gone:
-                raise GoneError
+                    raise GoneError from None
 
         asked = json.loads(connection.recv_bytes())
         told = {"verb": asked.get("verb"), "flow": asked.get("flow")}
@@ -171,7 +167,7 @@ class Server:
         passed_on = _PassedOn(asked.get("flow"), send)
         logging.getLogger("pipelines").addHandler(passed_on)
         try:
-            send({"report": self._done(asked, send, _NotBegun(connection))})
+            send({"report": self._done(asked, send, connection)})
             logger.info("request done", **told)
         except Exception as error:
             cause: BaseException | None = error
@@ -189,14 +185,14 @@ class Server:
         finally:
             logging.getLogger("pipelines").removeHandler(passed_on)
 
-    def _done(self, asked: Mapping[str, Any], send: Send, not_begun: _NotBegun) -> Any:
+    def _done(self, asked: Mapping[str, Any], send: Send, connection: Connection) -> Any:
         from pipelines import Lake, Runtime
 
         topology = _same_code(asked)
         # A batch of a stream that is broken off would be tried again; slices are not.
-        listeners = [not_begun] if asked["verb"] == "backfill" else []
+        listeners = [_NotBegun(connection)] if asked["verb"] == "backfill" else []
         runtime = Runtime(self._spark, Lake(asked["lake"]), listeners=listeners)
-        verbs: dict[str, Callable[[Runtime, TridentTopology, Mapping[str, Any], Send], Any]] = {
+        verbs: dict[str, Callable[[Runtime, TridentTopology, Mapping[str, Any], Send, Connection], Any]] = {
             "catch_up": _catch_up,
             "backfill": _backfill,
             "query": _query,
@@ -205,7 +201,7 @@ class Server:
             raise HandedOverError(asked["flow"], f"there is no request {asked['verb']!r}")
         # Jobs of a request share the cores evenly with those of the queries.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", f"request {asked['flow']}")
-        return verbs[asked["verb"]](runtime, topology, asked, send)
+        return verbs[asked["verb"]](runtime, topology, asked, send, connection)
 
 
 class _PassedOn(logging.Handler):
@@ -237,25 +233,43 @@ def _same_code(asked: Mapping[str, Any]) -> TridentTopology:
     return topology
 
 
-def _catch_up(runtime: Runtime, topology: TridentTopology, asked: Mapping[str, Any], send: Send) -> Any:
+# What is there to read after the request is STOP, or the end of the connection.
+
+
+def _catch_up(
+    runtime: Runtime, topology: TridentTopology, asked: Mapping[str, Any], send: Send, connection: Connection
+) -> Any:
+    def told(batch: BatchReport) -> None:
+        # A batch that ends here is not marked as done: the next run meets it again, finds it committed, and tells it.
+        if connection.poll():
+            raise GoneError
+        send({"progress": asdict(batch)})
+
     report = runtime.catch_up(
         topology,
         on_fresh_checkpoint=asked["on_fresh_checkpoint"],
         max_batches=asked["max_batches"],
-        progress=lambda batch: send({"progress": asdict(batch)}),
+        progress=told,
     )
     return report.to_json()
 
 
-def _backfill(runtime: Runtime, topology: TridentTopology, asked: Mapping[str, Any], send: Send) -> Any:
-    slices = asked["slices"]
-    report = runtime.backfill(
-        topology, slices, stream=asked["stream"], progress=lambda one: send({"progress": asdict(one)})
-    )
+def _backfill(
+    runtime: Runtime, topology: TridentTopology, asked: Mapping[str, Any], send: Send, connection: Connection
+) -> Any:
+    def told(one: SliceReport) -> None:
+        # Nobody meets this slice again: it is told before the backfill ends.
+        send({"progress": asdict(one)})
+        if connection.poll():
+            raise GoneError
+
+    report = runtime.backfill(topology, asked["slices"], stream=asked["stream"], progress=told)
     return report.to_json()
 
 
-def _query(runtime: Runtime, topology: TridentTopology, asked: Mapping[str, Any], send: Send) -> Any:
+def _query(
+    runtime: Runtime, topology: TridentTopology, asked: Mapping[str, Any], send: Send, connection: Connection
+) -> Any:
     return runtime.query(topology, asked["query"], asked["args"], txid=asked["txid"])
 
 

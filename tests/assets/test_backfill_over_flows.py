@@ -178,7 +178,7 @@ def test_each_slice_waits_for_its_own_and_fails_with_it_alone(location: Location
     assert (
         'flow "days": slice 2024-01-02 was not computed: it reads "kept_rides" of the flow "rides"' in location.said()
     )
-    assert "its last run for that slice failed" in location.said()
+    assert 'its check "plausible__fits" fails' in location.said()
     assert location.partitions("passengers") == ({DAYS[0], DAYS[2]}, {DAYS[1]})
     assert location.passengers() == {DAYS[0]: 3, DAYS[2]: 4}
 
