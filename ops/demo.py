@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import dagster as dg
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, TaskID
 
 from ops import rendering, ui
 from pipelines import Lake
@@ -52,21 +51,6 @@ class Clock:
     def note(self, text: str) -> None:
         """Say what the last phase did."""
         self.phases[-1]["what"] = text
-
-
-@contextmanager
-def bars() -> Iterator[Progress]:
-    """The screen of progress bars, on standard error."""
-    with Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("[dim]{task.fields[last]}"),
-        console=Console(stderr=True),
-    ) as shown:
-        yield shown
 
 
 STREAM = "flights"
@@ -118,6 +102,8 @@ def catch_up(
     for spec in flows():
         before = min(counted(lake, spec, settings), laid.flights)
         tasks[spec.name] = shown.add_task(spec.name, total=laid.flights, completed=before, last="")
+        # Stops the clock of what has nothing left to do.
+        shown.update(tasks[spec.name], completed=before)
 
     def on_batch(report: BatchReport) -> None:
         batches.append(report)
@@ -274,8 +260,8 @@ def accounting(lake: Lake) -> None:
     except UnknownStateError:
         refused = []
     rendering.say(f"\n{committed + len(refused):,} rows: {committed:,} committed, {len(refused):,} in quarantine")
-    for row in refused[:5]:
-        rendering.say(f"  {row['rule']}: {row['reason']}")
+    for rule, rows in Counter(row["rule"] for row in refused).most_common():
+        rendering.say(f"  {rows:,} refused by: {rule}")
     rendering.say("\nDelta tables:")
     for table in (*map(lake.state, lake.states()), *map(lake.channel, lake.channels())):
         rendering.say(f"  {table.path}  (version {table.version()})")
@@ -313,7 +299,7 @@ def main(arguments: list[str] | None = None) -> int:
 def run(settings: FlowSettings, days: int) -> int:
     """All phases, then what they found."""
     started, clock = time.monotonic(), Clock()
-    with ThreadPoolExecutor(max_workers=1) as beside, bars() as shown:
+    with ThreadPoolExecutor(max_workers=1) as beside, rendering.bars() as shown:
         spark: Future[None] = beside.submit(start_spark, clock)
         laid = lay(settings, days, shown, clock)
         spark.result()

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from resources.markdown import cell
 
@@ -25,20 +25,25 @@ console = Console(highlight=False)
 Advance = Callable[[str], None]
 
 
+def bars(quiet: bool = False) -> Progress:
+    """Progress bars on standard error; each has a field `last` that says what was done last, cut where the line ends."""
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+        BarColumn(bar_width=16),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        TimeElapsedColumn(table_column=Column(no_wrap=True)),
+        TextColumn("[dim]{task.fields[last]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+        console=Console(stderr=True),
+        disable=quiet,
+        expand=True,
+    )
+
+
 @contextmanager
 def bar(title: str, total: int | None, quiet: bool = False) -> Iterator[Advance]:
     """A progress bar on standard error; the block gets a function that advances it by one and says what was done."""
-    shown = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("[dim]{task.fields[last]}"),
-        console=Console(stderr=True),
-        disable=quiet,
-    )
-    with shown as progress:
+    with bars(quiet) as progress:
         task = progress.add_task(title, total=total, last="")
 
         def advance(last: str) -> None:
