@@ -335,12 +335,18 @@ def logs(
     with nimbus() as there:
         found = FlowLogs(there, NimbusSettings.from_environment(), flow)
         found.tell_what_is_elsewhere()
+        told = False
         try:
             for line in found.lines(level=level, follow=follow, last=lines):
+                told = True
                 print(json.dumps(line) if as_json else text(line), flush=follow)
         except KeyboardInterrupt:
             if not follow:
                 raise
+        if not told and not follow:
+            errors.print(
+                f"Nothing is logged about {flow}" + (f" of level {level} or worse." if level else "."), style="dim"
+            )
 
 
 @app.command(rich_help_panel=PANEL)
@@ -350,13 +356,13 @@ def top(
     seconds: Annotated[float, typer.Option(min=0.2, help="How often to look.")] = 1.0,
     as_json: AsJson = False,
 ) -> None:
-    """Watch all deployed flows in a live table; q or Ctrl-C ends it."""
+    """Watch all deployed flows in a live table; q or Ctrl-C ends it. Into a file or a pipe it is shown once."""
     from ops import deployed_top
 
     with nimbus() as there:
         if as_json:
             emit(there.cluster().to_json())
-        elif once:
+        elif once or not rendering.console.is_terminal:
             rendering.console.print(deployed_view.top(there.cluster()))
         else:
             deployed_top.live(there.cluster, seconds)

@@ -53,6 +53,9 @@ class StateTable:
         self._lock = threading.Lock()
         self._points = PointReads(path, lambda: self._reader(self._at(None, None, None)))
 
+    def __repr__(self) -> str:
+        return f"StateTable({self.name!r}, {str(self.path)!r})"
+
     # --- what it is -------------------------------------------------------------------------------------------------
 
     def exists(self) -> bool:

@@ -219,9 +219,13 @@ def test_top_once_and_as_json(nimbus: FakeNimbus) -> None:
     assert "│ │ │ weather │ silent │" in text
     assert "trips: not enough workers" in text
     assert json.loads(run("top", "--json").stdout)["leader"] == "s1"
+    # Nobody can end it in a pipe.
+    assert said(run("top")) == text
 
 
-def test_top_looks_again_until_it_is_ended(nimbus: FakeNimbus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_top_looks_again_until_it_is_ended(
+    nimbus: FakeNimbus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from ops import deployed_top
 
     looks: list[float] = []
@@ -231,9 +235,10 @@ def test_top_looks_again_until_it_is_ended(nimbus: FakeNimbus, monkeypatch: pyte
         if len(looks) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(deployed_top.time, "sleep", pause)
+    monkeypatch.setattr("ops.deployed_top.time.sleep", pause)
     nimbus.flows = {"flights": flow("flights", RUNNING)}
-    assert "q: end" in run("top", "--seconds", "0.5").stdout
+    deployed_top.live(nimbus.cluster, 0.5)
+    assert "q: end" in capsys.readouterr().out
     assert looks == [0.5] * 3
 
 
@@ -279,4 +284,6 @@ def test_logs_of_another_machine_are_said_to_be_there(nimbus: FakeNimbus) -> Non
     nimbus.flows = {"flights": flow("flights", RUNNING)}
     done = run("logs", "flights")
     assert "s1:6900 has no log in" in done.stderr
+    assert "Nothing is logged about flights." in done.stderr
+    assert "about flights of level error or worse" in run("logs", "flights", "--level", "error").stderr
     assert done.stdout == ""
