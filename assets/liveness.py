@@ -47,6 +47,8 @@ def _trouble(task: TaskStatus, now: float) -> str | None:
         return f"{task.group}: its worker has not beaten for {task.beat_age_seconds:.0f} s"
     if task.state == "failed":
         return f"{task.group}: {(task.last_error or 'failed').splitlines()[0]}"
+    if task.gone:
+        return f"{task.group}: what it reads is gone: {', '.join(task.gone)}"
     behind = task.lag_seconds or 0.0
     still = now - (task.last_batch_at or now - behind)
     if task.state == "running" and any(task.backlog.values()) and still > max(STUCK_SECONDS, 10 * task.trigger_seconds):

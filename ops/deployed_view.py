@@ -69,7 +69,7 @@ def flow_line(flow: FlowStatus) -> dict[str, Any]:
         "batch": "" if flow.txid is None else str(flow.txid),
         "lag": span(flow.lag_seconds),
         "rows/s": round(flow.rows_per_second, 1),
-        "problem": flow.problem or _first_line(flow.last_error),
+        "problem": flow.problem or flow.gone or _first_line(flow.last_error),
     }
 
 
@@ -150,8 +150,8 @@ def cluster(seen: ClusterStatus) -> None:
 def flow(seen: FlowStatus, history: Sequence[Happened]) -> None:
     """One flow, in full."""
     rendering.say(f"{seen.name}: {sentence(seen)}")
-    if seen.problem:
-        rendering.say(f"Problem: {seen.problem}")
+    for problem in filter(None, (seen.problem, seen.gone)):
+        rendering.say(f"Problem: {problem}")
     if seen.parallelism:
         parallelism = ", ".join(f"{name}={number}" for name, number in seen.parallelism.items())
         rendering.say(f"workers {seen.workers}, parallelism {parallelism}")
@@ -246,7 +246,12 @@ def top(seen: ClusterStatus) -> RenderableType:
         f"leader: {next((one.id for one in seen.supervisors if one.leader), 'none')}"
     )
     lines = lean([line for flow in seen.flows for line in _top_lines(flow)])
-    problems = [Text(f"{flow.name}: {flow.problem}", style="yellow") for flow in seen.flows if flow.problem]
+    problems = [
+        Text(f"{flow.name}: {problem}", style="yellow")
+        for flow in seen.flows
+        for problem in (flow.problem, flow.gone)
+        if problem
+    ]
     return Group(head, _table(lines), *problems)
 
 

@@ -33,6 +33,18 @@ def waiting(progress: Mapping[str, Any], checkpoint: Path) -> dict[str, float]:
     return found
 
 
+def gone(progress: Mapping[str, Any]) -> list[str]:
+    """Folders and Delta tables that a query reads and that are not there: Spark reads nothing then, and says nothing.
+
+    Args:
+        progress: Spark's report of the query.
+    """
+    described = [str(source.get("description") or "") for source in progress.get("sources") or ()]
+    paths = [_path(one) for one in described if one.startswith(("FileStreamSource[", "DeltaSource["))]
+    # Of a pattern or another file system nobody knows it here.
+    return [path for path in paths if path.startswith("/") and not glob.has_magic(path) and not Path(path).exists()]
+
+
 def _of_source(source: Mapping[str, Any], log: Path) -> Iterator[tuple[str, float]]:
     described, end = str(source.get("description") or ""), _offset(source.get("endOffset"))
     metrics = source.get("metrics") or {}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.execution.state_snapshot import partition_rows
 from pipelines.maintenance.rebalance import skew_of
-from pipelines.nimbus.backlog import waiting
+from pipelines.nimbus.backlog import gone, waiting
 from pipelines.nimbus.status import ASSIGNED, FAILED, RUNNING
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ class TaskFigures:
         self._counted_at = self._rows_at = float("-inf")
         self._partition_rows: tuple[int, ...] = ()
         self.backlog: dict[str, float] = {}
+        self.gone: list[str] = []
 
     def stands_at(self, checkpoint: Checkpoint) -> None:
         """The last batch that an earlier life has finished."""
@@ -161,6 +162,7 @@ class TaskFigures:
         seen = progress if isinstance(progress, Mapping) else progress.jsonValue
         self._progress = seen if isinstance(seen, Mapping) else {}
         self._counted_at, self.backlog = time.monotonic(), waiting(self._progress, checkpoint)
+        self.gone = gone(self._progress)
         if self._progress.get("stateOperators") and time.monotonic() - self._rows_at >= _ROWS_SECONDS:
             # An empty answer is asked for again: the first snapshot comes with the first batch.
             self._partition_rows = partition_rows(checkpoint)
@@ -199,6 +201,7 @@ class TaskFigures:
             "trigger_seconds": self._trigger,
             "lag_seconds": round(time.time() - self._behind_since, 1) if self._behind_since else 0.0,
             "backlog": self.backlog,
+            "gone": self.gone,
             "last_backlogs": list(self._backlogs),
             "state_rows": sum(int(one["numRowsTotal"]) for one in operators) if operators else None,
             "partition_rows": list(self._partition_rows),

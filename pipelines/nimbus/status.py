@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -30,6 +30,7 @@ class TaskStatus:
         trigger_seconds: How often a batch is to begin.
         lag_seconds: How long ago it had nothing left to read; 0 while it keeps up.
         backlog: What waits at its sources, in the sources' own measures (files, bytes, records).
+        gone: Folders and tables that it reads and that are not there.
         state_rows: Rows in the state store; None for a query without windows.
         partitions: Shuffle partitions.
         skew: Rows of the largest partition over the average one.
@@ -58,6 +59,7 @@ class TaskStatus:
     trigger_seconds: float = 0.0
     lag_seconds: float | None = None
     backlog: Mapping[str, float] = field(default_factory=dict)
+    gone: Sequence[str] = ()
     state_rows: int | None = None
     partitions: int | None = None
     skew: float | None = None
@@ -126,6 +128,12 @@ class FlowStatus:
     def lag_seconds(self) -> float | None:
         """The longest of its queries."""
         return max((task.lag_seconds for task in self.tasks if task.lag_seconds is not None), default=None)
+
+    @property
+    def gone(self) -> str | None:
+        """The sources of its queries that are not there, in a sentence."""
+        paths = list(dict.fromkeys(path for task in self.tasks for path in task.gone))
+        return f"what it reads is gone: {', '.join(paths)}" if paths else None
 
     @property
     def last_error(self) -> str | None:

@@ -116,6 +116,7 @@ def test_a_gate_that_has_stopped_a_query_is_red(view: FlowView, lake: Lake) -> N
         (status(), []),
         (status(state="silent", beat_age_seconds=40.0), ["days: its worker has not beaten for 40 s"]),
         (status(state="failed", last_error="no such column: x\nmore"), ["days: no such column: x"]),
+        (status(gone=["/in"]), ["days: what it reads is gone: /in"]),
         (
             status(backlog={"files": 3.0}, last_batch_at=NOW - 700, lag_seconds=700.0),
             ["days: it has something to read and no batch since 700 s"],

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from pipelines.nimbus.backlog import waiting
+from pipelines.nimbus.backlog import gone, waiting
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -92,6 +92,15 @@ def test_other_sources(source: dict[str, Any], found: dict[str, float], tmp_path
     assert waiting(json.loads(json.dumps({"sources": [source, source]})), tmp_path) == {
         k: 2 * v for k, v in found.items()
     }
+
+
+def test_sources_that_are_gone_are_named(tmp_path: Path) -> None:
+    there, away = tmp_path / "a folder", tmp_path / "away"
+    there.mkdir()
+    described = [f"FileStreamSource[file:{there}]", f"FileStreamSource[{away}]", f"DeltaSource[file:{away}]"]
+    described += ["FileStreamSource[/nowhere/*.json]", "KafkaV2[Subscribe[t]]", "FileStreamSource[s3://bucket/in]", ""]
+    assert gone({"sources": [{"description": one} for one in described]}) == [str(away)] * 2
+    assert gone({}) == []
 
 
 def test_nothing_is_known_before_the_first_report(tmp_path: Path) -> None:

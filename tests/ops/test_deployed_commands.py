@@ -207,6 +207,11 @@ def test_status_of_all_shows_flows_and_supervisors(nimbus: FakeNimbus) -> None:
     text = said(run("status"))
     assert "│ flights │ ACTIVE │ 2 │ 1 of 2 run │ 41 │ 7.5 s │ 250.50 │" in text
     assert "not enough workers" in text
+    nimbus.flows = {"flights": flow("flights", replace(RUNNING, gone=["/data/in"]))}
+    assert "what it reads is gone: /data/in" in said(run("status"))
+    assert "Problem: what it reads is gone: /data/in" in said(run("status", "flights"))
+    assert "flights: what it reads is gone: /data/in" in said(run("top"))
+    nimbus.flows = {"flights": flow("flights", RUNNING, SILENT), "trips": flow("trips", problem="not enough workers")}
     assert "│ s1 │ here │ 0 of 2 used │ 0.5 s │ yes │" in text
     assert [one["name"] for one in json.loads(run("status", "--json").stdout)["flows"]] == ["flights", "trips"]
 
