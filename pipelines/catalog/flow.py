@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
-from pipelines.errors import DefinitionError
+from pipelines.errors import DefinitionError, FieldError
 from pipelines.flowmix import Flow
 from pipelines.flowmix.compile import as_topology
 from pipelines.graph.fields import checked_name
@@ -167,7 +167,7 @@ class FlowSpec:
                 f'flow "{self.name}": its build function returns nothing; return the topology or the flow'
             )
         made = as_topology(built)
-        states = {node.state.name for node in made.persists if not isinstance(node, ChannelNode)}
+        states = {node.state.name: node.fields for node in made.persists if not isinstance(node, ChannelNode)}
         if made.name != self.name:
             raise DefinitionError(f'flow "{self.name}" builds a topology named "{made.name}"; give both one name')
         asked = [(f'query asset "{one.name}"', name) for one in self.queries for name in one.reads]
@@ -177,4 +177,22 @@ class FlowSpec:
                 raise DefinitionError(
                     f'flow "{self.name}": {what} is about state "{state}"; the topology has: {", ".join(sorted(states))}'
                 )
+        self._check_columns(states)
         return made
+
+    def _check_columns(self, states: Mapping[str, Sequence[str]]) -> None:
+        """See that suites and rankings name columns that their states have: else it shows after the first commit."""
+        named = [
+            (f'the suite of "{state}": {check.name}', column, states[state])
+            for state, checks in self.suites.items()
+            for check in checks
+            for column in check.fields
+        ]
+        named += [
+            (f'the ranking of "{one.name}": by', one.ranking.by, states[one.reads[0]])
+            for one in self.queries
+            if one.ranking is not None and one.query is None
+        ]
+        for what, column, columns in named:
+            if column not in columns:
+                raise FieldError(what, column, columns, where="the state has")

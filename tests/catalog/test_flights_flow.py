@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from pipelines.catalog import DailySlices, FlowSettings, FlowSpec, QueryAsset, flow, flows
-from pipelines.errors import BadNameError, DefinitionError, UnknownFlowError
+from pipelines.catalog.flow import Ranking
+from pipelines.errors import BadNameError, DefinitionError, FieldError, UnknownFlowError
+from pipelines.quality import fail
 from pipelines.trident import TridentTopology
 
 
@@ -88,6 +90,16 @@ def test_a_query_asset_about_a_state_that_is_not_there(tmp_path: Path) -> None:
     spec = FlowSpec("flights", "", build=flow("flights").build, queries=(asset,))
     with pytest.raises(DefinitionError, match='query asset "best" is about state "carriers"'):
         spec.topology(FlowSettings(tmp_path))
+
+
+def test_columns_that_a_suite_or_a_ranking_names_must_be_there(tmp_path: Path) -> None:
+    build = flow("flights").build
+    suite = {"carrier_delay": (fail("column_values_to_be_between", column="flihgts", min_value=1),)}
+    with pytest.raises(FieldError, match=r'"carrier_delay".*"flihgts".*did you mean "flights"'):
+        FlowSpec("flights", "", build=build, suites=suite).topology(FlowSettings(tmp_path))
+    asset = QueryAsset("best", "", reads=("carrier_delay",), ranking=Ranking("delay"))
+    with pytest.raises(FieldError, match=r'the ranking of "best".*"delay".*the state has: carrier, flights'):
+        FlowSpec("flights", "", build=build, queries=(asset,)).topology(FlowSettings(tmp_path))
 
 
 def test_flow_and_topology_have_one_name(tmp_path: Path) -> None:
