@@ -22,7 +22,9 @@ class NoPoisonBatchError(TrideltaError):
         self.flow, self.txid, self.poison = flow, txid, tuple(poison)
         super().__init__(
             f'batch {txid} of flow "{flow}" is not a poison batch, so it is not left out',
-            hint=f"nothing was skipped; poison: {', '.join(poison)}" if poison else "nothing to do: no batch stops the flow",
+            hint=f"nothing was skipped; poison: {', '.join(poison)}"
+            if poison
+            else "nothing to do: no batch stops the flow",
         )
 
 
