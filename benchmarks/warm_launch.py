@@ -13,9 +13,10 @@ from benchmarks.measure import Ratio, paired, scratch
 from pipelines import Lake
 from tests.browser.dagster_ui import LOCATION, DagsterUi, dagster_ui
 from tests.nimbus.deployed_flows import ROWS, write
-from tests.nimbus.deployment import PATIENCE, wait_for
+from tests.nimbus.deployment import wait_for
 
 ROUNDS, BAR = 7, 0.25
+PATIENCE = 60.0
 _ENVIRONMENT = {
     "TRIDELTA_FLOWS": "tests.nimbus.deployed_flows",
     "TRIDELTA_NIMBUS_PORTS": "6900",
@@ -46,7 +47,7 @@ class Launches:
         selector = LOCATION | {"pipelineName": "catch_up_job", "solidSelection": ["catch_up_numbers"]}
         asked = {"selector": selector, "mode": "default", "runConfigData": "{}"}
         run_id = self._ui.ask(_LAUNCH, p=asked)["launchRun"]["run"]["runId"]
-        wait_for(lambda: self._commits() > before, PATIENCE, lambda: f"no batch of run {run_id}", every=0.02)
+        wait_for(lambda: self._commits() > before, PATIENCE, lambda: f"no batch: {self._status(run_id)}", every=0.02)
         took = time.perf_counter() - began
         wait_for(lambda: self._status(run_id) == "SUCCESS", PATIENCE, lambda: self._status(run_id))
         return took
