@@ -116,7 +116,7 @@ class FunctionError(DefinitionError):
 
 
 class AggregationError(TrideltaError):
-    """An aggregator of an event window met a value, or is given a field, of a type that it cannot take (Flowmix rules 5.2)."""
+    """An aggregator met a value, or is given a field, of a type that it cannot take (Flowmix rules 5.2, Trident rules 1.3)."""
 
     def __init__(self, aggregator: str, field: str, value: object, kind: str | None = None) -> None:
         self.aggregator, self.field, self.value = aggregator, field, value
@@ -124,7 +124,7 @@ class AggregationError(TrideltaError):
         shown = f"of type {self.type}" if kind else f"{value!r} of type {self.type}"
         super().__init__(
             f'{aggregator}("{field}"): Problem converting value {shown}: it takes numbers',
-            hint="cast the field before the window, for instance with each(...) or in the source's schema",
+            hint="cast the field before it, for instance with each(...) or in the source's schema",
         )
 
 

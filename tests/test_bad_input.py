@@ -31,6 +31,7 @@ from pipelines.errors import (
     UnknownStateError,
 )
 from pipelines.execution.checkpoint import Checkpoint
+from pipelines.execution.skipping import NoPoisonBatchError
 from pipelines.quality import fail
 from pipelines.sources import CsvFiles, FixedBatches, JsonFiles, ParquetFiles, Source
 from pipelines.trident import Count, DeltaState, MapGet, Max, Split, Sum, TridentTopology
@@ -157,10 +158,9 @@ def test_unknown_names(runtime: Runtime, lake: Lake, folder: Path) -> None:
         lake.state("by_k").get([{"k": "a"}], txid=7)
     assert no_state.value.known == ("by_k",)
     assert no_query.value.known == ("words",)
-    for error in (no_flow.value, no_table.value, no_state.value):
+    for error in (no_flow.value, no_table.value, no_state.value, no_batch.value):
         assert_clear(error)
-    for error in (no_query.value, no_batch.value):
-        assert_clear(error, hint=False)
+    assert_clear(no_query.value, hint=False)
 
 
 def test_fixed_batches_of_another_shape(spark: SparkSession, tmp_path: Path) -> None:
@@ -349,7 +349,7 @@ def test_a_function_that_raises(lake: Lake, poison: PoisonBatchError) -> None:
 
 def test_a_poison_batch_skipped(runtime: Runtime, lake: Lake, poisoned: Path, poison: PoisonBatchError) -> None:
     topology = halving(poisoned)
-    with pytest.raises(ReadPointError):
+    with pytest.raises(NoPoisonBatchError, match="nothing was skipped"):
         runtime.skip(topology, poison.txid + 1)
     runtime.skip(topology, poison.txid)
     report = runtime.catch_up(topology)

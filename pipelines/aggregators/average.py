@@ -22,6 +22,7 @@ class Average(ColumnAggregator, EventAggregator):
     """
 
     default_output: ClassVar[str] = "avg"
+    numeric: ClassVar[bool] = True
 
     def accumulator(self) -> Mean:
         return Mean("Average", str(self.field))

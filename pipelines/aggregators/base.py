@@ -162,6 +162,8 @@ class ColumnAggregator(CombinerAggregator, ABC):
     """
 
     arity: ClassVar[int] = 1
+    numeric: ClassVar[bool] = False
+    """Whether its fields must be numbers: of a field that is known to be none it is refused."""
 
     @property
     def shown_as_stored(self) -> bool:

@@ -19,6 +19,7 @@ class Sum(ColumnAggregator, EventAggregator):
     """
 
     default_output: ClassVar[str] = "sum"
+    numeric: ClassVar[bool] = True
 
     def accumulator(self) -> Total:
         return Total("Sum", str(self.field))

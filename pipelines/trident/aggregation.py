@@ -3,33 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from pipelines.aggregators import Aggregator, ColumnAggregator, CombinerAggregator, FirstN, ReducerAggregator
+from pipelines.aggregators.window import numeric_type
 from pipelines.errors import FunctionError
 from pipelines.graph.fields import as_names, require
 from pipelines.graph.nodes import Aggregation
+from pipelines.graph.types import Types, known_types
 from pipelines.trident.functions import output_schema
 
 _KINDS = (CombinerAggregator, ReducerAggregator, Aggregator)
 
 
-def parse_aggregations(operation: str, args: tuple[Any, ...], available: Sequence[str]) -> tuple[Aggregation, ...]:
+class HasFields(Protocol):
+    """A stream: its fields, and its place in a graph, from which their types follow."""
+
+    _topology: Any
+
+    @property
+    def node(self) -> int: ...
+
+    @property
+    def output_fields(self) -> tuple[str, ...]: ...
+
+
+def parse_aggregations(operation: str, args: tuple[Any, ...], stream: HasFields) -> tuple[Aggregation, ...]:
     """`(aggregator, outputs)`, `(fields, aggregator, outputs)`, or one list of aggregators that name field and output.
 
     Outputs are names, or a schema (`"n bigint"`) whose types go before what the aggregator `returns`.
 
     Raises:
         FieldError: if an input field is not there.
+        AggregationError: if a field that must be a number is known to be none.
         FunctionError: if the forms do not fit, or an aggregator gets another number of fields than it takes.
     """
+    available = stream.output_fields
     if len(args) == 3:
-        return (_one(operation, args[1], as_names(args[0]), args[2], available),)
-    if len(args) == 2:
-        return (_one(operation, args[0], None, args[1], available),)
-    if len(args) == 1 and isinstance(args[0], list | tuple) and args[0]:
-        return tuple(_one(operation, each, None, None, available) for each in args[0])
-    raise FunctionError(operation, "takes (aggregator, output), (fields, aggregator, output) or ([aggregators])")
+        found: tuple[Aggregation, ...] = (_one(operation, args[1], as_names(args[0]), args[2], available),)
+    elif len(args) == 2:
+        found = (_one(operation, args[0], None, args[1], available),)
+    elif len(args) == 1 and isinstance(args[0], list | tuple) and args[0]:
+        found = tuple(_one(operation, each, None, None, available) for each in args[0])
+    else:
+        raise FunctionError(operation, "takes (aggregator, output), (fields, aggregator, output) or ([aggregators])")
+    if any(getattr(one.aggregator, "numeric", False) for one in found):
+        _take_numbers(found, known_types(stream._topology.graph, stream.node))
+    return found
+
+
+def _take_numbers(chain: Sequence[Aggregation], types: Types) -> None:
+    """Refuse the sum of a text: Spark would end the batch at the first value that is no number."""
+    for one in chain:
+        if getattr(one.aggregator, "numeric", False):
+            for field in one.inputs:
+                numeric_type(type(one.aggregator).__name__, field, types)
 
 
 def _one(

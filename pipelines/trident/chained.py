@@ -50,7 +50,7 @@ class ChainedAggregation:
         return self._stream._aggregated("chain_end", self._group, self._chain, partitioned=self._partitioned)
 
     def _and(self, operation: str, args: tuple[Any, ...], *, partitioned: bool) -> ChainedAggregation:
-        chain = self._chain + parse_aggregations(operation, args, self._stream.output_fields)
+        chain = self._chain + parse_aggregations(operation, args, self._stream)
         outputs = [output for one in chain for output in one.outputs]
         taken = [*self._group, *outputs]
         if len({name.lower() for name in taken}) != len(taken):

@@ -54,7 +54,7 @@ class Persisting(Steps):
 
     def _persistent_aggregate(self, state: DeltaState, group: tuple[str, ...], args: tuple[Any, ...]) -> TridentState:
         operation = "persistent_aggregate"
-        found = parse_aggregations(operation, args, self.output_fields)
+        found = parse_aggregations(operation, args, self)
         for one in found:
             if isinstance(one.aggregator, Aggregator):
                 raise FunctionError(

@@ -123,7 +123,7 @@ class Stream(Partitioning, Persisting):
     def _aggregate(
         self, operation: str, group: tuple[str, ...], args: tuple[Any, ...], *, partitioned: bool = False
     ) -> Stream:
-        found = parse_aggregations(operation, args, self.output_fields)
+        found = parse_aggregations(operation, args, self)
         return self._aggregated(operation, group, found, partitioned=partitioned)
 
     def _aggregated(

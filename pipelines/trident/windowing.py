@@ -126,7 +126,7 @@ def windowed(stream: Stream, config: Any, args: tuple[Any, ...], timestamp: str 
         )
     if any(isinstance(spout, nodes.QuerySpoutNode) for spout in stream._topology.spouts_of(stream.node)):
         raise FunctionError("window", "a query is one batch: there is no window over it", hint="use aggregate")
-    chain = parse_aggregations("window", args, stream.output_fields)
+    chain = parse_aggregations("window", args, stream)
     outputs = added("window", [output for one in chain for output in one.outputs], ())
     if timestamp is not None:
         require("window timestamp", fields_of_sql("timestamp", timestamp), stream.output_fields)

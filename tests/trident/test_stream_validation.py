@@ -6,7 +6,14 @@ from typing import Any, cast
 
 import pytest
 
-from pipelines.errors import BadNameError, DefinitionError, DuplicateFieldError, FieldError, FunctionError
+from pipelines.errors import (
+    AggregationError,
+    BadNameError,
+    DefinitionError,
+    DuplicateFieldError,
+    FieldError,
+    FunctionError,
+)
 from pipelines.quality import drop
 from pipelines.sources import FixedBatches
 from pipelines.trident import (
@@ -305,3 +312,26 @@ def test_nodes_know_the_line_that_made_them() -> None:
     at = stream._topology.graph[stream.node].at
     assert at.file == __file__
     assert "filter" in Path(__file__).read_text().splitlines()[at.line - 1]
+
+
+@pytest.mark.parametrize("aggregator", [Sum("word", "total"), Average("word", "mean")])
+def test_a_sum_of_a_text_is_refused(aggregator: Sum | Average) -> None:
+    stream = TridentTopology("t").new_stream("s", FixedBatches("word string, n bigint, m decimal(9,2)", [[]]))
+    name = type(aggregator).__name__
+    for made in (
+        lambda: stream.aggregate([aggregator]),
+        lambda: stream.group_by("n").aggregate("word", type(aggregator)(), "x"),
+        lambda: stream.group_by("n").persistent_aggregate(DeltaState("s"), [Count("n_rows"), aggregator]),
+        lambda: stream.chained_agg().partition_aggregate([aggregator]),
+    ):
+        with pytest.raises(AggregationError, match=rf'{name}\("word"\).* of type string: it takes numbers') as caught:
+            made()
+        assert caught.value.hint
+
+
+def test_a_sum_of_what_may_be_a_number_is_taken() -> None:
+    stream = TridentTopology("t").new_stream("s", FixedBatches("word string, n bigint, m decimal(9,2)", [[]]))
+    assert stream.aggregate([Sum("n", "total"), Average("m", "mean")]).output_fields == ("total", "mean")
+    # What Spark alone can tell the type of is left to it.
+    longer = stream.each("word", lambda word: word, "long")
+    assert longer.aggregate([Sum("long", "letters")]).output_fields == ("letters",)
