@@ -18,6 +18,7 @@ from pipelines.graph.fields import checked_name, require
 from pipelines.graph.nodes import CodeLocation
 
 CLOCKS = ("event", "processing")
+_NO_TIMES = ("string", "varchar", "char", "boolean", "binary", "array", "map", "struct")
 
 
 class Flow:
@@ -83,7 +84,7 @@ class Flow:
         Raises:
             BadNameError: for a name that is not legal.
             FieldError: if an expression names a field that the source does not have.
-            FlowError: if the name is taken, or the source is none.
+            FlowError: if the name is taken, the source is none, or the time is a column of text.
         """
         self._refuse_if_built(name)
         checked_name("stream", name)
@@ -103,6 +104,7 @@ class Flow:
             slice_by=slice_by,
             at=self._here(),
         )
+        self._check_time(definition)
         self._begun[name] = FlowStream(self, definition)
         return self._begun[name]
 
@@ -166,6 +168,17 @@ class Flow:
             if text is not None:
                 where = f'flow "{self.name}", stream "{stream}", at {self._here()}: {argument}'
                 require(where, fields_of_sql(argument, text), tuple(fields))
+
+    def _check_time(self, stream: StreamDefinition) -> None:
+        """A column that can be no time: the first event would end the batch, in Spark's words."""
+        named = (stream.event_timestamp or "").strip("` ")
+        kind = stream.source_schema.get(named)
+        if kind is not None and kind.strip().lower().startswith(_NO_TIMES):
+            self._refuse(
+                f'timestamp: "{named}" is of type {kind}; an event\'s time is in ms since 1970 (bigint), or a timestamp',
+                stream.name,
+                f'make a time of it: timestamp="to_timestamp({named})"',
+            )
 
     def _here(self) -> CodeLocation:
         return self._location or CodeLocation.of_caller()

@@ -211,3 +211,15 @@ assert not {"pyspark", "py4j", "dagster", "great_expectations"} & set(sys.module
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("schema", "named"), [("at string, k string", "at"), ("timestamp string", None), ("at array<bigint>", "at")]
+)
+def test_a_text_is_no_time(schema: str, named: str | None) -> None:
+    with pytest.raises(FlowError, match="an event's time is in ms since 1970") as caught:
+        Flow("f").stream("s", schema, timestamp=named)
+    assert f'timestamp="to_timestamp({named or "timestamp"})"' in caught.value.hint
+    for good in ("at bigint", "at timestamp", "at date"):
+        Flow("f").stream("s", good, timestamp="at")
+    Flow("f").stream("s", "at string", timestamp="to_timestamp(at)")
