@@ -100,7 +100,7 @@ def suite_checks(view: FlowView, state: str) -> dg.AssetChecksDefinition:
             dg.AssetCheckSpec(
                 check_name(check),
                 asset=state_key(state),
-                description=f"Suite, {check.action}: {check.expectation}",
+                description=f"Suite, {check.action}: {check.written}",
                 blocking=check.action == "fail",
             )
             for check in view.suites[state].checks

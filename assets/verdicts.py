@@ -33,7 +33,7 @@ def check_specs(view: FlowView) -> list[dg.AssetCheckSpec]:
             dg.AssetCheckSpec(
                 one.name,
                 asset=one.key.asset_key,
-                description=f"Gate {one.gate}, {one.check.action}: {one.check.expectation}",
+                description=f"Gate {one.gate}, {one.check.action}: {one.check.written}",
                 blocking=one.check.action == "fail",
                 partitions_def=view.partitions,
             )
@@ -108,7 +108,7 @@ class Verdict:
         """As Dagster shows it."""
         shown: dict[str, Any] = {
             "action": self.check.check.action,
-            "expectation": self.check.check.expectation,
+            "expectation": self.check.check.written,
             "rows": self.rows,
             "unexpected": self.unexpected,
         }
@@ -136,9 +136,7 @@ class Verdict:
         check, said = self.check.check, ", ".join(str(one["where"]) for one in self.failed[:LISTED])
         name = f"{self.check.gate}: {check.name}"
         refused = self.failed_rows
-        return Checked(
-            name, check.expectation, check.action, not self.failed, self.rows, self.unexpected, said, refused
-        )
+        return Checked(name, check.written, check.action, not self.failed, self.rows, self.unexpected, said, refused)
 
     def result(self) -> dg.AssetCheckResult:
         """For the step that has the check among its own; of a run of one partition Dagster takes it for that one's."""

@@ -6,6 +6,7 @@ Pure Python: a gate is defined, checked and drawn without Spark and without grea
 from __future__ import annotations
 
 import re
+import reprlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,8 @@ Action = Literal["warn", "drop", "fail"]
 ACTIONS: tuple[str, ...] = get_args(Action)
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,12 @@ class Check:
     def type(self) -> ExpectationType | None:
         """What is known of the expectation's type, or None for a user's own."""
         return None if self.custom is not None else EXPECTATIONS[self.expectation]
+
+    @property
+    def written(self) -> str:
+        """As one writes it: `expect_column_values_to_be_between(column='v', min_value=0)`; long values are cut short."""
+        given = ", ".join(f"{name}={_SHORT.repr(value)}" for name, value in self.kwargs.items())
+        return f"{self.expectation}({given})"
 
     @property
     def is_row_rule(self) -> bool:
