@@ -10,7 +10,6 @@ attributes:
 
 from __future__ import annotations
 
-import importlib
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,6 +36,7 @@ from ops.schedules import (
 from ops.slices import slices_job
 from pipelines import catalog
 from pipelines.catalog import FlowSettings, FlowSpec
+from pipelines.catalog.own_code import imported
 from pipelines.errors import DefinitionError
 from resources import LakeResource, NimbusResource, QualityResource, SparkResource
 
@@ -174,13 +174,9 @@ def _load(path: Path, settings: FlowSettings) -> Any:
 
 
 def _of_module(named: str, module: str, attribute: str) -> FlowSpec:
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except ImportError as error:
-        hint = "the module must be importable: install its package, or put its folder on PYTHONPATH"
-        raise DefinitionError(f"flow {named}: {module} cannot be imported: {error}", hint=hint) from error
-    except AttributeError:
-        raise DefinitionError(f"flow {named}: {module} has no {attribute}") from None
+    found = getattr(imported(module, f"flow {named}"), attribute, None)
+    if found is None:
+        raise DefinitionError(f"flow {named}: {module} has no {attribute}")
     if not isinstance(found, FlowSpec):
         raise DefinitionError(
             f"flow {named} is a {type(found).__name__}, not a FlowSpec", hint="see pipelines/catalog/flow.py"

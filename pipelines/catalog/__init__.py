@@ -6,12 +6,12 @@ that has a `FLOWS` too, and name the module in TRIDELTA_FLOWS (several with comm
 
 from __future__ import annotations
 
-import importlib
 import os
 
 from pipelines.catalog.flights import FLIGHTS
 from pipelines.catalog.flights_flows import FLIGHTS_FLOWS
 from pipelines.catalog.flow import DailySlices, FlowSettings, FlowSpec, QueryAsset, Ranking
+from pipelines.catalog.own_code import imported
 from pipelines.errors import DefinitionError, UnknownFlowError
 
 MODULES = "TRIDELTA_FLOWS"
@@ -24,6 +24,7 @@ def flows() -> tuple[FlowSpec, ...]:
 
     Raises:
         DefinitionError: if a module of TRIDELTA_FLOWS cannot be imported, has no `FLOWS`, or names a flow that is there.
+        FlowCodeError: if such a module fails while it is imported.
     """
     found = list(FLOWS)
     for module in filter(None, (part.strip() for part in os.environ.get(MODULES, "").split(","))):
@@ -32,15 +33,10 @@ def flows() -> tuple[FlowSpec, ...]:
 
 
 def _flows_of(module: str, taken: set[str]) -> tuple[FlowSpec, ...]:
-    try:
-        made = tuple(importlib.import_module(module).FLOWS)
-    except ImportError as error:
-        hint = "the module must be importable: install its package, or put its folder on PYTHONPATH"
-        raise DefinitionError(f"{MODULES} names {module}, which cannot be imported: {error}", hint=hint) from error
-    except AttributeError:
-        raise DefinitionError(
-            f"{MODULES} names {module}, which has no FLOWS", hint="FLOWS = (FlowSpec(...), ...)"
-        ) from None
+    found = imported(module, MODULES)
+    if not hasattr(found, "FLOWS"):
+        raise DefinitionError(f"{MODULES} names {module}, which has no FLOWS", hint="FLOWS = (FlowSpec(...), ...)")
+    made = tuple(found.FLOWS)
     if twice := sorted(one.name for one in made if one.name in taken):
         raise DefinitionError(f'{MODULES}: the flow "{twice[0]}" of {module} is in the catalog already')
     return made

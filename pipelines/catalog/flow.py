@@ -9,6 +9,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+from pipelines.catalog.own_code import own_code
 from pipelines.errors import DefinitionError, FieldError
 from pipelines.flowmix import Flow
 from pipelines.flowmix.compile import as_topology
@@ -160,8 +161,11 @@ class FlowSpec:
 
         Raises:
             DefinitionError: if the topology does not fit what the catalog says of it.
+            FlowCodeError: if the function that builds it fails.
         """
-        built = self.build(settings or FlowSettings.from_environment())
+        chosen = settings or FlowSettings.from_environment()
+        with own_code(f'flow "{self.name}": its build function'):
+            built = self.build(chosen)
         if built is None:
             raise DefinitionError(
                 f'flow "{self.name}": its build function returns nothing; return the topology or the flow'

@@ -13,7 +13,7 @@ _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 _PROJECT = str(Path(_PACKAGE).parent) + os.sep
 # Flows stand in the catalog too, beside what reads them.
 _CATALOG = _PACKAGE + "catalog" + os.sep
-_CATALOG_ITSELF = tuple(_CATALOG + name for name in ("__init__.py", "flow.py", "package.py"))
+_CATALOG_ITSELF = tuple(_CATALOG + name for name in ("__init__.py", "flow.py", "own_code.py", "package.py"))
 _NOT_THE_USERS = (
     *(_PROJECT + folder + os.sep for folder in ("pipelines", "assets", "ops", "resources")),
     *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")),

@@ -1,0 +1,53 @@
+"""What fails in the code of a flow's author is told with its line, not with the way that led there."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+from pipelines.errors import DefinitionError, FlowCodeError, TrideltaError
+from pipelines.graph.location import CodeLocation
+
+
+@contextmanager
+def own_code(what: str) -> Iterator[None]:
+    """Around code of a flow's author.
+
+    Args:
+        what: Whose it is and what it was doing, for the error: `flow "orders": its build function`.
+
+    Raises:
+        FlowCodeError: in place of whatever is no error of the engine's.
+    """
+    try:
+        yield
+    except TrideltaError:
+        raise
+    except SyntaxError as error:
+        place = CodeLocation(error.filename or "?", error.lineno or 0)
+        raise FlowCodeError(what, f"{type(error).__name__}: {error.msg}", place) from error
+    except Exception as error:
+        raise FlowCodeError(what, f"{type(error).__name__}: {error}", CodeLocation.of_error(error)) from error
+
+
+def imported(module: str, named: str) -> ModuleType:
+    """The module of a flow's author.
+
+    Args:
+        module: Its name.
+        named: Who names it, for the error: `TRIDELTA_FLOWS`.
+
+    Raises:
+        DefinitionError: there is no such module.
+        FlowCodeError: it fails while it is imported.
+    """
+    with own_code(f"{named} names {module}, which"):
+        try:
+            return importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise
+            hint = "the module must be importable: install its package, or put its folder on PYTHONPATH"
+            raise DefinitionError(f"{named} names {module}, which cannot be imported: {error}", hint=hint) from error
