@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pipelines.errors import TrideltaError
@@ -11,8 +11,12 @@ from pipelines.execution.coordinator import BatchState, Coordinator
 from pipelines.execution.group import group_name, spout_groups
 
 if TYPE_CHECKING:
+    from pipelines.execution.coordinator import AttemptRecord
     from pipelines.state.lake import Lake
     from pipelines.trident.topology import TridentTopology
+
+
+_DONE = (BatchState.NEW, BatchState.COMMITTED, BatchState.SKIPPED)
 
 
 class NoPoisonBatchError(TrideltaError):
@@ -47,21 +51,19 @@ def skip(
             continue
         name = group_name(spouts)
         checkpoint = Checkpoint(topology.name, lake.checkpoint_path(topology.name, name))
-        # Looked at first without the lock, which a deployed flow never gives back.
-        poison = poison_batches(checkpoint, name)
-        if txid in poison and _skipped(checkpoint, name, txid, lock_wait_seconds):
+        # Looked at first without the lock, which a deployed flow seldom gives back: a batch that was never begun or is done
+        # is refused at once. One under way may be a poison batch that the flow tries once more just now.
+        records = _records(checkpoint, name)
+        if txid in records and records[txid].state not in _DONE and _skipped(checkpoint, name, txid, lock_wait_seconds):
             return
-        waiting += [f"{one} of {name}" for one in poison]
+        waiting += [f"{one} of {name}" for one, record in sorted(records.items()) if record.state is BatchState.POISON]
     raise NoPoisonBatchError(topology.name, txid, waiting)
 
 
-def poison_batches(checkpoint: Checkpoint, group: str) -> list[int]:
-    """The txids at which a batch group stands, because they failed at every attempt."""
+def _records(checkpoint: Checkpoint, group: str) -> Mapping[int, AttemptRecord]:
+    """What is recorded of the batches of a group in this epoch, by txid."""
     epoch = checkpoint.epoch
-    if epoch is None:
-        return []
-    records = checkpoint.attempts().get(f"{group}/{epoch.number}")
-    return sorted(txid for txid, record in records.items() if record.state is BatchState.POISON)
+    return checkpoint.attempts().get(f"{group}/{epoch.number}") if epoch is not None else {}
 
 
 def _skipped(checkpoint: Checkpoint, stream: str, txid: int, wait_seconds: float) -> bool:
