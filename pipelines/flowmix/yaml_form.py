@@ -154,4 +154,7 @@ def _problem(error: ErrorDetails) -> str:
         return "a mapping was expected"
     if kind == "string_pattern_mismatch":
         return f"{error['input']!r} does not match {context['pattern'].strip('^$')}"
-    return error["msg"].removeprefix("Value error, ").replace("Input should", "should")
+    said = error["msg"].removeprefix("Value error, ").replace("Input should", "should")
+    given = error["input"]
+    # A whole mapping or list would hide the fault that is in it.
+    return f"{said}; got {given!r}" if said.startswith("should") and isinstance(given, str | int | float) else said

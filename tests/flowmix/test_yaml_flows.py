@@ -280,6 +280,8 @@ HEAD = "flow: f\nstreams:\n  - name: s\n    source: k string, v bigint\n    oper
         ("flow: f\n", 1, "streams", "is missing"),
         (HEAD.replace("flow: f", "flow: F-1"), 1, "flow", "does not match"),
         ("flow: f\nflow: g\n", 1, "", 'has the key "flow" twice'),
+        (HEAD.replace("    operations:", "    delay: soon\n    operations:"), 5, "streams[0].delay", "valid integer"),
+        (HEAD.replace("    operations:", "    delay: soon\n    operations:"), 5, "streams[0].delay", "got 'soon'"),
         (HEAD + "      - filtr: v > 1\n      - output\n", 6, "streams[0].operations[0].filtr", 'did you mean "filter"'),
         (HEAD + "      - filter: v > 1\n        select: k\n", 6, "streams[0].operations[0]", "exactly one of"),
         (HEAD + "      - filter:\n      - output\n", 6, "streams[0].operations[0]", "filter says nothing"),
