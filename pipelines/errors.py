@@ -88,17 +88,6 @@ class PolicyError(DefinitionError):
         super().__init__(f"policy {kind} {problem}; got {threshold!r}")
 
 
-class FlowCodeError(DefinitionError):
-    """Code of a flow's author raised an error of Python's while the flow was loaded; `at` is the line, where one is known."""
-
-    def __init__(self, what: str, raised: str, at: object = None) -> None:
-        self.what, self.raised, self.at = what, raised, at
-        place = f" at {at}" if at else ""
-        super().__init__(
-            f"{what} raised {raised}{place}", hint="correct that line; tridelta plan FLOW shows whether it is right"
-        )
-
-
 class FlowError(DefinitionError):
     """A flow or one of its streams is wrong; the text names the operation, what it misses and the user's line."""
 

@@ -7,8 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
-from pipelines.errors import DefinitionError, FlowCodeError, TrideltaError
+from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.graph.location import CodeLocation
+
+
+class FlowCodeError(DefinitionError):
+    """Code of a flow's author raised an error of Python's while the flow was loaded; `at` is the line, where one is known."""
+
+    def __init__(self, what: str, raised: str, at: object = None) -> None:
+        self.what, self.raised, self.at = what, raised, at
+        place = f" at {at}" if at else ""
+        super().__init__(
+            f"{what} raised {raised}{place}", hint="correct that line; tridelta plan FLOW shows whether it is right"
+        )
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pipelines.catalog import FlowSettings, FlowSpec, flows
-from pipelines.errors import DefinitionError, FlowCodeError
+from pipelines.catalog.own_code import FlowCodeError
+from pipelines.errors import DefinitionError
 
 
 @pytest.fixture
