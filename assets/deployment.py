@@ -57,7 +57,7 @@ def deployment_asset(view: FlowView) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext, config: DeploymentConfig, nimbus: NimbusResource
     ) -> dg.MaterializeResult:
         with told_plainly(), nimbus.nimbus() as opened:
-            seen, done = _deploy(context, opened, view.name, config)
+            seen, done = deploy(context, opened, view.name, config, config.wait_seconds)
         context.log_event(registered(view.name, seen))
         return dg.MaterializeResult(
             metadata={"done": done, **deployment_metadata(seen)},
@@ -68,9 +68,25 @@ def deployment_asset(view: FlowView) -> dg.AssetsDefinition:
     return deployment
 
 
-def _deploy(
-    context: dg.AssetExecutionContext, nimbus: "Nimbus", flow: str, config: DeploymentConfig
+def deploy(
+    context: dg.AssetExecutionContext | dg.OpExecutionContext,
+    nimbus: "Nimbus",
+    flow: str,
+    config: Any,
+    wait_at_most: float,
 ) -> tuple["FlowStatus", str]:
+    """Submit a flow, or update it if its code or its settings are others.
+
+    Args:
+        context: Where it is told.
+        nimbus: Where.
+        flow: Its name.
+        config: A `DeploymentConfig`, or a job's form with the same fields.
+        wait_at_most: Seconds to wait until it runs; 0: not at all.
+
+    Returns:
+        Where it stands, and what was done: "submitted", "updated" or "unchanged".
+    """
     from pipelines.nimbus.waiting import runs_again
 
     before = {one.name: one for one in nimbus.cluster().flows}.get(flow)
@@ -84,11 +100,11 @@ def _deploy(
     seen, done = nimbus.deploy(flow, inactive=config.inactive, **asked)
     context.log.info(f"{flow} is {done}: version {seen.version}, {seen.status}")
     context.log.info(f"supervisor {nimbus.ensure_supervisor()} is alive")
-    if seen.status != "ACTIVE" or not config.wait_seconds:
+    if seen.status != "ACTIVE" or not wait_at_most:
         return seen, done
-    context.log.info(f"waiting until all {len(seen.tasks)} queries run, at most {config.wait_seconds:g} s")
+    context.log.info(f"waiting until all {len(seen.tasks)} queries run, at most {wait_at_most:g} s")
     changed = done == "updated"
-    return runs_again(nimbus, before or seen, seconds=config.wait_seconds, new_process=changed), done
+    return runs_again(nimbus, before or seen, seconds=wait_at_most, new_process=changed), done
 
 
 def deployment_metadata(seen: "FlowStatus") -> dict[str, Any]:

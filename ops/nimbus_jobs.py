@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from assets.deployment import RUNS_WITHIN, deployment_key, deployment_metadata
+from assets.deployment import RUNS_WITHIN, DeploymentConfig, deploy, deployment_key, deployment_metadata
 from assets.failures import told_plainly
 from assets.registry import registered, told_by_a_job
 from assets.view import FlowView
@@ -37,7 +37,19 @@ def nimbus_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDefin
     names = one_of(f"{prefix}DeployedFlow", [view.name for view in views])
     flow = (names, Field(..., description="The flow."))
     some_flow = (names | None, Field(None, description="The flow; none: all that are deployed."))
+    of_deployment = {
+        name: (one.annotation, one) for name, one in DeploymentConfig.model_fields.items() if name != "wait_seconds"
+    }
+    catalog = {view.name: view for view in views}
     return [
+        _job(
+            prefix + "deploy",
+            "Deploy a flow: it runs around the clock from now on. One that is deployed already gets what is in the catalog now.",
+            partial(_deploy, catalog),
+            flow=flow,
+            **of_deployment,
+            wait_at_most=_WAIT_AT_MOST,
+        ),
         _job(prefix + "activate", "Let a deactivated flow go on.", _activate, flow=flow, wait_at_most=_WAIT_AT_MOST),
         _job(
             prefix + "deactivate",
@@ -57,7 +69,7 @@ def nimbus_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDefin
         _job(
             prefix + "update",
             "Give a deployed flow a new version: what is in the catalog now.",
-            partial(_update, {view.name: view for view in views}),
+            partial(_update, catalog),
             flow=flow,
             trigger_seconds=(float | None, Field(None, ge=0.05, description="How often a batch begins, in seconds.")),
             settings=(dict[str, Any], Field({}, description="Settings on top of those that it has.")),
@@ -98,6 +110,13 @@ def _job(verb: str, what: str, act: Act, **fields: Any) -> dg.JobDefinition:
 
 
 # --- what they do ---------------------------------------------------------------------------------------------------
+
+
+def _deploy(
+    views: Mapping[str, FlowView], context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any
+) -> dict[str, Any]:
+    seen, done = deploy(context, nimbus, config.flow.value, config, config.wait_at_most)
+    return {"done": done, **_renewed(context, seen, views[seen.name].plan.digest())}
 
 
 def _activate(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> dict[str, Any]:

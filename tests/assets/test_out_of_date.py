@@ -116,7 +116,12 @@ def test_a_flow_that_is_removed_outside_is_out_of_date(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "then"), [("update_job", (StaleStatus.FRESH, [])), ("rollback_job", (StaleStatus.STALE, [CODE]))]
+    ("job", "then"),
+    [
+        ("deploy_job", (StaleStatus.FRESH, [])),
+        ("update_job", (StaleStatus.FRESH, [])),
+        ("rollback_job", (StaleStatus.STALE, [CODE])),
+    ],
 )
 def test_the_jobs_keep_it_up_to_date_with_what_they_made(
     world: World, job: str, then: tuple[StaleStatus, list[str]]

@@ -64,6 +64,12 @@ def refusal(done: dg.ExecuteInProcessResult, verb: str) -> str:
 @pytest.mark.parametrize(
     ("verb", "config", "asked", "status"),
     [
+        (
+            "deploy",
+            {"trigger_seconds": 2.0, "wait_at_most": 0},
+            ("update", "flights", {"trigger_seconds": 2.0, "inactive": False}),
+            "ACTIVE",
+        ),
         ("activate", {}, ("activate", "flights"), "ACTIVE"),
         ("deactivate", {}, ("deactivate", "flights"), "INACTIVE"),
         ("deactivate", {"wait_at_most": 0}, ("deactivate", "flights"), "INACTIVE"),
@@ -90,6 +96,13 @@ def test_a_job_asks_waits_and_observes_the_deployment(
     waits = [one for one in nimbus.asked if one[0] == "wait"]
     assert bool(waits) == (verb in ("activate", "deactivate", "kill") and config.get("wait_at_most") != 0)
     assert nimbus.closed == 1
+
+
+def test_a_flow_that_is_new_is_submitted(nimbus: FakeNimbus) -> None:
+    nimbus.flows.clear()
+    assert run("deploy", {"flow": "flights", "workers": 2, "inactive": True}).success
+    assert nimbus.asked[0] == ("submit", "flights", {"workers": 2, "inactive": True})
+    assert "greater than" in refusal(run("deploy", {"flow": "flights", "workers": 0}), "deploy")
 
 
 def test_a_dry_rebalance_changes_nothing(nimbus: FakeNimbus) -> None:
