@@ -15,6 +15,7 @@ from pipelines import Lake, Runtime
 from pipelines.catalog import FlowSettings
 from pipelines.errors import SourceError
 from pipelines.execution.report import SliceReport
+from pipelines.maintenance import compact
 from pipelines.sources import DeltaTableSource
 from pipelines.state.record import BatchRecord, CommitRecord
 from pipelines.state.slices import made_slices, outdated
@@ -75,6 +76,10 @@ def _older_slices_are_found(runtime: Runtime, settings: FlowSettings) -> None:
     }
     assert list(outdated(passengers, kept, DAYS[1:])) == [DAYS[1]]
     assert not runtime.backfill(days, DAYS[:2]).failed
+    # The same rows in other files make nothing stale.
+    before = kept.version()
+    compact(runtime.spark, runtime.lake, rides)
+    assert kept.version() > before
     assert outdated(passengers, kept, DAYS) == {}
     assert passengers.scan().to_pylist() == [{"day": DAYS[0], "passengers": 11}]
 
