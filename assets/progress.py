@@ -48,8 +48,10 @@ LOOK_SECONDS = 0.4
 DRAWING_SECONDS = 0.15
 """Of a look, for plots: of flows that waited equally long those that had none for longest come first."""
 
-ALIVE_SECONDS = 600.0
-"""How often the check `alive` is told of a flow that comes forward and is well: its verdict is what it was."""
+ALIVE_SECONDS = 6.0
+"""Times the number of deployed flows: how often the check `alive` is told of one that comes forward and is well. Its verdict is
+what it was, so of a hundred flows each is told every ten minutes; a few are told at every look, soon after whatever else
+Dagster has heard of them (the run that deployed one, say, behind which an older verdict counts no more)."""
 
 
 @dataclass
@@ -139,6 +141,7 @@ class Progress:
         for view, flow in known:
             self._begin(view, flow)
         self._left, self._until = self._most, time.perf_counter() + LOOK_SECONDS
+        self._alive_every = ALIVE_SECONDS * len(known)
         for view, flow in sorted(known, key=lambda one: self._turn(one[0])):
             for event in self._of_flow(view, flow, now):
                 found.append(event)
@@ -181,7 +184,7 @@ class Progress:
             seen.version = flow.version
         if moved or wrong != seen.wrong or other:
             yield self._observation(flow, seen)
-        if wrong != seen.wrong or other or (moved and now - seen.alive_at >= ALIVE_SECONDS):
+        if wrong != seen.wrong or other or (moved and now - seen.alive_at >= self._alive_every):
             yield liveness(flow, now)
             seen.alive_at = now
         if wrong != seen.wrong:

@@ -17,6 +17,18 @@ from resources import LakeResource, NimbusResource
 EVERY_SECONDS = 10
 
 
+def limit_pools(instance: dg.DagsterInstance, views: Sequence[FlowView]) -> None:
+    """See that the pool of every flow has its limit before a run asks for it.
+
+    Dagster gives a pool the default limit when it meets it first, but lets all runs through that wait at that moment: the first
+    backfill of a new instance with a run a day had several runs of one flow at once, each waiting for the same checkpoint.
+    """
+    storage = instance.event_log_storage
+    if storage.supports_global_concurrency_limits and instance.global_op_concurrency_default_limit:
+        for pool in {view.pool for view in views} - {one.name for one in storage.get_pool_limits()}:
+            storage.initialize_concurrency_limit_to_default(pool)
+
+
 def flows_sensor(views: Sequence[FlowView], name: str = "flows_sensor") -> dg.SensorDefinition:
     """Turns progress into materializations, observations and verdicts, and trouble into an alert."""
     schemas: dict[Path, dg.TableSchema] = {}
@@ -30,6 +42,7 @@ def flows_sensor(views: Sequence[FlowView], name: str = "flows_sensor") -> dg.Se
     def sensor(
         context: dg.SensorEvaluationContext, nimbus: NimbusResource, lake: LakeResource
     ) -> dg.SensorResult | dg.SkipReason:
+        limit_pools(context.instance, views)
         deployed = nimbus.deployed()
         if not deployed and not context.cursor:
             return dg.SkipReason("no flow is deployed")

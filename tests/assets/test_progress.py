@@ -20,7 +20,8 @@ from assets.liveness import ALERT, ALIVE, alert, trouble
 from assets.progress import Progress
 from assets.registry import registry_key
 from benchmarks.sensor_tick import shops
-from ops.progress_sensor import flows_sensor
+from ops.progress_sensor import flows_sensor, limit_pools
+from ops.ui import prepare_home
 from pipelines import Lake, Runtime
 from pipelines.catalog.flow import FlowSettings
 from pipelines.nimbus.status import FlowStatus, TaskStatus
@@ -84,6 +85,28 @@ def test_batches_become_materializations_of_the_slices_that_they_wrote(
     runtime.backfill(view.topology, ["2026-01-01"])
     moved = replace(told, tasks=(replace(told.tasks[0], last_batch_at=NOW + 20),))
     assert not [one for one in progress.look({"days": moved}, NOW + 30) if isinstance(one, dg.AssetMaterialization)]
+
+
+def test_one_of_few_flows_is_told_to_be_alive_at_each_look(view: FlowView, lake: Lake) -> None:
+    """A verdict from before a materialization counts no more in Dagster; the next look's does."""
+    progress = Progress([view], lake, None)
+    told = []
+    for number in range(3):
+        at = NOW + 10 * number
+        events = progress.look({"days": status(txid=number, last_batch_at=at)}, at)
+        told.append([one.check_name for one in events if isinstance(one, dg.AssetCheckEvaluation)])
+    assert told == [[ALIVE]] * 3
+
+
+def test_pools_have_their_limit_before_a_run_asks_for_it(view: FlowView, tmp_path: Path) -> None:
+    home = prepare_home(FlowSettings(tmp_path))
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        for _ in range(2):
+            limit_pools(instance, [view])
+            found = [(one.name, one.limit, one.from_default) for one in instance.event_log_storage.get_pool_limits()]
+            assert found == [("checkpoint_days", 1, True)]
+    with dg.DagsterInstance.ephemeral() as instance:
+        limit_pools(instance, [view])
 
 
 def test_a_check_that_failed_since_the_last_look_is_told_once(view: FlowView, lake: Lake) -> None:
