@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from assets import failed_rows
-from assets.deployment import deployment_key
+from assets.deployment import RUNS_WITHIN, deployment_key
 from assets.liveness import liveness, trouble
 from assets.registry import registered, version_of
 from assets.reporting import refuses, written_slices
@@ -50,8 +50,10 @@ DRAWING_SECONDS = 0.15
 
 ALIVE_SECONDS = 6.0
 """Times the number of deployed flows: how often the check `alive` is told of one that comes forward and is well. Its verdict is
-what it was, so of a hundred flows each is told every ten minutes; a few are told at every look, soon after whatever else
-Dagster has heard of them (the run that deployed one, say, behind which an older verdict counts no more)."""
+what it was, so of a hundred flows each is told every ten minutes; a few are told at every look."""
+
+SETTLES_SECONDS = RUNS_WITHIN + 20.0
+"""After a new version: the run that deploys it waits so long, and behind its materialization an older verdict counts no more."""
 
 
 @dataclass
@@ -69,6 +71,7 @@ class Seen:
         drawn_at: When its tables had plots last, in seconds since 1970.
         told_at: When all that it had done was told last.
         alive_at: When the check `alive` was told last.
+        settles_at: When the run that has deployed this version is over, and behind it the check is told once more; 0: it was.
     """
 
     id: str = ""
@@ -81,6 +84,7 @@ class Seen:
     drawn_at: float = 0.0
     told_at: float = 0.0
     alive_at: float = 0.0
+    settles_at: float = 0.0
 
     def plots(self) -> dict[str, plots.Bars]:
         """How late and how fast it was."""
@@ -181,12 +185,15 @@ class Progress:
             yield from self._refused(view, flow)
         if other:
             yield registered(view.name, flow)
-            seen.version = flow.version
+            seen.version, seen.settles_at = flow.version, now + SETTLES_SECONDS
         if moved or wrong != seen.wrong or other:
             yield self._observation(flow, seen)
-        if wrong != seen.wrong or other or (moved and now - seen.alive_at >= self._alive_every):
+        settled = in_turn and 0 < seen.settles_at <= now
+        if wrong != seen.wrong or other or settled or (moved and now - seen.alive_at >= self._alive_every):
             yield liveness(flow, now)
             seen.alive_at = now
+        if settled:
+            seen.settles_at = 0.0
         if wrong != seen.wrong:
             self.changed.append((view.name, wrong))
             seen.wrong = wrong

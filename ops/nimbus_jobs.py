@@ -1,4 +1,4 @@
-"""The jobs of deployed flows: activate, deactivate, kill, rebalance, update, roll back. What is refused says why."""
+"""The jobs of deployed flows: deploy, update, roll back, activate, deactivate, kill, rebalance. What is refused says why."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -37,10 +37,29 @@ def nimbus_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDefin
     names = one_of(f"{prefix}DeployedFlow", [view.name for view in views])
     flow = (names, Field(..., description="The flow."))
     some_flow = (names | None, Field(None, description="The flow; none: all that are deployed."))
+    catalog = {view.name: view for view in views}
+    return [
+        *_of_versions(prefix, catalog, flow),
+        *_of_standing(prefix, flow),
+        _job(
+            prefix + "rebalance",
+            "Give flows the workers and the parallelism that they need. Without both: look at their figures and decide.",
+            _rebalance,
+            flow=some_flow,
+            workers=(int | None, Field(None, ge=1, description="The most worker processes that the flow may have.")),
+            parallelism=(dict[str, int], Field({}, description="Tasks by stream or state, e.g. {flights: 4}.")),
+            wait_seconds=_DRAIN,
+            dry_run=(bool, Field(False, description="Say what would change, and change nothing.")),
+            wait_at_most=_WAIT_AT_MOST,
+        ),
+    ]
+
+
+def _of_versions(prefix: str, catalog: Mapping[str, FlowView], flow: Any) -> list[dg.JobDefinition]:
+    """Deploy, update, roll back."""
     of_deployment = {
         name: (one.annotation, one) for name, one in DeploymentConfig.model_fields.items() if name != "wait_seconds"
     }
-    catalog = {view.name: view for view in views}
     return [
         _job(
             prefix + "deploy",
@@ -48,22 +67,6 @@ def nimbus_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDefin
             partial(_deploy, catalog),
             flow=flow,
             **of_deployment,
-            wait_at_most=_WAIT_AT_MOST,
-        ),
-        _job(prefix + "activate", "Let a deactivated flow go on.", _activate, flow=flow, wait_at_most=_WAIT_AT_MOST),
-        _job(
-            prefix + "deactivate",
-            "Drain a flow: running batches end, no further one begins. It stays deployed.",
-            _deactivate,
-            flow=flow,
-            wait_at_most=_WAIT_AT_MOST,
-        ),
-        _job(
-            prefix + "kill",
-            "Drain a flow and remove it. Its states and checkpoints stay: deployed again, it goes on where it stopped.",
-            _kill,
-            flow=flow,
-            wait_seconds=_DRAIN,
             wait_at_most=_WAIT_AT_MOST,
         ),
         _job(
@@ -83,15 +86,26 @@ def nimbus_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDefin
             to=(int | None, Field(None, ge=1, description="The version; none: the one before the current.")),
             wait_at_most=_WAIT_AT_MOST,
         ),
+    ]
+
+
+def _of_standing(prefix: str, flow: Any) -> list[dg.JobDefinition]:
+    """Activate, deactivate, kill."""
+    return [
+        _job(prefix + "activate", "Let a deactivated flow go on.", _activate, flow=flow, wait_at_most=_WAIT_AT_MOST),
         _job(
-            prefix + "rebalance",
-            "Give flows the workers and the parallelism that they need. Without both: look at their figures and decide.",
-            _rebalance,
-            flow=some_flow,
-            workers=(int | None, Field(None, ge=1, description="The most worker processes that the flow may have.")),
-            parallelism=(dict[str, int], Field({}, description="Tasks by stream or state, e.g. {flights: 4}.")),
+            prefix + "deactivate",
+            "Drain a flow: running batches end, no further one begins. It stays deployed.",
+            _deactivate,
+            flow=flow,
+            wait_at_most=_WAIT_AT_MOST,
+        ),
+        _job(
+            prefix + "kill",
+            "Drain a flow and remove it. Its states and checkpoints stay: deployed again, it goes on where it stopped.",
+            _kill,
+            flow=flow,
             wait_seconds=_DRAIN,
-            dry_run=(bool, Field(False, description="Say what would change, and change nothing.")),
             wait_at_most=_WAIT_AT_MOST,
         ),
     ]

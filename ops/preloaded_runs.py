@@ -29,11 +29,13 @@ LOADED = (
     "assets",
     "dagster._cli.api",
     "dagster._core.definitions.repository_definition.repository_data_builder",
+    "dagster._core.executor.in_process",
+    "dagster._core.instance.factory",
     "dagster._core.storage.event_log.sqlite",
     "dagster._core.storage.local_compute_log_manager",
+    "dagster._core.storage.root",
     "dagster._core.storage.runs.sqlite",
     "dagster._core.storage.schedules.sqlite",
-    "dagster._daemon.auto_run_reexecution.event_log_consumer",
     "ops.catch_up",
     "ops.compaction",
     "ops.nimbus_jobs",
@@ -48,6 +50,7 @@ LOADED = (
     "resources.plots",
     "sqlglot.dialects.spark",
     "sqlglot.optimizer.annotate_types",
+    "upath.implementations.local",
 )
 """What is imported before the first run: no part of it starts a thread, reads a catalog or a setting."""
 

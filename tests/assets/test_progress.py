@@ -17,7 +17,7 @@ import pytest
 
 from assets import FlowView
 from assets.liveness import ALERT, ALIVE, alert, trouble
-from assets.progress import Progress
+from assets.progress import SETTLES_SECONDS, Progress
 from assets.registry import registry_key
 from benchmarks.sensor_tick import shops
 from ops.progress_sensor import flows_sensor, limit_pools
@@ -96,6 +96,15 @@ def test_one_of_few_flows_is_told_to_be_alive_at_each_look(view: FlowView, lake:
         events = progress.look({"days": status(txid=number, last_batch_at=at)}, at)
         told.append([one.check_name for one in events if isinstance(one, dg.AssetCheckEvaluation)])
     assert told == [[ALIVE]] * 3
+
+
+def test_an_idle_flow_is_told_to_be_alive_once_more_behind_the_run_that_deployed_it(view: FlowView, lake: Lake) -> None:
+    progress, told = Progress([view], lake, None), []
+    for at in (0, 30, SETTLES_SECONDS, SETTLES_SECONDS + 10, 9 * SETTLES_SECONDS):
+        progress = Progress([view], lake, progress.cursor)
+        events = progress.look({"days": status()}, NOW + at)
+        told.append(sum(isinstance(one, dg.AssetCheckEvaluation) and one.check_name == ALIVE for one in events))
+    assert told == [1, 0, 1, 0, 0]
 
 
 def test_pools_have_their_limit_before_a_run_asks_for_it(view: FlowView, tmp_path: Path) -> None:
