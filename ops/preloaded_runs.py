@@ -2,7 +2,8 @@
 
 `ops.run_launcher.PreloadedRunLauncher` starts it, writes a line of JSON a run to its standard input
 (`{"run_id": ..., "instance": ...}`) and reads one back (`{"pid": ...}`, or `{"outdated": ...}`: the name of a file that has
-changed since it was loaded; then the process ends, and another has to be started). It ends when its input is closed and its
+changed since it was loaded; then the process ends, and another has to be started; or `{"failed": ...}`: why it could not be
+forked). It ends when its input is closed and its
 runs have ended. A run whose process dies is marked as failed here, within a second.
 
 What a user may change while it is up is not loaded in it: `definitions`, the catalog's package and files of flows are
@@ -12,6 +13,7 @@ loaded by each run anew.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib
 import json
 import os
@@ -86,12 +88,13 @@ class PreloadedRuns:
     def __init__(self, asked: int, answers: int) -> None:
         self._asked, self._answers, self._rest = asked, answers, b""
         self._runs: dict[int, dict[str, Any]] = {}
+        self._reporters: set[int] = set()
         self._sources = sources(list(sys.modules.values()))
 
     def serve(self) -> None:
         """Until the input is closed and every run has ended."""
         open_ = True
-        while open_ or self._runs:
+        while open_ or self._runs or self._reporters:
             ready, _, _ = select.select([self._asked] if open_ else [], [], [], _LOOKS_EVERY)
             if ready:
                 open_ = self._read()
@@ -107,13 +110,19 @@ class PreloadedRuns:
                 self._answer({"outdated": str(outdated)})
                 return False
             request = json.loads(line)
-            pid = self._fork(request)
+            try:
+                pid = self._fork(request)
+            except OSError as error:
+                self._answer({"failed": str(error)})
+                continue
             self._runs[pid] = request
             self._answer({"pid": pid})
         return bool(more)
 
     def _answer(self, answer: dict[str, Any]) -> None:
-        os.write(self._answers, json.dumps(answer).encode() + b"\n")
+        # Whoever asked may have gone; the runs still have one who waits for them.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._answers, json.dumps(answer).encode() + b"\n")
 
     def _fork(self, request: dict[str, Any], *, died: int | None = None) -> int:
         """A process that runs it, or that says that it has died. Nothing of the parent's goes on in the child."""
@@ -144,8 +153,16 @@ class PreloadedRuns:
                 request = self._runs.pop(pid)
                 # A run that has failed exits with 0: it has told so itself.
                 if code := os.waitstatus_to_exitcode(status):
-                    reporter = self._fork(request, died=code)
-                    os.waitpid(reporter, 0)
+                    self._report(request, code)
+        # Not waited for: one that hangs must not keep the next run from being forked.
+        self._reporters -= {pid for pid in self._reporters if os.waitpid(pid, os.WNOHANG)[0]}
+
+    def _report(self, request: dict[str, Any], code: int) -> None:
+        try:
+            self._reporters.add(self._fork(request, died=code))
+        except OSError:
+            # Dagster's run monitoring finds that the process is not there any more.
+            traceback.print_exc()
 
 
 def _leave(code: int) -> None:

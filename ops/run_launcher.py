@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -32,6 +33,12 @@ logger = logs.logger(__name__)
 PROCESS_TAG = ".dagster/tridelta_process"
 """A run's process: JSON of `host`, `pid` and `created` (seconds since 1970, so that a process id used again is not taken for it).
 Dagster hides tags that begin so."""
+
+LOAD_SECONDS = 120.0
+"""So long the process may take to load; it needs seconds."""
+
+ANSWER_SECONDS = 30.0
+"""So long it may take to fork; it needs milliseconds. Every launch waits for it, so one that is stopped must not keep them."""
 
 # delta-rs has an allocator with a thread of its own, which a forked process would be without.
 _NO_THREADS = {"_RJEM_MALLOC_CONF": "background_thread:false"}
@@ -120,6 +127,11 @@ class PreloadedRunLauncher(DefaultRunLauncher):
             for _ in range(2):
                 try:
                     answer = self._ask(request)
+                except TimeoutError as error:
+                    answer = {"hangs": str(error)}
+                    if self._server is not None:
+                        # Its runs go on; what watches over them is `check_run_worker_health`.
+                        self._server.kill()
                 except (OSError, ValueError) as error:
                     answer = {"ended": str(error)}
                 if "pid" in answer:
@@ -129,14 +141,12 @@ class PreloadedRunLauncher(DefaultRunLauncher):
         return None
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Raises ValueError or OSError if the process has ended."""
+        """Raises TimeoutError if the process does not answer, ValueError or another OSError if it has ended."""
         server = self._server or self._start()
         assert server.stdin is not None
-        assert server.stdout is not None
         server.stdin.write(json.dumps(request).encode() + b"\n")
         server.stdin.flush()
-        answer: dict[str, Any] = json.loads(server.stdout.readline())
-        return answer
+        return _line_of(server, ANSWER_SECONDS)
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._server = subprocess.Popen(
@@ -145,8 +155,7 @@ class PreloadedRunLauncher(DefaultRunLauncher):
             stdout=subprocess.PIPE,
             env=os.environ | _NO_THREADS,
         )
-        assert self._server.stdout is not None
-        if not json.loads(self._server.stdout.readline())["loaded"]:
+        if not _line_of(self._server, LOAD_SECONDS)["loaded"]:
             raise ValueError("not loaded")
         return self._server
 
@@ -157,6 +166,16 @@ class PreloadedRunLauncher(DefaultRunLauncher):
             with contextlib.suppress(OSError):
                 assert end is not None
                 end.close()
+
+
+def _line_of(server: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
+    """The next line of a process. Raises TimeoutError if it says nothing for so long."""
+    assert server.stdout is not None
+    # Nothing is left in the reader's own buffer: a line is written at once, and only when it is asked for.
+    if not select.select([server.stdout], [], [], seconds)[0]:
+        raise TimeoutError(f"process {server.pid} has not answered for {seconds:g} s")
+    answer: dict[str, Any] = json.loads(server.stdout.readline())
+    return answer
 
 
 def _process(pid: int) -> psutil.Process | None:

@@ -156,6 +156,14 @@ class OtherCodeError(NimbusError):
         super().__init__(f'flow "{flow}": the worker was started with other code', hint=f"tridelta update {flow}")
 
 
+class WorkerBusyError(NimbusError):
+    """A worker has as many requests under way as it takes."""
+
+    def __init__(self, flow: str, limit: int) -> None:
+        self.flow, self.limit = flow, limit
+        super().__init__(f'flow "{flow}": {limit} requests are under way in the worker, and it takes no more')
+
+
 class NobodyWarmError(NimbusError):
     """No worker takes a request; nothing was begun."""
 

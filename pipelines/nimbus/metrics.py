@@ -10,18 +10,16 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
-from wsgiref.simple_server import WSGIServer
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from pipelines.nimbus.errors import NimbusError, SettingError
 from pipelines.nimbus.lifecycle import Status
+from pipelines.nimbus.loopback import HOST, BoundedThreads
 from pipelines.nimbus.status import RUNNING, ClusterStatus, FlowStatus, SupervisorStatus, TaskStatus
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
     from prometheus_client.registry import Collector
-
-HOST = "127.0.0.1"
-"""Figures tell names of hosts and flows: whoever wants them elsewhere puts a proxy in front that asks for a password."""
 
 
 class Watched(Protocol):
@@ -196,6 +194,20 @@ def _of_workers(tasks: list[tuple[str, TaskStatus]]) -> Iterator[Metric]:
     yield _gauge("worker_memory_bytes", "Memory of a worker's processes.", ("supervisor", "port"), samples)
 
 
+class _Scrapes(BoundedThreads, WSGIServer):
+    """Answers each scrape in a thread of its own. None is ever admitted: all of it, answer included, has its time."""
+
+    admit_seconds = 60.0
+    waiting_limit = 32
+
+
+class _Quiet(WSGIRequestHandler):
+    """Logs no line per scrape."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
 class MetricsServer:
     """Answers Prometheus until it is closed; also a context manager.
 
@@ -223,6 +235,8 @@ class MetricsServer:
 def serve(nimbus: Watched, port: int) -> MetricsServer:
     """Answers Prometheus on 127.0.0.1, in a thread.
 
+    Figures tell names of hosts and flows: whoever wants them elsewhere puts a proxy in front that asks for a password.
+
     Args:
         nimbus: Whose figures.
         port: Where; 0: any that is free.
@@ -230,15 +244,17 @@ def serve(nimbus: Watched, port: int) -> MetricsServer:
     Raises:
         SettingError: The port is taken, or may not be used.
     """
-    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client import CollectorRegistry, make_wsgi_app
 
     registry = CollectorRegistry()
     registry.register(collector(nimbus))
     try:
-        server, thread = start_http_server(port, addr=HOST, registry=registry)
+        server = make_server(HOST, port, make_wsgi_app(registry), _Scrapes, handler_class=_Quiet)
     except OSError as error:
         raise SettingError(
             f"metrics cannot be served on port {port} of {HOST}: {error.strerror or error}",
             hint="choose another: TRIDELTA_NIMBUS_METRICS_PORT, or --metrics-port",
         ) from error
+    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
     return MetricsServer(server, thread)

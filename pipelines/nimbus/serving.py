@@ -2,6 +2,8 @@
 
 A connection is one request: `{"verb", "flow", ...}` as JSON, answered by lines of progress and then `{"report"}` or `{"error"}`.
 It is on the loopback, and both sides prove that they know the key in the endpoint's file (which its owner alone can read).
+A request with `"waits"` is answered by `{"taken"}` at once and begins with `BEGIN`: whoever got no answer in time and does the
+work itself can be sure that it is not done twice.
 When the other side goes away, the request ends after the batch or slice that it is in: what is committed is whole. When it
 says `STOP`, the same, and it is told of that slice, and then of the end (`{"stopped"}`).
 """
@@ -17,8 +19,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, Listener
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,8 @@ from pipelines.catalog.flow import FlowSettings
 from pipelines.errors import TrideltaError
 from pipelines.execution.checkpoint import write_json
 from pipelines.nimbus.deployed import plan_digest, source_digest
-from pipelines.nimbus.errors import HandedOverError, OtherCodeError
+from pipelines.nimbus.errors import HandedOverError, OtherCodeError, WorkerBusyError
+from pipelines.nimbus.loopback import KeyedServer, hang_up
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,6 +47,12 @@ Send = Callable[[Mapping[str, Any]], None]
 
 STOP = b"stop"
 """What whoever asked may say after the request."""
+
+BEGIN = b"begin"
+"""What whoever waits says when it has heard that its request is taken."""
+
+REQUESTS_LIMIT = 32
+"""So many requests are under way in a worker at once; more are refused."""
 
 
 class GoneError(Exception):
@@ -71,12 +79,14 @@ class Endpoint:
         port: On 127.0.0.1.
         key: What both sides must know, as hex digits.
         pid, created: The worker.
+        waits: Whether it answers that a request is taken; workers of earlier releases do not.
     """
 
     port: int
     key: str
     pid: int
     created: float
+    waits: bool = False
 
     @property
     def alive(self) -> bool:
@@ -101,7 +111,7 @@ class Server:
 
     def __init__(self, spark: SparkSession, file: Path) -> None:
         self._spark, self._file = spark, file
-        self._serving = 0
+        self._serving, self._ended = 0, False
         self._lock = threading.Lock()
 
     @property
@@ -116,42 +126,45 @@ class Server:
         for spec in flows():
             source_digest(spec.name, loaded=True)
         key = secrets.token_bytes(32)
-        self._listener = Listener(("127.0.0.1", 0), authkey=key)
-        port = int(self._listener.address[1])
-        endpoint = Endpoint(port, key.hex(), os.getpid(), psutil.Process().create_time())
+        self._listener = KeyedServer(key, self._serve)
+        endpoint = Endpoint(self._listener.port, key.hex(), os.getpid(), psutil.Process().create_time(), waits=True)
         # Whoever knows the key can write to the lake: nobody else is to read it.
         write_json(self._file, asdict(endpoint), mode=0o600)
-        threading.Thread(target=self._listen, name="requests", daemon=True).start()
+        self._listener.start()
+
+    def end_if_idle(self) -> bool:
+        """Take no request from now on, unless one is under way. Returns whether none is."""
+        with self._lock:
+            self._ended = self._serving == 0
+            return self._ended
 
     def stop(self) -> None:
         """Take no more requests."""
+        with self._lock:
+            self._ended = True
         self._file.unlink(missing_ok=True)
         self._listener.close()
 
-    def _listen(self) -> None:
-        while True:
-            try:
-                connection = self._listener.accept()
-            except AuthenticationError:
-                logger.warning("request refused", reason="it does not know the key")
-                continue
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(connection,), name="request", daemon=True).start()
-
-    def _serve(self, connection: Connection) -> None:
+    def _serve(self, connection: Connection, admitted: Callable[[], None]) -> None:
+        asked = json.loads(connection.recv_bytes())
         with self._lock:
-            self._serving += 1
-        try:
-            with connection:
-                self._answer(connection)
-        except (OSError, EOFError):
+            if self._ended:
+                return
+            refused = self._serving >= REQUESTS_LIMIT
+            self._serving += 0 if refused else 1
+        if refused:
+            _refuse(connection, WorkerBusyError(str(asked.get("flow")), REQUESTS_LIMIT))
             return
+        try:
+            if asked.get("waits") and not _told_to_begin(connection):
+                return
+            admitted()
+            self._answer(connection, asked)
         finally:
             with self._lock:
                 self._serving -= 1
 
-    def _answer(self, connection: Connection) -> None:
+    def _answer(self, connection: Connection, asked: Mapping[str, Any]) -> None:
         one_at_a_time = threading.Lock()
 
         def send(line: Mapping[str, Any]) -> None:
@@ -159,9 +172,10 @@ class Server:
                 try:
                     connection.send_bytes(json.dumps(line, default=str).encode())
                 except OSError:
+                    # It may have been half sent: nothing more can follow it.
+                    hang_up(connection)
                     raise GoneError from None
 
-        asked = json.loads(connection.recv_bytes())
         told = {"verb": asked.get("verb"), "flow": asked.get("flow")}
         logger.info("request", **told)
         passed_on = _PassedOn(asked.get("flow"), send)
@@ -202,6 +216,16 @@ class Server:
         # Jobs of a request share the cores evenly with those of the queries.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", f"request {asked['flow']}")
         return verbs[asked["verb"]](runtime, topology, asked, send, connection)
+
+
+def _told_to_begin(connection: Connection) -> bool:
+    """Say that a request is taken; whether the other side has heard it, and still wants it."""
+    connection.send_bytes(json.dumps({"taken": True}).encode())
+    return connection.recv_bytes() == BEGIN
+
+
+def _refuse(connection: Connection, error: TrideltaError) -> None:
+    connection.send_bytes(json.dumps({"error": str(error), "kind": type(error).__name__, "known": True}).encode())
 
 
 class _PassedOn(logging.Handler):

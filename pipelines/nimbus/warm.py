@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from pipelines import logs
@@ -16,7 +14,8 @@ from pipelines.execution.report import BackfillReport, BatchReport, RunReport, S
 from pipelines.execution.unbroken import unbroken
 from pipelines.nimbus.deployed import plan_digest, source_digest
 from pipelines.nimbus.errors import HandedOverError, NobodyWarmError
-from pipelines.nimbus.serving import STOP, Endpoint, restored
+from pipelines.nimbus.loopback import connected
+from pipelines.nimbus.serving import BEGIN, STOP, Endpoint, restored
 from pipelines.nimbus.settings import NimbusSettings
 
 if TYPE_CHECKING:
@@ -28,7 +27,14 @@ if TYPE_CHECKING:
 logger = logs.logger(__name__)
 
 # Refusals after which one's own Spark does it: nothing was begun.
-_NOT_BEGUN = ("OtherCodeError", "UnknownFlowError")
+_NOT_BEGUN = ("OtherCodeError", "UnknownFlowError", "WorkerBusyError")
+
+ANSWER_SECONDS = 20.0
+"""So long a worker may take to connect, shake hands and say that it takes a request; on a busy host it needs a second."""
+
+
+class _NotTaken(Exception):  # noqa: N818 (nobody but this module meets it)
+    """A worker has not taken a request."""
 
 
 class WarmRuntime:
@@ -39,6 +45,7 @@ class WarmRuntime:
         endpoints: Where workers answer, the likeliest first.
         otherwise: Makes the runtime that does what no worker takes; None: that is an error.
         log: Takes the worker's log lines: a line and its level's name.
+        answer_seconds: A worker that has not taken the request after so long is passed over.
     """
 
     def __init__(
@@ -48,8 +55,10 @@ class WarmRuntime:
         *,
         otherwise: Callable[[], Runtime] | None = None,
         log: Callable[[str, str], None] | None = None,
+        answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
         self._lake, self._endpoints, self._otherwise = lake, tuple(endpoints), otherwise
+        self._answer_seconds = answer_seconds
         self._log = log or (lambda line, level: None)
 
     def catch_up(
@@ -127,20 +136,48 @@ class WarmRuntime:
         reason = "none is up"
         for endpoint in self._endpoints:
             try:
-                connection = Client(("127.0.0.1", endpoint.port), authkey=bytes.fromhex(endpoint.key))
-            except (OSError, EOFError, AuthenticationError) as error:
+                answer = self._answer_of(endpoint, request, kind, progress)
+            except _NotTaken as error:
                 reason = str(error)
+                self._log(f"a worker (process {endpoint.pid}) is passed over: {reason}", "WARNING")
                 continue
-            # Closed on the way out of an interrupt too: that is how the worker hears of it.
-            with connection:
-                connection.send_bytes(json.dumps(request, default=str).encode())
-                answer = self._heard(connection, topology.name, kind, progress)
             if "error" not in answer:
                 return answer["report"]
             if answer["kind"] not in _NOT_BEGUN:
                 raise HandedOverError(topology.name, answer["error"], kind=answer["kind"])
             reason = answer["error"]
         raise NobodyWarmError(topology.name, reason)
+
+    def _answer_of(
+        self,
+        endpoint: Endpoint,
+        request: dict[str, Any],
+        kind: type[Any] | None,
+        progress: Callable[[Any], None] | None,
+    ) -> dict[str, Any]:
+        """The last line of a worker's answer.
+
+        Raises:
+            _NotTaken: It has not taken the request in time, and will not begin it any more.
+        """
+        with ExitStack() as stack:
+            try:
+                connection, deadline = stack.enter_context(
+                    connected(endpoint.port, bytes.fromhex(endpoint.key), self._answer_seconds)
+                )
+                asked = {**request, "waits": endpoint.waits}
+                connection.send_bytes(json.dumps(asked, default=str).encode())
+                if endpoint.waits:
+                    first: dict[str, Any] = json.loads(connection.recv_bytes())
+                    if "taken" not in first:
+                        return first
+                deadline.met()
+                if endpoint.waits:
+                    connection.send_bytes(BEGIN)
+            except (OSError, EOFError, ValueError) as error:
+                raise _NotTaken(str(error) or "it does not answer") from error
+            # Closed on the way out of an interrupt too: that is how the worker hears of it.
+            return self._heard(connection, request["flow"], kind, progress)
 
     def _heard(
         self, connection: Any, flow: str, kind: type[Any] | None, progress: Callable[[Any], None] | None

@@ -92,7 +92,7 @@ class Worker:
         endpoint = self._settings.supervisor_folder(self._slot[0]) / f"{self._slot[1]}.endpoint.json"
         self._server = Server(spark, endpoint)
         self._server.start()
-        while not self._round(spark):
+        while not (self._round(spark) and self._server.end_if_idle()):
             time.sleep(self._settings.beat_seconds / 2)
         self._server.stop()
         self._ended.set()

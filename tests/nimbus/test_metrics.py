@@ -111,3 +111,14 @@ def test_it_listens_on_this_host_alone_and_is_gone_when_closed() -> None:
     server.close()
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", server.port)) != 0
+
+
+def test_whoever_says_nothing_is_closed_and_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipelines.nimbus.metrics._Scrapes.waiting_limit", 4)
+    with serve(FakeNimbus(cluster()), 0) as server:
+        silent = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(10)]
+        assert scrape(server)
+        assert silent[0].recv(100) == b"", "the oldest of too many"
+        for one in silent:
+            one.close()
+        assert scrape(server)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from pipelines.catalog.flow import FlowSettings
 from pipelines.execution.report import BatchReport, SliceReport
 from pipelines.nimbus import serving
 from pipelines.nimbus.errors import HandedOverError, NobodyWarmError
+from pipelines.nimbus.loopback import HOST, connected
 from pipelines.nimbus.serving import Endpoint, Server
 from pipelines.nimbus.settings import NimbusSettings
 from pipelines.nimbus.warm import WarmRuntime, find_warm
@@ -70,6 +70,12 @@ def warm(home: Path, worker: Server, settings: NimbusSettings) -> WarmRuntime:
     found = find_warm(home / "lake", settings)
     assert found is not None
     return found
+
+
+def wait_until(reached: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    while not reached():
+        pause.wait(0.02)
 
 
 def test_a_catch_up_and_a_backfill_report_as_if_they_ran_here(
@@ -159,9 +165,7 @@ def test_whoever_asks_may_go_away_and_whole_slices_stay(
 
     with pytest.raises(KeyboardInterrupt):
         warm.backfill(topology, ["2026-01-01", "2026-01-02", "2026-01-03"], progress=interrupted)
-    ended = threading.Event()
-    while worker.busy:
-        ended.wait(0.05)
+    wait_until(lambda: not worker.busy)
     done = {commit.slice for commit in Lake(home / "lake").state("day_sums").history() if commit.slice}
     assert "2026-01-01" in done
     assert "2026-01-03" not in done
@@ -183,21 +187,13 @@ def test_a_run_that_is_cancelled_hears_of_the_slice_that_is_under_way(
             assert asked.wait(30)
         return version
 
-    def answer(self: Server, connection: Any) -> None:
+    def answer(self: Server, connection: Any, request: Any) -> None:
         def wait() -> None:
             connection.poll(None)
             asked.set()
 
-        # The request itself is there first.
-        poll = connection.recv_bytes
-
-        def received() -> bytes:
-            request: bytes = poll()
-            threading.Thread(target=wait, daemon=True).start()
-            return request
-
-        connection.recv_bytes = received
-        listen(self, connection)
+        threading.Thread(target=wait, daemon=True).start()
+        listen(self, connection, request)
 
     monkeypatch.setattr(StateWriter, "replace_slice", interrupted)
     monkeypatch.setattr(serving.Server, "_answer", answer)
@@ -237,14 +233,75 @@ def test_a_worker_that_ends_in_the_middle_is_said_so(
         warm.catch_up(topology)
 
 
-def test_only_who_knows_the_key_is_served(settings: NimbusSettings, worker: Server) -> None:
+def endpoint_of(settings: NimbusSettings) -> Endpoint:
     file = settings.supervisor_folder("s1") / "0.endpoint.json"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    endpoint = Endpoint(**json.loads(file.read_text("utf-8")))
-    with pytest.raises(AuthenticationError):
-        Client(("127.0.0.1", endpoint.port), authkey=b"guessed")
-    # It serves on.
-    Client(("127.0.0.1", endpoint.port), authkey=bytes.fromhex(endpoint.key)).close()
+    return Endpoint(**json.loads(file.read_text("utf-8")))
+
+
+def test_connections_that_are_aborted_and_wrong_keys_leave_the_worker_serving(
+    home: Path, settings: NimbusSettings, warm: WarmRuntime, topology: TridentTopology
+) -> None:
+    endpoint = endpoint_of(settings)
+    socket.create_connection((HOST, endpoint.port)).close()
+    with pytest.raises(OSError, match="no hand-shake"), connected(endpoint.port, b"guessed", 10):
+        pass
+    with connected(endpoint.port, bytes.fromhex(endpoint.key), 10) as (connection, _):
+        connection.send_bytes(b"no request")
+    assert warm.catch_up(topology).received == 9
+
+
+def test_a_worker_that_hangs_is_passed_over_and_a_spark_of_ones_own_does_it(
+    spark: SparkSession, home: Path, settings: NimbusSettings, topology: TridentTopology, worker: Server
+) -> None:
+    lines: list[str] = []
+    with socket.create_server((HOST, 0)) as silent:
+        hanging = replace(endpoint_of(settings), port=silent.getsockname()[1])
+        asking = WarmRuntime(
+            home / "lake",
+            [hanging],
+            otherwise=lambda: Runtime(spark, Lake(home / "lake")),
+            log=lambda line, _: lines.append(line),
+            answer_seconds=0.3,
+        )
+        assert asking.catch_up(topology).received == 9
+    assert "is passed over" in lines[0]
+    assert "a Spark of this process's own starts" in lines[1]
+
+
+def test_a_request_that_was_given_up_before_it_was_taken_is_not_begun(
+    home: Path, worker: Server, settings: NimbusSettings, topology: TridentTopology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = threading.Event()
+    monkeypatch.setattr(serving.Server, "_answer", lambda *_: answered.set())
+    endpoint = endpoint_of(settings)
+    with connected(endpoint.port, bytes.fromhex(endpoint.key), 10) as (connection, _):
+        connection.send_bytes(json.dumps({"verb": "catch_up", "flow": "days", "waits": True}).encode())
+        assert json.loads(connection.recv_bytes()) == {"taken": True}
+        assert worker.busy
+    wait_until(lambda: not worker.busy)
+    assert not answered.is_set()
+
+
+def test_a_worker_with_as_many_requests_as_it_takes_refuses_the_next(
+    warm: WarmRuntime, topology: TridentTopology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "REQUESTS_LIMIT", 0)
+    with pytest.raises(NobodyWarmError, match="it takes no more"):
+        warm.catch_up(topology)
+
+
+def test_a_worker_that_ends_takes_no_request(warm: WarmRuntime, worker: Server, topology: TridentTopology) -> None:
+    assert worker.end_if_idle()
+    with pytest.raises(NobodyWarmError):
+        warm.catch_up(topology)
+
+
+def test_a_worker_of_an_earlier_release_is_asked_as_before(
+    home: Path, worker: Server, settings: NimbusSettings, topology: TridentTopology
+) -> None:
+    earlier = replace(endpoint_of(settings), waits=False)
+    assert WarmRuntime(home / "lake", [earlier]).catch_up(topology).received == 9
 
 
 def test_an_endpoint_of_a_dead_process_is_passed_over(home: Path, settings: NimbusSettings) -> None:

@@ -16,7 +16,7 @@ import pytest
 from dagster._core.launcher.base import LaunchRunContext, WorkerStatus
 from dagster._core.storage.dagster_run import DagsterRun
 
-from ops import preloaded_runs, ui
+from ops import preloaded_runs, run_launcher, ui
 from ops.preloaded_runs import PreloadedRuns
 from ops.run_launcher import PROCESS_TAG, PreloadedRunLauncher
 from pipelines.catalog import FlowSettings
@@ -112,6 +112,43 @@ def test_a_dead_server_is_replaced_and_its_runs_go_on(instance: dg.DagsterInstan
     _until(lambda: "parent" in _said(instance, going_on), lambda: _said(instance, going_on))
     assert instance.run_launcher.terminate(going_on)
     assert _ended(instance, going_on) == dg.DagsterRunStatus.CANCELED
+
+
+@pytest.mark.slow
+def test_a_server_that_hangs_is_replaced(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+    _ended(instance, _launch(instance, "end"))
+    first = _server(instance)
+    os.kill(first, signal.SIGSTOP)
+    monkeypatch.setattr(run_launcher, "ANSWER_SECONDS", 0.2)
+    answers = iter([0.2, 60.0])
+    line_of = run_launcher._line_of
+    monkeypatch.setattr(
+        run_launcher,
+        "_line_of",
+        lambda server, seconds: line_of(server, next(answers) if seconds == 0.2 else seconds),
+    )
+    assert _ended(instance, _launch(instance, "end")) == dg.DagsterRunStatus.SUCCESS
+    assert _server(instance) != first
+    assert not psutil.pid_exists(first) or psutil.Process(first).status() == psutil.STATUS_ZOMBIE
+
+
+def test_no_process_left_to_fork_is_told_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, ask = os.pipe()
+    answered, answer = os.pipe()
+    runs = PreloadedRuns(asked, answer)
+
+    def none_left(_: object) -> int:
+        raise BlockingIOError(11, "no process left")
+
+    monkeypatch.setattr(runs, "_fork", none_left)
+    os.write(ask, b'{"run_id": "one"}\n')
+    assert runs._read()
+    assert "no process left" in json.loads(os.read(answered, 1000))["failed"]
+    os.close(answered)
+    os.write(ask, b'{"run_id": "two"}\n')
+    assert runs._read(), "that nobody reads the answer ends nothing"
+    for one in (asked, ask, answer):
+        os.close(one)
 
 
 def test_code_that_has_changed_is_not_run_from_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
