@@ -75,9 +75,9 @@ def run_processes(home: Path) -> set[int]:
     for process in psutil.process_iter():
         try:
             parent = process.parent()
-            if parent is not None and process.environ().get("TRIDELTA_HOME") == str(home):
-                if process.cmdline() == parent.cmdline() and "ops.preloaded_runs" in process.cmdline():
-                    found.add(process.pid)
+            ours = parent is not None and process.environ().get("TRIDELTA_HOME") == str(home)
+            if ours and process.cmdline() == parent.cmdline() and "ops.preloaded_runs" in process.cmdline():
+                found.add(process.pid)
         except psutil.Error:
             continue
     return found
