@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from typing import Any
 
 from pipelines import logs
 
@@ -27,8 +28,8 @@ HOST = "127.0.0.1"
 _PAUSE_SECONDS = 0.2
 
 
-class BoundedThreads(socketserver.ThreadingMixIn):
-    """Bounds a socket server's connections in number and in time: a base class before `socketserver.TCPServer`.
+class BoundedThreads(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    """Bounds a socket server's connections in number and in time.
 
     Attributes:
         admit_seconds: So long a connection may take to be admitted; then it is closed.
@@ -55,26 +56,25 @@ class BoundedThreads(socketserver.ThreadingMixIn):
         """Listen."""
         self._lock = threading.Lock()
         self._waiting: dict[socket.socket, float] = {}
-        super().server_activate()  # type: ignore[misc]
+        super().server_activate()
 
-    def get_request(self) -> tuple[socket.socket, object]:
+    def get_request(self) -> tuple[socket.socket, Any]:
         """Accept a connection."""
         try:
-            found: tuple[socket.socket, object] = super().get_request()  # type: ignore[misc]
+            return super().get_request()
         except OSError as error:
             logger.warning("connection not accepted", reason=str(error))
             time.sleep(_PAUSE_SECONDS)
             raise
-        return found
 
-    def process_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
+    def process_request(self, request: Any, client_address: Any) -> None:
         """Give a connection its thread, and its time."""
         with self._lock:
             self._waiting[request] = time.monotonic() + self.admit_seconds
             surplus = next(iter(self._waiting)) if len(self._waiting) > self.waiting_limit else None
         if surplus is not None:
             self._end(surplus, "too many wait to be admitted")
-        super().process_request(request, client_address)  # type: ignore[arg-type]
+        super().process_request(request, client_address)
 
     def service_actions(self) -> None:
         """Close what has had its time; called twice a second and after each connection."""
@@ -84,12 +84,12 @@ class BoundedThreads(socketserver.ThreadingMixIn):
         for request in late:
             self._end(request, f"it was not admitted within {self.admit_seconds:g} s")
 
-    def shutdown_request(self, request: socket.socket) -> None:  # type: ignore[override]
+    def shutdown_request(self, request: Any) -> None:
         """Close a connection."""
         self.admitted(request)
-        super().shutdown_request(request)  # type: ignore[misc]
+        super().shutdown_request(request)
 
-    def handle_error(self, request: object, client_address: object) -> None:
+    def handle_error(self, request: Any, client_address: Any) -> None:
         """Tell what went wrong in a connection's thread; the server goes on."""
         logger.warning("connection failed", exc_info=True)
 
@@ -100,7 +100,7 @@ class BoundedThreads(socketserver.ThreadingMixIn):
         close_both_ways(request)
 
 
-class KeyedServer(BoundedThreads, socketserver.TCPServer):
+class KeyedServer(BoundedThreads):
     """Serves connections whose other side proves that it knows a key.
 
     Args:
@@ -129,7 +129,7 @@ class KeyedServer(BoundedThreads, socketserver.TCPServer):
         self.shutdown()
         self.server_close()
 
-    def finish_request(self, request: socket.socket, client_address: object) -> None:  # type: ignore[override]
+    def finish_request(self, request: Any, client_address: Any) -> None:
         """Let the other side prove that it knows the key, then serve it."""
         request.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(self._send_seconds), 0))
         # The socket stays, to end what a thread waits for on its duplicate.

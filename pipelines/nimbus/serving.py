@@ -178,7 +178,7 @@ class Server:
 
         told = {"verb": asked.get("verb"), "flow": asked.get("flow")}
         logger.info("request", **told)
-        passed_on = _PassedOn(asked.get("flow"), send)
+        passed_on = _PassedOn(str(asked.get("flow")), send)
         logging.getLogger("pipelines").addHandler(passed_on)
         try:
             send({"report": self._done(asked, send, connection)})
