@@ -17,21 +17,22 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-import psutil
 from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
 from dagster._core.launcher.default_run_launcher import DefaultRunLauncher
 from dagster._serdes import serialize_value
 
 from pipelines import logs
+from pipelines.processes import ProcessIdentity
 
 if TYPE_CHECKING:
+    import psutil
     from dagster._core.launcher.base import LaunchRunContext
     from dagster._core.storage.dagster_run import DagsterRun
 
 logger = logs.logger(__name__)
 
 PROCESS_TAG = ".dagster/tridelta_process"
-"""A run's process: JSON of `host`, `pid` and `created` (seconds since 1970, so that a process id used again is not taken for it).
+"""A run's process: JSON of `host` and of its identity (so that a process id used again is not taken for it).
 Dagster hides tags that begin so."""
 
 LOAD_SECONDS = 120.0
@@ -68,10 +69,10 @@ class PreloadedRunLauncher(DefaultRunLauncher):
             super().launch_run(context)
             return
         self._run_ids.add(run.run_id)
-        process = _process(pid)
+        identity = ProcessIdentity.of(pid)
         # A run that is over already has no process that anybody would ask for.
-        if process is not None:
-            about = {"host": socket.gethostname(), "pid": pid, "created": process.create_time()}
+        if identity.process() is not None:
+            about = {"host": socket.gethostname(), **identity.to_json()}
             self._instance.add_run_tags(run.run_id, {PROCESS_TAG: json.dumps(about)})
 
     def terminate(self, run_id: str) -> bool:
@@ -178,18 +179,9 @@ def _line_of(server: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
     return answer
 
 
-def _process(pid: int) -> psutil.Process | None:
-    try:
-        return psutil.Process(pid)
-    except psutil.NoSuchProcess:
-        return None
-
-
 def _of(run: DagsterRun) -> psutil.Process | None:
     """The process of a run, if it is on this machine and lives."""
     about = json.loads(run.tags[PROCESS_TAG])
     if about["host"] != socket.gethostname():
         return None
-    found = _process(about["pid"])
-    alive = found is not None and found.create_time() == about["created"] and found.status() != psutil.STATUS_ZOMBIE
-    return found if alive else None
+    return ProcessIdentity.read(about).process()

@@ -6,12 +6,13 @@ import contextlib
 import json
 import os
 import signal
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import psutil
 
 from pipelines.execution.checkpoint import write_json
+from pipelines.processes import ProcessIdentity
 
 if TYPE_CHECKING:
     from pipelines.nimbus.settings import NimbusSettings
@@ -23,21 +24,20 @@ class LifeRecord:
 
     Attributes:
         life: What tells it from the slot's other processes.
-        pid, created: The process; a number alone may be another process' by now.
+        identity: The process; a number alone may be another process' by now.
     """
 
     life: str
-    pid: int
-    created: float
+    identity: ProcessIdentity
+
+    @property
+    def pid(self) -> int:
+        """Its process' number."""
+        return self.identity.pid
 
     def process(self) -> psutil.Process | None:
         """The process, while it is there (a stopped one is)."""
-        try:
-            found = psutil.Process(self.pid)
-            there = abs(found.create_time() - self.created) < 0.5 and found.status() != psutil.STATUS_ZOMBIE
-        except psutil.Error:
-            return None
-        return found if there else None
+        return self.identity.process()
 
     def kill(self) -> None:
         """SIGKILL for it, its JVM and whatever else it has started."""
@@ -68,13 +68,14 @@ class Life:
 
     def begun(self, life: str) -> None:
         """This process has the slot."""
-        write_json(self._file, asdict(LifeRecord(life, os.getpid(), psutil.Process().create_time())))
+        write_json(self._file, {"life": life, **ProcessIdentity.of().to_json()})
 
     def read(self) -> LifeRecord | None:
         """The last process that had the slot; None if none had, or the file was lost."""
         try:
-            return LifeRecord(**json.loads(self._file.read_text("utf-8")))
-        except (OSError, ValueError, TypeError):
+            written = json.loads(self._file.read_text("utf-8"))
+            return LifeRecord(str(written["life"]), ProcessIdentity.read(written))
+        except (OSError, ValueError, TypeError, KeyError):
             return None
 
     def touch(self) -> None:

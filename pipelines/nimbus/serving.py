@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import json
 import logging
-import os
 import secrets
 import threading
 from collections.abc import Callable, Mapping
@@ -23,8 +22,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from pipelines import logs
 from pipelines.catalog.flow import FlowSettings
 from pipelines.errors import TrideltaError
@@ -32,6 +29,7 @@ from pipelines.execution.checkpoint import write_json
 from pipelines.nimbus.deployed import plan_digest, source_digest
 from pipelines.nimbus.errors import HandedOverError, OtherCodeError, WorkerBusyError
 from pipelines.nimbus.loopback import KeyedServer, hang_up
+from pipelines.processes import ProcessIdentity
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,27 +76,33 @@ class Endpoint:
     Attributes:
         port: On 127.0.0.1.
         key: What both sides must know, as hex digits.
-        pid, created: The worker.
+        worker: Its process.
         waits: Whether it answers that a request is taken; workers of earlier releases do not.
     """
 
     port: int
     key: str
-    pid: int
-    created: float
+    worker: ProcessIdentity
     waits: bool = False
+
+    @classmethod
+    def read(cls, file: Path) -> Endpoint | None:
+        """What a worker of this or an earlier release has written; None if that is no endpoint."""
+        try:
+            written = json.loads(file.read_text("utf-8"))
+            bytes.fromhex(written["key"])
+            return cls(int(written["port"]), written["key"], ProcessIdentity.read(written), bool(written.get("waits")))
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+    def to_json(self) -> dict[str, Any]:
+        """What `read` takes."""
+        return {"port": self.port, "key": self.key, "waits": self.waits, **self.worker.to_json()}
 
     @property
     def alive(self) -> bool:
         """Whether its process is there and runs."""
-        try:
-            process = psutil.Process(self.pid)
-            return abs(process.create_time() - self.created) < 0.5 and process.status() not in (
-                psutil.STATUS_ZOMBIE,
-                psutil.STATUS_STOPPED,
-            )
-        except psutil.Error:
-            return False
+        return self.worker.runs
 
 
 class Server:
@@ -127,9 +131,9 @@ class Server:
             source_digest(spec.name, loaded=True)
         key = secrets.token_bytes(32)
         self._listener = KeyedServer(key, self._serve)
-        endpoint = Endpoint(self._listener.port, key.hex(), os.getpid(), psutil.Process().create_time(), waits=True)
+        endpoint = Endpoint(self._listener.port, key.hex(), ProcessIdentity.of(), waits=True)
         # Whoever knows the key can write to the lake: nobody else is to read it.
-        write_json(self._file, asdict(endpoint), mode=0o600)
+        write_json(self._file, endpoint.to_json(), mode=0o600)
         self._listener.start()
 
     def end_if_idle(self) -> bool:

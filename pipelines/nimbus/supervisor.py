@@ -31,6 +31,7 @@ from pipelines.nimbus.placing import Places
 from pipelines.nimbus.registry import Registry
 from pipelines.nimbus.settings import PREFIX, WARM, NimbusSettings, registry_url
 from pipelines.nimbus.store import Store
+from pipelines.processes import ProcessIdentity
 
 if TYPE_CHECKING:
     from pipelines.nimbus.metrics import MetricsServer
@@ -247,7 +248,7 @@ class Supervisor:
                 env=worker_environment(self._store, self._settings),
             )
         self._children.append(child)
-        slot.record = LifeRecord(life, child.pid, _created(child.pid))
+        slot.record = LifeRecord(life, ProcessIdentity.of(child.pid))
         slot.started_at = slot.heard_at = time.monotonic()
         slot.touched = slot.beats = 0
         logger.info("worker started", port=slot.port, pid=child.pid)
@@ -395,15 +396,6 @@ def _serve_metrics(store: Store, settings: NimbusSettings) -> MetricsServer | No
     from pipelines.nimbus.nimbus import Nimbus
 
     return serve(Nimbus.over(store, settings), settings.metrics_port)
-
-
-def _created(pid: int) -> float:
-    import psutil
-
-    try:
-        return float(psutil.Process(pid).create_time())
-    except psutil.Error:
-        return time.time()
 
 
 def main(arguments: list[str] | None = None) -> None:

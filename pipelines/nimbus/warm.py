@@ -139,7 +139,7 @@ class WarmRuntime:
                 answer = self._answer_of(endpoint, request, kind, progress)
             except _NotTaken as error:
                 reason = str(error)
-                self._log(f"a worker (process {endpoint.pid}) is passed over: {reason}", "WARNING")
+                self._log(f"a worker (process {endpoint.worker.pid}) is passed over: {reason}", "WARNING")
                 continue
             if "error" not in answer:
                 return answer["report"]
@@ -243,10 +243,7 @@ def find_warm(
     chosen = settings or NimbusSettings.from_environment()
     found = []
     for file in sorted(chosen.home.glob("supervisors/*/*.endpoint.json")):
-        try:
-            endpoint = Endpoint(**json.loads(file.read_text("utf-8")))
-        except (OSError, ValueError, TypeError):
-            continue
-        if endpoint.alive:
+        endpoint = Endpoint.read(file)
+        if endpoint is not None and endpoint.alive:
             found.append(endpoint)
     return WarmRuntime(lake, found, otherwise=otherwise, log=log) if found else None

@@ -24,6 +24,7 @@ from pipelines.nimbus.settings import NimbusSettings
 from pipelines.nimbus.shutdown import Ended, shut_down
 from pipelines.nimbus.store import Store
 from pipelines.nimbus.supervisor import Supervisor, worker_environment
+from pipelines.processes import ProcessIdentity
 
 # A worker in all that its supervisor sees of it: its file, its slot's lease, its end.
 _WORKER = """
@@ -95,7 +96,7 @@ class Host:
 
     def until(self, reached: Callable[[], object], supervisor: Supervisor | None = None) -> None:
         """Look again and again."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not reached():
             (supervisor or self.supervisor).look()
             assert time.monotonic() < deadline
@@ -224,8 +225,14 @@ def test_a_worker_finds_the_registry_and_settings_by_its_environment(
 def test_a_pid_that_another_process_has_by_now_is_not_killed(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
-        LifeRecord("x", child.pid, psutil.Process(child.pid).create_time() - 5).kill()
-        assert child.poll() is None
+        now = ProcessIdentity.of(child.pid)
+        for other in (
+            replace(now, ticks=now.ticks - 500),
+            replace(now, boot="another boot"),
+            ProcessIdentity(child.pid, now.created - 5),
+        ):
+            LifeRecord("x", other).kill()
+            assert child.poll() is None
     finally:
         child.kill()
         child.wait()
@@ -237,7 +244,7 @@ def test_all_of_a_host_can_be_ended(host: Host, settings: NimbusSettings) -> Non
     worker = host.worker()
     assert worker is not None
     supervisor = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    record = {"life": "x", "pid": supervisor.pid, "created": psutil.Process(supervisor.pid).create_time()}
+    record = {"life": "x", **ProcessIdentity.of(supervisor.pid).to_json()}
     (settings.supervisor_folder("s1") / "supervisor.json").write_text(json.dumps(record), "utf-8")
     port = next(iter(host.places.used_slots()))[1]
     assert shut_down(settings) == Ended(("s1",), (f"s1:{port}",), ())

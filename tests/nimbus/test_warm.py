@@ -236,7 +236,9 @@ def test_a_worker_that_ends_in_the_middle_is_said_so(
 def endpoint_of(settings: NimbusSettings) -> Endpoint:
     file = settings.supervisor_folder("s1") / "0.endpoint.json"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    return Endpoint(**json.loads(file.read_text("utf-8")))
+    found = Endpoint.read(file)
+    assert found is not None
+    return found
 
 
 def test_connections_that_are_aborted_and_wrong_keys_leave_the_worker_serving(

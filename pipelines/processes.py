@@ -1,0 +1,114 @@
+"""What tells one process of this host from every other, however the host's clock is set.
+
+A process id is used again. The time at which a process has begun tells two apart, but as seconds since 1970 it is computed
+from the clock: when that is set, every live process seems to be another. The kernel counts ticks from the boot instead, and
+names the boot.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+PROC = Path("/proc")
+
+# Of a process that was recorded without a boot: within this the clock's own corrections may have moved its time.
+_SECONDS = 0.5
+
+_ENDED = "ZXx"
+_STOPPED = "Tt"
+
+
+@dataclass(frozen=True)
+class ProcessIdentity:
+    """A process, also after its end.
+
+    Attributes:
+        pid: Its number.
+        created: When it began, as seconds since 1970; what tells it where neither this nor another host's kernel tells more.
+        boot: The boot of its host's kernel; empty where there is no `/proc`, and in records of earlier releases.
+        ticks: When it began, in the kernel's ticks since the boot; 0 without a boot.
+    """
+
+    pid: int
+    created: float
+    boot: str = ""
+    ticks: int = 0
+
+    @classmethod
+    def of(cls, pid: int | None = None) -> ProcessIdentity:
+        """A process of this host, by default the own one. One that is gone has an identity that no process has."""
+        number = os.getpid() if pid is None else pid
+        found = _stat(number)
+        try:
+            created = float(psutil.Process(number).create_time())
+        except psutil.Error:
+            created = 0.0
+        return cls(number, created, boot_id() if found else "", found[1] if found and boot_id() else 0)
+
+    @classmethod
+    def read(cls, written: Mapping[str, Any]) -> ProcessIdentity:
+        """From what `to_json` gave, among other fields, or what an earlier release wrote.
+
+        Raises:
+            KeyError, TypeError, ValueError: It is neither.
+        """
+        boot, ticks = str(written.get("boot", "")), int(written.get("ticks", 0))
+        return cls(int(written["pid"]), float(written["created"]), boot, ticks)
+
+    def to_json(self) -> dict[str, Any]:
+        """Fields for a record."""
+        return {"pid": self.pid, "created": self.created, "boot": self.boot, "ticks": self.ticks}
+
+    def process(self) -> psutil.Process | None:
+        """The process, while it is there (a stopped one is)."""
+        return self._found(_ENDED)
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is there and is not stopped."""
+        return self._found(_ENDED + _STOPPED) is not None
+
+    def _found(self, unless: str) -> psutil.Process | None:
+        try:
+            if self.boot:
+                found = _stat(self.pid)
+                there = found is not None and (boot_id(), found[1]) == (self.boot, self.ticks)
+                return psutil.Process(self.pid) if there and found and found[0] not in unless else None
+            process = psutil.Process(self.pid)
+            there = abs(process.create_time() - self.created) < _SECONDS
+            return process if there and _LETTERS.get(process.status(), "R") not in unless else None
+        except psutil.Error:
+            return None
+
+
+_LETTERS = {
+    psutil.STATUS_ZOMBIE: "Z",
+    psutil.STATUS_DEAD: "X",
+    psutil.STATUS_STOPPED: "T",
+    psutil.STATUS_TRACING_STOP: "t",
+}
+
+
+def boot_id() -> str:
+    """What the kernel calls the time since it was booted; empty where it does not tell."""
+    try:
+        return (PROC / "sys/kernel/random/boot_id").read_text("ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _stat(pid: int) -> tuple[str, int] | None:
+    """A process' state and when it began, in ticks since the boot; None if it is gone, or there is no `/proc`."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text("utf-8", errors="replace")
+        # The second field is its name in brackets, which may hold anything. Of what follows, the state is the first field.
+        fields = text[text.rindex(")") + 1 :].split()
+        return fields[0], int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return None
