@@ -2,13 +2,16 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui test test-fast soak lint docs bench lock clean
+.PHONY: help setup setup-tests demo ui test test-all test-fast soak lint docs bench lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 setup: ## Create .venv, check for Java (install it where that may be), fetch Delta's and Kafka's jars, prepare Spark's start
 	@.ci/setup
+
+setup-tests: ## The same and what the tests need: their packages, PostgreSQL, a browser
+	@.ci/setup tests
 
 demo: setup ## Run a year of flights through the pipeline and show what it found
 	@$(BIN)/python -m ops.demo
@@ -19,35 +22,39 @@ ui: setup ## Open Dagster with the flights pipeline on 127.0.0.1
 # Two processes of tests side by side, each with a Spark of its own: half of the time goes into starts and waiting.
 PROCESSES ?= 2
 
-test: setup ## Run every test, as CI does
+test: setup-tests ## Run every test, as CI does
 	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
-test-fast: setup ## Run the tests that take no more than a few seconds each
+test-fast: setup-tests ## Run the tests that take no more than a few seconds each
 	@$(BIN)/python -m pytest -m "not slow"
 
 MINUTES ?= 30
 
-soak: setup ## Let faults drawn by lot loose on deployed flows for MINUTES=30, and count rows (figures in out/soak.json)
+soak: setup-tests ## Let faults drawn by lot loose on deployed flows for MINUTES=30, and count rows (figures in out/soak.json)
 	@TRIDELTA_SOAK_MINUTES=$(MINUTES) $(BIN)/python -m pytest -m soak -s tests/soak
 
-lint: setup ## Check style, types and the directions of imports
+lint: setup-tests ## Check style, types and the directions of imports
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-docs: setup ## Build the site of docs/ into out/site, to be opened in a browser; a broken link is an error
+docs: setup-tests ## Build the site of docs/ into out/site, to be opened in a browser; a broken link is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "out/site/index.html"
 
 bench: setup ## Measure against hand-written Spark (minutes)
 	@$(BIN)/python -m benchmarks
 
-lock: ## Write requirements.lock anew from pyproject.toml (needs the network; run all tests after it)
+# The versions of what running needs first, so that the tests' packages do not sway them.
+lock: ## Write the two lock files anew from pyproject.toml (needs the network; run all tests after it)
 	@rm -rf .cache/lock && mkdir -p .cache && $$(.ci/find-python) -m venv .cache/lock
-	@.cache/lock/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@.cache/lock/bin/pip install --quiet --disable-pip-version-check --editable . 'setuptools>=75'
 	@{ head -1 requirements.lock; .cache/lock/bin/pip freeze --all --exclude-editable --exclude pip; } > .cache/lock.txt
-	@mv .cache/lock.txt requirements.lock && rm -rf .cache/lock
+	@.cache/lock/bin/pip install --quiet --disable-pip-version-check --constraint .cache/lock.txt --editable '.[dev]'
+	@{ head -1 requirements-test.lock; .cache/lock/bin/pip freeze --all --exclude-editable --exclude pip | grep -vxFf .cache/lock.txt; } \
+		> .cache/lock-test.txt
+	@mv .cache/lock.txt requirements.lock && mv .cache/lock-test.txt requirements-test.lock && rm -rf .cache/lock
 
 clean: ## Remove what setup and the tools made; data (the lake, .tridelta) stays
 	@rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
