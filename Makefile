@@ -22,11 +22,14 @@ ui: setup ## Open Dagster with the flights pipeline on 127.0.0.1
 # Two processes of tests side by side, each with a Spark of its own: half of the time goes into starts and waiting.
 PROCESSES ?= 2
 
-test: setup-tests ## Run every test, as CI does
+test: setup-tests ## Run the tests that CI runs: every rule and every kind of fault once (half an hour)
 	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
+test-all: setup-tests ## Run every test: all engines, all kill points, histories drawn at random (hours)
+	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --exhaustive
+
 test-fast: setup-tests ## Run the tests that take no more than a few seconds each
-	@$(BIN)/python -m pytest -m "not slow"
+	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile -m "not slow"
 
 MINUTES ?= 30
 

@@ -28,8 +28,14 @@ settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--exhaustive", action="store_true", help="run the tests marked exhaustive, too (make test-all)")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks tests that need the session, so that `-m "not spark"` runs without a JVM; leaves the soak out unless asked for.
+    """Mark tests that need the session, so that `-m "not spark"` runs without a JVM; leave out what nobody asked for.
+
+    The soak and the exhaustive tests run where `-m` or `--exhaustive` names them, or where a test is named by its node id.
 
     Files with many slow tests come first: processes side by side take file by file, and a long one at the end keeps one of them
     waiting for the other (`make test` asks xdist to keep this order).
@@ -37,8 +43,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
-    if "soak" not in config.option.markexpr:
-        items[:] = [item for item in items if not item.get_closest_marker("soak")]
+    left_out = {"soak", "exhaustive"} - ({"exhaustive"} if config.option.exhaustive else set())
+    left_out -= {mark for mark in left_out if mark in config.option.markexpr}
+    if not any("::" in asked for asked in config.args):
+        items[:] = [item for item in items if not any(item.get_closest_marker(mark) for mark in left_out)]
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
 

@@ -101,6 +101,7 @@ def test_examples_that_need_no_spark(page: Path, tmp_path: Path, monkeypatch: py
     run_page(page, tmp_path, monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if any(one.needs_spark for one in blocks(page))], ids=lambda page: page.name
 )

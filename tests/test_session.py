@@ -176,6 +176,7 @@ def test_a_second_session_of_another_kind_is_refused(
         session.spark_session(master=master, conf=conf)
 
 
+@pytest.mark.slow
 def test_settings_hold_in_the_session(spark: SparkSession, lake_root: str) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"

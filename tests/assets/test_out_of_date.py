@@ -22,7 +22,7 @@ from resources import NimbusResource
 from tests.fake_nimbus import FakeNimbus
 from tests.nimbus.looks import RUNNING, flow
 
-pytestmark = pytest.mark.filterwarnings("ignore:Property `OpDefinition.version`:DeprecationWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Property `OpDefinition.version`:DeprecationWarning")]
 
 KEY = deployment_key("trips")
 NOW = 1_800_000_000.0

@@ -28,6 +28,7 @@ def names(schema: str) -> list[str]:
     return [field.split()[0] for field in schema.split(", ")]
 
 
+@pytest.mark.slow
 def test_every_flight_lies_in_the_file_of_its_day(year: Path) -> None:
     files = sorted((year / "flights").iterdir())
     assert len(files) == 365
@@ -86,6 +87,7 @@ def test_later_days_have_later_modification_times(year: Path) -> None:
     assert times == sorted(set(times))
 
 
+@pytest.mark.slow
 def test_a_second_call_touches_nothing_and_more_days_come_after(tmp_path: Path) -> None:
     first = lay_out(tmp_path, days=3)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
@@ -98,6 +100,7 @@ def test_a_second_call_touches_nothing_and_more_days_come_after(tmp_path: Path) 
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
+@pytest.mark.slow
 def test_a_torn_file_is_written_again(tmp_path: Path) -> None:
     lay_out(tmp_path, days=1)
     file = tmp_path / "flights" / "2013-01-01.json"

@@ -39,6 +39,7 @@ def test_1_id_and_timestamp_may_be_other_fields() -> None:
     assert [(e.id, e.timestamp) for e in found] == [("a", 3500)]
 
 
+@pytest.mark.slow
 def test_1_id_and_timestamp_may_be_sql(spark: SparkSession) -> None:
     flow = (
         Flow("f")

@@ -59,6 +59,7 @@ def test_killed_at_each_named_point(
     assert finished(spark, tmp_path) == undisturbed
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(1800)
 def test_killed_twenty_times_at_random(
     spark: SparkSession, tmp_path: Path, undisturbed: dict[str, list[tuple[object, ...]]]

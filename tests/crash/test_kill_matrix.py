@@ -102,6 +102,7 @@ def test_killed_at_each_named_point(spark: SparkSession, undisturbed: Undisturbe
     assert_undisturbed(ended(spark, home), undisturbed)
 
 
+@pytest.mark.exhaustive
 def test_killed_five_times_at_random(spark: SparkSession, undisturbed: Undisturbed, home: Path) -> None:
     chance = random.Random(2013)
     for life in range(5):

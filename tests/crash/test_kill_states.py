@@ -52,6 +52,7 @@ def test_killed_at_each_named_point(spark: SparkSession, tmp_path: Path) -> None
     assert_as_undisturbed(spark, tmp_path)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(900)
 def test_killed_at_random(spark: SparkSession, tmp_path: Path) -> None:
     chance = random.Random(4)

@@ -19,6 +19,8 @@ from pipelines.quality import drop, warn
 from pipelines.sources import FixedBatches, JsonFiles
 from pipelines.trident import Count, DeltaState, Sum, TridentTopology
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = "day string, key string, n bigint"
 Row = tuple[str, str, int]
 

@@ -25,6 +25,8 @@ from pipelines.trident import (
     TridentTopology,
 )
 
+pytestmark = pytest.mark.slow
+
 KINDS = (TRANSACTIONAL, OPAQUE, NON_TRANSACTIONAL)
 SCHEMA = "k string, v bigint"
 BATCHES = [[("a", 1), ("b", 2)], [("a", 10), ("c", 3)], [("a", 100)]]

@@ -13,6 +13,8 @@ from pipelines.planner.changes import plan_changes
 from pipelines.sources import FixedBatches, JsonFiles
 from pipelines.trident import Count, DeltaState, MapGet, TridentTopology
 
+pytestmark = pytest.mark.slow
+
 LEFT = [[("a", 1), ("b", 2)], [("a", 3)], [("c", 4)]]
 RIGHT = [[("a", 10)], [("a", 30), ("x", 50)]]
 

@@ -61,6 +61,7 @@ def test_files_of_a_folder(spark: SparkSession, tmp_path: Path) -> None:
     assert waiting(progress(query), tmp_path / "checkpoint") == {}
 
 
+@pytest.mark.slow
 def test_commits_of_a_delta_table(spark: SparkSession, tmp_path: Path) -> None:
     table = tmp_path / "channel"
     for number in range(4):

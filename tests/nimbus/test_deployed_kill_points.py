@@ -85,6 +85,7 @@ def test_killed_in_a_repartition(here: Deployment, phase: str, number: int) -> N
     here.settles()
 
 
+@pytest.mark.exhaustive
 def test_killed_at_random(here: Deployment) -> None:
     """Five kills while files come in, wherever they meet the worker: at its start, in a batch, between two."""
     chance = random.Random(6)

@@ -26,6 +26,8 @@ from pipelines.nimbus.store import Store
 from pipelines.nimbus.supervisor import Supervisor, worker_environment
 from pipelines.processes import ProcessIdentity
 
+pytestmark = pytest.mark.slow
+
 # A worker in all that its supervisor sees of it: its file, its slot's lease, its end.
 _WORKER = """
 import os, sys, time

@@ -73,11 +73,13 @@ def stream() -> Stream:
     return TridentTopology("t").new_stream("s", FixedBatches(SCHEMA, []))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_tasks_hold_what_the_plain_engine_says(spark: SparkSession, name: str) -> None:
     assert rows_of(CASES[name](stream()), {"s": source(spark, SCHEMA, ROWS)}) == reference(CASES[name])
 
 
+@pytest.mark.slow
 def test_slices_and_tasks(spark: SparkSession) -> None:
     """Each slice has all tasks, those without tuples too; a slice without tuples as well."""
     slices = ("x", "y", "z")

@@ -15,6 +15,8 @@ from pipelines.sources import FixedBatches
 from pipelines.trident import Stream, TridentTopology
 from tests.planner.plans import Run, frame_of, rows_of, source
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = "k string, n bigint, x double"
 ROWS = [("a", 1, 1.0), ("b", 2, float("nan")), ("a", 3, None), (None, 4, -0.0), (None, 5, 0.0), ("b", 6, float("nan"))]
 

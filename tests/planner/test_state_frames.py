@@ -64,6 +64,7 @@ def committed(
     return rows_of(Stream(state.source._topology, state.node), frames, run)
 
 
+@pytest.mark.slow
 def test_map_states_take_new_values(spark: SparkSession) -> None:
     held = Held(spark, "k string, v bigint", 1, [("a", 10), (None, 20), ("z", 5), ("b", None)])
     text = Held(spark, "k string, v string", 1, [("a", "x"), (None, "y"), ("z", "q")])

@@ -124,6 +124,7 @@ class NoState:
         raise AssertionError(version)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_error_names_step_line_and_row(spark: SparkSession, name: str) -> None:
     build, expected = CASES[name]

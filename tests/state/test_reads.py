@@ -51,6 +51,7 @@ def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     return lake
 
 
+@pytest.mark.slow
 def test_get_by_keys_of_every_type(lake: Lake) -> None:
     key = dict(zip(KEYS, FIRST[0], strict=False))
     (row,) = lake.state("by_all").get([key])
@@ -72,6 +73,7 @@ def test_a_state_without_keys_is_one_row(lake: Lake) -> None:
     assert lake.state("total").scan().to_pylist() == [row]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["by_all", "by_name", "total", "kept"])
 @pytest.mark.parametrize("local_rows", [state_table.LOCAL_ROWS, -1])
 def test_frames_and_scans_agree(

@@ -212,6 +212,7 @@ def test_tick_is_one_thing() -> None:
     assert TICK == "TICK"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(180)
 def test_queries_on_the_real_engines() -> None:
