@@ -24,7 +24,7 @@ from pipelines.execution.checkpoint import Checkpoint
 from pipelines.execution.group import BatchGroup, Sink
 from pipelines.execution.listeners import Listener
 from pipelines.execution.plan_run import Base, PlanRun
-from pipelines.execution.quarantine import NAME, table_columns
+from pipelines.execution.quarantine import NAME, of_group, table_columns
 from pipelines.execution.report import BackfillReport, SliceReport, StateCommit
 from pipelines.execution.streaming import disk_full, reason_of
 from pipelines.execution.unbroken import unbroken
@@ -32,8 +32,10 @@ from pipelines.execution.updates import changes_and_emitted
 from pipelines.execution.upstream import refused, versions_read
 from pipelines.graph import nodes
 from pipelines.sources.base import file_key
+from pipelines.state.literals import literal
 from pipelines.state.record import SLICE, BatchRecord
 from pipelines.state.schema import MAP, NO_SLICE, OPAQUE, RESERVED, SLICE_COLUMN, UNSLICED
+from pipelines.state.turns import stream_id
 from pipelines.state.writer import StateWriter
 
 if TYPE_CHECKING:
@@ -116,6 +118,7 @@ class BoundedRunner:
         self._group, self._checkpoint, self._listeners = group, checkpoint, listeners
         self._wait, self._on_slice = lock_wait_seconds, on_slice
         self._emitted: dict[int, pa.Table] = {}
+        self._seen: dict[str, int] = {}
 
     def run(self, slices: Sequence[str]) -> BackfillReport:
         """Replace exactly these slices in every state of the group.
@@ -264,7 +267,12 @@ class BoundedRunner:
         if epoch is None:
             return frozenset()
         last = max(
-            (c.txid for c in table.commits.batches() if c.epoch == epoch.number and c.txid is not None), default=-1
+            (
+                c.txid
+                for c in table.commits.batches()
+                if c.epoch == epoch.number and c.txid is not None and c.group in (None, self._group.name)
+            ),
+            default=-1,
         )
         if table.declared.kind == OPAQUE and last >= 0:
             # Spark will replay a batch that it has not marked as done, and what that batch wrote then makes way.
@@ -272,6 +280,8 @@ class BoundedRunner:
         return self._group.entrance.positions(self._checkpoint.spark, 0, last - epoch.first_txid)
 
     def _commit(self, work: _Pass, wave: tuple[Sink, ...], *, last: bool) -> Iterator[SliceReport]:
+        # Before anything is asked of the tables: what comes behind these versions is another process's.
+        self._seen = {sink.name: sink.table.version() for sink in wave}
         streamed = {sink.name: self._streamed(sink.table) for sink in wave}
         quarantined = self._commit_refused(work) if last else {}
         for slice_ in work.slices:
@@ -340,7 +350,9 @@ class BoundedRunner:
         digest: int | None = None,
         read: Mapping[str, int] | None = None,
     ) -> int:
-        txid = writer.table.last_txid()
+        group = self._group.name if name == NAME else None
+        own = [one.txid for one in writer.table.commits.batches() if group is None or one.group in (None, group)]
+        txid = own[-1] if own else None
         epoch = self._checkpoint.epoch
         record = BatchRecord(
             kind=SLICE,
@@ -353,15 +365,25 @@ class BoundedRunner:
             hash=digest,
             claims=tuple(sorted(file for file in files if file_key(file) not in streamed)),
             read=dict(read) if read else None,
+            group=group,
         )
         self._tell("committing", name, record.txid)
-        if writer.declared.layout == MAP:
-            whole = not self._group.entrance.sliced
-            version = writer.replace_map(rows, record) if whole else writer.merge_arrow(rows, record, None)
+        app_id, seen = self._app_id(name, record.epoch), self._seen.get(name)
+        if writer.declared.layout != MAP:
+            among = self._group.refused if group else None
+            version = writer.replace_slice(rows, record, app_id, seen=seen, among=among)
+        elif self._group.entrance.sliced:
+            version = writer.merge_arrow(rows, record, app_id, seen=seen)
         else:
-            version = writer.replace_slice(rows, record)
+            version = writer.replace_map(rows, record, app_id, seen=seen)
+        if name in self._seen:
+            self._seen[name] = version
         self._tell("committed", name, record.txid)
         return version
+
+    def _app_id(self, name: str, epoch: int) -> str:
+        own = f"{NAME}/{self._group.name}" if name == NAME else name
+        return stream_id(self._group.topology.name, own, epoch)
 
     def _commit_refused(self, work: _Pass) -> dict[str, int]:
         """The refused rows of the slices in place of those that quarantine holds of them. Malformed ones have no slice."""
@@ -369,10 +391,11 @@ class BoundedRunner:
         done = {}
         for slice_ in (NO_SLICE, *work.slices):
             rows = work.refused.get(slice_)
+            if writer.table.exists() or rows is not None:
+                writer.prepare(table_columns())
             if rows is None and not self._holds_refused(writer.table, slice_):
                 continue
-            writer.prepare(table_columns())
-            rows = writer.empty() if rows is None else rows
+            rows = writer.empty() if rows is None else of_group(rows, self._group.name)
             received, files = work.counts.get(slice_, (0, frozenset()))
             # The stream's own quarantine position is not kept by file: claim all of them; a file met twice is left out.
             self._write(writer, NAME, rows, slice_, received, files, self._streamed(writer.table))
@@ -380,7 +403,8 @@ class BoundedRunner:
         return done
 
     def _holds_refused(self, table: StateTable, slice_: str) -> bool:
-        return table.exists() and table.count(f"{SLICE_COLUMN} = '{slice_.replace(chr(39), chr(39) * 2)}'") > 0
+        one = literal(SLICE_COLUMN, slice_, pa.string())
+        return table.exists() and table.count(f"{SLICE_COLUMN} = {one} AND {self._group.refused}") > 0
 
     def _tell(self, moment: str, state: str, txid: int) -> None:
         for listener in self._listeners:

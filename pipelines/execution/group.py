@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException
 
 from pipelines.errors import DefinitionError, FunctionError, UnknownStateError
 from pipelines.execution.entrance import Entrance
-from pipelines.execution.quarantine import quarantine_writer
+from pipelines.execution.quarantine import quarantine_writer, rows_of
 from pipelines.graph import bolts, nodes
 from pipelines.planner.compile import Compiler
 from pipelines.quality.compiled import CompiledGate, compile_gate
@@ -114,6 +114,7 @@ class BatchGroup:
                 hint="end it with persistent_aggregate or partition_persist",
             )
         self.quarantine = quarantine_writer(lake, topology.name)
+        self.refused = rows_of(topology, self.name, [spout.stream for spout in spouts])
         self.waves = self._in_waves()
         self.drops = any(
             isinstance(node, nodes.GateNode) and any(check.action == "drop" for check in node.gate.checks)
@@ -261,6 +262,7 @@ class BatchGroup:
             values=values,
             columns=tuple((f.name, f.dataType.simpleString()) for f in columns.fields),
             sliced=self.entrance.sliced,
+            slice_by=tuple((spout.stream, spout.slice_by) for spout in self.spouts if spout.slice_by),
         )
 
     def compiled_gate(

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from pipelines.graph import nodes
 from pipelines.quality.compiled import FAILED
 from pipelines.sources.base import CORRUPT, FILE
 from pipelines.sources.events import WITHOUT_TIME
 from pipelines.state.lake import Lake
-from pipelines.state.schema import NO_SLICE, POISONED, SLICE_COLUMN, UNSLICED, StateSchema, struct_of
+from pipelines.state.literals import literal
+from pipelines.state.schema import NO_SLICE, POISONED, SLICE_COLUMN, TXID, UNSLICED, StateSchema, struct_of
 from pipelines.state.writer import StateWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-COLUMNS = tuple((name, "string") for name in ("stage", "rule", "reason", "row", "file", "stream"))
+    from pipelines.trident.topology import TridentTopology
+
+GROUP = "batch_group"
+COLUMNS = tuple((name, "string") for name in ("stage", "rule", "reason", "row", "file", "stream", GROUP))
 """stage: `source`, a gate's name, or `batch`; rule: what refused it; row: the row as JSON, or the raw text; file: its origin;
-stream: of a source or a batch the stream that it came in by (null in rows of earlier releases)."""
+stream: of a source or a batch the stream that it came in by; batch_group: which of the batch groups refused it, for each has
+txids and slices of its own. In rows of earlier releases the last two may be null (`rows_of`)."""
 JSON = {
     "ignoreNullFields": "false",
     # To the microsecond, as Spark keeps them: the row can be read back as it was.
@@ -37,6 +44,41 @@ def quarantine_writer(lake: Lake, flow: str) -> StateWriter:
     """The writer of a flow's quarantine table, which is created on first use."""
     table = lake.table(lake.quarantine_path(flow), f"quarantine of {flow}")
     return StateWriter(table, StateSchema(layout="rows", flow=flow, columns=COLUMNS, sliced=True))
+
+
+def of_group(rows: pa.Table, group: str) -> pa.Table:
+    """Refused rows with the batch group that refused them."""
+    return rows.append_column(GROUP, pa.repeat(pa.scalar(group), rows.num_rows))
+
+
+def rows_of(topology: TridentTopology, group: str, streams: Collection[str]) -> str:
+    """The rows of one batch group, as a condition that is never null. Those of earlier releases do not name it: they are told by
+    their stream, or by their gate; of a flow with one group there is no doubt.
+
+    Args:
+        streams: the streams of its spouts.
+    """
+    old = "true"
+    if any(spout.stream not in streams for spout in topology.spouts):
+        reach = {
+            node.id
+            for spout in topology.spouts
+            if spout.stream in streams
+            for node in topology.graph.descendants(spout.id)
+        }
+        gates = {node.gate.name for node in topology.graph if isinstance(node, nodes.GateNode) and node.id in reach}
+        named = (("stream", sorted(streams)), ("stage", sorted(gates)))
+        old = " OR ".join(f"({name} IS NOT NULL AND {name} IN ({_texts(some)}))" for name, some in named if some)
+    return f"(({GROUP} IS NOT NULL AND {GROUP} = {_texts([group])}) OR ({GROUP} IS NULL AND ({old})))"
+
+
+def poison_rows(own: str, txid: int) -> str:
+    """The rows of a poison batch, among those of its batch group."""
+    return f"{own} AND stage IS NOT NULL AND stage = {_texts([BATCH])} AND {TXID} = {txid}"
+
+
+def _texts(some: Iterable[str]) -> str:
+    return ", ".join(literal("stage", one, pa.string()) for one in some)
 
 
 def table_columns() -> StructType:

@@ -21,7 +21,7 @@ from pipelines.execution.entrance import clock_of
 from pipelines.execution.group import BatchGroup, Sink
 from pipelines.execution.hooks import Counters, Hook, StageEvent, tell
 from pipelines.execution.plan_run import RECEIVED, REFUSED, XOR, Base, PlanRun, observed
-from pipelines.execution.quarantine import NAME, table_columns
+from pipelines.execution.quarantine import NAME, of_group, table_columns
 from pipelines.execution.report import BatchReport, StateCommit
 from pipelines.execution.tracker import BatchTracker
 from pipelines.execution.updates import changes_and_emitted
@@ -29,6 +29,7 @@ from pipelines.graph import events, nodes
 from pipelines.sources.base import file_key
 from pipelines.state.record import BATCH, BatchRecord
 from pipelines.state.schema import NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL
+from pipelines.state.turns import stream_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -88,6 +89,7 @@ class StreamBatch:
         self._counters = counters or Counters(group.spark, f"{group.topology.name}/{group.name}/")
         self._started = time.monotonic()
         self._emitted: dict[int, pa.Table] = {}
+        self._seen: dict[str, int] = {}
 
     def run(self, batch: Batch, sources: Frames, position: Position) -> BatchReport:
         """Compute, commit and account for a batch.
@@ -95,10 +97,13 @@ class StreamBatch:
         Raises:
             GateError: a gate refused it; nothing behind the gate is committed.
             AccountingError: a stage received other than what was emitted.
+            LateWriterError: another process has written a state since.
         """
         started = self._started = time.monotonic()
         self._counters.start()
         self._tracker.commit_signal(batch)
+        # What the rows are made for: a commit that counts rows behind this version is another process's.
+        self._seen = {sink.name: sink.table.version() for sink in self._group.sinks}
         known = {sink.name: self._known(sink, batch.txid) for sink in self._group.sinks}
         skipped = {sink.name for sink in self._group.sinks if sink.writer.skips(known[sink.name])}
         commits = [self._replayed(sink, batch.txid) for sink in self._group.sinks if sink.name in skipped]
@@ -185,7 +190,7 @@ class StreamBatch:
     # --- commits ----------------------------------------------------------------------------------------------------
 
     def _app_id(self, name: str) -> str:
-        return f"{self._group.topology.name}/{name}/{self._epoch.number}"
+        return stream_id(self._group.topology.name, name, self._epoch.number)
 
     def _known(self, sink: Sink, txid: int) -> bool:
         """Whether the table holds this txid already (a replay after a crash before Spark's commit)."""
@@ -324,7 +329,8 @@ class StreamBatch:
             rows = with_clock(rows, self._group, clocks)
         record = self._record(batch, run.counts, rows.num_rows, digest, clocks)
         self._tell("committing", sink.name, batch)
-        version = sink.writer.commit_batch(rows, record, self._app_id(sink.name), known=known)
+        seen = self._seen[sink.name]
+        version = sink.writer.commit_batch(rows, record, self._app_id(sink.name), known=known, seen=seen)
         self._tell("committed", sink.name, batch)
         self._sizes[sink.name] = result.num_rows
         return StateCommit(sink.name, version, rows.num_rows, seconds + time.monotonic() - started)
@@ -361,7 +367,8 @@ class StreamBatch:
         counted = frame.observe(emitted, F.count(F.lit(1)).alias(RECEIVED))
         # The record is written before Spark has seen a row: the count is in Delta's own metrics, the hash is not kept.
         record = self._record(batch, {RECEIVED: 0}, 0, None, clocks)
-        version = sink.writer.commit_batch(counted, record, self._app_id(sink.name), known=known)
+        seen = self._seen[sink.name]
+        version = sink.writer.commit_batch(counted, record, self._app_id(sink.name), known=known, seen=seen)
         self._tell("committed", sink.name, batch)
         rows = observed(emitted)[RECEIVED]
         self._sizes[sink.name] = rows
@@ -383,8 +390,9 @@ class StreamBatch:
         if writer.table.exists():
             last = writer.committed(app_id)
             if last is not None and last >= batch.txid:
-                return sum(c.rows for c in writer.table.commits.batches() if c.txid == batch.txid)
-            claimed = claimed_rows(writer.table, position)
+                own = (c for c in writer.table.commits.batches() if c.group in (None, self._group.name))
+                return sum(c.rows for c in own if c.txid == batch.txid)
+            claimed = claimed_rows(writer.table, position, self._group.name)
         run = next((run for known, run in runs if known == claimed), None)
         if run is not None:
             return self._commit_quarantine(batch, run, claimed, counts, app_id)
@@ -404,9 +412,9 @@ class StreamBatch:
         if rows is None or not rows.num_rows:
             return 0
         self._group.quarantine.prepare(table_columns())
-        record = self._record(batch, counts, rows.num_rows, None)
+        record = self._record(batch, counts, rows.num_rows, None).model_copy(update={"group": self._group.name})
         self._tell("committing", NAME, batch)
-        self._group.quarantine.append_arrow(rows, record, app_id)
+        self._group.quarantine.append_arrow(of_group(rows, self._group.name), record, app_id)
         self._tell("committed", NAME, batch)
         return rows.num_rows
 
@@ -461,10 +469,14 @@ class StreamBatch:
             listener(moment, state, batch.txid)
 
 
-def claimed_rows(table: StateTable, position: Position) -> dict[str, frozenset[str]]:
-    """The rows of this batch that backfills of the table count already: addresses of files, by slice."""
+def claimed_rows(table: StateTable, position: Position, group: str | None = None) -> dict[str, frozenset[str]]:
+    """The rows of this batch that backfills of the table count already: addresses of files, by slice.
+
+    Args:
+        group: in quarantine the batch group.
+    """
     found = {}
-    for slice_, files in table.commits.claims().items():
+    for slice_, files in table.commits.claims(group).items():
         mine = frozenset(file for file in files if file_key(file) in position.files)
         if mine:
             found[slice_] = mine

@@ -20,6 +20,7 @@ from pipelines import logs
 from pipelines.errors import (
     AccountingError,
     BatchError,
+    BehindStateError,
     DiskFullError,
     FreshCheckpointError,
     GateError,
@@ -33,12 +34,13 @@ from pipelines.execution.coordinator import AttemptStore, Batch, BatchState, Poi
 from pipelines.execution.group import BatchGroup
 from pipelines.execution.hooks import Counters, Hook
 from pipelines.execution.listeners import Listener
-from pipelines.execution.quarantine import NAME, refused_batch, table_columns
+from pipelines.execution.quarantine import of_group, poison_rows, refused_batch, table_columns
 from pipelines.execution.report import BatchReport
 from pipelines.execution.stream_batch import Position, StreamBatch
 from pipelines.execution.tracker import BatchTracker, Stage
 from pipelines.planner.stored import save_plan
 from pipelines.state.record import BATCH, SLICE, BatchRecord
+from pipelines.state.turns import LateWriterError, stream_id
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -187,13 +189,23 @@ class StreamRunner:
             # Not beside a compaction, whose roll-up would bring the emptied rows back.
             with self._checkpoint.rewriting(self._wait):
                 for one in self._group.sinks:
-                    one.writer.reset(BatchRecord(kind=RESET, flow=self._group.topology.name, epoch=number))
-            # Quarantine is the flow's: beside other groups' rows this group's stay, and what it refuses comes again.
-            if self._group.quarantine.table.exists() and len(self._group.topology.spouts) == len(self._group.spouts):
-                self._group.quarantine.reset(BatchRecord(kind=RESET, flow=self._group.topology.name, epoch=number))
+                    record = BatchRecord(kind=RESET, flow=self._group.topology.name, epoch=number)
+                    one.writer.reset(record, stream_id(record.flow, one.name, number))
+            self._reset_quarantine(number)
             (self._checkpoint.folder / "start.json").unlink(missing_ok=True)
             return self._checkpoint.begin(Epoch(number, 0))
         raise FreshCheckpointError(self._group.topology.name, sink.name, last.txid or 0, last.epoch or 0)
+
+    def _reset_quarantine(self, epoch: int) -> None:
+        """Empty it: of a flow with several batch groups, which share it, of this one's rows."""
+        flow, writer = self._group.topology.name, self._group.quarantine
+        if not writer.table.exists():
+            return
+        if len(self._group.topology.spouts) == len(self._group.spouts):
+            writer.reset(BatchRecord(kind=RESET, flow=flow, epoch=epoch))
+            return
+        writer.prepare(table_columns())
+        writer.reset(BatchRecord(kind=RESET, flow=flow, epoch=epoch, group=self._group.name), among=self._group.refused)
 
     def _refuse_newcomers(self) -> None:
         """A state that was added to a flow that has run, and that no backfill has filled.
@@ -306,6 +318,10 @@ class StreamRunner:
                     self._forget_poison(txid)
                 self._tell("closed", txid)
                 return report
+            except (LateWriterError, BehindStateError) as error:
+                # Another process runs the flow: it has its own attempts at the batch, and this one none any more.
+                stream_batch.failed(batch, reason_of(error))
+                raise
             except Exception as error:
                 tries += 1
                 stream_batch.failed(batch, reason_of(error))
@@ -358,9 +374,8 @@ class StreamRunner:
             parts = (
                 refused_batch(sources[spout.id], spout.fields, spout.stream, reason) for spout in self._group.spouts
             )
-            rows = reduce(DataFrame.unionByName, parts).toArrow()
+            rows = of_group(reduce(DataFrame.unionByName, parts).toArrow(), self._group.name)
             writer.prepare(table_columns())
-            self._forget_poison(batch.txid)
             record = BatchRecord(
                 kind="poison",
                 flow=self._group.topology.name,
@@ -368,8 +383,9 @@ class StreamRunner:
                 txid=batch.txid,
                 attempt=batch.attempt,
                 received=rows.num_rows,
+                group=self._group.name,
             )
-            writer.append_arrow(rows, record, f"{self._group.topology.name}/{NAME}/poison/{batch.txid}/{batch.attempt}")
+            writer.replace_rows(rows, record, poison_rows(self._group.refused, batch.txid))
         except Exception as error:
             logger.warning("poison batch not kept", txid=batch.txid, reason=reason_of(error))
             return f"the source {self._group.entrance!r} (they could not be read)"
@@ -379,7 +395,8 @@ class StreamRunner:
         """A batch that was poison once and has come through: its rows are in the states now."""
         writer = self._group.quarantine
         if writer.table.exists():
-            writer.forget_rows(txid, stage="batch")
+            writer.prepare(table_columns())
+            writer.forget_rows(txid, poison_rows(self._group.refused, txid), self._group.name)
 
     def _position(self, batch_id: int) -> Position:
         files = self._group.entrance.positions(self._checkpoint.spark, batch_id, batch_id)

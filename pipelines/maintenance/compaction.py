@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -316,14 +316,20 @@ class _Compaction:
     def _record(self, table: StateTable) -> BatchRecord:
         """What the commit says: the last txid and the epoch that it covers, and every claim that is still alive."""
         txid = table.last_txid()
-        claims = {slice_: tuple(sorted(files)) for slice_, files in table.commits.claims().items() if files}
+        claims = _alive(table.commits.claims())
+        of = {group: _alive(claims) for group, claims in table.commits.groups_claims().items()}
         return BatchRecord(
             kind=COMPACTION,
             flow=self.flow,
             epoch=max((commit.epoch or 0 for commit in table.history()), default=0),
             txid=-1 if txid is None else txid,
             claims=claims or None,
+            claims_of={group: claims for group, claims in of.items() if claims} or None,
         )
+
+
+def _alive(claims: Mapping[str, frozenset[str]]) -> dict[str, tuple[str, ...]]:
+    return {slice_: tuple(sorted(files)) for slice_, files in claims.items() if files}
 
 
 def runs(checkpoint: Checkpoint) -> bool:

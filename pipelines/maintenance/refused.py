@@ -73,11 +73,11 @@ class Ages:
         """The same with some commits, oldest first."""
         spans, slices = list(self.spans), dict(self.slices)
         for one in commits:
-            if one.kind == RESET:
+            if one.kind == RESET and one.group is None:
                 spans, slices = [], {}
             elif one.kind == SLICE and one.slice is not None:
                 slices[one.slice] = one.time.timestamp()
-            elif one.kind not in (COMPACTION, REPLAY) and (one.txid or 0) >= 0 and one.txid is not None:
+            elif one.kind not in (COMPACTION, REPLAY, RESET) and (one.txid or 0) >= 0 and one.txid is not None:
                 spans.append(Span(one.txid, one.txid, one.time.timestamp()))
         return Ages(tuple(_joined(spans)), slices)
 

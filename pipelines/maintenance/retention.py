@@ -157,9 +157,11 @@ def _remembered(records: Sequence[CommitRecord]) -> list[int]:
         if one.epoch == highest:
             last["epoch"] = one.version
         if one.kind == SLICE and one.record.claims:
-            last[f"claims of {one.slice}"] = one.version
+            last[f"claims of {one.group}/{one.slice}"] = one.version
         if one.kind == COMPACTION and isinstance(one.record.claims, dict):
-            last.update({f"claims of {slice_}": one.version for slice_ in one.record.claims})
+            last.update({f"claims of None/{slice_}": one.version for slice_ in one.record.claims})
+        for group, claims in (one.record.claims_of or {}).items():
+            last.update({f"claims of {group}/{slice_}": one.version for slice_ in claims})
     return list(last.values())
 
 

@@ -65,6 +65,12 @@ class _Group:
         return any(getattr(self.topology.graph[node], "slice_by", None) is not None for node in self.group.nodes)
 
     @property
+    def slice_by(self) -> tuple[tuple[str, str], ...]:
+        """By stream the expression that cuts its slices."""
+        nodes_ = [self.topology.graph[node] for node in self.group.nodes]
+        return tuple((one.stream, one.slice_by) for one in nodes_ if isinstance(one, nodes.SpoutNode) and one.slice_by)
+
+    @property
     def has_run(self) -> bool:
         """Whether its checkpoint is there, so that it goes on where it was."""
         return (self._folder / "epoch.json").exists() and (self._folder / "spark" / "metadata").exists()
@@ -125,6 +131,7 @@ def _declared(node: nodes.PersistNode, there: StateSchema, group: _Group) -> Sta
         values=values if over_columns else (),
         columns=tuple((name, _type(types.get(name), stored.get(name))) for name in node.fields),
         sliced=group.sliced,
+        slice_by=group.slice_by,
     )
 
 

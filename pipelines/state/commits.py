@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from deltalake import CommitProperties, PostCommitHookProperties, Transaction
 
 from pipelines.state.record import UNCHANGED, BatchRecord
@@ -10,13 +12,15 @@ HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=Fa
 """Checkpoints of the log as its interval says; the log itself is cleaned by the compaction job alone."""
 
 
-def properties(record: BatchRecord, app_id: str | None, *, unchanged: bool = False) -> CommitProperties:
-    """The record as `userMetadata`, and with an application id its transaction id: the txid, or the number of a replay.
+def properties(
+    record: BatchRecord, transactions: Mapping[str, int] | None = None, *, unchanged: bool = False
+) -> CommitProperties:
+    """The record as `userMetadata`, and transaction ids with their versions.
 
     Args:
+        transactions: what the commit carries: Delta refuses it if another commit of one of these ids has come meanwhile.
         unchanged: the commit stands for a MERGE that changed nothing, so Delta's counts say nothing of it.
     """
-    version = record.txid if record.replay is None else record.replay
-    transactions = [Transaction(app_id, version)] if app_id else None
+    carried = [Transaction(name, version) for name, version in (transactions or {}).items()] or None
     metadata = {"userMetadata": record.dump()} | ({UNCHANGED: "true"} if unchanged else {})
-    return CommitProperties(custom_metadata=metadata, app_transactions=transactions)
+    return CommitProperties(custom_metadata=metadata, app_transactions=carried)

@@ -26,7 +26,8 @@ class History:
         self._name, self._log = name, path / "_delta_log"
         self._records: list[CommitRecord] = []
         self._batches: list[CommitRecord] = []
-        self._claims: dict[str, frozenset[str]] = {}
+        self._claims: dict[str | None, dict[str, frozenset[str]]] = {}
+        """By batch group (quarantine; else None) and slice."""
         self._versions: dict[int, int] = {}
         self._head: int | None = None
         """The txid whose state the last version holds, with nothing later in it."""
@@ -50,11 +51,21 @@ class History:
             self._refresh()
             return self._batches[-1] if self._batches else None
 
-    def claims(self) -> dict[str, frozenset[str]]:
-        """For each backfilled slice the source files whose rows of that slice the table counts through its backfill."""
+    def claims(self, group: str | None = None) -> dict[str, frozenset[str]]:
+        """For each backfilled slice the source files whose rows of that slice the table counts through its backfill.
+
+        Args:
+            group: in quarantine the batch group whose backfill it was; what earlier releases claimed is everybody's.
+        """
         with self._lock:
             self._refresh()
-            return dict(self._claims)
+            return {**self._claims.get(None, {}), **(self._claims.get(group, {}) if group else {})}
+
+    def groups_claims(self) -> dict[str, dict[str, frozenset[str]]]:
+        """The claims of each batch group in quarantine."""
+        with self._lock:
+            self._refresh()
+            return {group: dict(claims) for group, claims in self._claims.items() if group is not None}
 
     def _refresh(self) -> None:
         """Read what is new. A batch looks at the ledger several times, so that must not cost a look at all of it."""
@@ -85,8 +96,8 @@ class History:
         self._records.append(commit)
         if commit.kind == RESET:
             self._versions.clear()
-            self._batches.clear()
-            self._claims.clear()
+            self._batches = [one for one in self._batches if commit.group and one.group != commit.group]
+            self._claims = {of: claims for of, claims in self._claims.items() if commit.group and of != commit.group}
         elif commit.kind == BATCH:
             self._batches.append(commit)
             self._head = commit.txid
@@ -98,14 +109,20 @@ class History:
 
     def _take_claims(self, commit: CommitRecord) -> None:
         record = commit.record
-        if record is None or record.claims is None:
+        if record is None:
             return
+        for group, claims in (record.claims_of or {}).items():
+            for slice_, files in claims.items():
+                self._claims.setdefault(group, {}).setdefault(slice_, frozenset(files))
+        if record.claims is None:
+            return
+        own = self._claims.setdefault(record.group, {})
         if commit.kind == SLICE and record.slice is not None:
-            self._claims[record.slice] = frozenset(record.claims)
+            own[record.slice] = frozenset(record.claims)
         elif commit.kind == COMPACTION and isinstance(record.claims, dict):
             # Where the log before it is gone, a compaction carries the claims that are still alive.
             for slice_, files in record.claims.items():
-                self._claims.setdefault(slice_, frozenset(files))
+                own.setdefault(slice_, frozenset(files))
 
     def version_of(self, txid: int) -> int:
         """The last version that holds the batches up to `txid` and nothing later.

@@ -76,7 +76,7 @@ class Lake:
         return self.channel_path(name) if isinstance(node, nodes.ChannelNode) else self.state_path(name)
 
     def quarantine(self, flow: str) -> StateTable:
-        """The rows that a flow refused: stage, rule, reason, row (JSON text), file, stream.
+        """The rows that a flow refused: stage, rule, reason, row (JSON text), file, stream, batch_group.
 
         Raises:
             UnknownStateError: if the flow has none.

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipelines.errors import FieldError, TrideltaError
 
@@ -42,15 +43,38 @@ def literal(column: str, value: Any, kind: pa.DataType) -> str:
     known = typed(column, value, kind)
     if isinstance(known, bool):
         return str(known).lower()
-    if isinstance(known, int | float | decimal.Decimal):
+    if isinstance(known, decimal.Decimal):
+        # Without the type a literal of more than 15 digits or so is a double to DataFusion.
+        return f"CAST('{known:f}' AS DECIMAL({kind.precision}, {kind.scale}))"
+    if isinstance(known, int | float):
         return f"CAST({str(known)!r} AS DOUBLE)" if isinstance(known, float) else str(known)
     if isinstance(known, datetime.datetime):
-        return f"CAST('{known.isoformat()}' AS TIMESTAMP)"
+        # SQL's TIMESTAMP counts nanoseconds, and so ends in 2262.
+        zone = "None" if kind.tz is None else f'Some("{kind.tz}")'
+        return f"arrow_cast('{known.isoformat()}', 'Timestamp(Microsecond, {zone})')"
     if isinstance(known, datetime.date):
         return f"DATE '{known.isoformat()}'"
     if isinstance(known, bytes):
         return f"X'{known.hex()}'"
     return "'" + str(known).replace("'", "''") + "'"
+
+
+NAN = float("nan")
+"""The one that keys have: Python's are equal to nothing, and found in a dict only if they are the same object."""
+
+
+def canonical(value: Any) -> Any:
+    """A key's value as all of its kind are: as in Spark's groups NaN is one value, and -0.0 is 0.0."""
+    if not isinstance(value, float):
+        return value
+    return NAN if value != value else value + 0.0
+
+
+def canonical_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """`canonical` of a whole column."""
+    if not pa.types.is_floating(column.type):
+        return column
+    return pc.if_else(pc.is_nan(column), pa.scalar(NAN, column.type), pc.add(column, pa.scalar(0.0, column.type)))
 
 
 def typed(column: str, value: Any, kind: pa.DataType) -> Any:
@@ -60,7 +84,7 @@ def typed(column: str, value: Any, kind: pa.DataType) -> Any:
         KeyValueError: if the value does not have that type.
     """
     try:
-        return pa.scalar(value, type=kind).as_py()
+        return canonical(pa.scalar(value, type=kind).as_py())
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError):
         raise KeyValueError(column, value, str(kind)) from None
 
@@ -68,7 +92,7 @@ def typed(column: str, value: Any, kind: pa.DataType) -> Any:
 def typed_all(column: str, values: Sequence[Any], kind: pa.DataType) -> list[Any]:
     """`typed` of many values."""
     try:
-        return cast(list[Any], pa.array(values, type=kind).to_pylist())
+        return [canonical(one) for one in cast(list[Any], pa.array(values, type=kind).to_pylist())]
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError):
         # Once more one by one, to name the one that does not fit.
         return [typed(column, value, kind) for value in values]
@@ -134,7 +158,7 @@ def range_condition(keys: Sequence[Mapping[str, Any]], names: Sequence[str], typ
         values = typed_all(name, [key[name] for key in keys], types[name])
         known = [value for value in values if value is not None]
         # Floats know no order with NaN, nested values none at all.
-        if known and not isinstance(known[0], float | list | dict):
+        if known and not isinstance(known[0], float | list | dict) and not is_wide(types[name]):
             least, greatest = (literal(name, one(known), types[name]) for one in (min, max))
             between = f"({quoted(name)} >= {least} AND {quoted(name)} <= {greatest})"
             parts.append(f"({between} OR {quoted(name)} IS NULL)" if len(known) < len(values) else between)
@@ -142,15 +166,44 @@ def range_condition(keys: Sequence[Mapping[str, Any]], names: Sequence[str], typ
 
 
 def _any_of(name: str, values: Sequence[Any], kind: pa.DataType) -> str:
-    some = ", ".join(dict.fromkeys(literal(name, value, kind) for value in values if value is not None))
-    parts = [f"{quoted(name)} IN ({some})"] if some else []
+    known = [one for one in values if one is not None and not _is_nan(one)]
+    some = ", ".join(dict.fromkeys(_comparable(name, value, kind) for value in known))
+    parts = [f"{_compared(name, kind)} IN ({some})"] if some else []
+    parts += [f"isnan({quoted(name)})"] if any(_is_nan(value) for value in values) else []
     parts += [f"{quoted(name)} IS NULL"] if any(value is None for value in values) else []
     return "(" + " OR ".join(parts or ["false"]) + ")"
 
 
 def _one(key: Mapping[str, Any], names: Sequence[str], types: Mapping[str, pa.DataType]) -> str:
-    parts = [
-        f"{quoted(name)} IS NULL" if key[name] is None else f"{quoted(name)} = {literal(name, key[name], types[name])}"
-        for name in names
-    ]
-    return " AND ".join(parts) or "true"
+    return " AND ".join(_is(name, key[name], types[name]) for name in names) or "true"
+
+
+def _is(name: str, value: Any, kind: pa.DataType) -> str:
+    if value is None:
+        return f"{quoted(name)} IS NULL"
+    # Nothing is equal to NaN, itself not either.
+    if _is_nan(value):
+        return f"isnan({quoted(name)})"
+    return f"{_compared(name, kind)} = {_comparable(name, value, kind)}"
+
+
+# delta-rs writes the least and the greatest decimal of a file as doubles, which hold so many digits. To compare such a column
+# itself would leave out files that have the key; as text nothing is left out.
+EXACT_DIGITS = 15
+
+
+def is_wide(kind: pa.DataType) -> bool:
+    """Whether a column's statistics may be rounded."""
+    return bool(pa.types.is_decimal(kind)) and kind.precision > EXACT_DIGITS
+
+
+def _compared(name: str, kind: pa.DataType) -> str:
+    return f"CAST({quoted(name)} AS VARCHAR)" if is_wide(kind) else quoted(name)
+
+
+def _comparable(name: str, value: Any, kind: pa.DataType) -> str:
+    return f"'{typed(name, value, kind):f}'" if is_wide(kind) else literal(name, value, kind)
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float | decimal.Decimal) and value != value

@@ -17,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable
 
 from pipelines.errors import DuplicateKeyError
 from pipelines.state.commits import HOOKS
-from pipelines.state.literals import quoted
+from pipelines.state.literals import canonical_column, quoted
 from pipelines.state.schema import OPAQUE, PREVIOUS, REMOVED, TXID, StateSchema
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def merge_spark(
 def _typed(rows: pa.Table, table: DeltaTable, declared: StateSchema) -> pa.Table:
     stored = pa.schema(table.schema().to_arrow())
     fields = [stored.field(name) for name in declared.names]
-    columns = {name: rows[name] for name in declared.names}
+    columns = {name: canonical_column(rows[name]) if name in declared.keys else rows[name] for name in declared.names}
     removed = rows[REMOVED] if REMOVED in rows.column_names else pa.repeat(pa.scalar(False), rows.num_rows)
     return pa.table({**columns, REMOVED: removed}).cast(pa.schema([*fields, pa.field(REMOVED, pa.bool_())]))
 

@@ -9,7 +9,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.aggregators import ColumnAggregator
-from pipelines.state.literals import check_names, keys_condition, quoted, range_condition, typed_all
+from pipelines.state.literals import (
+    canonical,
+    canonical_column,
+    check_names,
+    keys_condition,
+    quoted,
+    range_condition,
+    typed_all,
+)
 from pipelines.state.record import generation
 from pipelines.state.schema import GEN, LOG, MAP, OPAQUE, PREVIOUS, REMOVED, TXID, StateSchema
 from pipelines.state.snapshot import Snapshot
@@ -82,7 +90,7 @@ class Reader:
         folds = [(value.name, value.make()) for value in self.declared.values]
         groups: dict[Key, Row] = {key: dict(row) for key, row in (onto or {}).items()}
         for row in stored:
-            key = tuple(row[name] for name in self.keys)
+            key = tuple(canonical(row[name]) for name in self.keys)
             for name, aggregator in folds:
                 row[name] = _or_zero(row.get(name), aggregator)
             known = groups.setdefault(key, row)
@@ -200,7 +208,8 @@ def matching(rows: pa.Table, names: Sequence[str], keys: Mapping[Key, Any] | Seq
     if names:
         masks = [
             pc.is_in(
-                rows[name], value_set=pa.array(list({key[index] for key in keys}), type=rows.schema.field(name).type)
+                canonical_column(rows[name]),
+                value_set=pa.array(list({key[index] for key in keys}), type=rows.schema.field(name).type),
             )
             for index, name in enumerate(names)
         ]
@@ -209,7 +218,7 @@ def matching(rows: pa.Table, names: Sequence[str], keys: Mapping[Key, Any] | Seq
             mask = pc.and_(mask, one)
         rows = rows.filter(mask)
     wanted = set(keys)
-    return [row for row in rows.to_pylist() if tuple(row[name] for name in names) in wanted]
+    return [row for row in rows.to_pylist() if tuple(canonical(row[name]) for name in names) in wanted]
 
 
 def _or_zero(value: Any, aggregator: ColumnAggregator) -> Any:

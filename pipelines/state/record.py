@@ -47,6 +47,10 @@ class BatchRecord(BaseModel):
         clocks: of a channel: how far the clock of each origin of the events had come behind the batch, in ms.
         replay: for `replay`: its number in the flow, which is also the version of its transaction id.
         read: for `slice`: by name the version of each sliced table of another flow that it was made of.
+        group: in quarantine, which all batch groups of a flow share: whose rows the commit is about (null in those of earlier
+            releases).
+        claims_of: for `compaction` of quarantine: all claims still alive, by batch group and slice.
+        commit: of a commit by Spark: a name of its own, by which its writer finds it in the log.
         readable_from: for the commit before a vacuum: the oldest version whose data files are all still there.
     """
 
@@ -69,6 +73,9 @@ class BatchRecord(BaseModel):
     folded_before: int | None = None
     clocks: dict[str, int] | None = None
     replay: int | None = None
+    group: str | None = None
+    claims_of: dict[str, dict[str, tuple[str, ...]]] | None = None
+    commit: str | None = None
 
     def dump(self) -> str:
         return self.model_dump_json(exclude_none=True)
@@ -107,6 +114,10 @@ class CommitRecord:
     @property
     def slice(self) -> str | None:
         return self.record.slice if self.record else None
+
+    @property
+    def group(self) -> str | None:
+        return self.record.group if self.record else None
 
     @property
     def rows(self) -> int:

@@ -56,6 +56,7 @@ class StateSchema(BaseModel):
         values: value columns with aggregators (log), else empty.
         columns: name and Spark SQL type of all user columns, in order.
         sliced: whether the flow names a slice column.
+        slice_by: by stream the expression that cuts its slices; none in tables of earlier releases, or without slices.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -66,6 +67,7 @@ class StateSchema(BaseModel):
     values: tuple[ValueColumn, ...] = ()
     columns: tuple[tuple[str, str], ...]
     sliced: bool = False
+    slice_by: tuple[tuple[str, str], ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -97,6 +99,8 @@ class StateSchema(BaseModel):
             mine, theirs = getattr(self, what), getattr(other, what)
             if mine != theirs:
                 return f"{what} is {_shown(mine)} in the table and {_shown(theirs)} in the flow" + _LOSSES.get(what, "")
+        if recut := self._recut(other):
+            return recut
         there, here = dict(self.columns), dict(other.columns)
         for name, kind in there.items():
             if name not in here:
@@ -109,6 +113,23 @@ class StateSchema(BaseModel):
                 now = f"a {theirs[name]}" if name in theirs else "none"
                 return f'value "{name}" is a {aggregator} in the table and {now} in the flow' + _LOSSES["aggregator"]
         return tuple((name, kind) for name, kind in other.columns if name not in there)
+
+    def _recut(self, other: StateSchema) -> str | None:
+        """In words, how `other` cuts slices otherwise. A stream may get another name, and others may come beside it."""
+        mine, theirs = ({name: " ".join(by.split()) for name, by in one.slice_by} for one in (self, other))
+        if not mine or not theirs:
+            return None
+        common = [name for name in theirs if name in mine]
+        same = (
+            all(mine[name] == theirs[name] for name in common) if common else set(mine.values()) == set(theirs.values())
+        )
+        if same:
+            return None
+        shown = [", ".join(dict.fromkeys(one.values())) for one in (mine, theirs)]
+        return (
+            f"its slices are cut by {shown[0]} in the table and by {shown[1]} in the flow: what is in a slice of the old cut "
+            "would stay when one of the new is replaced"
+        )
 
 
 _LOSSES = {

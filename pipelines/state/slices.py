@@ -27,6 +27,7 @@ def made_slices(table: StateTable) -> frozenset[str] | None:
     if not table.declared.sliced:
         return None
     found = set(slice_times(table)) | set(table.commits.claims())
+    found |= {slice_ for claims in table.commits.groups_claims().values() for slice_ in claims}
     if table.declared.layout != MAP:
         found |= {part[SLICE_COLUMN] for part in DeltaTable(str(table.path)).partitions()}
     return frozenset(one for one in found if one is not None and one not in RESERVED)

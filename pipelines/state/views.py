@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.errors import StateAccessError
+from pipelines.state.literals import canonical
 from pipelines.state.reading import Key, Reader
 from pipelines.state.schema import HIDDEN, ROWS, StateSchema
 from pipelines.state.snapshot import Snapshot
@@ -57,7 +58,7 @@ class StateView(ABC):
         """Rows in memory: dicts, or tuples of keys, then values. Of rows with one key the last counts."""
         names = (*keys, *values)
         tuples = [tuple(row[name] for name in names) if isinstance(row, Mapping) else tuple(row) for row in rows]
-        return RowsView(tuple(keys), tuple(values), {row[: len(keys)]: row[len(keys) :] for row in tuples})
+        return RowsView(tuple(keys), tuple(values), {_key(row[: len(keys)]): row[len(keys) :] for row in tuples})
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[Value]:
         """The value of each key, None where there is none; one read for all of them.
@@ -91,7 +92,7 @@ class StateView(ABC):
             if isinstance(key, str) or not isinstance(key, Sequence) or len(key) != len(names):
                 columns = ", ".join(names) or "none"
                 raise StateAccessError(f"a key of this state is a tuple of its key columns ({columns}); got {key!r}")
-        return [tuple(key) for key in keys]
+        return [_key(key) for key in keys]
 
     def _values(self, found: Mapping[Key, tuple[Any, ...]], keys: Sequence[Key]) -> list[Value]:
         if len(self.values) == 1:
@@ -153,6 +154,10 @@ class TableView(StateView):
         }
 
 
+def _key(values: Iterable[Any]) -> Key:
+    return tuple(canonical(value) for value in values)
+
+
 @lru_cache(maxsize=8)
 def _opened(path: str, version: int, keys: tuple[str, ...] | None, before: int | None) -> Reader:
     """A version, opened once in a process for all copies of a view."""
@@ -195,7 +200,8 @@ class MapState:
     def tuples(self) -> list[tuple[Any, ...]]:
         """All that is there: keys, then values."""
         width = len(self.keys)
-        kept = [row for row in self._view.tuples() if row[:width] not in self.puts and row[:width] not in self.removed]
+        changed = {**self.puts, **self.removed}
+        kept = [row for row in self._view.tuples() if _key(row[:width]) not in changed]
         return kept + [(*key, *values) for key, values in self.puts.items()]
 
     # --- changing ---------------------------------------------------------------------------------------------------

@@ -7,25 +7,29 @@ Two writers make the same commit. Small results travel to the driver as Arrow an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 from deltalake import Schema as DeltaSchema
+from deltalake.exceptions import CommitFailedError
 
-from pipelines.errors import BehindStateError, StateSchemaError
+from pipelines.errors import StateSchemaError
 from pipelines.state.commits import HOOKS, properties
 from pipelines.state.evolution import add_columns
 from pipelines.state.keeping import TableKeeper
-from pipelines.state.literals import literal
+from pipelines.state.literals import is_wide, literal
 from pipelines.state.merge import merge_arrow, merge_spark
 from pipelines.state.record import RESET, BatchRecord, generation
 from pipelines.state.schema import (
     ENGINE_COLUMNS,
     GEN,
     MAP,
-    NON_TRANSACTIONAL,
     OPAQUE,
     PROPERTY,
     REMOVED,
@@ -36,6 +40,7 @@ from pipelines.state.schema import (
     UNSLICED,
     table_schema,
 )
+from pipelines.state.turns import LateWriterError, Transactions, last_txid, turn
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,6 +50,9 @@ if TYPE_CHECKING:
 # files, so the log is only cleaned by the compaction job, never as a side effect of a commit.
 _CONFIGURATION = {"delta.checkpointInterval": "50", "delta.enableExpiredLogCleanup": "false"}
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_TRIES = 10
+_Judge = Callable[[DeltaTable], Transactions]
+"""Sees that a commit may be made from a snapshot, and gives what it carries."""
 _APP_ID, _VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 
 
@@ -72,7 +80,7 @@ class StateWriter(TableKeeper):
             added = self.table.declared.evolution(self.declared)
             if isinstance(added, str):
                 raise StateSchemaError(self.table.name, added)
-            if added:
+            if added or (self.declared.slice_by and not self.table.declared.slice_by):
                 add_columns(DeltaTable(str(self.table.path)), wanted, self.declared)
             return
         self.table.path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +89,7 @@ class StateWriter(TableKeeper):
             wanted,
             mode="ignore",
             partition_by=None if self.declared.layout == MAP else [SLICE_COLUMN, GEN],
-            configuration={PROPERTY: self.declared.dump(), **_CONFIGURATION},
+            configuration={PROPERTY: self.declared.dump(), **_CONFIGURATION, **_statistics(wanted)},
             raise_if_key_not_exists=False,
         )
 
@@ -91,7 +99,7 @@ class StateWriter(TableKeeper):
 
     def committed(self, app_id: str) -> int | None:
         """The last txid that was committed under a transaction application id, or None."""
-        return DeltaTable(str(self.table.path)).transaction_version(app_id)
+        return last_txid(DeltaTable(str(self.table.path)), app_id)
 
     # --- a batch ----------------------------------------------------------------------------------------------------
 
@@ -99,7 +107,9 @@ class StateWriter(TableKeeper):
         """Whether a batch has nothing to do here: the state is transactional, and `known` to hold the txid already."""
         return known and self.declared.kind == TRANSACTIONAL
 
-    def commit_batch(self, rows: pa.Table | DataFrame, record: BatchRecord, app_id: str, *, known: bool) -> int:
+    def commit_batch(
+        self, rows: pa.Table | DataFrame, record: BatchRecord, app_id: str, *, known: bool, seen: int | None = None
+    ) -> int:
         """Commit a batch as the state's kind and layout ask for, in one Delta commit.
 
         | kind | a txid that the table holds |
@@ -112,44 +122,55 @@ class StateWriter(TableKeeper):
             rows: user columns and perhaps `_slice` (log, rows) or `_removed` (map): Arrow, committed by delta-rs, or a
                 frame, which Spark writes where it lies.
             record: `record.rows` is filled in where the rows are Arrow.
-            app_id: the transaction id; left out for non-transactional states.
+            app_id: the stream's transaction id.
             known: whether the table holds this txid already (`committed`, or for non-transactional states the history).
+            seen: the version of the table that the rows were made for; None: that is not looked at.
 
         Returns:
             The table version.
 
         Raises:
+            LateWriterError: another process has committed since; nothing is written.
             BehindStateError: an opaque state holds a later txid.
             DuplicateKeyError: a map state gets two rows of one key.
         """
         if self.skips(known):
             return self.table.version()
-        kind = self.declared.kind
-        self._check_in_turn(record)
-        named = None if kind == NON_TRANSACTIONAL else app_id
-        replaces = known and kind == OPAQUE
+        replaces = known and self.declared.kind == OPAQUE
         merges = self.declared.layout == MAP
         if isinstance(rows, pa.Table):
             arrow = self.merge_arrow if merges else self.append_arrow
-            return arrow(rows, record, named, replaces=replaces)
+            return arrow(rows, record, app_id, replaces=replaces, seen=seen)
         spark = self.merge_spark if merges else self.append_spark
-        return spark(rows, record, named, replaces=replaces)
+        return spark(rows, record, app_id, replaces=replaces, seen=seen)
 
-    def _check_in_turn(self, record: BatchRecord) -> None:
-        last = self.table.last_txid() if self.declared.kind == OPAQUE else None
-        if last is not None and last > record.txid:
-            raise BehindStateError(record.txid, last, self.table.name)
-
-    def append_arrow(self, rows: pa.Table, record: BatchRecord, app_id: str | None, *, replaces: bool = False) -> int:
+    def append_arrow(
+        self,
+        rows: pa.Table,
+        record: BatchRecord,
+        app_id: str | None,
+        *,
+        replaces: bool = False,
+        seen: int | None = None,
+    ) -> int:
         """Append a batch's rows (user columns and perhaps `_slice`). Returns the table version.
 
         Args:
             replaces: what this txid wrote before goes in the same commit.
         """
         where = _own_rows(record.txid) if replaces else None
-        return self._write(self._complete(rows, record.txid, record.txid), record, app_id, where)
+        judge = self._judge(record, app_id, replaces=replaces, seen=seen)
+        return self._write(lambda table: self._complete(table, rows, record.txid, record.txid), record, judge, where)
 
-    def append_spark(self, frame: DataFrame, record: BatchRecord, app_id: str | None, *, replaces: bool = False) -> int:
+    def append_spark(
+        self,
+        frame: DataFrame,
+        record: BatchRecord,
+        app_id: str | None,
+        *,
+        replaces: bool = False,
+        seen: int | None = None,
+    ) -> int:
         """Append a batch's frame where it lies. Returns the table version; `record.rows` is not known before."""
         from pyspark.sql import functions as F
 
@@ -158,59 +179,100 @@ class StateWriter(TableKeeper):
         frame = frame.withColumn(TXID, F.lit(record.txid).cast("long"))
         frame = frame.withColumn(GEN, F.lit(generation(record.txid)).cast("long"))
         names = [*self.declared.names, *ENGINE_COLUMNS]
-        writer = frame.select(*(f"`{name}`" for name in names)).write.format("delta")
-        writer = writer.option("userMetadata", record.dump()).mode("overwrite" if replaces else "append")
-        if replaces:
-            # Without the transaction id, which the table has: Delta drops what comes under a known one.
-            writer = writer.option("replaceWhere", _own_rows(record.txid))
-        elif app_id:
-            writer = writer.option("txnAppId", app_id).option("txnVersion", record.txid)
-        writer.save(str(self.table.path))
-        return self.table.version()
 
-    def merge_arrow(self, rows: pa.Table, record: BatchRecord, app_id: str | None, *, replaces: bool = False) -> int:
+        def save(record: BatchRecord, carried: Transactions) -> None:
+            writer = frame.select(*(f"`{name}`" for name in names)).write.format("delta")
+            writer = writer.option("userMetadata", record.dump()).mode("overwrite" if replaces else "append")
+            if replaces:
+                writer = writer.option("replaceWhere", _own_rows(record.txid))
+            for name, version in list(carried.items())[:1]:
+                writer = writer.option("txnAppId", name).option("txnVersion", version)
+            writer.save(str(self.table.path))
+
+        return self._commit_spark(save, record, self._judge(record, app_id, replaces=replaces, seen=seen))
+
+    def merge_arrow(
+        self,
+        rows: pa.Table,
+        record: BatchRecord,
+        app_id: str | None,
+        *,
+        replaces: bool = False,
+        seen: int | None = None,
+    ) -> int:
         """Merge a batch's changes (keys, values, perhaps `_removed`) into a map state. Returns the table version.
 
         Args:
             replaces: what this txid changed before is undone in the same commit.
         """
-        table = DeltaTable(str(self.table.path))
-        before, record = table.version(), record.model_copy(update={"rows": rows.num_rows})
-        merge_arrow(table, rows, self.declared, record.txid, properties(record, app_id), replayed=replaces)
-        # A MERGE that changes nothing is no commit to delta-rs; the batch is to be known all the same.
-        return table.version() if table.version() > before else self._note(table, record, app_id)
+        record = record.model_copy(update={"rows": rows.num_rows})
 
-    def merge_spark(self, frame: DataFrame, record: BatchRecord, app_id: str | None, *, replaces: bool = False) -> int:
+        def merge(table: DeltaTable, carried: Transactions) -> None:
+            before = table.version()
+            merge_arrow(table, rows, self.declared, record.txid, properties(record, carried), replayed=replaces)
+            if table.version() == before:
+                # A MERGE that changes nothing is no commit to delta-rs; the batch is to be known all the same.
+                self._note(table, record, carried)
+
+        return self._commit(merge, self._judge(record, app_id, replaces=replaces, seen=seen))
+
+    def merge_spark(
+        self,
+        frame: DataFrame,
+        record: BatchRecord,
+        app_id: str | None,
+        *,
+        replaces: bool = False,
+        seen: int | None = None,
+    ) -> int:
         """The same for a frame, by Spark's MERGE INTO. Returns the table version.
 
         MERGE takes its transaction id and userMetadata from the session, so the frame's own session has them meanwhile:
         no other thread may write Delta tables in it.
         """
         spark = frame.sparkSession
-        given = {_METADATA: record.dump()}
-        if app_id and not replaces:
-            given |= {_APP_ID: app_id, _VERSION: str(record.txid)}
-        for name, value in given.items():
-            spark.conf.set(name, value)
-        try:
-            merge_spark(spark, str(self.table.path), frame, self.declared, record.txid, replayed=replaces)
-        finally:
-            for name in given:
-                spark.conf.unset(name)
-        return self.table.version()
+
+        def merge(record: BatchRecord, carried: Transactions) -> None:
+            given = {_METADATA: record.dump()}
+            for name, version in list(carried.items())[:1]:
+                given |= {_APP_ID: name, _VERSION: str(version)}
+            for name, value in given.items():
+                spark.conf.set(name, value)
+            try:
+                merge_spark(spark, str(self.table.path), frame, self.declared, record.txid, replayed=replaces)
+            finally:
+                for name in given:
+                    spark.conf.unset(name)
+
+        return self._commit_spark(merge, record, self._judge(record, app_id, replaces=replaces, seen=seen))
 
     # --- slices -----------------------------------------------------------------------------------------------------
 
-    def replace_slice(self, rows: pa.Table, record: BatchRecord) -> int:
+    def replace_slice(
+        self,
+        rows: pa.Table,
+        record: BatchRecord,
+        app_id: str | None = None,
+        *,
+        seen: int | None = None,
+        among: str | None = None,
+    ) -> int:
         """Put `rows` in the place of all that the table holds of `record.slice`, in one commit.
 
         A roll-up of all slices stops being true, so it goes in the same commit. The rows are of no batch (`_txid` -1): a
         replay of the last one must not take them for its own.
+
+        Args:
+            app_id: the transaction id of the stream that writes the table; the slice is refused if a batch comes between.
+            seen: the version of the table that the rows and the claims were made for.
+            among: quarantine only: the rows of `record.group`; those of other batch groups stay.
         """
         assert record.slice is not None
         names = ", ".join(literal(SLICE_COLUMN, one, pa.string()) for one in (record.slice, ROLL_UP))
-        where = f"{SLICE_COLUMN} IN ({names})"
-        return self._write(self._complete(rows, -1, record.txid), record, None, where)
+        where = f"{SLICE_COLUMN} IN ({names})" + (f" AND {among}" if among else "")
+        judge = self._judge(record, app_id, seen=seen)
+        tries = _TRIES if among else 1
+        return self._write(lambda table: self._complete(table, rows, -1, record.txid), record, judge, where, tries)
 
     def append_replay(self, rows: pa.Table, record: BatchRecord, app_id: str) -> int:
         """Append what replayed rows have become, in one commit beside the batches and slices. Returns the table version.
@@ -219,46 +281,168 @@ class StateWriter(TableKeeper):
         batch, which no roll-up covers.
         """
         assert record.replay is not None
-        return self._write(self._complete(rows, replay_txid(record.replay), max(record.txid, 0)), record, app_id)
+        txid, since = replay_txid(record.replay), max(record.txid, 0)
+        judge = self._judge(record, app_id)
+        return self._write(lambda table: self._complete(table, rows, txid, since), record, judge)
 
-    def replace_refused(self, rows: pa.Table, record: BatchRecord, app_id: str, txids: tuple[int, int]) -> int:
+    def replace_refused(
+        self, rows: pa.Table, record: BatchRecord, app_id: str, txids: tuple[int, int], seen: int | None = None
+    ) -> int:
         """Quarantine only: put `rows` (all columns of the table) in the place of those of some txids, in one commit."""
-        schema = pa.schema(DeltaTable(str(self.table.path)).schema().to_arrow())
         where = f"{TXID} BETWEEN {txids[0]} AND {txids[1]}"
-        return self._write(rows.select(schema.names).cast(schema), record, app_id, where)
 
-    def replace_map(self, rows: pa.Table, record: BatchRecord) -> int:
+        def whole(table: DeltaTable) -> pa.Table:
+            schema = pa.schema(table.schema().to_arrow())
+            return rows.select(schema.names).cast(schema)
+
+        return self._write(whole, record, self._judge(record, app_id, seen=seen), where)
+
+    def replace_map(
+        self, rows: pa.Table, record: BatchRecord, app_id: str | None = None, *, seen: int | None = None
+    ) -> int:
         """Put `rows` (keys, values, perhaps `_removed`) in the place of all that a map state holds, in one commit.
 
         As in `replace_slice` the rows are of no batch.
         """
-        schema = pa.schema(DeltaTable(str(self.table.path)).schema().to_arrow())
-        if REMOVED in rows.column_names:
-            rows = rows.filter(pc.invert(rows[REMOVED])).drop_columns([REMOVED])
-        columns = {name: rows[name] for name in rows.column_names}
-        columns[TXID] = pa.repeat(pa.scalar(-1, pa.int64()), rows.num_rows)
-        if REMOVED in schema.names:
-            columns[REMOVED] = pa.repeat(pa.scalar(False), rows.num_rows)
-        whole = {f.name: columns.get(f.name, pa.nulls(rows.num_rows, f.type)) for f in schema}
-        return self._write(pa.table(whole).cast(schema), record, None, "true")
 
-    def reset(self, record: BatchRecord) -> int:
-        """Empty the table; its history so far no longer counts."""
-        table = DeltaTable(str(self.table.path))
-        table.delete(commit_properties=properties(record.model_copy(update={"kind": RESET}), None))
-        return self.table.version()
+        def whole(table: DeltaTable) -> pa.Table:
+            schema = pa.schema(table.schema().to_arrow())
+            kept = rows
+            if REMOVED in rows.column_names:
+                kept = rows.filter(pc.invert(rows[REMOVED])).drop_columns([REMOVED])
+            columns = {name: kept[name] for name in kept.column_names}
+            columns[TXID] = pa.repeat(pa.scalar(-1, pa.int64()), kept.num_rows)
+            if REMOVED in schema.names:
+                columns[REMOVED] = pa.repeat(pa.scalar(False), kept.num_rows)
+            every = {f.name: columns.get(f.name, pa.nulls(kept.num_rows, f.type)) for f in schema}
+            return pa.table(every).cast(schema)
 
-    def forget_rows(self, txid: int, *, stage: str) -> None:
-        """Quarantine only: remove the rows of one stage of a txid, if there are any."""
-        string, long = pa.string(), pa.int64()
-        where = f"{TXID} = {literal(TXID, txid, long)} AND stage = {literal('stage', stage, string)}"
+        return self._write(whole, record, self._judge(record, app_id, seen=seen), "true")
+
+    def reset(self, record: BatchRecord, app_id: str | None = None, *, among: str | None = None) -> int:
+        """Empty the table; its history so far no longer counts.
+
+        Args:
+            app_id: the transaction id of the stream that is to begin.
+            among: quarantine only: empty it of these rows, those of `record.group`.
+
+        Raises:
+            LateWriterError: that stream has begun.
+        """
+        record = record.model_copy(update={"kind": RESET})
+
+        def empty(table: DeltaTable, carried: Transactions) -> None:
+            before = table.version()
+            table.delete(among, commit_properties=properties(record, carried), post_commithook_properties=HOOKS)
+            if table.version() == before:
+                self._note(table, record, carried)
+
+        return self._commit(empty, self._judge(record, app_id))
+
+    def replace_rows(self, rows: pa.Table, record: BatchRecord, where: str) -> int:
+        """Quarantine only: put a batch's rows in the place of those that a condition names, in one commit."""
+        judge = self._judge(record, None)
+        return self._write(
+            lambda table: self._complete(table, rows, record.txid, record.txid), record, judge, where, _TRIES
+        )
+
+    def forget_rows(self, txid: int, where: str, group: str) -> None:
+        """Quarantine only: remove the rows of a txid that a condition names, if there are any."""
         if self.table.count(where):
-            record = BatchRecord(kind=RESET + "_batch", flow=self.declared.flow, txid=txid)
-            DeltaTable(str(self.table.path)).delete(where, commit_properties=properties(record, None))
+            record = BatchRecord(kind=RESET + "_batch", flow=self.declared.flow, txid=txid, group=group)
+            given: Any = {"commit_properties": properties(record), "post_commithook_properties": HOOKS}
+            self._commit(lambda table, carried: table.delete(where, **given), self._judge(record, None), _TRIES)
 
-    def _complete(self, rows: pa.Table, txid: int, since: int) -> pa.Table:
+    # --- commits ----------------------------------------------------------------------------------------------------
+
+    def _judge(
+        self, record: BatchRecord, app_id: str | None, *, replaces: bool = False, seen: int | None = None
+    ) -> _Judge:
+        if app_id is None:
+            return lambda table: {}
+        kind = self.declared.kind
+        return partial(turn, state=self.table, record=record, app_id=app_id, kind=kind, replaces=replaces, seen=seen)
+
+    def _commit(self, commit: Callable[[DeltaTable, Transactions], object], judge: _Judge, tries: int = 1) -> int:
+        """Commit by delta-rs: what is judged is the table that commits. Returns the version.
+
+        Args:
+            tries: more than one where others' commits, of other rows, may come between: quarantine is shared.
+
+        Raises:
+            LateWriterError: another process has committed, before the table was opened or since.
+        """
+        table = DeltaTable(str(self.table.path))
+        carried = judge(table)
+        known = {name: table.transaction_version(name) for name in carried}
+        try:
+            commit(table, carried)
+        except CommitFailedError as error:
+            now = DeltaTable(str(self.table.path))
+            judge(now)
+            if any(now.transaction_version(name) != version for name, version in known.items()):
+                seen = f"another process has committed version {now.version()} meanwhile"
+                raise LateWriterError(self.table.name, "a commit", seen) from error
+            if tries > 1:
+                return self._commit(commit, judge, tries - 1)
+            raise
+        return table.version()
+
+    def _commit_spark(
+        self, commit: Callable[[BatchRecord, Transactions], None], record: BatchRecord, judge: _Judge
+    ) -> int:
+        """Commit by Spark. Delta leaves out what comes under a version that its own snapshot knows, or a lower one, without a
+        word: so the commit is looked for in the log. Returns the version.
+
+        Raises:
+            LateWriterError: another process has committed, before the table was opened or since.
+        """
+        from pyspark.errors import PySparkException
+
+        table = DeltaTable(str(self.table.path))
+        carried = judge(table)
+        record = record.model_copy(update={"commit": uuid4().hex})
+        try:
+            commit(record, carried)
+        except PySparkException:
+            if self._version_of(record, table.version()) is None:
+                judge(DeltaTable(str(self.table.path)))
+            raise
+        version = self._version_of(record, table.version())
+        if version is None:
+            judge(DeltaTable(str(self.table.path)))
+            raise LateWriterError(self.table.name, f"batch {record.txid}", "Delta has left it out")
+        return version
+
+    def _version_of(self, record: BatchRecord, since: int) -> int | None:
+        """The version of a commit by Spark, behind another; None if it is not in the log."""
+        later = (one for one in reversed(self.table.history()) if one.version > since and one.record is not None)
+        return next((one.version for one in later if one.record and one.record.commit == record.commit), None)
+
+    def _write(
+        self,
+        rows: Callable[[DeltaTable], pa.Table],
+        record: BatchRecord,
+        judge: _Judge,
+        where: str | None = None,
+        tries: int = 1,
+    ) -> int:
+        def write(table: DeltaTable, carried: Transactions) -> None:
+            found = rows(table)
+            write_deltalake(  # type: ignore[call-overload]  # its overloads want the mode as a literal
+                table,
+                found,
+                mode="overwrite" if where else "append",
+                predicate=where,
+                commit_properties=properties(record.model_copy(update={"rows": found.num_rows}), carried),
+                post_commithook_properties=HOOKS,
+            )
+
+        return self._commit(write, judge, tries)
+
+    def _complete(self, table: DeltaTable, rows: pa.Table, txid: int, since: int) -> pa.Table:
         """All columns of the table: rows of `txid`, in the generation of `since`."""
-        schema = pa.schema(DeltaTable(str(self.table.path)).schema().to_arrow())
+        schema = pa.schema(table.schema().to_arrow())
         count = rows.num_rows
         columns = {name: rows[name] for name in rows.column_names}
         columns.setdefault(SLICE_COLUMN, pa.repeat(pa.scalar(UNSLICED), count))
@@ -266,23 +450,21 @@ class StateWriter(TableKeeper):
         columns[GEN] = pa.repeat(pa.scalar(generation(since), pa.int64()), count)
         return pa.table({f.name: columns[f.name] for f in schema}).cast(schema)
 
-    def _note(self, table: DeltaTable, record: BatchRecord, app_id: str | None) -> int:
-        """A commit of no rows, for its record and transaction id."""
-        carried = properties(record, app_id, unchanged=True)
-        write_deltalake(table, self.empty(), mode="append", commit_properties=carried, post_commithook_properties=HOOKS)
-        return table.version()
+    def _note(self, table: DeltaTable, record: BatchRecord, carried: Transactions) -> None:
+        """A commit of no rows, for its record and transaction ids."""
+        none = pa.schema(table.schema().to_arrow()).empty_table()
+        said = properties(record, carried, unchanged=True)
+        write_deltalake(table, none, mode="append", commit_properties=said, post_commithook_properties=HOOKS)
 
-    def _write(self, rows: pa.Table, record: BatchRecord, app_id: str | None, where: str | None = None) -> int:
-        table = DeltaTable(str(self.table.path))
-        write_deltalake(  # type: ignore[call-overload]  # its overloads want the mode as a literal
-            table,
-            rows,
-            mode="overwrite" if where else "append",
-            predicate=where,
-            commit_properties=properties(record.model_copy(update={"rows": rows.num_rows}), app_id),
-            post_commithook_properties=HOOKS,
-        )
-        return table.version()
+
+def _statistics(wanted: DeltaSchema) -> dict[str, str]:
+    """Columns of long decimals keep no statistics: delta-rs rounds them to doubles, and who skips files by them loses rows."""
+    fields = pa.schema(wanted.to_arrow())
+    if not any(is_wide(one.type) for one in fields):
+        return {}
+    kept = [one.name for one in fields if one.name not in (SLICE_COLUMN, GEN) and not pa.types.is_nested(one.type)]
+    kept = [name for name in kept if not is_wide(fields.field(name).type) and re.fullmatch(r"\w+", name)]
+    return {"delta.dataSkippingStatsColumns": ",".join(kept)}
 
 
 def replay_txid(number: int) -> int:

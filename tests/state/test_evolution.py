@@ -113,3 +113,30 @@ def test_averages_get_a_place_for_their_pairs(tmp_path: Path) -> None:
     rows = pa.table({"word": ["a"], "n": [2], "mean": [{"sum": 9, "count": 2}]})
     state.writer.commit_batch(rows, record(1), APP, known=False)
     assert state.table.get([{"word": "a"}]) == [{"word": "a", "n": 3, "mean": 4.5}] == state.table.scan().to_pylist()
+
+
+DAY, HOUR = (("trips", "day"),), (("trips", "substring(at,  1, 13)"),)
+
+
+@pytest.mark.parametrize("layout", [LOG, ROWS])
+def test_slices_that_are_cut_otherwise_are_refused(tmp_path: Path, layout: str) -> None:
+    SmallTable(tmp_path, layout, TRANSACTIONAL, sliced=True, slice_by=DAY).commit(0, ("a", 1))
+    version = Lake(tmp_path).state("counts").version()
+    with pytest.raises(
+        StateSchemaError, match=r"cut by day in the table and by substring\(at, 1, 13\) in the flow"
+    ) as caught:
+        SmallTable(tmp_path, layout, TRANSACTIONAL, WIDER, sliced=True, slice_by=HOUR)
+    assert "new state name" in caught.value.hint
+    assert Lake(tmp_path).state("counts").version() == version
+    renamed = (("rides", "day"), ("returns", "day"))
+    SmallTable(tmp_path, layout, TRANSACTIONAL, sliced=True, slice_by=renamed).commit(1, ("a", 1))
+
+
+def test_a_table_that_does_not_say_how_it_is_cut_is_taken_as_it_is(tmp_path: Path) -> None:
+    SmallTable(tmp_path, ROWS, TRANSACTIONAL, sliced=True).commit(0, ("a", 1))
+    state = SmallTable(tmp_path, ROWS, TRANSACTIONAL, sliced=True, slice_by=HOUR)
+    assert state.table.declared.slice_by == HOUR
+    state.commit(1, ("b", 2))
+    with pytest.raises(StateSchemaError):
+        SmallTable(tmp_path, ROWS, TRANSACTIONAL, sliced=True, slice_by=DAY)
+    assert state.table.last_txid() == 1

@@ -57,7 +57,7 @@ def test_opaque_a_known_txid_is_replaced_in_one_commit(tmp_path: Path, layout: s
 def test_non_transactional_is_applied_again(tmp_path: Path, layout: str) -> None:
     state = SmallTable(tmp_path, layout, NON_TRANSACTIONAL)
     state.commit(0, ("a", 1))
-    assert state.writer.committed(APP) is None
+    assert state.writer.committed(APP) == 0
     state.commit(0, ("a", 2), known=True)
     expected = {LOG: [("a", 3)], MAP: [("a", 2)], ROWS: [("a", 1), ("a", 2)]}
     assert state.held() == expected[layout]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F
 
-from pipelines.errors import DuplicateKeyError
+from pipelines.errors import BehindStateError, DuplicateKeyError
 from pipelines.state import table as state_table
+from pipelines.state import writer as state_writer
 from pipelines.state.schema import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, REMOVED, ROWS, TRANSACTIONAL
+from pipelines.state.turns import LateWriterError
 from tests.state.small_kinds import APP, SmallTable, in_order, record
 
 STEPS: list[tuple[int, bool, list[tuple[Any, ...]]]] = [
@@ -64,3 +67,68 @@ def test_spark_refuses_a_key_that_is_set_twice(spark: SparkSession, tmp_path: Pa
     with pytest.raises(DuplicateKeyError) as caught:
         spark_commit(spark, state, 0, False, [("x", 1), ("x", 2)])
     assert (caught.value.key, state.table.last_txid()) == (("x",), None)
+
+
+class Overtaking:
+    """Another process commits when Spark's writer has judged its table: before Delta opens it, or while it writes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, commit: Callable[[], Any]) -> None:
+        judged, waiting = state_writer.turn, [commit]
+
+        def turn(table: Any, **given: Any) -> dict[str, int]:
+            found = judged(table, **given)
+            if waiting:
+                waiting.pop()()
+            return found
+
+        monkeypatch.setattr(state_writer, "turn", turn)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("layout", "kind"), [(MAP, TRANSACTIONAL), (LOG, TRANSACTIONAL), (ROWS, OPAQUE), (ROWS, NON_TRANSACTIONAL)]
+)
+def test_a_late_commit_by_spark_is_refused(
+    spark: SparkSession, tmp_path: Path, layout: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Delta drops it without a word, whether the version that it knows is the same or a later one."""
+    state, other = SmallTable(tmp_path, layout, kind), SmallTable(tmp_path, layout, kind)
+    state.commit(0, ("a", 1))
+    Overtaking(monkeypatch, lambda: [other.commit(1, ("a", 2)), other.commit(2, ("a", 3))])
+    with pytest.raises((LateWriterError, BehindStateError)):
+        spark_commit(spark, state, 1, False, [("a", 9)])
+    monkeypatch.undo()
+    with pytest.raises((LateWriterError, BehindStateError)):
+        spark_commit(spark, state, 1, kind == OPAQUE, [("a", 9)])
+    assert [one.txid for one in other.table.commits.batches()] == [0, 1, 2]
+    assert state.writer.committed(APP) == 2
+    spark_commit(spark, state, 3, False, [("b", 1)])
+    assert state.writer.committed(APP) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("layout", "kind"), [(MAP, TRANSACTIONAL), (ROWS, TRANSACTIONAL), (ROWS, OPAQUE)])
+def test_spark_is_refused_when_another_commits_while_it_writes(
+    spark: SparkSession, tmp_path: Path, layout: str, kind: str
+) -> None:
+    state = SmallTable(tmp_path, layout, kind)
+    state.commit(0, ("a", 1))
+    path, name, version = str(state.table.path), APP if kind == TRANSACTIONAL else f"{APP}/turns", 5 << 20
+
+    def overtaken(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+        from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+        table = DeltaTable(path)
+        if (table.transaction_version(name) or 0) < version:
+            nothing = pa.schema(table.schema().to_arrow()).empty_table()
+            carried = CommitProperties(app_transactions=[Transaction(name, version)])
+            write_deltalake(table, nothing, mode="append", commit_properties=carried)
+        yield from batches
+
+    frame = (
+        spark.range(1).coalesce(1).selectExpr("'b' AS word", "id AS n").mapInArrow(overtaken, "word string, n bigint")
+    )
+    with pytest.raises((LateWriterError, BehindStateError)):
+        state.writer.commit_batch(frame, record(1), APP, known=False)
+    assert state.held() == [("a", 1)]

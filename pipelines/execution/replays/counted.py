@@ -56,13 +56,18 @@ class Verdict:
 
 
 class Ledger:
-    """What a table's log says, as far as it reaches back."""
+    """What a table's log says, as far as it reaches back.
 
-    def __init__(self, table: StateTable) -> None:
-        commits = table.history()
-        self.whole = not commits or commits[0].version == 0
-        self.oldest = commits[0].time if commits else None
-        self.claims = table.commits.claims()
+    Args:
+        group: of quarantine the batch group that is meant.
+    """
+
+    def __init__(self, table: StateTable, group: str | None = None) -> None:
+        found = table.history()
+        commits = [one for one in found if group is None or one.group in (None, group)]
+        self.whole = not found or found[0].version == 0
+        self.oldest = found[0].time if found else None
+        self.claims = table.commits.claims(group)
         self.replaced = _last(one for one in commits if one.kind == SLICE)
         self.reset = max((one.time for one in commits if one.kind == RESET), default=None)
         self.batches: dict[tuple[int | None, int | None], datetime] = {}
@@ -93,7 +98,7 @@ class Counted:
     def __init__(
         self, quarantine: StateTable, states: Mapping[str, StateTable], checkpoint: Checkpoint, *, drops: bool
     ) -> None:
-        self._quarantine = Ledger(quarantine)
+        self._quarantine = Ledger(quarantine, checkpoint.folder.name)
         self._states = {name: Ledger(table) for name, table in states.items()}
         self._checkpoint, self._drops = checkpoint, drops
 
@@ -175,13 +180,18 @@ class Counted:
         return known is not None and known.state is BatchState.SKIPPED
 
 
-def replaced_since(table: StateTable, version: int) -> set[str] | None:
-    """The slices that a table has got anew since a version; None: all of it, or the log does not say."""
+def replaced_since(table: StateTable, version: int, group: str | None = None) -> set[str] | None:
+    """The slices that a table has got anew since a version; None: all of it, or the log does not say.
+
+    Args:
+        group: of quarantine the batch group that is meant.
+    """
     later = [one for one in table.history() if one.version > version]
     known = not later or later[0].version == version + 1
-    if not known or any(one.kind == RESET for one in later):
+    own = [one for one in later if group is None or one.group in (None, group)]
+    if not known or any(one.kind == RESET for one in own):
         return None
-    return {str(one.slice) for one in later if one.kind == SLICE}
+    return {str(one.slice) for one in own if one.kind == SLICE}
 
 
 def is_poison(stage: str) -> bool:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from pipelines.execution.accounts import taken_off, with_hash
 from pipelines.execution.plan_run import Base
-from pipelines.execution.quarantine import NAME, SOURCE
+from pipelines.execution.quarantine import GROUP, NAME, SOURCE
 from pipelines.execution.replays.counted import Row, is_poison, replaced_since
 from pipelines.execution.replays.parsing import UNREADABLE, check_readable, rows_of_gate, rows_of_source
 from pipelines.execution.replays.plan_run import ReplayRun
@@ -219,14 +219,14 @@ class Work:
         found = run.refused_again()
         origin = {one[NUMBER]: one for one in lot.rows.to_pylist()}
         latest = max(lot.rows[TXID].to_pylist())
-        fresh = replaced_since(self._group.quarantine.table, record.versions[NAME])
+        fresh = replaced_since(self._group.quarantine.table, record.versions[NAME], self._group.name)
         kept = []
         for one in found.to_pylist():
             if fresh is None or one[SLICE_COLUMN] in fresh:
                 continue  # a backfill, or a reset, has judged it since
             first: Mapping[str, Any] = origin.get(one[REPLAYED], {})
             txid = first.get(TXID, latest)
-            row = {**one, TXID: txid, GEN: generation(txid), "file": first.get("file")}
+            row = {**one, TXID: txid, GEN: generation(txid), "file": first.get("file"), GROUP: self._group.name}
             if one["stage"] == SOURCE and first:
                 row["row"] = first["row"]
             kept.append(row)
@@ -240,6 +240,7 @@ class Work:
             return
         txids = lot.rows[TXID].to_pylist()
         first, last = min(txids), max(txids)
+        seen = writer.table.version()
         held = completed(writer.table.stored(f"{TXID} BETWEEN {first} AND {last}"))
         gone, stays = stored_rows(lot.rows), []
         for key in zip(*(held[name].to_pylist() for name in STORED if name != GEN), strict=True):
@@ -248,7 +249,7 @@ class Work:
         rows = pa.concat_tables([held.filter(pa.array(stays, pa.bool_())), again.select(STORED)])
         said = self._said(writer.table, record, rows.num_rows, received=lot.rows.num_rows)
         self._tell("committing", NAME, record.number)
-        writer.replace_refused(rows, said, app_id, (first, last))
+        writer.replace_refused(rows, said, app_id, (first, last), seen)
         self._tell("committed", NAME, record.number)
 
     def _app_id(self, table: str) -> str:

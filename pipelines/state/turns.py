@@ -1,0 +1,168 @@
+"""Whose turn it is to commit into a table: judged on the very snapshot that commits, so that no late writer gets through.
+
+A process may stand still between any two of its lines, for hours, and another takes its place. What it found before means
+nothing when it wakes. So a commit names the snapshot that it starts from, the checks are made on that snapshot, and it carries a
+transaction id of the stream: Delta refuses it if another commit of that id has come behind the snapshot. Both writers do so.
+
+Commits that are no batches (a slice, a replay, a reset) carry the stream's id as well, with the version that it has.
+"""
+
+from __future__ import annotations
+
+from deltalake import DeltaTable
+
+from pipelines.errors import BehindStateError, TrideltaError
+from pipelines.state.record import BATCH, REPLAY, RESET, SLICE, BatchRecord
+from pipelines.state.schema import OPAQUE, TRANSACTIONAL
+from pipelines.state.table import StateTable
+
+_TRY_BITS = 20
+"""Of the version of a repeatable transaction id: the number of the commit of the txid, below the txid itself."""
+_COUNTING = (BATCH, SLICE, REPLAY, RESET)
+
+
+class LateWriterError(TrideltaError):
+    """A process has come too late to commit: another one has written the table since this one looked at it."""
+
+    def __init__(self, state: str, what: str, seen: str) -> None:
+        self.state, self.what, self.seen = state, what, seen
+        super().__init__(
+            f'{what} comes too late for "{state}": {seen}; nothing was written',
+            hint="another process has taken this one's place while it stood still: leave this one stopped, the other goes on. "
+            "If none runs, start the flow again",
+        )
+
+
+Transactions = dict[str, int]
+"""The transaction ids that a commit carries, by id its version."""
+
+
+def stream_id(flow: str, state: str, epoch: int) -> str:
+    """The transaction id of a stream in a table."""
+    return f"{flow}/{state}/{epoch}"
+
+
+def last_txid(table: DeltaTable, app_id: str) -> int | None:
+    """The last txid that is committed under a stream's transaction id."""
+    plain, repeated = table.transaction_version(app_id), table.transaction_version(_repeatable(app_id))
+    known = [one for one in (plain, None if repeated is None else repeated >> _TRY_BITS) if one is not None]
+    return max((one for one in known if one >= 0), default=None)
+
+
+def turn(
+    table: DeltaTable,
+    state: StateTable,
+    record: BatchRecord,
+    app_id: str,
+    kind: str,
+    *,
+    replaces: bool = False,
+    seen: int | None = None,
+) -> Transactions:
+    """See that a commit may be made from this snapshot. Returns what it carries.
+
+    Args:
+        table: the snapshot that commits.
+        app_id: of a replay its own transaction id, else that of the stream.
+        kind: of the state.
+        replaces: a batch takes the place of what its txid has written before.
+        seen: the version of the table that the rows were made for; None: only the transaction ids are looked at.
+
+    Raises:
+        LateWriterError: the txid, a later one, or what else counts rows was committed since.
+        BehindStateError: an opaque state holds a later txid.
+    """
+    if record.kind == REPLAY:
+        carried = _turn_of_replay(table, state, record, app_id)
+    elif record.kind in (SLICE, RESET):
+        carried = _beside(table, app_id)
+        if record.kind == RESET and last_txid(table, app_id) is not None:
+            raise LateWriterError(state.name, "the reset", f"epoch {record.epoch} has begun")
+    else:
+        carried = _turn_of_batch(table, state, record, app_id, kind, replaces=replaces)
+    check_unchanged(table, state, _named(record), seen)
+    return carried
+
+
+def _turn_of_batch(
+    table: DeltaTable, state: StateTable, record: BatchRecord, app_id: str, kind: str, *, replaces: bool
+) -> Transactions:
+    """A transactional state takes a txid once; its version is the txid. The other kinds take their last txid again: there each
+    commit has a version of its own, so that Spark, which leaves out what comes under a known one, takes a repetition too.
+    """
+    last, what = last_txid(table, app_id), _named(record)
+    if kind == OPAQUE:
+        _check_order(state, record)
+    if last is not None and (last > record.txid or (last == record.txid and kind == TRANSACTIONAL)):
+        raise LateWriterError(state.name, what, f"batch {last} is committed")
+    if last == record.txid and kind == OPAQUE and not replaces:
+        raise LateWriterError(state.name, what, "another process has committed it")
+    carried = {app_id: record.txid}
+    if kind != TRANSACTIONAL:
+        again = table.transaction_version(_repeatable(app_id))
+        first = record.txid << _TRY_BITS
+        carried = {_repeatable(app_id): first if again is None or again < first else again + 1}
+    # The first batch of an epoch comes to nobody's id but its own; a writer of the epoch before is to see it.
+    return carried if last is not None else carried | _beside(table, _previous(app_id), before=False)
+
+
+def _turn_of_replay(table: DeltaTable, state: StateTable, record: BatchRecord, app_id: str) -> Transactions:
+    last = table.transaction_version(app_id)
+    number = record.replay or 0
+    if last is not None and last >= number:
+        raise LateWriterError(state.name, _named(record), f"replay {last} is committed")
+    return {app_id: number, **_beside(table, stream_id(record.flow, state.name, record.epoch), before=False)}
+
+
+def _beside(table: DeltaTable, app_id: str, *, before: bool = True) -> Transactions:
+    """What a commit that is no batch carries of a stream, so that no batch comes between: the versions that are known.
+
+    Args:
+        before: of the epoch before it as well.
+    """
+    names = [app_id, *([_previous(app_id)] if before else [])]
+    known = {name: table.transaction_version(name) for one in names if one for name in (one, _repeatable(one))}
+    return {name: -1 if version is None else version for name, version in known.items()}
+
+
+def _previous(app_id: str) -> str:
+    """The stream's id of the epoch before; empty if the id names none."""
+    of, _, epoch = app_id.rpartition("/")
+    return f"{of}/{int(epoch) - 1}" if epoch.isdigit() and int(epoch) > 0 else ""
+
+
+def _named(record: BatchRecord) -> str:
+    if record.kind == REPLAY:
+        return f"replay {record.replay}"
+    if record.kind == SLICE:
+        return f'slice "{record.slice}"'
+    return "the reset" if record.kind == RESET else f"batch {record.txid}"
+
+
+def check_unchanged(table: DeltaTable, state: StateTable, what: str, seen: int | None) -> None:
+    """See that nothing that counts rows was committed from the version `seen` up to the snapshot.
+
+    Raises:
+        LateWriterError: something was, or the log that would tell is gone.
+    """
+    if seen is None or seen >= table.version():
+        return
+    since = [one for one in state.history() if seen < one.version <= table.version()]
+    if len(since) < table.version() - seen:
+        raise LateWriterError(state.name, what, f"versions behind {seen} are gone from its log")
+    other = next((one for one in since if one.kind in _COUNTING), None)
+    if other is not None:
+        raise LateWriterError(
+            state.name, what, f"version {other.version} ({other.kind} {other.slice or other.txid}) is newer"
+        )
+
+
+def _check_order(state: StateTable, record: BatchRecord) -> None:
+    """Trident's own rule for opaque states, over all epochs."""
+    last = state.last_txid()
+    if last is not None and last > record.txid:
+        raise BehindStateError(record.txid, last, state.name)
+
+
+def _repeatable(app_id: str) -> str:
+    return f"{app_id}/turns"

@@ -1,0 +1,52 @@
+"""A process that stood still before a commit, while another one ran the flow, stops and spoils nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from pipelines import Lake, Runtime
+from pipelines.execution.checkpoint import Checkpoint
+from pipelines.execution.coordinator import BatchState
+from pipelines.sources import FixedBatches
+from pipelines.state.record import BATCH, BatchRecord
+from pipelines.state.turns import LateWriterError, stream_id
+from pipelines.state.writer import StateWriter
+from pipelines.trident import Count, DeltaState, TridentTopology
+
+
+def words() -> TridentTopology:
+    topology = TridentTopology("words")
+    stream = topology.new_stream("lines", FixedBatches("word string", [[("a",)], [("b",)], [("a",)]]))
+    stream.group_by("word").persistent_aggregate(DeltaState("counts"), Count(), "n")
+    return topology
+
+
+def test_a_stream_that_was_overtaken_stops_and_makes_no_poison(spark: SparkSession, tmp_path: Path) -> None:
+    lake, late = Lake(tmp_path), []
+
+    def another_goes_on(moment: str, state: str, txid: int) -> None:
+        if (moment, state, txid) == ("committing", "counts", 1) and not late:
+            late.append(txid)
+            table = Lake(tmp_path).state("counts")
+            for own, word in ((1, "b"), (2, "a")):
+                record = BatchRecord(kind=BATCH, flow="words", epoch=1, txid=own)
+                rows = pa.table({"word": [word], "n": [1]})
+                StateWriter(table, table.declared).commit_batch(
+                    rows, record, stream_id("words", "counts", 1), known=False
+                )
+
+    with pytest.raises(LateWriterError, match="batch 1 comes too late") as caught:
+        Runtime(spark, lake, listeners=[another_goes_on]).catch_up(words())
+    assert caught.value.state == "counts"
+    assert not lake.quarantine_path("words").exists()
+    records = Checkpoint("words", lake.checkpoint_path("words", "lines")).attempts().get("lines/1")
+    assert BatchState.POISON not in {one.state for one in records.values()}
+    assert records[1].tries == 1
+    # The one in its place finds both batches committed, and so does the late one when it is started again.
+    Runtime(spark, lake).catch_up(words())
+    assert sorted(map(tuple, map(dict.values, lake.state("counts").scan().to_pylist()))) == [("a", 2), ("b", 1)]
+    assert [one.txid for one in lake.state("counts").commits.batches()] == [0, 1, 2]

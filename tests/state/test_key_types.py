@@ -1,0 +1,104 @@
+"""Keys of any type are found by `get` as `scan` shows them, whatever their value. No Spark."""
+
+from __future__ import annotations
+
+import datetime as dt
+import tempfile
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import types as T
+
+from pipelines.errors import DuplicateKeyError
+from pipelines.state.literals import canonical
+from pipelines.state.schema import LOG, MAP, TRANSACTIONAL
+from tests.state.small_kinds import APP, SmallTable, record
+
+UTC = dt.UTC
+DIGITS = "12345678901234567890123456789012345678"
+
+
+def decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
+    most = 10**precision - 1
+    # Not by arithmetic, which rounds to 28 digits.
+    return st.integers(-most, most).map(lambda n: Decimal((int(n < 0), tuple(map(int, str(abs(n)))), -scale)))
+
+
+TYPES: dict[str, tuple[T.DataType, pa.DataType, st.SearchStrategy[Any]]] = {
+    **{
+        f"decimal({p},{s})": (T.DecimalType(p, s), pa.decimal128(p, s), decimals(p, s))
+        for p, s in ((38, 0), (38, 10), (38, 38), (18, 2), (19, 0), (5, 5))
+    },
+    "double": (T.DoubleType(), pa.float64(), st.floats() | st.sampled_from((0.0, -0.0, float("nan")))),
+    "float": (T.FloatType(), pa.float32(), st.floats(width=32) | st.sampled_from((0.0, -0.0, float("nan")))),
+    "bigint": (T.LongType(), pa.int64(), st.integers(-(2**63), 2**63 - 1)),
+    "tinyint": (T.ByteType(), pa.int8(), st.integers(-128, 127)),
+    "string": (T.StringType(), pa.string(), st.text(max_size=8)),
+    "binary": (T.BinaryType(), pa.binary(), st.binary(max_size=4)),
+    "boolean": (T.BooleanType(), pa.bool_(), st.booleans()),
+    "date": (T.DateType(), pa.date32(), st.dates()),
+    "timestamp": (T.TimestampType(), pa.timestamp("us", "UTC"), st.datetimes(timezones=st.just(UTC))),
+    "timestamp_ntz": (T.TimestampNTZType(), pa.timestamp("us"), st.datetimes()),
+}
+
+
+def table(folder: Path, layout: str, kind: str) -> tuple[SmallTable, pa.Schema]:
+    spark, arrow, _ = TYPES[kind]
+    columns = T.StructType([T.StructField("word", spark), T.StructField("n", T.LongType())])
+    return SmallTable(folder, layout, TRANSACTIONAL, columns), pa.schema([("word", arrow), ("n", pa.int64())])
+
+
+def commit(state: SmallTable, schema: pa.Schema, txid: int, keys: list[Any]) -> None:
+    rows = pa.Table.from_pylist([{"word": key, "n": 1} for key in keys], schema=schema)
+    state.writer.commit_batch(rows, record(txid), APP, known=False)
+
+
+@pytest.mark.parametrize("layout", [LOG, MAP])
+@pytest.mark.parametrize("kind", TYPES)
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_what_scan_shows_get_finds(kind: str, layout: str, data: st.DataObject) -> None:
+    keys = data.draw(st.lists(TYPES[kind][2] | st.none(), min_size=1, max_size=6))
+    with tempfile.TemporaryDirectory() as folder:
+        state, schema = table(Path(folder), layout, kind)
+        distinct = list(dict.fromkeys(map(canonical, keys)))
+        for txid in (0, 1):
+            commit(state, schema, txid, distinct)
+        scanned = state.table.scan().to_pylist()
+        found = {canonical(row["word"]): row["n"] for row in scanned}
+        assert len(found) == len(scanned) == len(distinct)
+        assert set(found.values()) == {2 if layout == LOG else 1}
+        for asked in ([{"word": key} for key in keys], [{"word": key} for key in reversed(keys)]):
+            rows = state.table.get(asked)
+            assert {canonical(row["word"]): row["n"] for row in rows} == found
+        assert state.table.view().multi_get([(key,) for key in keys]) == [found[canonical(key)] for key in keys]
+
+
+@pytest.mark.parametrize("layout", [LOG, MAP])
+def test_many_keys_at_once(tmp_path: Path, layout: str) -> None:
+    """Beyond 200 keys a read takes a range and picks out what was asked for."""
+    for kind, make in (
+        ("decimal(38,10)", lambda n: Decimal(f"{DIGITS[:28]}.{n:010}")),
+        ("double", lambda n: (float("nan"), -0.0)[n] if n < 2 else n / 3),
+    ):
+        state, schema = table(tmp_path / kind, layout, kind)
+        keys = [make(n) for n in range(300)]
+        commit(state, schema, 0, keys)
+        assert len(state.table.get([{"word": key} for key in keys])) == 300
+        assert len(state.table.get([{"word": key} for key in keys[:20]])) == 20
+
+
+def test_a_key_is_one_whatever_its_sign_or_bits(tmp_path: Path) -> None:
+    """As in Spark's groups: NaN is one key, and so are 0.0 and -0.0."""
+    state, schema = table(tmp_path, MAP, "double")
+    with pytest.raises(DuplicateKeyError):
+        commit(state, schema, 0, [0.0, -0.0])
+    commit(state, schema, 0, [-0.0, float("nan")])
+    commit(state, schema, 1, [0.0, -float("nan")])
+    assert state.table.count() == 2
+    assert len(state.table.get([{"word": -0.0}, {"word": 0.0}, {"word": float("nan")}])) == 2

@@ -1,0 +1,190 @@
+"""A writer that was overtaken between any two of its lines commits nothing, whatever it commits. No Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from pipelines.errors import BehindStateError
+from pipelines.state import writer as state_writer
+from pipelines.state.record import REPLAY, RESET, SLICE, BatchRecord
+from pipelines.state.schema import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRANSACTIONAL
+from pipelines.state.turns import LateWriterError, stream_id
+from tests.state.small_kinds import ARROW, FLOW, SmallTable, record
+
+LAYOUTS = (LOG, MAP, ROWS)
+KINDS = (TRANSACTIONAL, OPAQUE, NON_TRANSACTIONAL)
+LATE = (LateWriterError, BehindStateError)
+OVERTAKEN = ("before it opens the table", "before it commits")
+
+
+def overtaken(monkeypatch: pytest.MonkeyPatch, when: str, other: Callable[[], Any]) -> None:
+    """Have another process write before the next commit opens its table, or between that and the commit."""
+    if when == OVERTAKEN[0]:
+        other()
+        return
+    opened, waiting = state_writer.turn, [other]
+
+    def judged(table: DeltaTable, **given: Any) -> dict[str, int]:
+        found = opened(table, **given)
+        if waiting:
+            waiting.pop()()
+        return found
+
+    monkeypatch.setattr(state_writer, "turn", judged)
+
+
+def app_id(epoch: int = 1) -> str:
+    return stream_id(FLOW, "counts", epoch)
+
+
+def everything(state: SmallTable) -> tuple[int, list[tuple[Any, ...]], int | None]:
+    table = DeltaTable(str(state.table.path))
+    versions = [table.transaction_version(one) for one in (app_id(), f"{app_id()}/turns")]
+    return table.version(), state.held(), max(one for one in versions if one is not None)
+
+
+@pytest.mark.parametrize("when", OVERTAKEN)
+@pytest.mark.parametrize("further", [(1,), (1, 2)])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_batch_that_another_process_has_committed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, kind: str, further: tuple[int, ...], when: str
+) -> None:
+    state, other = SmallTable(tmp_path, layout, kind), SmallTable(tmp_path, layout, kind)
+    state.commit(0, ("a", 1))
+    if kind == NON_TRANSACTIONAL and further == (1,) and when == OVERTAKEN[0]:
+        pytest.skip("a replay of the last batch counts again, by its kind")
+    overtaken(monkeypatch, when, lambda: [other.commit(txid, ("a", 10 * txid)) for txid in further])
+    with pytest.raises(LATE):
+        state.commit(1, ("a", 5))
+    monkeypatch.undo()
+    before = everything(other)
+    with pytest.raises(LATE):
+        state.commit(0, ("a", 5))
+    assert everything(other) == before
+    assert [one.txid for one in other.table.commits.batches()] == [0, *further]
+
+
+@pytest.mark.parametrize("when", OVERTAKEN)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_empty_change_of_a_map_is_refused_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, when: str
+) -> None:
+    state, other = SmallTable(tmp_path, MAP, kind), SmallTable(tmp_path, MAP, kind)
+    overtaken(monkeypatch, when, lambda: [other.commit(0), other.commit(1)])
+    with pytest.raises(LATE):
+        state.commit(0)
+    assert [one.txid for one in other.table.commits.batches()] == [0, 1]
+
+
+@pytest.mark.parametrize("when", OVERTAKEN)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("later", [3, 4])
+def test_the_replay_of_an_opaque_batch_is_refused_once_another_process_has_replayed_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, later: int, when: str
+) -> None:
+    state, other = SmallTable(tmp_path, layout, OPAQUE), SmallTable(tmp_path, layout, OPAQUE)
+    state.commit(3, ("a", 1))
+    seen = state.table.version()
+    overtaken(monkeypatch, when, lambda: other.commit(later, ("a", 7), known=later == 3))
+    rows = pa.Table.from_pylist([{"word": "a", "n": 9}], schema=ARROW)
+    with pytest.raises(LATE):
+        state.writer.commit_batch(rows, record(3), app_id(), known=True, seen=seen)
+    assert [one.txid for one in other.table.commits.batches()] == [3, later]
+
+
+@pytest.mark.parametrize("when", OVERTAKEN)
+def test_a_writer_of_the_epoch_before_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    state, other = SmallTable(tmp_path, LOG, TRANSACTIONAL), SmallTable(tmp_path, LOG, TRANSACTIONAL)
+    state.commit(0, ("a", 1))
+    seen = state.table.version()
+    rows = pa.Table.from_pylist([{"word": "a", "n": 9}], schema=ARROW)
+    overtaken(
+        monkeypatch, when, lambda: other.writer.commit_batch(rows, record(1, 2), app_id(2), known=False, seen=seen)
+    )
+    with pytest.raises(LateWriterError):
+        state.writer.commit_batch(rows, record(1), app_id(), known=False, seen=seen)
+    assert other.held() == [("a", 10)]
+
+
+@pytest.mark.parametrize("when", OVERTAKEN)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("first", ["a batch", "a slice"])
+def test_of_a_batch_and_a_slice_that_know_nothing_of_each_other_the_later_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, when: str, first: str
+) -> None:
+    sliced = layout != MAP
+    state = SmallTable(tmp_path, layout, TRANSACTIONAL, sliced=sliced)
+    other = SmallTable(tmp_path, layout, TRANSACTIONAL, sliced=sliced)
+    state.commit(0, ("a", 1))
+    seen = state.table.version()
+
+    def batch(table: SmallTable) -> None:
+        rows = pa.Table.from_pylist([{"word": "b", "n": 9}], schema=ARROW)
+        table.writer.commit_batch(rows, record(1), app_id(), known=False, seen=seen)
+
+    def slice_(table: SmallTable) -> None:
+        rows = pa.Table.from_pylist([{"word": "c", "n": 9}], schema=ARROW)
+        one = BatchRecord(kind=SLICE, flow=FLOW, epoch=1, txid=0, slice="d1")
+        if layout == MAP:
+            table.writer.replace_map(rows, one, app_id(), seen=seen)
+        else:
+            rows = rows.append_column("_slice", pa.array(["d1"]))
+            table.writer.replace_slice(rows, one, app_id(), seen=seen)
+
+    begins, late = (batch, slice_) if first == "a batch" else (slice_, batch)
+    overtaken(monkeypatch, when, lambda: begins(other))
+    with pytest.raises(LateWriterError):
+        late(state)
+    monkeypatch.undo()
+    assert other.table.version() == seen + 1
+    assert {one.txid for one in other.table.commits.batches()} == ({0, 1} if first == "a batch" else {0})
+
+
+@pytest.mark.parametrize("when", OVERTAKEN)
+def test_a_replay_of_quarantine_is_committed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    state, other = SmallTable(tmp_path, LOG, TRANSACTIONAL), SmallTable(tmp_path, LOG, TRANSACTIONAL)
+    state.commit(0, ("a", 1))
+    one = BatchRecord(kind=REPLAY, flow=FLOW, epoch=1, txid=0, replay=1)
+    rows, own = pa.Table.from_pylist([{"word": "a", "n": 9}], schema=ARROW), f"{FLOW}/counts/replay"
+    overtaken(monkeypatch, when, lambda: other.writer.append_replay(rows, one, own))
+    with pytest.raises(LateWriterError, match="replay 1"):
+        state.writer.append_replay(rows, one, own)
+    assert other.held() == [("a", 10)]
+
+
+@pytest.mark.parametrize("when", OVERTAKEN)
+def test_a_late_reset_empties_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    state, other = SmallTable(tmp_path, LOG, TRANSACTIONAL), SmallTable(tmp_path, LOG, TRANSACTIONAL)
+    state.commit(0, ("a", 1))
+    reset = BatchRecord(kind=RESET, flow=FLOW, epoch=2)
+
+    def began() -> None:
+        other.writer.reset(reset, app_id(2))
+        rows = pa.Table.from_pylist([{"word": "b", "n": 2}], schema=ARROW)
+        other.writer.commit_batch(rows, record(0, 2), app_id(2), known=False)
+
+    overtaken(monkeypatch, when, began)
+    with pytest.raises(LateWriterError):
+        state.writer.reset(reset, app_id(2))
+    assert other.held() == [("b", 2)]
+
+
+def test_a_table_of_an_earlier_release_is_gone_on_with(tmp_path: Path) -> None:
+    """Opaque states had the txid itself for a version, which the last batch has too."""
+    state = SmallTable(tmp_path, ROWS, OPAQUE)
+    state.writer.declared = state.writer.declared.model_copy(update={"kind": TRANSACTIONAL})
+    state.commit(7, ("a", 1))
+    state.writer.declared = state.writer.declared.model_copy(update={"kind": OPAQUE})
+    assert state.writer.committed(app_id()) == 7
+    state.commit(7, ("b", 2), known=True)
+    state.commit(8, ("c", 3))
+    assert (state.held(), state.writer.committed(app_id())) == ([("b", 2), ("c", 3)], 8)
+    with pytest.raises(BehindStateError):
+        state.commit(7, ("d", 4), known=True)
