@@ -25,6 +25,9 @@ def plainly(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
 
     @wraps(command)
     def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
+        from pipelines.nimbus.elsewhere import watch_registry
+
+        watch_registry()
         try:
             command(*args, **kwargs)
         except TrideltaError as error:

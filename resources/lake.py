@@ -22,7 +22,9 @@ class LakeResource(dg.ConfigurableResource):
     def lake(self) -> Lake:
         """The lake; opening it reads nothing."""
         from pipelines import Lake
+        from pipelines.nimbus.elsewhere import watch_registry
 
+        watch_registry()
         return Lake(self.root)
 
     warm: bool = True

@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 
 from pipelines.errors import LockedError
 from pipelines.execution.coordinator import AttemptRecord, BatchState
+from pipelines.execution.ownership import claim
 from pipelines.sources.events import Start
 
 REFUSE, CONTINUE, RESET = "refuse", "continue", "reset"
@@ -21,6 +22,9 @@ REFUSE, CONTINUE, RESET = "refuse", "continue", "reset"
 
 # Between two batches a stream holds no lock for some tens of milliseconds (Spark's commit and planning): poll faster.
 _POLL_SECONDS = 0.01
+
+
+_COMMIT_LOCK = "commit.lock"
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,7 @@ class Checkpoint:
     @contextmanager
     def committing(self, wait_seconds: float) -> Iterator[None]:
         """Held by a stream for each of its batches, and by a backfill while it replaces slices."""
-        with self._locked("commit.lock", wait_seconds):
+        with self._locked(_COMMIT_LOCK, wait_seconds):
             yield
 
     @contextmanager
@@ -147,6 +151,8 @@ class Checkpoint:
         except Timeout:
             raise LockedError(self.flow, str(self.folder / name), wait_seconds) from None
         try:
+            # The lock keeps out processes of this host; those of others are kept out by name.
+            claim(self.flow, self.folder, begins=name != _COMMIT_LOCK)
             yield
         finally:
             lock.release()

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 
 from pipelines.errors import FieldError
 from pipelines.maintenance.compaction import _Compaction, _Done, checkpoints_of
-from pipelines.maintenance.plan import TARGET_FILE_BYTES, parts_of, plan_fold
+from pipelines.maintenance.plan import TARGET_FILE_BYTES, parts_of
 from pipelines.maintenance.report import TableReport
 from pipelines.state.keeping import clustered_by
 from pipelines.state.schema import LOG, MAP, ROWS
@@ -115,18 +115,19 @@ class _Clustering(_Compaction):
 
     def _rewrite_once(self, writer: StateWriter, done: _Done) -> None:
         table = writer.table
-        opened = DeltaTable(str(table.path))
         if table.declared.layout == LOG:
-            plan = plan_fold(parts_of(opened), self._closed(table), self.by, anew=True)
+            opened, plan = self._planned(table, self.by, anew=True)
             if plan.work:
                 self._fold(writer, opened, plan)
             done.slices, done.rolled_up = len(plan.slices), plan.rolls_up
         elif table.declared.layout == MAP:
+            opened = DeltaTable(str(table.path))
             with self._between_batches():
                 self._sort(writer, None)
                 done.slices = 1
         else:
             closed = self._closed_rows(table).before
+            opened = DeltaTable(str(table.path))
             generations = sorted({part.gen for part in parts_of(opened) if part.gen < closed})
             if generations:
                 self._sort(writer, generations)

@@ -263,14 +263,15 @@ class _Compaction:
             with self._between_batches():
                 done.slices = tidy(writer, self._record(table))
             return
-        opened = DeltaTable(str(table.path))
         if table.declared.layout == LOG:
-            plan = plan_fold(parts_of(opened), self._closed(table), clustered_by(opened))
+            opened, plan = self._planned(table)
             if plan.work:
                 self._fold(writer, opened, plan)
             done.slices, done.rolled_up = len(plan.slices), plan.rolls_up
-        else:
-            done.slices = merge(writer, self.spark, opened, self._closed_rows(table), self._record(table))
+            return
+        closed, sealed = self._closed_rows(table), self._closed_rows(table, least=1)
+        opened = DeltaTable(str(table.path))
+        done.slices = merge(writer, self.spark, opened, closed, self._record(table), sealed=sealed)
 
     @contextmanager
     def _between_batches(self) -> Iterator[None]:
@@ -281,23 +282,43 @@ class _Compaction:
                     locks.enter_context(group.committing(self.wait))
             yield
 
-    def _closed(self, table: StateTable) -> Closed:
-        """The closed generations. What an opaque state's last batch wrote is replaced if the batch comes again."""
-        least = 1 if table.declared.kind == OPAQUE else 0
+    def _planned(
+        self, table: StateTable, by: tuple[str, ...] | None = None, *, anew: bool = False
+    ) -> tuple[DeltaTable, FoldPlan]:
+        """What a fold of a log is to do, and the version of the table that it reads.
+
+        Which generations are closed is asked before the table is opened: a batch that comes in between is then open.
+        """
+        closed, sealed = self._closed(table), self._closed(table, least=1)
+        opened = DeltaTable(str(table.path))
+        parts, order = parts_of(opened), clustered_by(opened) if by is None else by
+        plan = plan_fold(parts, closed, order, anew=anew)
+        if plan.rows > DRIVER_ROWS:
+            # Spark replaces by condition what it has read a while before, so never where a batch may still be appended: that
+            # none is rests on locks of files, which another host may not see.
+            plan = plan_fold(parts, sealed, order, anew=anew)
+        return opened, plan
+
+    def _closed(self, table: StateTable, *, least: int = 0) -> Closed:
+        """The closed generations, `least` of them counted as open at any rate.
+
+        What an opaque state's last batch wrote is replaced if the batch comes again.
+        """
+        least = max(least, 1 if table.declared.kind == OPAQUE else 0)
         return closed_generations(table.last_txid(), max(self.open_generations, least))
 
-    def _closed_rows(self, table: StateTable) -> Closed:
+    def _closed_rows(self, table: StateTable, *, least: int = 0) -> Closed:
         """The closed generations of a table of rows.
 
         Quarantine is written by all batch groups of the flow, each with txids of its own, and by a batch that is poison
         before it is committed: there the batches that Spark has planned tell, group by group.
         """
         planned = [
-            closed_generations(epoch.txid(group.last_batch()), self.open_generations)
+            closed_generations(epoch.txid(group.last_batch()), max(self.open_generations, least))
             for group in self.groups
             if (epoch := group.epoch) is not None and group.last_batch() >= 0
         ]
-        own = self._closed(table)
+        own = self._closed(table, least=least)
         return min([own, *planned], key=lambda closed: closed.before)
 
     def _fold(self, writer: StateWriter, opened: DeltaTable, plan: FoldPlan) -> None:

@@ -28,25 +28,42 @@ Loose = Mapping[str, tuple[int, ...]]
 
 
 def merge(
-    writer: StateWriter, spark: SparkSession | None, table: DeltaTable, closed: Closed, record: BatchRecord
+    writer: StateWriter,
+    spark: SparkSession | None,
+    table: DeltaTable,
+    closed: Closed,
+    record: BatchRecord,
+    *,
+    sealed: Closed,
 ) -> int:
     """Merge the small files of closed generations. Returns how many slices were touched.
 
     A stream makes a partition a slice and generation, so files have to be merged over generations too, or a year of them
     leaves as many files as generations. That takes Spark; within a partition delta-rs does it in milliseconds.
+
+    Args:
+        writer: the table's.
+        spark: a session, or None.
+        table: the version to read.
+        closed: what may be rewritten by delta-rs, which removes the files that it has read and no others.
+        record: what the commits say.
+        sealed: what may be rewritten by Spark, which replaces whatever is there by then: never the generation to which a
+            batch may still be appended, whatever a lock says.
     """
+    touched: set[str] = set()
+    inside = [part for part in parts_of(table) if part.gen < sealed.before]
+    loose = loose_generations(inside)
+    if spark is not None and any(len(generations) > 1 for generations in loose.values()):
+        size = sum(part.bytes for part in inside if part.gen in loose.get(str(part.slice), ()))
+        _merge_spark(writer, spark, table, loose, size, record)
+        touched.update(loose)
+        table = DeltaTable(str(writer.table.path))
     parts = [part for part in parts_of(table) if part.gen < closed.before]
     loose = loose_generations(parts)
-    if not loose:
-        return 0
-    if spark is not None and any(len(generations) > 1 for generations in loose.values()):
-        size = sum(part.bytes for part in parts if part.gen in loose.get(str(part.slice), ()))
-        _merge_spark(writer, spark, table, loose, size, record)
-        return len(loose)
     crowded = [part for part in parts if part.files > 1 and part.gen in loose.get(str(part.slice), ())]
     if crowded:
         writer.optimize(table, sorted({part.gen for part in crowded}), record, TARGET_FILE_BYTES)
-    return len({part.slice for part in crowded})
+    return len(touched | {str(part.slice) for part in crowded})
 
 
 def tidy(writer: StateWriter, record: BatchRecord) -> int:

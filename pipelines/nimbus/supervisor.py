@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import re
 import signal
 import subprocess
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from pipelines import logs
 from pipelines.errors import TrideltaError
+from pipelines.execution.ownership import host_name
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError
 from pipelines.nimbus.leader import Leader
 from pipelines.nimbus.leases import Lease
@@ -141,7 +141,7 @@ class Supervisor:
             self._watch(slot)
         try:
             self._renew_own()
-            self._places.beat_supervisor(self.name, platform.node(), tuple(self._slots), started_at=self._started_at)
+            self._places.beat_supervisor(self.name, host_name(), tuple(self._slots), started_at=self._started_at)
             self._leader.tick()
             for slot in self._kept:
                 self._keep(slot)
@@ -298,7 +298,7 @@ class Supervisor:
 
 def default_name() -> str:
     """The host's name, as far as a name can hold it."""
-    return re.sub(r"[^A-Za-z0-9_-]", "-", platform.node() or "localhost")
+    return re.sub(r"[^A-Za-z0-9_-]", "-", host_name())
 
 
 def worker_command(supervisor: str, port: int, life: str) -> list[str]:

@@ -17,6 +17,7 @@ import structlog
 from pipelines import logs
 from pipelines.execution.checkpoint import Checkpoint
 from pipelines.execution.lineage_events import STREAMING, LineageRun, told
+from pipelines.execution.ownership import leased
 from pipelines.nimbus.attempts import FencedAttempts, RegistryAttempts
 from pipelines.nimbus.deployed import Query, component_id
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError
@@ -122,7 +123,9 @@ class Task(threading.Thread):
                     if self.lease is None:
                         self._take_lease()
                     elif self._wanted.is_set():
-                        self._live()
+                        # The lease says who owns the checkpoint: whichever host had it before.
+                        with leased():
+                            self._live()
                     else:
                         self.figures.state = DRAINED
                         self._wanted.wait(_POLL_SECONDS)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines import logs
 from pipelines.errors import TrideltaError
 from pipelines.nimbus import deployed
+from pipelines.nimbus.elsewhere import watch_registry
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, NotAliveError, RegistryError
 from pipelines.nimbus.life import Life, holder_of
 from pipelines.nimbus.placing import Places
@@ -320,6 +321,7 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     settings = NimbusSettings.from_environment()
     _log(settings, chosen.supervisor, chosen.port)
+    watch_registry()
     Life(settings, chosen.supervisor, chosen.port).begun(chosen.life)
     store = Store(registry_url(), busy_seconds=settings.lease_seconds / 2)
     worker = Worker(store, settings, chosen.supervisor, chosen.port, chosen.life)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
 
 from pipelines.maintenance import compact
 from pipelines.maintenance.report import TableReport
+from pipelines.state import record
 from pipelines.state.lake import Lake
 from pipelines.state.record import COMPACTION, GENERATION
 from pipelines.state.schema import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRANSACTIONAL
+from pipelines.state.writer import StateWriter
 from tests.state.small_kinds import FLOW, SmallTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def compacted(root: Path, **more: float) -> TableReport:
@@ -87,3 +93,28 @@ def test_a_map_state_is_vacuumed(tmp_path: Path) -> None:
     assert report.files_removed > 0
     assert len(list(state.table.path.glob("*.parquet"))) == 1
     assert len(state.held()) == 6
+
+
+@pytest.mark.parametrize("layout", [LOG, ROWS])
+def test_spark_leaves_the_generation_alone_that_a_batch_may_come_to(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    """No lock is held here; on another host a stream may hold one. A batch comes between Spark's read and its commit."""
+    monkeypatch.setattr(record, "GENERATION", 4)
+    monkeypatch.setattr("pipelines.maintenance.compaction.DRIVER_ROWS", 0)
+    state = SmallTable(tmp_path, layout, TRANSACTIONAL)
+    for txid in range(9):
+        state.commit(txid, ("a", 1))
+    rewrite = StateWriter.rewrite_spark
+
+    def late(self: StateWriter, *args: Any, **more: Any) -> int:
+        state.commit(9, ("a", 100))
+        return rewrite(self, *args, **more)
+
+    monkeypatch.setattr(StateWriter, "rewrite_spark", late)
+    (report,) = compact(spark, Lake(tmp_path), FLOW).tables
+    assert report.slices_folded == 1
+    assert sum(value for _, value in state.held()) == 109
+    monkeypatch.setattr(StateWriter, "rewrite_spark", rewrite)
+    compact(spark, Lake(tmp_path), FLOW)
+    assert sum(value for _, value in state.held()) == 109
