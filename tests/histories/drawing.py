@@ -1,0 +1,163 @@
+"""Shapes of flows and programs of operations, drawn by lot from a seed."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from tests.histories.model import BAD, BEFORE, BEHIND, LOG, MAP, NON_TRANSACTIONAL, OPAQUE, REDUCED, ROWS, TRANSACTIONAL
+from tests.histories.programs import Operation, Program
+
+DAYS = ("d1", "d2", "d3")
+# Operations with how often they are drawn: runs of Spark are dear, and without files nothing happens.
+WEIGHTS = {
+    "arrive": 30,
+    "catch_up": 16,
+    "backfill": 12,
+    "compact": 6,
+    "skip": 5,
+    "replay": 5,
+    "change": 7,
+    "fresh": 3,
+    "restore_checkpoint": 3,
+    "restore_table": 3,
+    "frozen": 4,
+    "stream": 3,
+    "optimize": 3,
+    "rewrite": 2,
+}
+
+# What is backfilled or replayed into windows is refused, and a frozen writer would share this process' windows.
+WINDOWED = {"backfill": 0, "replay": 0, "frozen": 0, "fresh": 0, "rescale": 5, "rewrite": 0}
+
+TABLES = {"optimize_source": 8, "rewrite": 0, "restore_table": 1}
+
+
+def draw(seed: int, length: int = 20) -> Program:
+    """The program of a seed."""
+    chance = random.Random(seed)
+    shape = chance.choices((_shape, _windowed, _tables), (7, 2, 2))[0](chance)
+    weights = {**WEIGHTS, **(WINDOWED if "window" in shape else TABLES if "source" in shape else {})}
+    names = chance.choices([*weights], [*weights.values()], k=length)
+    # A program that begins with nothing to read says little.
+    names[0] = "arrive"
+    return Program(shape, tuple(_operation(chance, name, shape) for name in names))
+
+
+def _shape(chance: random.Random) -> dict[str, Any]:
+    two = chance.random() < 0.25
+    streams = {name: _states(chance, name) for name in (("left", "right") if two else ("left",))}
+    return {
+        "key": chance.choice(("string", "string", "decimal(20,0)", "double")),
+        "sliced": chance.random() < 0.8,
+        "streams": streams,
+    }
+
+
+def _windowed(chance: random.Random) -> dict[str, Any]:
+    return {
+        "key": "string",
+        "sliced": chance.random() < 0.8,
+        "window": chance.choice((1, 2, 3)),
+        "streams": {"left": _states(chance, "left")[-1:]},
+    }
+
+
+def _tables(chance: random.Random) -> dict[str, Any]:
+    return {"key": "string", "sliced": True, "source": "table", "streams": {"left": _states(chance, "left")}}
+
+
+def _states(chance: random.Random, stream: str) -> list[list[str]]:
+    found = []
+    for number in range(chance.choice((1, 2, 2))):
+        form = chance.choices((LOG, ROWS, MAP, REDUCED), (5, 3, 1, 1))[0]
+        kind = chance.choices((TRANSACTIONAL, OPAQUE, NON_TRANSACTIONAL), (6, 3, 1))[0]
+        place = chance.choices((BEHIND, BEFORE), (3, 1))[0]
+        found.append([f"{stream}_{number}", form, kind, place])
+    # A gate that nothing stands behind is not part of the plan.
+    found[-1][3] = BEHIND
+    return found
+
+
+def _operation(chance: random.Random, name: str, shape: dict[str, Any]) -> Operation:
+    drawn: dict[str, Any] = {}
+    if name in ("arrive", "rewrite", "fresh", "restore_checkpoint", "stream") and len(shape["streams"]) > 1:
+        drawn["group"] = chance.randrange(2)
+    if name in ("arrive", "rewrite"):
+        drawn["rows"] = _rows(chance)
+    if name == "arrive" and chance.random() < 0.2:
+        drawn["late"] = chance.randint(1, 3)
+    if name in ("catch_up", "backfill") and chance.random() < 0.35:
+        drawn["kill"] = chance.randrange(9)
+    if name == "catch_up":
+        drawn |= _catch_up(chance)
+    elif name == "backfill":
+        drawn["slices"] = chance.sample(DAYS, chance.choice((1, 1, 2, 3)))
+    else:
+        drawn |= _further(chance, name)
+    if name == "optimize_source" and chance.random() < 0.3:
+        drawn["vacuum"] = True
+    if name == "rescale":
+        drawn["partitions"] = chance.choice((1, 2, 3))
+    if "window" in shape and name == "change":
+        # Files of one batch have no order among them.
+        drawn.pop("per_batch", None)
+    if "window" in shape and name == "stream":
+        drawn["beside"] = None
+    return name, drawn
+
+
+def _catch_up(chance: random.Random) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if chance.random() < 0.3:
+        found["max_batches"] = chance.choice((1, 2))
+    if chance.random() < 0.1:
+        found["partitions"] = chance.choice((1, 2, 3))
+    return found
+
+
+def _further(chance: random.Random, name: str) -> dict[str, Any]:
+    if name == "compact":
+        return {
+            "hours": chance.choice((168.0, 168.0, 0.0)),
+            "open_generations": chance.choice((None, None, 0, 1)),
+        }
+    if name == "change":
+        return chance.choice(
+            (
+                {"most": chance.choice((5, 50, 200))},
+                {"fails": chance.random() < 0.5},
+                {"wide": True},
+                {"further": True},
+                {"per_batch": chance.choice((1, 2, 3))},
+            )
+        )
+    if name == "fresh":
+        return {"then": chance.choice(("refuse", "continue", "reset"))}
+    if name == "restore_checkpoint":
+        return {"back": chance.randint(1, 3)}
+    if name == "restore_table":
+        return {"state": chance.randrange(4), "back": chance.randint(0, 3)}
+    if name == "frozen":
+        return {"halt": chance.randrange(6), "arrivals": [_rows(chance) for _ in range(chance.randrange(3))]}
+    if name == "stream":
+        return {
+            "arrivals": [_rows(chance) for _ in range(chance.randint(1, 2))],
+            "beside": chance.choice((None, "compact", "d1")),
+        }
+    return {"state": chance.randrange(4)} if name == "optimize" else {}
+
+
+def _rows(chance: random.Random) -> list[list[Any]]:
+    found: list[list[Any]] = []
+    for _ in range(chance.choice((0, 1, 2, 3, 4))):
+        lot = chance.random()
+        if lot < 0.06:
+            found.append(["torn"])
+        elif lot < 0.10:
+            found.append(["other"])
+        else:
+            day = chance.choice(DAYS) if chance.random() < 0.95 else None
+            v = BAD if chance.random() < 0.04 else chance.choice((None, 1, 2, 3, 8, 9, 60))
+            found.append([day, chance.randrange(3), v])
+    return found

@@ -1,0 +1,143 @@
+"""Operations between two lives of a flow: copies brought back, checkpoints lost, and a writer that stands still."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.histories.comparing import Difference, compare
+from tests.histories.model import NON_TRANSACTIONAL, Group, Sink
+from tests.histories.operations import arrive
+from tests.histories.play import Copies, Play, as_said
+from tests.histories.world import Outcome, StuckError, Witness, copied, put_back
+
+
+def fresh(play: Play, group: int = 0, then: str = "refuse") -> None:
+    """The checkpoint is lost, and the flow started with a policy."""
+    found = play.group(group)
+    aside = play.world.home / "aside"
+    folder = play.world.checkpoint(found.name)
+    if not folder.exists() or found.fresh:
+        return
+    kept = found.snapshot()
+    copied(folder, aside)
+    shutil.rmtree(folder)
+    found.epoch, found.first, found.planned, found.finished, found.poison, found.skipped = 0, 0, [], 0, set(), set()
+    outcome = play.world.run(play.catching_up(on_fresh_checkpoint=then))
+    play.follow(play.streams(on_fresh=then), outcome, f"fresh checkpoint, {then}")
+    if then == "refuse" and outcome.error is not None and found.fresh:
+        put_back(aside, folder)
+        _restored(found, kept)
+    shutil.rmtree(aside)
+
+
+def _restored(group: Group, said: Group) -> None:
+    for name in ("epoch", "first", "finished"):
+        setattr(group, name, getattr(said, name))
+    group.planned, group.poison, group.skipped = list(said.planned), set(said.poison), set(said.skipped)
+
+
+def restore_checkpoint(play: Play, group: int = 0, back: int = 1) -> None:
+    """An older copy of the checkpoint: refused if a state holds a batch that it does not know."""
+    found = play.group(group)
+    copies = play.copies.get(f"checkpoint {found.name}", Copies()).kept
+    if len(copies) <= back:
+        return
+    path, (said, _) = copies[-1 - back]
+    must = said.epoch != found.epoch or any(
+        sink.last >= said.first + len(said.planned) for sink in play.model.sinks(found)
+    )
+    _brought_back(play, path, play.world.checkpoint(found.name), must, lambda: _restored(found, said))
+
+
+def restore_table(play: Play, state: int = 0, back: int = 1) -> None:
+    """An older copy of a state's table, or (0) none: refused if the checkpoint has batches behind it that it lacks."""
+    group, sink = play.sink(state)
+    copies = play.copies.get(f"state {sink.name}", Copies()).kept
+    if len(copies) <= back or group.fresh:
+        return
+    path, (said, _) = copies[-1 - back] if back else (None, (Sink(sink.name, sink.form), ""))
+    held = {txid for epoch, txid in said.txids if epoch == group.epoch}
+    done = {group.first + n for n in range(group.finished)} - group.skipped
+    known = {txid for epoch, txid in sink.txids if epoch == group.epoch}
+    must = bool((done & known) - held) or said.epochs != sink.epochs
+
+    def take() -> None:
+        mine = as_said(said)
+        for name in ("entries", "txids", "slices", "claims", "as_of", "epochs"):
+            setattr(sink, name, getattr(mine, name))
+
+    _brought_back(play, path, play.world.lake.state_path(sink.name), must, take)
+
+
+def _brought_back(play: Play, copy: Path | None, folder: Path, must: bool, take: Callable[[], None]) -> None:
+    """Put the copy in its place, and start the flow: it is refused (and the folder as it was put back), or goes on."""
+    aside, world = play.world.home / "aside", play.world
+    copied(folder, aside)
+    shutil.rmtree(folder)
+    if copy is not None:
+        copied(copy, folder)
+    world.lake = type(world.lake)(world.lake.root)
+    outcome = world.run(play.catching_up())
+    if must and outcome.error is None:
+        raise Difference("an older copy brought back", "no error", "refused at the start")
+    if outcome.error is not None and not any(moment == "opened" for moment, _, _ in outcome.events):
+        put_back(aside, folder)
+        world.lake = type(world.lake)(world.lake.root)
+    elif must:
+        raise Difference("an older copy brought back", outcome.events, "refused at the start")
+    else:
+        take()
+        play.follow(play.streams(), outcome, "an older copy brought back")
+    shutil.rmtree(aside)
+
+
+def frozen(play: Play, halt: int = 1, arrivals: list[list[list[Any]]] = []) -> None:  # noqa: B006
+    """A writer stands still at the moment of a number; another takes over where locks do not reach; then it wakes."""
+    if any(sink.kind == NON_TRANSACTIONAL for group in play.model.groups for sink in group.sinks):
+        return
+    witness = Witness(halt=halt)
+    frozen_run = play.catching_up()
+    ended: list[BaseException | None] = []
+
+    def life() -> None:
+        try:
+            frozen_run(play.world.runtime(witness))
+            ended.append(None)
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=life, daemon=True)
+    thread.start()
+    while not witness.halted.wait(0.02) and not ended:
+        pass
+    if ended:
+        play.follow(play.streams(), Outcome(witness.events, ended[0]), "catch-up")
+        return
+    _taken_over(play, witness, arrivals)
+    thread.join(120)
+    if thread.is_alive():
+        raise StuckError("the frozen writer, awake again, does not end")
+    play.world.lake = type(play.world.lake)(play.world.lake.root)
+
+
+def _taken_over(play: Play, witness: Witness, arrivals: list[list[list[Any]]]) -> None:
+    """What happens while a writer stands still: all that it has told so far is done, the rest another one does."""
+    steps = play.streams()
+    for _ in range(len(witness.events)):
+        next(steps)
+    steps.close()  # type: ignore[attr-defined]
+    try:
+        for rows in arrivals:
+            arrive(play, 0, rows)
+        play.world.as_on_another_host()
+        outcome = play.world.run(play.catching_up())
+        play.follow(play.streams(), outcome, "catch-up of another host")
+        with suppress(Difference):
+            compare(play.world, play.model)
+    finally:
+        witness.go.set()

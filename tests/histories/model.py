@@ -1,0 +1,454 @@
+"""What the tables of a lake must hold, in plain Python: which rows arrived in which file, and what became of each.
+
+Nothing of the engine is used here. A run of a group is a generator: it yields what a run tells its listeners (`committing`,
+`committed`, ...) in order, and what happens between two of these happens between two `yield`s. A run that was killed at a moment
+is the same generator, left at that moment.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+TRANSACTIONAL, OPAQUE, NON_TRANSACTIONAL = "transactional", "opaque", "non_transactional"
+LOG, MAP, REDUCED, ROWS = "log", "map", "reduced", "rows"
+CHANNEL, SUMS = "channel", "sums"
+"""What leads into the windows of a flow, and the rows of their sums."""
+BEFORE, BEHIND = "before", "behind"
+NO_SLICE, POISONED, UNSLICED = "?", "!", ""
+BACKFILLED, REPLAYED = -1, -2
+BAD = 99
+"""The value that a gate which fails refuses the whole batch for."""
+
+Event = tuple[str, str, int]
+"""Moment, state, txid: what a listener is told."""
+
+
+class Refusal(Exception):  # noqa: N818 - what the model says of an operation, no fault
+    """The operation must be refused (or, if not `must`, may be), with one of these error classes."""
+
+    def __init__(self, *errors: str, must: bool = True) -> None:
+        super().__init__(", ".join(errors))
+        self.errors, self.must = errors, must
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a file. `text` is the line itself where it is torn."""
+
+    number: int
+    day: str | None
+    key: Any
+    v: int | None
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of a source, as it lies there now."""
+
+    name: str
+    time: int
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The flow's definition, as far as it changes in a life.
+
+    Attributes:
+        most: the gate drops rows with a greater `v`.
+        fails: whether the gate refuses batches with a BAD row.
+        wide: whether the states have the further column.
+        further: whether the flow has the state that is added later.
+        per_batch: files per batch.
+    """
+
+    most: int = 50
+    fails: bool = True
+    wide: bool = False
+    further: bool = False
+    per_batch: int = 1
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row that a state counts. `wide`: it was written when the state had the further column."""
+
+    row: Row
+    txid: int
+    wide: bool
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A row in quarantine."""
+
+    group: str
+    stage: str
+    rule: str
+    row: Row
+    slice: str
+    txid: int
+
+
+@dataclass
+class Sink:
+    """One state: its form and kind, where it stands, and what it counts."""
+
+    name: str
+    form: str
+    kind: str = TRANSACTIONAL
+    at: str = BEHIND
+    by: str = "key"
+    entries: list[Entry] = field(default_factory=list)
+    txids: list[tuple[int, int]] = field(default_factory=list)
+    slices: list[str] = field(default_factory=list)
+    claims: dict[str, frozenset[str]] = field(default_factory=dict)
+    as_of: dict[int, list[Entry]] = field(default_factory=dict)
+    epochs: int = 0
+
+    @property
+    def is_map(self) -> bool:
+        return self.form in (MAP, REDUCED)
+
+    @property
+    def last(self) -> int:
+        return self.txids[-1][1] if self.txids else -1
+
+    def holds(self, epoch: int, txid: int) -> bool:
+        return any(at == epoch and one >= txid for at, one in self.txids)
+
+    def batch(self, epoch: int, txid: int, rows: list[Row], wide: bool) -> None:
+        """Count the rows of a batch as the state's kind says."""
+        if self.kind == OPAQUE:
+            self.entries = [one for one in self.entries if one.txid != txid]
+        self.entries = [*self.entries, *(Entry(row, txid, wide) for row in rows)]
+        self.txids.append((epoch, txid))
+        self.epochs = max(self.epochs, epoch)
+        self.as_of[txid] = list(self.entries)
+
+    def replace(self, slice_: str, rows: list[Row], claims: frozenset[str], wide: bool) -> None:
+        """Put rows in the place of a slice; a map state takes them in beside what it holds."""
+        kept = self.entries if self.is_map else [one for one in self.entries if one.row.day != slice_]
+        self.entries = [*kept, *(Entry(row, BACKFILLED, wide) for row in rows)]
+        self.claims[slice_] = claims
+        self.slices.append(slice_)
+
+    def reset(self, epoch: int) -> None:
+        """Empty it; what it held before is not readable by txid any more."""
+        self.entries, self.txids, self.slices, self.claims, self.as_of = [], [], [], {}, {}
+        self.epochs = max(self.epochs, epoch)
+
+
+@dataclass
+class Group:
+    """One batch group: its source, its states, and how far its stream has come."""
+
+    name: str
+    sinks: list[Sink]
+    sliced: bool = True
+    files: dict[str, File] = field(default_factory=dict)
+    epoch: int = 0
+    first: int = 0
+    planned: list[tuple[str, ...]] = field(default_factory=list)
+    finished: int = 0
+    poison: set[int] = field(default_factory=set)
+    skipped: set[int] = field(default_factory=set)
+    window: int = 0
+    """Of the group of the windows: how many tuples one holds."""
+    table: bool = False
+    """Whether its source is a table, each file of which is a commit: a batch takes all that there are."""
+    rewritten: bool = False
+    """Whether the files of the table were rewritten: from then on runs may be refused, but not count amiss."""
+
+    @property
+    def fresh(self) -> bool:
+        return self.epoch == 0
+
+    @property
+    def begun(self) -> bool:
+        return len(self.planned) > self.finished
+
+    @property
+    def half(self) -> bool:
+        """Whether some state has committed the batch that is begun, or it is poison."""
+        txid = self.first + self.finished
+        return self.begun and (txid in self.poison or any(sink.holds(self.epoch, txid) for sink in self.sinks))
+
+    def waiting(self) -> list[str]:
+        """The files that no batch has taken, in the order of their times."""
+        taken = {name for names in self.planned for name in names}
+        return sorted((name for name in self.files if name not in taken), key=lambda name: self.files[name].time)
+
+    def streamed(self, sink: Sink) -> frozenset[str]:
+        """The files whose batches of this epoch a state has."""
+        last = max((txid for epoch, txid in sink.txids if epoch == self.epoch), default=self.first - 1)
+        if sink.kind == OPAQUE:
+            last = min(last, self.first + self.finished - 1)
+        return frozenset(name for names in self.planned[: last - self.first + 1] for name in names)
+
+    def rows(self, names: tuple[str, ...]) -> list[tuple[str, Row]]:
+        return [(name, row) for name in names for row in self.files[name].rows]
+
+    def batch(self, number: int) -> list[tuple[str, Row]]:
+        """The rows of a batch; of the windows the sums that it completes, of all tuples in the order of their commits."""
+        if not self.window:
+            return self.rows(self.planned[number])
+        before = sum(len(self.files[name].rows) for names in self.planned[:number] for name in names)
+        tuples = [
+            row.v or 0 for _, row in self.rows(tuple(one for names in self.planned[: number + 1] for one in names))
+        ]
+        ends = [end for end in range(before + 1, len(tuples) + 1) if end % self.window == 0]
+        return [("", Row(-end, None, None, sum(tuples[end - self.window : end]))) for end in ends]
+
+    def snapshot(self) -> Group:
+        """A copy of all but the states and files: what a copy of the checkpoint keeps."""
+        twin = copy.copy(self)
+        twin.planned, twin.poison, twin.skipped = list(self.planned), set(self.poison), set(self.skipped)
+        return twin
+
+
+@dataclass
+class Model:
+    """All that a flow's tables must hold."""
+
+    groups: list[Group]
+    rules: Rules = field(default_factory=Rules)
+    refused: list[Refused] = field(default_factory=list)
+    refused_claims: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+    vacuumed: bool = False
+
+    # --- judging ----------------------------------------------------------------------------------------------------
+
+    def at_source(self, group: Group, row: Row) -> str | None:
+        """The rule by which the source refuses a row."""
+        if row.text is not None:
+            return "malformed"
+        return "no_slice" if group.sliced and not row.day else None
+
+    def passes(self, row: Row) -> bool:
+        return row.v is None or row.v <= self.rules.most
+
+    def fails(self, rows: list[Row], group: Group) -> bool:
+        """Whether a gate refuses a batch with these rows. Of a flow with windows it is the one behind them."""
+        watches = bool(group.window) or not any(one.window for one in self.groups)
+        return self.rules.fails and watches and any(row.v == BAD for row in rows)
+
+    def judged(self, sink: Sink, rows: list[Row]) -> list[Row]:
+        """The good rows that a state counts."""
+        return [row for row in rows if sink.at == BEFORE or self.passes(row)]
+
+    def refusals(self, group: Group, rows: list[tuple[str, Row]], txid: int) -> list[tuple[str, Refused]]:
+        """What goes to quarantine of a batch or a slice, with its file."""
+        found = []
+        for name, row in rows:
+            rule = self.at_source(group, row)
+            if rule is not None:
+                found.append((name, Refused(group.name, "source", rule, row, NO_SLICE, txid)))
+            elif not self.passes(row):
+                slice_ = str(row.day) if group.sliced else UNSLICED
+                found.append((name, Refused(group.name, f"sane_{group.name}", "high", row, slice_, txid)))
+        return found
+
+    # --- a stream ---------------------------------------------------------------------------------------------------
+
+    def sinks(self, group: Group) -> list[Sink]:
+        """The states of a group that the flow has as it is now."""
+        return [sink for sink in group.sinks if sink.name != "further" or self.rules.further]
+
+    def start(self, group: Group, on_fresh: str) -> None:
+        """What a start of the stream decides.
+
+        Raises:
+            Refusal
+        """
+        sinks = self.sinks(group)
+        if not group.fresh:
+            others = any(sink.txids for sink in sinks)
+            new = [sink for sink in sinks if not sink.txids and not sink.slices]
+            if on_fresh == "refuse" and group.finished and others and new:
+                raise Refusal("StateBehindError")
+            return
+        number = max((sink.epochs for sink in sinks), default=0) + 1
+        held = max((sink.last for sink in sinks), default=-1)
+        if held >= 0 and on_fresh == "refuse":
+            raise Refusal("FreshCheckpointError")
+        if held >= 0 and on_fresh == "reset":
+            self._reset(group, number)
+            held = -1
+        group.epoch, group.first, group.planned, group.finished = number, held + 1, [], 0
+        group.poison, group.skipped = set(), set()
+
+    def _reset(self, group: Group, number: int) -> None:
+        for sink in self.sinks(group):
+            sink.reset(number)
+        if len(self.groups) == 1:
+            self.refused, self.refused_claims = [], {}
+
+    def stream(self, group: Group, *, max_batches: int | None = None, on_fresh: str = "refuse") -> Iterator[Event]:
+        """A run of the group's stream until its source is read.
+
+        Raises:
+            Refusal
+        """
+        self.start(group, on_fresh)
+        waiting, done = group.waiting(), 0
+        while True:
+            if not group.begun:
+                if not waiting:
+                    return
+                size = len(waiting) if group.table and not group.window else 1 if group.window else self.rules.per_batch
+                group.planned.append(tuple(waiting[:size]))
+                waiting = waiting[size:]
+            if done == max_batches:
+                return
+            txid = group.first + group.finished
+            if txid not in group.skipped:
+                yield from self._batch(group, txid)
+            group.finished += 1
+            done += 1
+
+    def _batch(self, group: Group, txid: int) -> Iterator[Event]:
+        group.poison.discard(txid)
+        yield ("opened", "", txid)
+        files = group.planned[group.finished]
+        rows = group.batch(group.finished)
+        good = [(name, row) for name, row in rows if self.at_source(group, row) is None]
+        todo = [s for s in self.sinks(group) if s.kind != TRANSACTIONAL or not s.holds(group.epoch, txid)]
+        for claims, sinks in _by_claims(todo, frozenset(files)):
+            own = [row for name, row in good if name not in claims.get(str(row.day), ())]
+            if self.fails(own, group) and any(sink.at == BEHIND for sink in sinks):
+                self._poisoned(group, txid, rows)
+                raise Refusal("PoisonBatchError")
+            for sink in sinks:
+                yield ("committing", sink.name, txid)
+                sink.batch(group.epoch, txid, self.judged(sink, own), self.rules.wide)
+                self._enter(sink, txid, own)
+                yield ("committed", sink.name, txid)
+        yield from self._quarantined(group, txid, rows)
+        self._forget(group, txid)
+        yield ("closed", "", txid)
+
+    def _enter(self, sink: Sink, txid: int, rows: list[Row]) -> None:
+        """What is committed into a channel comes to the windows behind it, a commit per batch."""
+        if sink.form == CHANNEL:
+            behind = next(group for group in self.groups if group.window)
+            behind.files[str(txid)] = File(str(txid), txid, tuple(rows))
+
+    def _quarantined(self, group: Group, txid: int, rows: list[tuple[str, Row]]) -> Iterator[Event]:
+        held = any(one.group == group.name and one.txid == txid and one.stage != "batch" for one in self.refused)
+        if held:
+            return
+        claims = {slice_: files for (name, slice_), files in self.refused_claims.items() if name == group.name}
+        new = [one for name, one in self.refusals(group, rows, txid) if name not in claims.get(one.slice, ())]
+        if new:
+            yield ("committing", "quarantine", txid)
+            self.refused += new
+            yield ("committed", "quarantine", txid)
+
+    def _poisoned(self, group: Group, txid: int, rows: list[tuple[str, Row]]) -> None:
+        self._forget(group, txid)
+        self.refused += [Refused(group.name, "batch", "poison", row, POISONED, txid) for _, row in rows]
+        group.poison.add(txid)
+
+    def _forget(self, group: Group, txid: int) -> None:
+        self.refused = [one for one in self.refused if (one.group, one.stage, one.txid) != (group.name, "batch", txid)]
+
+    # --- a backfill -------------------------------------------------------------------------------------------------
+
+    def backfill(self, group: Group, slices: list[str]) -> Iterator[Event]:
+        """Replace slices of a group's states.
+
+        Raises:
+            Refusal
+        """
+        wanted = list(dict.fromkeys(slices))
+        for sink in self.sinks(group):
+            if sink.is_map and (sink.txids or set(wanted) & set(sink.slices)):
+                raise Refusal("SliceOfMapError")
+        alone = any(sink.is_map for sink in self.sinks(group))
+        for part in [[one] for one in wanted] if alone else [wanted]:
+            yield from self._slices(group, part)
+
+    def _slices(self, group: Group, slices: list[str]) -> Iterator[Event]:
+        rows = group.rows(tuple(group.files))
+        good = [(name, row) for name, row in rows if self.at_source(group, row) is None]
+        streamed = {sink.name: group.streamed(sink) for sink in self.sinks(group)}
+        for slice_ in [NO_SLICE, *slices]:
+            found = self.refusals(group, rows, BACKFILLED)
+            mine = [(name, one) for name, one in found if one.slice == slice_]
+            held = [one for one in self.refused if (one.group, one.slice) == (group.name, slice_)]
+            if mine or held:
+                yield ("committing", "quarantine", BACKFILLED)
+                self.refused = [one for one in self.refused if one not in held] + [one for _, one in mine]
+                self.refused_claims[group.name, slice_] = frozenset(name for name, _ in mine)
+                yield ("committed", "quarantine", BACKFILLED)
+        for slice_ in slices:
+            own = [(name, row) for name, row in good if row.day == slice_]
+            for sink in self.sinks(group):
+                if sink.at == BEHIND and self.fails([row for _, row in own], group):
+                    continue
+                claims = frozenset(name for name, _ in own) - streamed[sink.name]
+                yield ("committing", sink.name, BACKFILLED)
+                sink.replace(slice_, self.judged(sink, [row for _, row in own]), claims, self.rules.wide)
+                yield ("committed", sink.name, BACKFILLED)
+
+
+def _by_claims(sinks: list[Sink], files: frozenset[str]) -> list[tuple[dict[str, frozenset[str]], list[Sink]]]:
+    """The states, together where the same rows of a batch are left out."""
+    parts: dict[frozenset[tuple[str, frozenset[str]]], list[Sink]] = {}
+    for sink in sinks:
+        claims = {slice_: names & files for slice_, names in sink.claims.items() if names & files}
+        parts.setdefault(frozenset(claims.items()), []).append(sink)
+    return [(dict(claims), members) for claims, members in parts.items()]
+
+
+# --- what a reader must find ----------------------------------------------------------------------------------------
+
+
+def contents(sink: Sink, entries: list[Entry]) -> Counter[tuple[Any, ...]]:
+    """The rows that a state must show; of a keyed state the keys that it counts rows of."""
+    if sink.form in (SUMS, CHANNEL):
+        return Counter((one.row.v,) for one in entries)
+    if sink.form == ROWS:
+        return Counter(
+            (
+                one.row.number,
+                one.row.day,
+                shown(one.row.key),
+                one.row.v,
+                2 * one.row.v if one.wide and one.row.v is not None else None,
+            )
+            for one in entries
+        )
+    found: dict[Any, list[Entry]] = {}
+    for one in entries:
+        found.setdefault(shown(one.row.key if sink.by == "key" else one.row.day), []).append(one)
+    return Counter((key, *_folded(sink, own)) for key, own in found.items())
+
+
+def _folded(sink: Sink, own: list[Entry]) -> tuple[Any, ...]:
+    values = [one.row.v for one in own if one.row.v is not None]
+    if sink.is_map:
+        return (sum(values),)
+    wide = [one.row.v for one in own if one.wide and one.row.v is not None]
+    return (len(own), sum(values), max(wide, default=None))
+
+
+def shown(key: Any) -> Any:
+    """A key as something that equals itself."""
+    return "NaN" if key != key else key
+
+
+def twin(model: Model) -> Model:
+    """A copy that shares nothing that changes."""
+    return copy.deepcopy(model)
+
+
+def changed(rules: Rules, **fields: Any) -> Rules:
+    """The rules with some of them changed."""
+    return replace(rules, **fields)

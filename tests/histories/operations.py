@@ -1,0 +1,283 @@
+"""The operations of a program: what each does to the lake, and what the model says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from deltalake import DeltaTable
+
+from pipelines.execution.checkpoint import Checkpoint
+from pipelines.maintenance import compact
+from pipelines.maintenance.errors import UnfinishedBatchError
+from pipelines.maintenance.repartition import repartition
+from tests.histories.comparing import Difference, expected_refused, key_of, refused_rows
+from tests.histories.model import REPLAYED, Entry, Event, File, Group, Refusal, Refused, Row, changed
+from tests.histories.play import Play
+from tests.histories.world import FLOW, KEYS, Outcome, Witness, running_batches
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def _rows(play: Play, given: list[list[Any]]) -> tuple[Row, ...]:
+    """Rows of a program (`[day, key's number, v]`, or a word for a line that is no good) with numbers of their own."""
+    found = []
+    for one in given:
+        number = play.numbers = play.numbers + 1
+        if one == ["torn"]:
+            found.append(Row(number, None, None, None, f'{{"i": {number}, "day": "d1", "ke'))
+        elif one == ["other"]:
+            found.append(Row(number, None, None, None))
+        else:
+            day, key, v = one
+            found.append(Row(number, day, KEYS[play.world.key][key % 3], v))
+    return tuple(found)
+
+
+def arrive(play: Play, group: int = 0, rows: list[list[Any]] = [], late: int = 0) -> None:  # noqa: B006
+    """A further file; a late one has a time before that of some that came before."""
+    found = play.source(group)
+    if found.table:
+        # A row of a table is never torn, and a commit without rows is none.
+        rows = [one for one in rows if one != ["torn"]]
+        if not rows:
+            return
+    play.files += 1
+    file = File(
+        f"{play.files:04d}.json", play.clock + 10 * play.files - (10 * late + 5 if late else 0), _rows(play, rows)
+    )
+    found.files[file.name] = file
+    play.world.put(found.name, file)
+
+
+def rewrite(play: Play, group: int = 0, file: int = 0, rows: list[list[Any]] = []) -> None:  # noqa: B006
+    """Another content for a file that no batch has taken and no backfill has read."""
+    found = play.source(group)
+    read = {name for sink in found.sinks for names in sink.claims.values() for name in names}
+    read |= {name for (of, _), names in play.model.refused_claims.items() if of == found.name for name in names}
+    free = [name for name in found.waiting() if name not in read and not found.table]
+    if free:
+        old = found.files[free[file % len(free)]]
+        found.files[old.name] = File(old.name, old.time, _rows(play, rows))
+        play.world.put(found.name, found.files[old.name])
+
+
+# --- streams --------------------------------------------------------------------------------------------------------
+
+
+def catch_up(
+    play: Play, kill: int | None = None, max_batches: int | None = None, partitions: int | None = None
+) -> None:
+    """All that is there, in batches; perhaps killed at the moment of a number."""
+    given = {"max_batches": max_batches, "partitions": partitions}
+    outcome = play.world.run(play.catching_up(**given), kill=kill)
+    play.follow(play.streams(max_batches=max_batches), outcome, "catch-up")
+
+
+def stream(play: Play, group: int = 0, arrivals: list[list[list[Any]]] = [], beside: str | None = None) -> None:  # noqa: B006
+    """A stream with a trigger, while files arrive one after the other, and a backfill or a compaction beside it."""
+    beginning = Witness()
+    topology = play.world.topology(play.model.rules)
+    reports: list[Any] = []
+    try:
+        flow = play.world.runtime(beginning).stream(topology, trigger_seconds=0.0, progress=reports.append)
+    except Exception as error:
+        play.follow(play.streams(), Outcome([], error), "stream")
+        return
+    watched = _Watched(play, flow, reports)
+    try:
+        watched.follow()
+        for rows in arrivals:
+            arrive(play, group, rows)
+            watched.follow()
+            if beside is not None:
+                _beside(play, beside)
+    finally:
+        error = watched.stop()
+    play.same_end("stream", Outcome([], error), watched.refusal)
+
+
+class _Watched:
+    """A running stream: each group is a query of its own, and one that is refused leaves the others running."""
+
+    def __init__(self, play: Play, flow: Any, reports: list[Any]) -> None:
+        self._play, self._flow, self._reports = play, flow, reports
+        self._before = {group.name: (group.epoch, group.finished) for group in play.model.groups}
+        self._ended: set[str] = set()
+        self.refusal: Refusal | None = None
+
+    def follow(self) -> None:
+        """Let the model take in what has arrived, and wait until the stream has."""
+        for group in self._play.model.groups:
+            if group.name in self._ended:
+                continue
+            try:
+                for _ in self._play.model.stream(group):
+                    pass
+            except Refusal as refusal:
+                self.refusal = refusal
+                self._ended.add(group.name)
+        done = sum(self._finished(group) for group in self._play.model.groups)
+        waits = self.refusal is not None
+        running_batches(self._reports, done, lambda: waits or self._flow.running)
+        if waits:
+            running_batches(self._reports, 1 << 30, lambda: self._flow.running)
+
+    def _finished(self, group: Group) -> int:
+        epoch, finished = self._before[group.name]
+        return group.finished - (finished if epoch == group.epoch else 0)
+
+    def stop(self) -> Exception | None:
+        """End it; the error that ended it before."""
+        try:
+            self._flow.stop()
+        except Exception as error:
+            return error
+        finally:
+            self._play.world.lake = type(self._play.world.lake)(self._play.world.lake.root)
+        return None
+
+
+def _beside(play: Play, what: str) -> None:
+    if what == "compact":
+        compaction(play)
+    else:
+        backfill(play, [what])
+
+
+def skip(play: Play) -> None:
+    """Leave the poison batch of the first group that has one out."""
+    poisoned = [
+        (group, txid) for group in play.model.groups for txid in group.poison if txid == group.first + group.finished
+    ]
+    if not poisoned:
+        return
+    group, txid = poisoned[0]
+    topology = play.world.topology(play.model.rules)
+    outcome = play.world.run(lambda runtime: runtime.skip(topology, txid, stream=group.name))
+    play.same_end("skip", outcome, None)
+    group.poison.discard(txid)
+    group.skipped.add(txid)
+
+
+# --- slices, maintenance, quarantine --------------------------------------------------------------------------------
+
+
+def backfill(play: Play, slices: list[str], kill: int | None = None) -> None:
+    """Replace slices, perhaps killed at the moment of a number."""
+    topology = play.world.topology(play.model.rules)
+    outcome = play.world.run(lambda runtime: runtime.backfill(topology, slices), kill=kill)
+
+    def steps() -> Iterator[Event]:
+        if not play.world.sliced:
+            raise Refusal("TrideltaError")
+        for group in play.model.groups:
+            yield from play.model.backfill(group, slices)
+
+    play.follow(steps(), outcome, "backfill")
+
+
+def compaction(play: Play, hours: float = 168.0, open_generations: int | None = None) -> None:
+    """Fold, merge and vacuum; with 0 hours the past goes."""
+    topology = play.world.topology(play.model.rules)
+    compact(
+        play.world.spark, play.world.lake, topology, retention_hours=hours, open_generations=open_generations,
+        lock_wait_seconds=20,
+    )  # fmt: skip
+    play.model.vacuumed |= hours == 0
+    play.world.lake = type(play.world.lake)(play.world.lake.root)
+
+
+def optimize_source(play: Play, group: int = 0, vacuum: bool = False) -> None:
+    """OPTIMIZE, and perhaps VACUUM, of the table that a stream reads."""
+    found = play.source(group)
+    if not found.table:
+        return
+    table = DeltaTable(str(play.world.home / found.name))
+    if len(table.file_uris()) > 1:
+        table.optimize.compact()
+        found.rewritten = True
+    if vacuum:
+        table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+
+
+def optimize(play: Play, state: int = 0) -> None:
+    """A stranger's OPTIMIZE of a state's table."""
+    _, sink = play.sink(state)
+    if sink.name in play.world.lake.states():
+        DeltaTable(str(play.world.lake.state_path(sink.name))).optimize.compact()
+
+
+def rescale(play: Play, partitions: int = 2) -> None:
+    """Another number of partitions for the state of the windows; not in the middle of a batch."""
+    for group in play.model.groups:
+        if not group.window or group.fresh:
+            continue
+        checkpoint = Checkpoint(FLOW, play.world.checkpoint(group.name))
+        with checkpoint.running(20):
+            try:
+                report = repartition(play.world.spark, checkpoint, partitions, copies=play.world.lake.root / "copies")
+            except UnfinishedBatchError:
+                if not group.begun:
+                    raise
+                return
+        if report.rolled_back:
+            raise Difference("end of rescale", report.reason, "another number of partitions")
+        if report.batch is not None:
+            # Spark has used a batch id for it.
+            group.skipped.add(group.first + len(group.planned))
+            group.planned.append(())
+            group.finished += 1
+
+
+def replay(play: Play) -> None:
+    """Replay all of quarantine: what goes lands in each state behind its place that does not count it, once."""
+    before = expected_refused(play.model.refused)
+    if not before:
+        return
+    topology = play.world.topology(play.model.rules)
+    outcome = play.world.run(lambda runtime: runtime.replay_quarantine(topology))
+    error = type(outcome.error).__name__ if outcome.error else None
+    if error not in (None, "ReplayError", "GateError"):
+        raise Difference("end of replay", f"{error}: {outcome.error}", "no error, or ReplayError") from outcome.error
+    gone = before - refused_rows(play.world)
+    landed, kept = [], []
+    for one in play.model.refused:
+        (landed if gone[key_of(one)] > 0 else kept).append(one)
+        gone[key_of(one)] -= 1
+    for one in landed:
+        _land(play, one)
+    again = refused_rows(play.world) - expected_refused(kept)
+    play.model.refused = kept + [_again(play, one, again) for one in landed if _at_gate(play, one)]
+
+
+def _at_gate(play: Play, one: Refused) -> bool:
+    group = next(group for group in play.model.groups if group.name == one.group)
+    return play.model.at_source(group, one.row) is not None or not play.model.passes(one.row)
+
+
+def _again(play: Play, one: Refused, seen: Any) -> Refused:
+    """A row that went in and is refused again, now for itself: by the source or the gate."""
+    group = next(group for group in play.model.groups if group.name == one.group)
+    ((_, found),) = play.model.refusals(group, [("", one.row)], one.txid)
+    return found
+
+
+def _land(play: Play, one: Refused) -> None:
+    group = next(group for group in play.model.groups if group.name == one.group)
+    if play.model.at_source(group, one.row) is not None:
+        return
+    for sink in play.model.sinks(group):
+        behind = one.stage == "batch" or sink.at != "before"
+        counts = any(entry.row == one.row for entry in sink.entries)
+        if behind and not counts and (sink.at == "before" or play.model.passes(one.row)):
+            sink.entries = [*sink.entries, Entry(one.row, REPLAYED, play.model.rules.wide)]
+
+
+# --- the flow changes -----------------------------------------------------------------------------------------------
+
+
+def change(play: Play, **rules: Any) -> None:
+    """Another gate, a further column, a further state, another size of batches; not in the middle of a half-made batch."""
+    if not any(group.half for group in play.model.groups):
+        play.model.rules = changed(play.model.rules, **rules)

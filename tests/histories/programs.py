@@ -1,0 +1,132 @@
+"""Programs: a flow's shape and the operations over it, as plain data that can be kept in a file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.histories import lives, operations
+from tests.histories.comparing import Difference
+from tests.histories.model import BEFORE, CHANNEL, LOG, SUMS, Group, Model, Rules, Sink
+from tests.histories.play import Play
+from tests.histories.world import FILES, TABLE, WINDOWS, World
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OPERATIONS: dict[str, Callable[..., None]] = {
+    "arrive": operations.arrive,
+    "rewrite": operations.rewrite,
+    "catch_up": operations.catch_up,
+    "stream": operations.stream,
+    "skip": operations.skip,
+    "backfill": operations.backfill,
+    "compact": operations.compaction,
+    "optimize": operations.optimize,
+    "optimize_source": operations.optimize_source,
+    "replay": operations.replay,
+    "rescale": operations.rescale,
+    "change": operations.change,
+    "fresh": lives.fresh,
+    "restore_checkpoint": lives.restore_checkpoint,
+    "restore_table": lives.restore_table,
+    "frozen": lives.frozen,
+}
+"""By the name that programs use."""
+
+Operation = tuple[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A shape and some operations.
+
+    Attributes:
+        shape: `key` (type), `sliced`, `source` (files if it does not say), `window` (its size, if there is one), and
+            `streams`: by name the states, each `[name, form, kind, place]`.
+        operations: name and arguments of each.
+    """
+
+    shape: dict[str, Any]
+    operations: tuple[Operation, ...]
+
+    def lines(self) -> list[str]:
+        """A line per operation, as one reads it."""
+        return [f"{name} {json.dumps(given) if given else ''}".rstrip() for name, given in self.operations]
+
+    def dump(self) -> str:
+        return json.dumps({"shape": self.shape, "operations": [list(one) for one in self.operations]})
+
+    @staticmethod
+    def load(text: str) -> Program:
+        found = json.loads(text)
+        return Program(found["shape"], tuple((name, given) for name, given in found["operations"]))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Where a program went another way than the model: the operation's number, and what was seen."""
+
+    at: int
+    operation: str
+    error: BaseException
+
+    @property
+    def kind(self) -> str:
+        """What a shrunk program must show, too: any difference of this sort."""
+        what = getattr(self.error, "what", "")
+        return f"{type(self.error).__name__} {what.split(' ')[0]}"
+
+    def __str__(self) -> str:
+        return f"operation {self.at} ({self.operation}): {type(self.error).__name__}: {str(self.error)[:1500]}"
+
+
+def run(spark: SparkSession, program: Program) -> Finding | None:
+    """Run a program over a lake of its own; the first difference, or None."""
+    home = Path(tempfile.mkdtemp(prefix="tridelta-history-"))
+    try:
+        return _run(spark, program, home)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _run(spark: SparkSession, program: Program, home: Path) -> Finding | None:
+    play = _play(spark, program.shape, home)
+    last: Operation = ("catch_up", {})
+    for at, (name, given) in enumerate((*program.operations, last)):
+        try:
+            play.do(OPERATIONS[name], given)
+        except (Exception, Difference) as error:
+            return Finding(at, name, error)
+    return None
+
+
+def _play(spark: SparkSession, shape: dict[str, Any], home: Path) -> Play:
+    window = shape.get("window", 0)
+    # In the order in which the flow names them: those before the gate come first.
+    states = {
+        stream: sorted((Sink(*one) for one in sinks), key=lambda sink: sink.at != BEFORE)
+        for stream, sinks in shape["streams"].items()
+    }
+    states["left"] += [Sink("further", LOG, by="day")]
+    if window:
+        states["left"].append(Sink(WINDOWS, CHANNEL, at=BEFORE))
+        states[WINDOWS] = [Sink("sums", SUMS)]
+    source = shape.get("source", FILES)
+    world = World(spark, home, key=shape["key"], sliced=shape["sliced"], states=states, window=window, source=source)
+    groups = [
+        Group(
+            stream,
+            sinks,
+            sliced=shape["sliced"] and stream != WINDOWS,
+            window=window if stream == WINDOWS else 0,
+            table=source == TABLE,
+        )
+        for stream, sinks in states.items()
+    ]
+    return Play(world, Model(groups, Rules(per_batch=shape.get("per_batch", 1))))

@@ -1,0 +1,129 @@
+"""Runs programs from a seed on: `python -m tests.histories --seed 1 --programs 50`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tests.histories.drawing import draw
+from tests.histories.programs import Finding, Program, run
+from tests.histories.shrinking import shrink
+from tests.histories.world import small_and_quick
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass
+class Found:
+    """A difference: the seed of its program, the program as it was shrunk, and what it shows."""
+
+    seed: int
+    operations: int
+    shrunk: dict[str, Any]
+    lines: list[str]
+    what: str
+
+
+@dataclass
+class Figures:
+    """What some programs came to."""
+
+    seed: int
+    programs: int = 0
+    operations: int = 0
+    seconds: float = 0.0
+    found: list[Found] = field(default_factory=list)
+
+
+def examine(spark: SparkSession, seed: int, program: Program, *, tries: int = 60) -> Found | None:
+    """Run one program; a difference is shrunk."""
+    finding = run(spark, program)
+    if finding is None:
+        return None
+    cut = Program(program.shape, program.operations[: finding.at + 1])
+
+    def shows(candidate: Program) -> bool:
+        seen = run(spark, candidate)
+        return seen is not None and seen.kind == finding.kind
+
+    small = shrink(cut, shows, tries=tries) if tries else cut
+    seen: Finding = run(spark, small) or finding
+    return Found(seed, len(small.operations), json.loads(small.dump()), small.lines(), str(seen))
+
+
+def campaign(
+    spark: SparkSession, seed: int, programs: int, *, minutes: float | None, length: int, tries: int, console: Console
+) -> Figures:
+    """Programs one after the other, each of a seed of its own that follows from the first."""
+    figures, started = Figures(seed), time.monotonic()
+    seeds = random.Random(seed)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with small_and_quick(spark), Progress(*columns, console=console) as bar:
+        task = bar.add_task(f"seed {seed}", total=programs)
+        for number in range(programs):
+            if minutes is not None and time.monotonic() - started > 60 * minutes:
+                break
+            own = seed if number == 0 else seeds.randrange(1 << 32)
+            program = draw(own, length)
+            found = examine(spark, own, program, tries=tries)
+            figures.programs += 1
+            figures.operations += len(program.operations)
+            figures.seconds = round(time.monotonic() - started, 1)
+            if found is not None:
+                figures.found.append(found)
+                bar.console.print(f"[red]seed {own}[/red]: {found.what}", highlight=False, markup=True)
+                bar.console.print("\n".join(f"    {line}" for line in found.lines), markup=False, highlight=False)
+            bar.update(task, advance=1, description=f"seed {seed}, {len(figures.found)} found")
+    return figures
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; ends with 1 if there was a difference."""
+    parser = argparse.ArgumentParser(prog="python -m tests.histories", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="of the first program; the others follow from it")
+    parser.add_argument("--programs", type=int, default=10)
+    parser.add_argument("--length", type=int, default=20, help="operations per program")
+    parser.add_argument("--minutes", type=float, default=None, help="begin no further program after so many")
+    parser.add_argument(
+        "--tries", type=int, default=60, help="runs that shrinking a program may take; 0: leave it long"
+    )
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    given = parser.parse_args(arguments)
+    from pipelines.session import spark_session
+
+    console = Console(stderr=True)
+    spark = spark_session(
+        "histories", master="local[2]", conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    figures = campaign(
+        spark,
+        given.seed,
+        given.programs,
+        minutes=given.minutes,
+        length=given.length,
+        tries=given.tries,
+        console=console,
+    )
+    if given.json:
+        print(json.dumps(asdict(figures)))
+    else:
+        each = figures.seconds / max(1, figures.programs)
+        console.print(
+            f"seed {given.seed}: {figures.programs} programs, {each:.1f} s each, {len(figures.found)} differences"
+        )
+    spark.stop()
+    return 1 if figures.found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""Histories: programs of operations over one lake go as the model says; programs that once did not are run again."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+
+from tests.histories.drawing import draw
+from tests.histories.programs import Program, run
+from tests.histories.runner import campaign
+from tests.histories.shrinking import shrink
+from tests.histories.world import small_and_quick
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FOUND = sorted((Path(__file__).parent / "found").glob("*.json"))
+# Of `make test`: a few fixed ones, about a minute.
+SEEDS = (3, 5, 8, 13)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_programs_of_fixed_seeds(spark: SparkSession, seed: int) -> None:
+    with small_and_quick(spark):
+        finding = run(spark, draw(seed))
+    assert finding is None, str(finding)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("file", FOUND, ids=lambda file: file.stem)
+def test_programs_that_found_something(spark: SparkSession, file: Path) -> None:
+    with small_and_quick(spark):
+        finding = run(spark, Program.load(file.read_text(encoding="utf-8")))
+    assert finding is None, str(finding)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.timeout(7200)
+def test_programs_of_a_new_seed(spark: SparkSession) -> None:
+    """A part of all programs that there are: another one each time, unless TRIDELTA_HISTORIES_SEED says which."""
+    seed = int(os.environ.get("TRIDELTA_HISTORIES_SEED", time.time_ns() % 1_000_000))
+    minutes = float(os.environ.get("TRIDELTA_HISTORIES_MINUTES", "20"))
+    print(f"python -m tests.histories --seed {seed} --minutes {minutes:g}")
+    console = Console(stderr=True)
+    figures = campaign(spark, seed, 1000, minutes=minutes, length=20, tries=40, console=console)
+    assert not figures.found, [found.lines for found in figures.found]
+
+
+def test_a_program_is_plain_data() -> None:
+    program = draw(7)
+    assert Program.load(program.dump()) == program
+    assert draw(7) == program
+
+
+def test_shrinking_keeps_what_shows_the_difference() -> None:
+    program = draw(random.Random(1).randrange(1000), length=40)
+
+    def shows(candidate: Program) -> bool:
+        names = [name for name, _ in candidate.operations]
+        return "backfill" in names and "arrive" in names[: names.index("backfill")]
+
+    assert shows(program)
+    small = shrink(program, shows, tries=400)
+    assert [name for name, _ in small.operations] == ["arrive", "backfill"]
+    assert small.operations[0][1].get("rows") == []

@@ -1,0 +1,298 @@
+"""One lake, the sources of its flow, and the runs over them: where a program of operations takes place."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+from deltalake import Schema as DeltaSchema
+
+from pipelines import Lake, Runtime
+from pipelines.execution import streaming
+from pipelines.maintenance import compaction
+from pipelines.quality import Check, drop, fail
+from pipelines.sources import DeltaTableSource, JsonFiles
+from pipelines.state import record
+from pipelines.trident import Count, DeltaState, Max, ReducerAggregator, Sum, TridentTopology
+from tests.histories.model import BAD, BEFORE, CHANNEL, LOG, MAP, REDUCED, ROWS, Event, File, Row, Rules, Sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipelines.execution.report import BatchReport
+
+FLOW = "history"
+FILES, TABLE = "files", "table"
+ARROW = pa.schema([("i", pa.int64()), ("day", pa.string()), ("key", pa.string()), ("v", pa.int64())])
+WINDOWS = f"{FLOW}__window1"
+"""The channel into the windows of the flow, which is also the name of their batch group."""
+KEYS: dict[str, tuple[Any, ...]] = {
+    "string": ("a", "b", None),
+    "decimal(20,0)": (Decimal(10**18 + 7), Decimal(10**18 + 8), Decimal(3)),
+    "double": (0.5, float("nan"), -1.25),
+}
+_MOMENTS = ("opened", "committing", "committed", "closed")
+# Beyond any number of kills that a program has: that a batch becomes poison by deaths is tested elsewhere.
+ATTEMPTS = 40
+PATIENCE = 120.0
+
+
+class Killed(BaseException):
+    """As good as SIGKILL: what runs on the way out gives locks back, as the end of a process does, and frees memory."""
+
+
+class StuckError(AssertionError):
+    """Something that must come to pass does not."""
+
+
+def _checks(rules: Rules, *, fails: bool) -> list[Check]:
+    checks = [drop("column_values_to_be_between", column="v", max_value=rules.most, name="high")]
+    if fails:
+        # A batch with such a row is poison.
+        checks.append(fail("column_values_to_not_be_in_set", column="v", value_set=[BAD], name="bad"))
+    return checks
+
+
+def added(total: int, value: int | None) -> int:
+    """The reducer of `reduced` states."""
+    return total + (value or 0)
+
+
+@dataclass
+class Witness:
+    """A listener that keeps what it is told, and at one of these moments kills the run or halts it.
+
+    Attributes:
+        kill: at the event of this number (from 0) the run dies.
+        halt: at the event of this number the run stands still until `go`.
+    """
+
+    kill: int | None = None
+    halt: int | None = None
+    events: list[Event] = field(default_factory=list)
+    halted: threading.Event = field(default_factory=threading.Event)
+    go: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, moment: str, state: str, txid: int) -> None:
+        if moment not in _MOMENTS:
+            return
+        self.events.append((moment, state, txid))
+        number = len(self.events) - 1
+        if number == self.kill:
+            raise Killed
+        if number == self.halt:
+            self.halted.set()
+            self.go.wait(PATIENCE)
+
+
+@dataclass
+class Outcome:
+    """What a run told its listeners, and how it ended."""
+
+    events: list[Event]
+    error: BaseException | None = None
+    report: Any = None
+
+    @property
+    def killed(self) -> bool:
+        return isinstance(self.error, Killed)
+
+
+class World:
+    """A lake with one flow over folders of files.
+
+    Args:
+        spark: the session.
+        home: a folder of its own.
+        key: the type of the key field.
+        sliced: whether the streams name a slice.
+        states: by stream its states; those of the windows by the name of their channel.
+        window: how many tuples a window of the first stream holds, 0: there are no windows.
+        source: what the streams read: folders of files, or a Delta table each.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        home: Path,
+        *,
+        key: str,
+        sliced: bool,
+        states: dict[str, list[Sink]],
+        window: int = 0,
+        source: str = FILES,
+    ) -> None:
+        self.spark, self.home, self.key, self.sliced, self.states = spark, home, key, sliced, states
+        self.window, self.source = window, source
+        self.lake = Lake(home / "lake")
+        for stream in states:
+            # Of windows it stays empty.
+            (home / stream).mkdir(parents=True)
+            if source == TABLE and stream != WINDOWS:
+                DeltaTable.create(str(home / stream), DeltaSchema.from_arrow(ARROW))
+
+    # --- the flow ---------------------------------------------------------------------------------------------------
+
+    def topology(self, rules: Rules) -> TridentTopology:
+        """The flow as it is now."""
+        found = TridentTopology(FLOW)
+        for stream, sinks in self.states.items():
+            if stream != WINDOWS:
+                self._stream(found, stream, sinks, rules)
+        return found
+
+    def _stream(self, found: TridentTopology, stream: str, sinks: list[Sink], rules: Rules) -> None:
+        schema = f"i bigint, day string, key {self.key}, v bigint"
+        source = (
+            DeltaTableSource(self.home / stream, schema)
+            if self.source == TABLE
+            else JsonFiles(self.home / stream, schema, max_files_per_batch=rules.per_batch)
+        )
+        rows = found.new_stream(stream, source, slice_by="day" if self.sliced else None)
+        for sink in sinks:
+            if sink.at == BEFORE and sink.form != CHANNEL:
+                self._persist(rows, sink, rules)
+        behind = rows.gate(*_checks(rules, fails=rules.fails and not self.window), name=f"sane_{stream}")
+        for sink in sinks:
+            if sink.at != BEFORE and (sink.name != "further" or rules.further):
+                self._persist(behind, sink, rules)
+        if self.window:
+            sums = rows.tumbling_window(self.window, "v", Sum(), "v").gate(
+                *_checks(rules, fails=rules.fails), name=f"sane_{WINDOWS}"
+            )
+            for sink in self.states[WINDOWS]:
+                sums.partition_persist(DeltaState(sink.name))
+
+    def _persist(self, rows: Any, sink: Sink, rules: Rules) -> None:
+        state = DeltaState(sink.name, sink.kind)
+        if sink.form == ROWS:
+            fields = ["i", "day", "key", "v"]
+            wide = rows.each("v", lambda v: v * 2, "w") if rules.wide else rows
+            wide.partition_persist(state, [*fields, "w"] if rules.wide else fields)
+        elif sink.form == LOG:
+            further = [Max("v", "m")] if rules.wide else []
+            rows.group_by(sink.by).persistent_aggregate(state, [Count("n"), Sum("v", "s"), *further])
+        elif sink.form == MAP:
+            mapped = DeltaState(sink.name, sink.kind, layout="map")
+            rows.group_by(sink.by).persistent_aggregate(mapped, "v", Sum(), "s")
+        elif sink.form == REDUCED:
+            rows.group_by(sink.by).persistent_aggregate(state, "v", ReducerAggregator(int, added), "s")
+
+    # --- files ------------------------------------------------------------------------------------------------------
+
+    def put(self, stream: str, file: File) -> None:
+        """Lay a file down, whole at once, with its time."""
+        if self.source == TABLE:
+            rows = [{"i": row.number, "day": row.day, "key": row.key, "v": row.v} for row in file.rows]
+            write_deltalake(str(self.home / stream), pa.Table.from_pylist(rows, schema=ARROW), mode="append")
+            return
+        target = self.home / stream / file.name
+        hidden = target.with_name(f".{file.name}")
+        hidden.write_text("".join(f"{self.line(row)}\n" for row in file.rows), encoding="utf-8")
+        os.utime(hidden, (file.time, file.time))
+        hidden.replace(target)
+
+    def line(self, row: Row) -> str:
+        """A row as a line of JSON."""
+        if row.text is not None:
+            return row.text
+        key = row.key
+        shown = "null" if key is None else f'"{key}"' if isinstance(key, str) else '"NaN"' if key != key else str(key)
+        head = f'{{"i": {row.number}, "day": {json.dumps(row.day)}, "key": {shown}'
+        return f"{head}}}" if row.v is None else f'{head}, "v": {row.v}}}'
+
+    # --- runs -------------------------------------------------------------------------------------------------------
+
+    def runtime(self, witness: Witness) -> Runtime:
+        return Runtime(
+            self.spark, Lake(self.lake.root), listeners=[witness], max_attempts=ATTEMPTS, lock_wait_seconds=20
+        )
+
+    def run(self, do: Callable[[Runtime], Any], *, kill: int | None = None) -> Outcome:
+        """One run in a life of its own, which may end at the moment of a number."""
+        witness = Witness(kill)
+        try:
+            report = do(self.runtime(witness))
+        except (Exception, Killed) as error:
+            return Outcome(witness.events, error)
+        finally:
+            # A life has its own handles of the tables.
+            self.lake = Lake(self.lake.root)
+        return Outcome(witness.events, None, report)
+
+    def checkpoint(self, group: str) -> Path:
+        return self.lake.checkpoint_path(FLOW, group)
+
+    def as_on_another_host(self) -> None:
+        """Take the locks of files away, which do not reach other hosts; Spark's own guard within a process, too."""
+        for folder in (self.lake.root / "checkpoints" / FLOW).iterdir():
+            for lock in folder.glob("*.lock"):
+                lock.unlink()
+            metadata = folder / "spark" / "metadata"
+            if metadata.exists():
+                # A file that is replaced, as the frozen writer holds what it has read. Copies share the old one.
+                fresh = metadata.with_name(".metadata.tmp")
+                fresh.write_text(json.dumps({"id": str(uuid.uuid4())}), encoding="utf-8")
+                fresh.replace(metadata)
+                metadata.with_name(".metadata.crc").unlink(missing_ok=True)
+
+
+def copied(source: Path, target: Path) -> None:
+    """A copy of a folder by links: whatever the engine writes it writes into new files."""
+    shutil.copytree(source, target, copy_function=os.link, ignore=shutil.ignore_patterns("*.lock"))
+
+
+def put_back(copy: Path, target: Path) -> None:
+    """Put a copy in the place of a folder; the copy stays."""
+    shutil.rmtree(target, ignore_errors=True)
+    copied(copy, target)
+
+
+def running_batches(seen: list[BatchReport], wanted: int, running: Callable[[], bool]) -> None:
+    """Wait until a stream has finished so many batches, or has ended."""
+    waited = threading.Event()
+    for _ in range(int(PATIENCE / 0.02)):
+        if len(seen) >= wanted or not running():
+            return
+        waited.wait(0.02)
+    raise StuckError(f"{len(seen)} of {wanted} batches after {PATIENCE:g} s")
+
+
+_CONF = {
+    # For plans over a handful of rows compiling them costs more than running them.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+
+
+@contextmanager
+def small_and_quick(spark: SparkSession) -> Iterator[None]:
+    """Four txids per generation, no pauses between attempts, and a session for small plans; all put back afterwards."""
+    before = {name: spark.conf.get(name, None) for name in _CONF}
+    generations = record.GENERATION, compaction.GENERATION
+    pause = streaming._BACK_OFF
+    try:
+        for name, value in _CONF.items():
+            spark.conf.set(name, value)
+        record.GENERATION = compaction.GENERATION = 4
+        streaming._BACK_OFF = lambda state: 0.0  # type: ignore[assignment]
+        yield
+    finally:
+        for name, old in before.items():
+            spark.conf.unset(name) if old is None else spark.conf.set(name, old)
+        record.GENERATION, compaction.GENERATION = generations
+        streaming._BACK_OFF = pause
