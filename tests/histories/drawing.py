@@ -36,7 +36,9 @@ TABLES = {"optimize_source": 8, "rewrite": 0, "restore_table": 1}
 def draw(seed: int, length: int = 20) -> Program:
     """The program of a seed."""
     chance = random.Random(seed)
-    shape = chance.choices((_shape, _windowed, _tables), (7, 2, 2))[0](chance)
+    shape = chance.choices((_shape, _windowed, _tables, _chance), (7, 2, 2, 2))[0](chance)
+    if "chance" in shape:
+        return Program(shape, tuple(_of_chance(chance) for _ in range(length // 2)))
     weights = {**WEIGHTS, **(WINDOWED if "window" in shape else TABLES if "source" in shape else {})}
     names = chance.choices([*weights], [*weights.values()], k=length)
     # A program that begins with nothing to read says little.
@@ -65,6 +67,24 @@ def _windowed(chance: random.Random) -> dict[str, Any]:
 
 def _tables(chance: random.Random) -> dict[str, Any]:
     return {"key": "string", "sliced": True, "source": "table", "streams": {"left": _states(chance, "left")}}
+
+
+def _chance(chance: random.Random) -> dict[str, Any]:
+    return {"chance": chance.choice(("topology", "topology", "flow")), "seed": chance.randrange(1 << 20)}
+
+
+def _of_chance(chance: random.Random) -> Operation:
+    name = chance.choices(("catch_up", "compact", "optimize", "restore"), (8, 2, 1, 1))[0]
+    given: dict[str, Any] = {}
+    if name == "catch_up":
+        given = {"max_batches": 1} if chance.random() < 0.7 else {}
+        if chance.random() < 0.6:
+            given["kill"] = chance.randrange(8)
+    elif name == "compact":
+        given = {"open_generations": chance.choice((None, 0, 1))}
+    elif name == "restore":
+        given = {"back": chance.randint(1, 3)}
+    return name, given
 
 
 def _states(chance: random.Random, stream: str) -> list[list[str]]:

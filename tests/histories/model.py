@@ -18,7 +18,7 @@ LOG, MAP, REDUCED, ROWS = "log", "map", "reduced", "rows"
 CHANNEL, SUMS = "channel", "sums"
 """What leads into the windows of a flow, and the rows of their sums."""
 BEFORE, BEHIND = "before", "behind"
-NO_SLICE, POISONED, UNSLICED = "?", "!", ""
+NO_SLICE, POISONED, UNSLICED = "?", "!", "all"
 BACKFILLED, REPLAYED = -1, -2
 BAD = 99
 """The value that a gate which fails refuses the whole batch for."""

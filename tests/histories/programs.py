@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.histories import lives, operations
-from tests.histories.comparing import Difference
+from tests.histories import chance, lives, operations
 from tests.histories.model import BEFORE, CHANNEL, LOG, SUMS, Group, Model, Rules, Sink
 from tests.histories.play import Play
-from tests.histories.world import FILES, TABLE, WINDOWS, World
+from tests.histories.world import FILES, TABLE, WINDOWS, Killed, World
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,7 +48,8 @@ class Program:
 
     Attributes:
         shape: `key` (type), `sliced`, `source` (files if it does not say), `window` (its size, if there is one), and
-            `streams`: by name the states, each `[name, form, kind, place]`.
+            `streams`: by name the states, each `[name, form, kind, place]`. Or `chance` (topology, flow) and `seed`: one that
+            is drawn by lot itself.
         operations: name and arguments of each.
     """
 
@@ -96,14 +97,22 @@ def run(spark: SparkSession, program: Program) -> Finding | None:
 
 
 def _run(spark: SparkSession, program: Program, home: Path) -> Finding | None:
-    play = _play(spark, program.shape, home)
-    last: Operation = ("catch_up", {})
-    for at, (name, given) in enumerate((*program.operations, last)):
-        try:
-            play.do(OPERATIONS[name], given)
-        except (Exception, Difference) as error:
-            return Finding(at, name, error)
+    at, name = -1, "beginning"
+    try:
+        for at, (name, step) in enumerate(_steps(spark, program, home)):  # noqa: B007 - told of where it ended
+            step()
+    except (Exception, Killed) as error:
+        return Finding(at, name, error)
     return None
+
+
+def _steps(spark: SparkSession, program: Program, home: Path) -> Iterator[tuple[str, Callable[[], None]]]:
+    if "chance" in program.shape:
+        yield from chance.steps(spark, home, program.shape, program.operations)
+        return
+    play = _play(spark, program.shape, home)
+    for name, given in (*program.operations, ("catch_up", {})):
+        yield name, partial(play.do, OPERATIONS[name], given)
 
 
 def _play(spark: SparkSession, shape: dict[str, Any], home: Path) -> Play:

@@ -48,7 +48,7 @@ def _fewer_operations(program: Program, still: Shows) -> Program:
 
 def _simpler(program: Program) -> Iterator[Program]:
     """Programs that are simpler in one thing."""
-    for stream, states in program.shape["streams"].items():
+    for stream, states in program.shape.get("streams", {}).items():
         if len(program.shape["streams"]) > 1 and stream != next(iter(program.shape["streams"])):
             yield Program({**program.shape, "streams": _without(program.shape["streams"], stream)}, program.operations)
         for number in range(len(states) - 1):

@@ -1,0 +1,228 @@
+"""Programs over topologies and flows that are drawn by lot themselves: the reference engine says what must come out.
+
+Their sources hold all batches from the start. Runs are killed, cut short and brought back; at any time each state holds what
+the reference engine gives for the batches up to the state's own txid.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from deltalake import DeltaTable
+
+from pipelines import Lake, Runtime
+from pipelines.errors import TrideltaError
+from pipelines.flowmix.compile import topology_of
+from pipelines.graph import nodes
+from pipelines.maintenance import compact
+from pipelines.testing import engines, flow_engines, flows, run_flow, run_topology
+from pipelines.testing.flow_reference import FlowReference
+from pipelines.testing.flow_script import read_script
+from pipelines.trident import TridentTopology
+from tests.conformance.random_flows import FlowMaker
+from tests.conformance.random_topologies import Maker
+from tests.histories.comparing import Difference
+from tests.histories.world import ATTEMPTS, Killed, Witness, copied, put_back
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TOPOLOGY, FLOW = "topology", "flow"
+
+
+class Drawn:
+    """A topology or flow of a seed in a lake of its own.
+
+    Args:
+        spark: the session.
+        home: a folder of its own.
+        kind: `topology` or `flow`.
+        seed: of the maker.
+    """
+
+    def __init__(self, spark: SparkSession, home: Path, kind: str, seed: int) -> None:
+        self.spark, self.home, self.kind, self.seed = spark, home, kind, seed
+        self.lake = Lake(home / "lake")
+        self.copies: list[tuple[Path, dict[str, int]]] = []
+        self._by_txid: dict[int, Any] = {}
+        if kind == TOPOLOGY:
+            self.made: Any = Maker(seed).build()
+            self.topology = engines.with_batches(self.made.topology, self.made.batches)
+        else:
+            self.made = FlowMaker(seed).build()
+            self.topology = _topology_of_flow(self.made, spark)
+
+    @property
+    def states(self) -> list[nodes.PersistNode]:
+        return [node for node in self.topology.persists if not isinstance(node, nodes.ChannelNode)]
+
+    def do(self, operation: str, given: dict[str, Any]) -> None:
+        """One operation, and the comparison behind it.
+
+        Raises:
+            Difference
+        """
+        OPERATIONS[operation](self, **given)
+        self.lake = Lake(self.lake.root)
+        self.compare()
+        self._keep_copy()
+
+    def run(self, kill: int | None, max_batches: int | None) -> BaseException | None:
+        """A catch-up in a life of its own."""
+        runtime = Runtime(self.spark, Lake(self.lake.root), listeners=[Witness(kill)], max_attempts=ATTEMPTS)
+        try:
+            runtime.catch_up(self.topology, max_batches=max_batches)
+        except (Exception, Killed) as error:
+            return error
+        return None
+
+    # --- comparing --------------------------------------------------------------------------------------------------
+
+    def compare(self) -> None:
+        """Every state of a topology, as of the last batch that it has itself."""
+        if self.kind != TOPOLOGY:
+            return
+        for node in self.states:
+            name = node.state.name
+            last = self.lake.state(name).last_txid() if name in self.lake.states() else None
+            if last is None:
+                continue
+            found, wanted = engines._rows(self.lake, node), self.expected(last)[name]
+            if found != wanted:
+                raise Difference(f"state {name} of {self.made.story}", found, wanted)
+
+    def expected(self, txid: int) -> Any:
+        """What the reference engine gives for the batches up to a txid."""
+        if txid not in self._by_txid:
+            batches = {name: every[: txid + 1] for name, every in self.made.batches.items()}
+            self._by_txid[txid] = run_topology(self.made.topology, batches, "reference", self.spark)
+        return self._by_txid[txid]
+
+    def finish(self) -> None:
+        """Run to the end; a flow's outputs are compared only here, for a window may wait for further events.
+
+        Raises:
+            Difference
+        """
+        error = self.run(None, None)
+        if error is not None:
+            raise Difference(f"end of {self.made.story}", repr(error), "no error") from error
+        self.lake = Lake(self.lake.root)
+        self.compare()
+        if self.kind != FLOW:
+            return
+        exits = flow_engines._exits(self.made.flow)
+        events = {
+            name: flow_engines._received(self.lake, self.made.flow, stream, table) for name, stream, table in exits
+        }
+        found = flows._shown(self.made.flow, events)
+        wanted = run_flow(self.made.flow, self.made.script, engine="reference", spark=self.spark)
+        if found != wanted:
+            raise Difference(f"outputs of {self.made.story}", found, wanted)
+
+    # --- copies -----------------------------------------------------------------------------------------------------
+
+    def txids(self) -> dict[str, int]:
+        """The last txid of each state and channel."""
+        tables = [self.lake.written_by(node) for node in self.topology.persists]
+        return {table.name: -1 if (last := table.last_txid()) is None else last for table in tables if table.exists()}
+
+    def _keep_copy(self) -> None:
+        folder = self.lake.root / "checkpoints"
+        if folder.exists() and (not self.copies or self.copies[-1][1] != self.txids()):
+            target = self.home / "copies" / str(len(self.copies))
+            copied(folder, target)
+            self.copies.append((target, self.txids()))
+
+
+def _topology_of_flow(made: Any, spark: SparkSession) -> TridentTopology:
+    """The flow with its script for sources, as the test kit runs it."""
+    entries = read_script(made.flow, made.script, "event", FlowReference(made.flow, None, spark).source_sql)
+    twin = copy.copy(made.flow)
+    twin.streams = MappingProxyType(
+        {
+            name: replace(
+                stream, source=flow_engines.ScriptSource(stream, entries.items.get(name, []), entries.end, batches=3)
+            )
+            if stream.source is not None
+            else stream
+            for name, stream in made.flow.streams.items()
+        }
+    )
+    return topology_of(twin, ordered=True)
+
+
+# --- operations -----------------------------------------------------------------------------------------------------
+
+
+def catch_up(drawn: Drawn, kill: int | None = None, max_batches: int | None = None) -> None:
+    """Some batches, perhaps killed at the moment of a number."""
+    error = drawn.run(kill, max_batches)
+    if error is not None and not isinstance(error, Killed):
+        raise Difference(f"end of {drawn.made.story}", repr(error), "no error") from error
+
+
+def compaction(drawn: Drawn, open_generations: int | None = None) -> None:
+    """Fold and merge all tables of the flow."""
+    compact(drawn.spark, drawn.lake, drawn.topology, open_generations=open_generations, lock_wait_seconds=20)
+
+
+def optimize(drawn: Drawn) -> None:
+    """A stranger's OPTIMIZE of all states."""
+    for name in drawn.lake.states():
+        DeltaTable(str(drawn.lake.state_path(name))).optimize.compact()
+
+
+def restore(drawn: Drawn, back: int = 1) -> None:
+    """An older copy of all checkpoints: refused if some table has got batches since, and then put right again."""
+    if len(drawn.copies) <= back or drawn.copies[-1 - back][1] == drawn.txids():
+        return
+    folder, aside = drawn.lake.root / "checkpoints", drawn.home / "aside"
+    copied(folder, aside)
+    put_back(drawn.copies[-1 - back][0], folder)
+    before = drawn.txids()
+    error = drawn.run(None, None)
+    if not isinstance(error, TrideltaError):
+        # A batch that was begun and not finished is gone through again: that is no older life.
+        begun = _begun(drawn.copies[-1 - back][0])
+        if error is not None or not begun:
+            raise Difference("older checkpoints brought back", repr(error), "refused at the start") from error
+    elif Lake(drawn.lake.root) and drawn.txids() != before:
+        raise Difference("older checkpoints, refused", drawn.txids(), before)
+    else:
+        put_back(aside, folder)
+    shutil.rmtree(aside)
+
+
+def _begun(checkpoints: Path) -> bool:
+    """Whether in a copy of checkpoints some batch was planned and not finished."""
+    return any(
+        not (file.parent.parent / "commits" / file.name).exists()
+        for file in checkpoints.glob("*/*/spark/offsets/*")
+        if file.name.isdigit()
+    )
+
+
+OPERATIONS: dict[str, Callable[..., None]] = {
+    "catch_up": catch_up,
+    "compact": compaction,
+    "optimize": optimize,
+    "restore": restore,
+}
+
+
+def steps(
+    spark: SparkSession, home: Path, shape: dict[str, Any], operations: Any
+) -> Iterator[tuple[str, Callable[[], None]]]:
+    """The operations over a drawn topology or flow, each to be called, and the end."""
+    drawn = Drawn(spark, home, shape["chance"], shape["seed"])
+    for name, given in operations:
+        yield name, partial(drawn.do, name, given)
+    yield "finish", drawn.finish
