@@ -21,7 +21,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from pipelines.state.keeping import REMEMBERED
-from pipelines.state.record import BATCH, COMPACTION, SLICE, BatchRecord, CommitRecord
+from pipelines.state.record import BATCH, COMPACTION, RESET, SLICE, BatchRecord, CommitRecord
 from pipelines.state.schema import GEN
 from pipelines.state.table import StateTable
 from pipelines.state.writer import StateWriter
@@ -156,13 +156,23 @@ def _remembered(records: Sequence[CommitRecord]) -> list[int]:
             last["batch"] = one.version
         if one.epoch == highest:
             last["epoch"] = one.version
-        if one.kind == SLICE and one.record.claims:
-            last[f"claims of {one.group}/{one.slice}"] = one.version
+        if one.kind == RESET:
+            last = {name: version for name, version in last.items() if not _emptied(name, one)}
+        if one.kind == SLICE and one.record.claims is not None:
+            what = f"claims of {one.group}/{one.slice}"
+            last.pop(what, None)
+            if one.record.claims:
+                last[what] = one.version
         if one.kind == COMPACTION and isinstance(one.record.claims, dict):
             last.update({f"claims of None/{slice_}": one.version for slice_ in one.record.claims})
         for group, claims in (one.record.claims_of or {}).items():
             last.update({f"claims of {group}/{slice_}": one.version for slice_ in claims})
     return list(last.values())
+
+
+def _emptied(what: str, reset: CommitRecord) -> bool:
+    """Whether a claim has ended with a reset: of its batch group, or of the whole table."""
+    return what.startswith(f"claims of {reset.group}/" if reset.group else "claims of ")
 
 
 def _log(table: StateTable) -> Path:

@@ -13,9 +13,18 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, make_url
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    DisconnectionError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    TimeoutError,
+)
 
 from pipelines.nimbus.errors import RegistryError
+from pipelines.nimbus.postgres import postgres
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 
@@ -26,14 +35,18 @@ class Store:
     Args:
         url: `sqlite:///path` or `postgresql://user@host/database`.
         busy_seconds: How long a statement waits for another process's lock.
+        silent_seconds: How long a transaction on PostgreSQL may take at all; by default half as long again as `busy_seconds`.
         migrate: Bring the tables to this release's form; False: refuse another form.
 
     Raises:
         RegistryError: The database cannot be opened, its driver is not installed, or its tables have another form.
     """
 
-    def __init__(self, url: str, *, busy_seconds: float = 30.0, migrate: bool = True) -> None:
+    def __init__(
+        self, url: str, *, busy_seconds: float = 30.0, silent_seconds: float | None = None, migrate: bool = True
+    ) -> None:
         parsed = _parsed(url)
+        self._silent_seconds = silent_seconds
         self.url = parsed.render_as_string(hide_password=True)
         self.engine = self._open(parsed, busy_seconds)
         try:
@@ -46,13 +59,17 @@ class Store:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction that only reads and waits for no writer.
+        """A transaction that only reads and waits for no writer. All that it reads is of one moment.
 
         Raises:
             RegistryError: The database does not answer.
         """
-        with self._told(), self.engine.connect() as connection, connection.begin():
-            yield connection
+        with self._told(), self.engine.connect() as connection:
+            if connection.dialect.name == "postgresql":
+                # By itself each statement would see what was committed since the one before.
+                connection = connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+            with connection.begin():
+                yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
@@ -92,12 +109,23 @@ class Store:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Tells what the driver tells, without the statement."""
+        """Tells what the driver tells, without the statement, of all that means "not now".
+
+        What is wrong with a statement or its values is no matter of time, and goes on as it is.
+        """
         try:
             yield
-        except OperationalError as error:
-            problem = " ".join(str(error.orig).split())
-            if "lock" in problem:
+        except (DBAPIError, DisconnectionError, TimeoutError) as error:
+            if not _not_now(error):
+                raise
+            problem = " ".join(str(error.orig if isinstance(error, DBAPIError) else error).split())
+            if "read-only" in problem:
+                # A fail-over has made a standby of it: the next transaction connects anew, to the primary if the URL says so.
+                self.engine.dispose()
+                hint = (
+                    "wait for the fail-over; a URL with all hosts and target_session_attrs=read-write finds the primary"
+                )
+            elif "lock" in problem:
                 hint = (
                     "another process keeps it locked: look for a registry's user that hangs or is stopped, and end it"
                 )
@@ -125,16 +153,19 @@ class Store:
         try:
             if url.get_backend_name() == "sqlite":
                 return _sqlite(url, busy_seconds)
-            wait = int(busy_seconds * 1000)
-            # A process that freezes within a transaction must not keep its locks for as long as it likes.
-            options = f"-c lock_timeout={wait} -c idle_in_transaction_session_timeout={wait}"
-            # pre_ping: the database may have been restarted since the last statement.
-            return create_engine(url, pool_pre_ping=True, connect_args={"options": options})
+            return postgres(url, busy_seconds, self._silent_seconds)
         except ModuleNotFoundError as error:
             hint = 'install it: pip install "psycopg[binary]"'
             raise RegistryError(
                 self.url, f"needs the driver {error.name}, which is not installed", hint=hint
             ) from error
+
+
+def _not_now(error: Exception) -> bool:
+    """Whether another try may do: the database is away, busy, read-only for now, or has cut the connection."""
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    return isinstance(error, OperationalError | InterfaceError | InternalError | DisconnectionError | TimeoutError)
 
 
 def insert_missing(connection: Connection, table: Table, values: Mapping[str, Any]) -> None:

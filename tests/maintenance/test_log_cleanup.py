@@ -120,3 +120,18 @@ def test_a_folded_table_is_left_alone() -> None:
     assert not plan_fold(folded, closed).work
     assert plan_fold([*folded, Part("b", 3, 1, 10, 1)], closed).slices == ("b",)
     assert not plan_fold([*folded, Part(None, 3, 9, 10, 1)], closed).work
+
+
+def test_a_slice_made_again_without_claims_lets_the_older_ones_log_go(tmp_path: Path) -> None:
+    small = SmallState(tmp_path)
+    small.batch([("d1", "a", 1, 1)])
+    small.replace("d1", [("d1", "a", 1, 2)], claims=("file-1",))
+    pinned = small.table.version()
+    assert pinned in retention._remembered(small.table.history())
+    small.replace("d1", [("d1", "a", 1, 3)], claims=())
+    assert pinned not in retention._remembered(small.table.history())
+    assert not any(small.table.commits.claims().values())
+    small.replace("d1", [("d1", "a", 1, 3)], claims=("file-2",))
+    pinned = small.table.version()
+    small.reset()
+    assert pinned not in retention._remembered(small.table.history())
