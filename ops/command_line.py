@@ -262,7 +262,7 @@ def verify(name: FlowName, as_json: AsJson = False) -> None:
         emit(report.to_json())
     else:
         rendering.verified(report)
-    if report.differing:
+    if report.differing or report.faults:
         raise typer.Exit(1)
 
 
@@ -285,6 +285,21 @@ def skip(
         )
         rendering.say(f"Batch {txid} of {name} is left out. {goes_on}")
         rendering.say(f"Its rows can be counted later, when the cause is mended: tridelta replay-quarantine {name}")
+
+
+@app.command()
+@plainly
+def adopt(name: FlowName, as_json: AsJson = False) -> None:
+    """Go on with a checkpoint and tables that do not belong together, as they are: rows may lack or come twice."""
+    from pipelines.execution.belonging import adopt as take_over
+
+    found = take_over(_lake(), flow(name).topology())
+    if as_json:
+        emit({"flow": name, "adopted": {query: error.problem for query, error in found.items()}})
+    elif not found:
+        rendering.say(f"Nothing to do: the checkpoints of {name} and its tables belong together.")
+    for query, error in found.items() if not as_json else ():
+        rendering.say(f"Query {query} goes on as it is, with {error.state}: {error.problem}")
 
 
 @app.command()

@@ -196,6 +196,8 @@ def verified(report: VerifyReport) -> None:
         f"{report.flow}: commits verified",
         [{"state": state, "verdict": verdict, "commits": n} for (state, verdict), n in tally.items()],
     )
+    for fault in report.faults:
+        say(str(fault))
     if report.differing:
         rows(
             "these differ",

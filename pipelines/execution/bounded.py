@@ -19,8 +19,10 @@ import pyarrow.compute as pc
 
 from pipelines.errors import BatchError, DefinitionError, SourceError, TrideltaError
 from pipelines.execution.accounts import taken_off, with_hash
+from pipelines.execution.belonging import Belonging
 from pipelines.execution.channels import with_last_clock
 from pipelines.execution.checkpoint import Checkpoint
+from pipelines.execution.durable import sync_table
 from pipelines.execution.group import BatchGroup, Sink
 from pipelines.execution.listeners import Listener
 from pipelines.execution.plan_run import Base, PlanRun
@@ -130,12 +132,15 @@ class BoundedRunner:
             DefinitionError: a slice has a reserved name.
             SourceGoneError: the stream has counted files that are gone.
             LockedError: another backfill or compaction holds the flow for too long.
+            NotTogetherError: the checkpoint of the flow's stream and its tables do not belong together.
         """
         started = time.monotonic()
         wanted = tuple(dict.fromkeys(slices))
         for one in wanted:
             if one in RESERVED:
                 raise DefinitionError(f'"{one}" cannot be a slice: the name is reserved')
+        belonging = Belonging(self._checkpoint, self._group.lake)
+        belonging.check(filling=True)
         self._check_maps(wanted)
         # A plan that queries states, or folds into a map, reads what the slices before have committed: one at a time.
         size = 1 if self._group.queries_states or self._maps() else SLICES_A_PASS
@@ -144,6 +149,8 @@ class BoundedRunner:
         with self._checkpoint.rewriting(self._wait):
             for start in range(0, len(able), size):
                 reports |= {one.slice: one for one in self._whole(tuple(able[start : start + size]))}
+            with self._checkpoint.committing(self._wait):
+                belonging.note([sink.table for sink in self._group.sinks], only_these=False)
         in_order = tuple(reports[one] for one in wanted)
         return BackfillReport(self._group.topology.name, in_order, time.monotonic() - started)
 
@@ -165,7 +172,7 @@ class BoundedRunner:
             SliceOfMapError
         """
         for sink in self._maps() if self._group.entrance.sliced else ():
-            done = {commit.slice for commit in sink.table.history() if commit.kind == SLICE}
+            done = {commit.slice for commit in sink.table.commits.counting() if commit.kind == SLICE}
             for slice_ in slices:
                 if sink.table.commits.batches():
                     reason = "its stream has counted batches already"
@@ -378,6 +385,8 @@ class BoundedRunner:
             version = writer.replace_map(rows, record, app_id, seen=seen)
         if name in self._seen:
             self._seen[name] = version
+        if self._group.lake.durable:
+            sync_table(writer.table, version - 1, self._group.lake.root)
         self._tell("committed", name, record.txid)
         return version
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from pipelines.errors import ChangeoverError, StateSchemaError
+from pipelines.execution.belonging import Belonging
 from pipelines.execution.checkpoint import CONTINUE, REFUSE, Checkpoint, Epoch
 from pipelines.execution.checkpoint_copy import recover
 from pipelines.execution.group import group_name, spout_groups
@@ -143,18 +144,33 @@ class Changeover:
         Raises:
             ChangeoverError: a query stands where a fresh checkpoint could not go on; nothing was changed for it.
             LockedError: another process runs the flow.
+            NotTogetherError: a checkpoint and its tables do not belong together.
         """
         anew = []
         queries = [query for query in self._queries if only in (None, query.name)]
         for query in queries:
             with query.checkpoint.running(wait_seconds):
                 recover(query.checkpoint)
+                self._check_together(query)
                 if self._differs(query):
                     query.checkpoint.begin_at(self._start(query), self._aside(query))
                     anew.append(query.name)
                 elif query.checkpoint.epoch is not None:
                     self._raise_txids(query)
         return (REFUSE if any(self._would_repeat(query) for query in queries) else CONTINUE), anew
+
+    def _check_together(self, query: Query) -> None:
+        """A checkpoint that does not go with its tables must not be taken for one whose tables another query has written.
+
+        Raises:
+            NotTogetherError
+        """
+        belonging = Belonging(query.checkpoint, self._lake)
+        known = belonging.known()
+        own = [table for table in query.sinks if belonging.knows(table) or not known]
+        if own:
+            belonging.check(own)
+        belonging.keep(own)
 
     def _differs(self, query: Query) -> bool:
         """Whether Spark would refuse the checkpoint."""
@@ -218,7 +234,7 @@ class Changeover:
         if epoch is None or last is None or checkpoint.last_batch() >= done or last < epoch.txid(done):
             return
         number = max(commit.epoch or 0 for table in query.sinks if table.exists() for commit in table.history()) + 1
-        checkpoint.begin(Epoch(number, last + 1 - done))
+        checkpoint.begin(Epoch(number, last + 1 - done, done), same_tables=True)
 
     # --- Spark's offset log -----------------------------------------------------------------------------------------
 

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
 from pipelines.errors import LockedError
 from pipelines.execution.coordinator import AttemptRecord, BatchState
+from pipelines.execution.damage import read_own
 from pipelines.execution.ownership import claim
 from pipelines.sources.events import Start
 
+T = TypeVar("T")
+
 REFUSE, CONTINUE, RESET = "refuse", "continue", "reset"
 """What to do with states that hold batches when the checkpoint is fresh (`on_fresh_checkpoint`)."""
+
+TABLES = "tables.json"
+"""Beside the checkpoint: which tables it belongs with (`pipelines.execution.belonging`)."""
 
 # Between two batches a stream holds no lock for some tens of milliseconds (Spark's commit and planning): poll faster.
 _POLL_SECONDS = 0.01
@@ -29,13 +36,25 @@ _COMMIT_LOCK = "commit.lock"
 
 @dataclass(frozen=True)
 class Epoch:
-    """One life of a checkpoint: its number, and the txid of Spark's batch 0 in it."""
+    """One life of a checkpoint: its number, and the txid that Spark's batch 0 has, or would have, in it."""
 
     number: int
     first_txid: int
+    first_batch: int = 0
+    """Spark's first batch in it: an epoch may begin in the middle of Spark's checkpoint."""
 
     def txid(self, batch_id: int) -> int:
         return self.first_txid + batch_id
+
+    def checked(self) -> Epoch:
+        """The same one, its values being numbers.
+
+        Raises:
+            TypeError
+        """
+        if not all(type(one) is int for one in (self.number, self.first_txid, self.first_batch)):
+            raise TypeError("its values are not numbers")
+        return self
 
 
 class Checkpoint:
@@ -48,13 +67,18 @@ class Checkpoint:
     @property
     def epoch(self) -> Epoch | None:
         """The epoch of this checkpoint, or None if it is fresh (Spark's part gone counts as fresh)."""
-        file = self.folder / "epoch.json"
-        if not file.exists() or not (self.spark / "metadata").exists():
+        if not (self.spark / "metadata").exists():
             return None
-        return Epoch(**json.loads(file.read_text(encoding="utf-8")))
+        return self._read("epoch.json", lambda found: Epoch(**found).checked())
 
-    def begin(self, epoch: Epoch) -> Epoch:
-        """Start a fresh epoch."""
+    def begin(self, epoch: Epoch, *, same_tables: bool = False) -> Epoch:
+        """Start a fresh epoch.
+
+        Args:
+            same_tables: what was noted of the tables still holds, for Spark's part goes on.
+        """
+        if not same_tables:
+            (self.folder / TABLES).unlink(missing_ok=True)
         write_json(self.folder / "epoch.json", asdict(epoch))
         (self.folder / "attempts.json").unlink(missing_ok=True)
         return epoch
@@ -84,19 +108,33 @@ class Checkpoint:
 
     @property
     def _start_file(self) -> dict[str, Any]:
-        file = self.folder / "start.json"
-        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        return self._read("start.json", _checked_start) or {}
 
     @property
     def _last_epoch(self) -> int | None:
-        file = self.folder / "epoch.json"
-        return json.loads(file.read_text(encoding="utf-8"))["number"] if file.exists() else None
+        epoch = self._read("epoch.json", lambda found: Epoch(**found).checked())
+        return epoch.number if epoch else None
+
+    def check_epoch(self) -> None:
+        """Refuse a damaged `epoch.json`.
+
+        Raises:
+            DamagedCheckpointError
+        """
+        self._read("epoch.json", lambda found: Epoch(**found).checked())
+
+    def _read(self, name: str, parse: Callable[[Any], T]) -> T | None:
+        """One of the engine's files, None if there is none.
+
+        Raises:
+            DamagedCheckpointError: it is there and does not say what it should.
+        """
+        return read_own(self.flow, self.folder / name, parse)
 
     @property
     def partitions(self) -> int | None:
         """The number of shuffle partitions that this query runs with; None: nobody has said one."""
-        file = self.folder / "partitions.json"
-        return int(json.loads(file.read_text(encoding="utf-8"))["partitions"]) if file.exists() else None
+        return self._read("partitions.json", lambda found: int(found["partitions"]))
 
     def set_partitions(self, number: int) -> None:
         """Say with how many shuffle partitions the next runs are. The partitions of windows stay (`repartition`)."""
@@ -110,7 +148,7 @@ class Checkpoint:
         return state.is_dir() and any(one.name.isdigit() for one in state.iterdir())
 
     def attempts(self) -> StoredAttempts:
-        return StoredAttempts(self.folder / "attempts.json")
+        return StoredAttempts(self.folder / "attempts.json", self.flow)
 
     def last_batch(self) -> int:
         """The highest batch id that Spark has planned (its offset log), -1 for none."""
@@ -123,6 +161,48 @@ class Checkpoint:
         return (
             max((int(p.name) for p in commits.iterdir() if p.name.isdigit()), default=-1) + 1 if commits.is_dir() else 0
         )
+
+    def committed_txid(self) -> int | None:
+        """The last txid of this epoch that is in every table of the query for good, None if none is.
+
+        One that Spark has not marked comes again, and so into a table that has lost it. A mark alone does not say it: a batch
+        that was left out is marked too, and one that a repartition took.
+        """
+        epoch, done = self.epoch, self.finished_batches()
+        if epoch is None:
+            return None
+        if (self.folder / "attempts.json").exists():
+            closed = self.closed_txid()
+            return None if closed is None or done <= epoch.first_batch else min(closed, epoch.txid(done - 1))
+        marked = (batch for batch in range(done - 1, epoch.first_batch - 1, -1) if self._took_rows(batch))
+        batch = next(marked, None)
+        return None if batch is None else epoch.txid(batch)
+
+    def closed_txid(self) -> int | None:
+        """The last txid of this epoch that the engine has closed: that is stored before Spark marks it."""
+        epoch = self.epoch
+        records = self.attempts().get(f"{self.folder.name}/{epoch.number}") if epoch is not None else {}
+        return max((txid for txid, one in records.items() if one.state is BatchState.COMMITTED), default=None)
+
+    def _took_rows(self, batch: int) -> bool:
+        """Whether a marked batch was one of the query: a repartition takes a batch that repeats the offsets before it."""
+        if not (self.spark / "commits" / str(batch)).exists():
+            return False
+        earlier = (one for one in range(batch - 1, -1, -1) if (self.spark / "commits" / str(one)).exists())
+        before = next(earlier, None)
+        return before is None or self._offsets(before) != self._offsets(batch)
+
+    def _offsets(self, batch: int) -> list[str]:
+        """The sources' lines of a batch in Spark's offset log; none if the file is gone."""
+        file = self.spark / "offsets" / str(batch)
+        return file.read_text(encoding="utf-8").splitlines()[2:] if file.exists() else [str(batch)]
+
+    def plan(self, batch: int) -> str | None:
+        """The digest of a batch's entry in Spark's offset log, which holds the time of its planning; None if it is gone."""
+        try:
+            return hashlib.blake2b((self.spark / "offsets" / str(batch)).read_bytes(), digest_size=8).hexdigest()
+        except FileNotFoundError:
+            return None
 
     @contextmanager
     def running(self, wait_seconds: float) -> Iterator[None]:
@@ -161,9 +241,9 @@ class Checkpoint:
 class StoredAttempts:
     """The `AttemptStore` of a checkpoint: one small JSON file, replaced and synced before any work of the attempt."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, flow: str = "") -> None:
         self._file = file
-        found: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        found: dict[str, dict[str, Any]] = read_own(flow, file, _checked_attempts) or {}
         # What the last run meant to forget with its next put: else each short run would leave a record for good.
         self._records = {group: _since_committed(records) for group, records in found.items()}
 
@@ -178,6 +258,18 @@ class StoredAttempts:
         # Not written by itself: the next put does, and a record too many does no harm.
         kept = {txid: one for txid, one in self._records.get(group, {}).items() if int(txid) >= before}
         self._records[group] = kept
+
+
+def _checked_start(found: Any) -> dict[str, Any]:
+    Start({str(name): int(txid) for name, txid in found["channels"].items()}, found["clock"])
+    return {**found, "behind": found["behind"]}
+
+
+def _checked_attempts(found: Any) -> dict[str, dict[str, Any]]:
+    for records in found.values():
+        for txid, one in records.items():
+            int(txid), AttemptRecord.from_json(one)
+    return dict(found)
 
 
 def _since_committed(records: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import Any
 from pipelines import logs
 from pipelines.errors import TrideltaError
 from pipelines.execution.checkpoint import Checkpoint, write_json
+from pipelines.execution.damage import read_own
 
 logger = logs.logger(__name__)
 
@@ -71,8 +72,7 @@ class Marker:
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Marker | None:
         """The marker of a checkpoint; nearly always there is none."""
-        file = checkpoint.folder / MARKER
-        return cls(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
+        return read_own(checkpoint.flow, checkpoint.folder / MARKER, lambda found: cls(**found))
 
     def write(self, checkpoint: Checkpoint) -> Marker:
         write_json(checkpoint.folder / MARKER, asdict(self))

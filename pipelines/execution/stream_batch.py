@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -59,6 +59,8 @@ class Position:
     bytes: int | None
     clocks: Mapping[str, int] = field(default_factory=dict)
     """How far the clocks of the channels that the group reads have come, as the batch says."""
+    plan: str | None = None
+    """The digest of the batch's entry in Spark's offset log."""
 
 
 class StreamBatch:
@@ -72,6 +74,7 @@ class StreamBatch:
         sizes: rows of each state's last commit, kept from batch to batch.
         hooks: told a stage.
         counters: of the group's user functions.
+        before_close: called when all is committed, before the batch counts as done.
     """
 
     def __init__(
@@ -83,13 +86,16 @@ class StreamBatch:
         sizes: dict[str, int],
         hooks: tuple[Hook, ...] = (),
         counters: Counters | None = None,
+        before_close: Callable[[], None] | None = None,
     ) -> None:
+        self._before_close = before_close
         self._group, self._epoch, self._tracker, self._listeners, self._sizes = group, epoch, tracker, listeners, sizes
         self._hooks = hooks
         self._counters = counters or Counters(group.spark, f"{group.topology.name}/{group.name}/")
         self._started = time.monotonic()
         self._emitted: dict[int, pa.Table] = {}
         self._seen: dict[str, int] = {}
+        self._plan: str | None = None
 
     def run(self, batch: Batch, sources: Frames, position: Position) -> BatchReport:
         """Compute, commit and account for a batch.
@@ -100,6 +106,7 @@ class StreamBatch:
             LateWriterError: another process has written a state since.
         """
         started = self._started = time.monotonic()
+        self._plan = position.plan
         self._counters.start()
         self._tracker.commit_signal(batch)
         # What the rows are made for: a commit that counts rows behind this version is another process's.
@@ -132,6 +139,8 @@ class StreamBatch:
         finally:
             for _, run in runs:
                 run.close()
+        if self._before_close is not None:
+            self._before_close()
         self._tracker.close(batch)
         order = {sink.name: index for index, sink in enumerate(self._group.sinks)}
         return BatchReport(
@@ -302,7 +311,7 @@ class StreamBatch:
             rows=rows,
             received_hash=counts.get(XOR),
             hash=digest,
-            offsets={"batch": batch.txid - self._epoch.first_txid},
+            offsets={"batch": batch.txid - self._epoch.first_txid, "plan": self._plan},
             clocks=clocks,
         )
 

@@ -29,8 +29,11 @@ from pipelines.errors import (
     StateBehindError,
     TrideltaError,
 )
+from pipelines.execution.belonging import Belonging, is_filled
 from pipelines.execution.checkpoint import CONTINUE, REFUSE, RESET, Checkpoint, Epoch
 from pipelines.execution.coordinator import AttemptStore, Batch, BatchState, Poison, RefusedError
+from pipelines.execution.damage import make_whole
+from pipelines.execution.durable import DurableBatches
 from pipelines.execution.group import BatchGroup
 from pipelines.execution.hooks import Counters, Hook
 from pipelines.execution.listeners import Listener
@@ -39,13 +42,14 @@ from pipelines.execution.report import BatchReport
 from pipelines.execution.stream_batch import Position, StreamBatch
 from pipelines.execution.tracker import BatchTracker, Stage
 from pipelines.planner.stored import save_plan
-from pipelines.state.record import BATCH, SLICE, BatchRecord
+from pipelines.state.record import BatchRecord
 from pipelines.state.turns import LateWriterError, stream_id
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from pipelines.execution.entrance import Frames
+    from pipelines.state.table import StateTable
 
 logger = logs.logger(__name__)
 
@@ -91,8 +95,11 @@ class StreamRunner:
         self._max_attempts, self._wait, self._on_batch = max_attempts, lock_wait_seconds, on_batch
         self._sizes: dict[str, int] = {}
         self._hooks = hooks
+        self._belonging = Belonging(checkpoint, group.lake)
         self._counters = Counters(group.spark, f"{group.topology.name}/{group.name}/")
         self._stop_after: int | None = None
+        self._quarantine_noted = False
+        self._durable: DurableBatches | None = None
         self.draining = threading.Event()
         self.reports: list[BatchReport] = []
         self.batches = 0
@@ -118,8 +125,12 @@ class StreamRunner:
 
         Raises:
             FreshCheckpointError: a fresh checkpoint meets tables that an earlier epoch wrote, and `on_fresh` is `refuse`.
+            NotTogetherError: the checkpoint or one of the tables is older than the other, or another one.
         """
+        self._make_whole()
         self._epoch = self._open_epoch(on_fresh)
+        if self._group.lake.durable:
+            self._durable = DurableBatches(self._checkpoint, self._tables(), self._group.lake.root)
         save_plan(self._group.topology, self._checkpoint.folder)
         self._tracker = self._new_tracker()
         self._stop_after = max_batches
@@ -172,12 +183,43 @@ class StreamRunner:
 
     # --- epochs -----------------------------------------------------------------------------------------------------
 
+    def _make_whole(self) -> None:
+        """Mend what a loss of power has left of the last batch, before anything else reads it.
+
+        Raises:
+            DamagedCheckpointError
+        """
+        checkpoint, tables = self._checkpoint, self._tables()
+        anew = make_whole(checkpoint.flow, checkpoint.spark, lambda batch: self._belonging.holds(tables, batch))
+        epoch = checkpoint.epoch
+        if not anew or epoch is None:
+            return
+        store, scope = self._attempt_store or checkpoint.attempts(), f"{self._group.name}/{epoch.number}"
+        for txid in map(epoch.txid, anew):
+            record = store.get(scope).get(txid)
+            if record is not None:
+                # Other rows may come under it than before.
+                store.put(scope, txid, replace(record, sources={}))
+
     def _open_epoch(self, on_fresh: str) -> Epoch:
         epoch = self._checkpoint.epoch
         if epoch is not None:
+            self._belonging.check(self._tables())
             if on_fresh == REFUSE:
                 self._refuse_newcomers()
+            # A backfill notes what it has filled.
+            with self._checkpoint.committing(self._wait):
+                self._belonging.note(self._tables())
             return epoch
+        epoch = self._fresh_epoch(on_fresh)
+        self._belonging.begun(epoch, self._tables())
+        return epoch
+
+    def _tables(self) -> list[StateTable]:
+        """All tables that the query writes."""
+        return [*(sink.table for sink in self._group.sinks), self._group.quarantine.table]
+
+    def _fresh_epoch(self, on_fresh: str) -> Epoch:
         commits = [(sink, commit) for sink in self._group.sinks for commit in sink.table.commits.batches()]
         number = max((c.epoch or 0 for sink in self._group.sinks for c in sink.table.history()), default=0) + 1
         if not commits:
@@ -213,11 +255,11 @@ class StreamRunner:
         Raises:
             StateBehindError
         """
-        batches = self._checkpoint.finished_batches()
+        if self._checkpoint.committed_txid() is None:
+            return
         for sink in self._group.sinks:
-            filled = any(commit.kind in (BATCH, SLICE) for commit in sink.table.history())
-            if batches and not filled and any(other.table.last_txid() is not None for other in self._group.sinks):
-                raise StateBehindError(self._group.topology.name, sink.name, batches)
+            if not is_filled(sink.table) and not self._belonging.knows(sink.table):
+                raise StateBehindError(self._group.topology.name, sink.name, self._checkpoint.finished_batches())
 
     def _new_tracker(self) -> BatchTracker:
         source = Stage(self._group.source_stage, lazy=True, group=self._scope, transactional=self._group.transactional)
@@ -255,6 +297,7 @@ class StreamRunner:
             of = {"flow": self._group.topology.name, "group": self._group.name, "txid": self._epoch.txid(batch_id)}
             with structlog.contextvars.bound_contextvars(**of, attempt=0), self._checkpoint.committing(self._wait):
                 report = self._run(frame, batch_id)
+                self._note_quarantine()
             self.reports.append(report)
             # Those of a stream that runs for months are not wanted whole.
             del self.reports[:-KEPT_REPORTS]
@@ -271,10 +314,19 @@ class StreamRunner:
             self.error = error
             raise RuntimeError(repr(error)) from error
 
+    def _note_quarantine(self) -> None:
+        """The quarantine is made with the first row that is refused, in the middle of a stream."""
+        table = self._group.quarantine.table
+        if not self._quarantine_noted and table.exists():
+            self._belonging.note([table], only_these=False)
+            self._quarantine_noted = True
+
     def _run(self, frame: DataFrame, batch_id: int) -> BatchReport:
         txid = self._epoch.txid(batch_id)
         if self._tracker.state(txid) is BatchState.SKIPPED:
             return BatchReport(self._group.topology.name, self._group.name, txid, 0, 0, 0, (), 0.0, skipped=True)
+        if self._durable:
+            self._durable.planned(batch_id)
         position = self._position(batch_id)
         started, entrance = time.monotonic(), self._group.entrance
         frame = frame.persist() if entrance.kept else frame
@@ -305,7 +357,14 @@ class StreamRunner:
     def _attempts(self, txid: int, sources: Frames, position: Position) -> BatchReport:
         """Attempts at one batch until one comes through, or none is left."""
         stream_batch = StreamBatch(
-            self._group, self._epoch, self._tracker, self._listeners, self._sizes, self._hooks, self._counters
+            self._group,
+            self._epoch,
+            self._tracker,
+            self._listeners,
+            self._sizes,
+            self._hooks,
+            self._counters,
+            before_close=self._durable.committed if self._durable else None,
         )
         tries = 0
         while True:
@@ -400,7 +459,7 @@ class StreamRunner:
 
     def _position(self, batch_id: int) -> Position:
         files = self._group.entrance.positions(self._checkpoint.spark, batch_id, batch_id)
-        return Position(batch_id, files, _bytes_of(files))
+        return Position(batch_id, files, _bytes_of(files), plan=self._checkpoint.plan(batch_id))
 
     def _tell(self, moment: str, txid: int) -> None:
         for listener in self._listeners:

@@ -7,13 +7,21 @@ one pass over the table finds both again.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
+from pipelines.errors import TrideltaError
 from pipelines.execution.accounts import xor, xor_of_rows
+from pipelines.execution.belonging import Belonging, NotTogetherError
+from pipelines.execution.checkpoint import Checkpoint
+from pipelines.execution.checkpoint_copy import Marker
+from pipelines.execution.damage import spark_damages
+from pipelines.execution.group import group_name, spout_groups
+from pipelines.state.damage import DamagedError, DamagedTableError, table_damages
 from pipelines.state.record import BATCH, COMPACTION, REPLAY, RESET, SLICE, CommitRecord
 from pipelines.state.schema import GEN, ROLL_UP, SLICE_COLUMN, TXID
 from pipelines.state.table import LOG_LAYOUT, StateTable
@@ -60,13 +68,19 @@ class VerifyReport:
 
     flow: str
     findings: tuple[Finding, ...]
+    faults: tuple[TrideltaError, ...] = ()
+    """Damaged files of tables and checkpoints, and checkpoints and tables that do not belong together."""
 
     @property
     def differing(self) -> tuple[Finding, ...]:
         return tuple(one for one in self.findings if one.verdict == DIFFERS)
 
     def to_json(self) -> dict[str, Any]:
-        return {"flow": self.flow, "findings": [asdict(one) for one in self.findings]}
+        return {
+            "flow": self.flow,
+            "findings": [asdict(one) for one in self.findings],
+            "faults": [{"fault": type(one).__name__, "text": str(one)} for one in self.faults],
+        }
 
 
 def verify(spark: SparkSession, lake: Lake, topology: TridentTopology) -> VerifyReport:
@@ -77,11 +91,50 @@ def verify(spark: SparkSession, lake: Lake, topology: TridentTopology) -> Verify
     compared by count, their words about the clock included, as far as their rows have not been let go.
     """
     findings: list[Finding] = []
+    faults = list(damages(lake, topology))
+    damaged = {one.table for one in faults if isinstance(one, DamagedTableError)}
     for node in topology.persists:
         table = lake.written_by(node)
-        if table.exists():
+        if table.name not in damaged and table.exists():
             findings += _findings(spark, table)
-    return VerifyReport(topology.name, tuple(findings))
+    return VerifyReport(topology.name, tuple(findings), tuple(faults))
+
+
+def damages(lake: Lake, topology: TridentTopology) -> Iterator[TrideltaError]:
+    """The damaged files of a flow's tables and checkpoints, and those that do not belong together. No Spark."""
+    quarantine = lake.table(lake.quarantine_path(topology.name), f"quarantine of {topology.name}")
+    broken = False
+    for table in [*map(lake.written_by, topology.persists), quarantine]:
+        if (table.path / "_delta_log").is_dir():
+            for fault in table_damages(table.name, table.path):
+                broken = True
+                yield fault
+    for spouts in spout_groups(topology):
+        name = group_name(spouts)
+        checkpoint = Checkpoint(topology.name, lake.checkpoint_path(topology.name, name))
+        belonging = Belonging(checkpoint, lake)
+        found = list(checkpoint_damages(checkpoint, [belonging.known, partial(Marker.of, checkpoint)]))
+        yield from found
+        if not found and not broken:
+            try:
+                belonging.check()
+            except NotTogetherError as error:
+                yield error
+
+
+def checkpoint_damages(checkpoint: Checkpoint, more: Iterable[Callable[[], object]] = ()) -> Iterator[TrideltaError]:
+    """Every damaged file of a checkpoint: the engine's own, and Spark's.
+
+    Args:
+        more: what reads further files of the engine.
+    """
+    own = (checkpoint.check_epoch, checkpoint.attempts, lambda: checkpoint.start, lambda: checkpoint.partitions)
+    for read in (*own, *more):
+        try:
+            read()
+        except DamagedError as error:
+            yield error
+    yield from spark_damages(checkpoint.flow, checkpoint.spark)
 
 
 @dataclass(frozen=True)
@@ -95,7 +148,7 @@ _Held_by = dict[tuple[int, str], _Held]
 
 
 def _findings(spark: SparkSession, table: StateTable) -> Iterable[Finding]:
-    commits = _since_reset(table.history())
+    commits = _since_reset(table.commits.counting())
     if table.declared.layout == MAP:
         return [_unchecked(table, one, "rows of a map are overwritten") for one in commits if one.kind == BATCH]
     stored = spark.read.format("delta").option("versionAsOf", table.version()).load(str(table.path))

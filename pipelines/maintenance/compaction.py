@@ -15,7 +15,9 @@ from deltalake.exceptions import CommitFailedError
 
 from pipelines import logs
 from pipelines.errors import LockedError, TrideltaError
+from pipelines.execution.belonging import Belonging
 from pipelines.execution.checkpoint import Checkpoint
+from pipelines.execution.durable import sync_table
 from pipelines.execution.group import group_name, spout_groups
 from pipelines.maintenance import channels, refused, retention
 from pipelines.maintenance.figures import measure
@@ -173,6 +175,7 @@ class _Compaction:
         with ExitStack() as locks:
             for group in groups:
                 locks.enter_context(group.rewriting(self.wait))
+                Belonging(group, self.lake).check()
             standing = not any(runs(group) for group in groups)
             self.open_generations = (0 if standing else 1) if open_generations is None else open_generations
             if self.open_generations == 0:
@@ -185,13 +188,20 @@ class _Compaction:
     def table(self, table: StateTable) -> TableReport:
         started = time.monotonic()
         writer, done, before = StateWriter(table, table.declared), _Done(), measure(table)
+        version = table.version()
         needed = self._let_go(table, done)
         self._rewrite(writer, done)
         self._remember_removed(writer)
         unfinished = any(map(_unfinished, self.groups))
         limit = retention.bound(table, self.retention_hours, unfinished=unfinished, needed=needed)
+        retention.checkpoint(table)
+        if self.lake.durable:
+            # Before anything goes that the new files stand for.
+            sync_table(table, version, self.lake.root)
         files = retention.vacuum(writer, limit, self._record(table))
         retention.checkpoint(table)
+        if self.lake.durable:
+            sync_table(table, version, self.lake.root)
         cleaned = retention.clean_log(table, limit)
         left_overs = retention.remove_left_overs(table, self._closed_rows(table).before)
         after = measure(table)

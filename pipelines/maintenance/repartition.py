@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines import logs
 from pipelines.errors import LockedError, TrideltaError
 from pipelines.execution import checkpoint_copy as copying
+from pipelines.execution.belonging import Belonging, lake_of
 from pipelines.execution.checkpoint import Checkpoint
 from pipelines.execution.checkpoint_copy import Marker, Recovered, recover
 from pipelines.maintenance.errors import RepartitionRefusedError, UnfinishedBatchError
@@ -121,6 +122,7 @@ def repartition(
     """
     _check_held(checkpoint)
     recover(checkpoint, copies)
+    Belonging(checkpoint, lake_of(checkpoint)).check()
     _check_number(checkpoint, partitions)
     work = _Repartition(spark, checkpoint, partitions, copies, progress or (lambda phase: None))
     if not checkpoint.has_state or partitions_of(checkpoint) == partitions:

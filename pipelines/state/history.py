@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
+from datetime import datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pipelines.errors import ReadPointError
+from pipelines.state.damage import check_commit
 from pipelines.state.record import BATCH, COMPACTION, RESET, SLICE, CommitRecord, parse_commit
 
 _HARMLESS = ("OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "ADD COLUMN", "ADD COLUMNS")
@@ -25,6 +28,7 @@ class History:
     def __init__(self, name: str, path: Path) -> None:
         self._name, self._log = name, path / "_delta_log"
         self._records: list[CommitRecord] = []
+        self._counting: list[CommitRecord] = []
         self._batches: list[CommitRecord] = []
         self._claims: dict[str | None, dict[str, frozenset[str]]] = {}
         """By batch group (quarantine; else None) and slice."""
@@ -44,6 +48,22 @@ class History:
         with self._lock:
             self._refresh()
             return list(self._batches)
+
+    def counting(self) -> list[CommitRecord]:
+        """The commits that made what the table holds: since the last reset, without those that a RESTORE has undone."""
+        with self._lock:
+            self._refresh()
+            return list(self._counting)
+
+    def undone(self, epoch: int) -> set[int]:
+        """The txids of an epoch that were committed once, undone by a RESTORE, and are not there again."""
+        with self._lock:
+            self._refresh()
+            if all(one.restored is None for one in self._records):
+                return set()
+            held = {one.txid for one in self._batches if one.epoch == epoch}
+            ever = {one.txid for one in self._records if one.kind == BATCH and one.epoch == epoch}
+            return {txid for txid in ever - held if txid is not None}
 
     def last_batch(self) -> CommitRecord | None:
         """The last commit of a stream since the last reset."""
@@ -80,32 +100,69 @@ class History:
             self._add(self._records[-1].version + 1)
 
     def _forget(self) -> None:
-        self._records, self._batches, self._claims, self._versions, self._head = [], [], {}, {}, None
+        self._records = []
+        self._begin_again()
+
+    def _begin_again(self) -> None:
+        self._counting, self._batches, self._claims, self._versions, self._head = [], [], {}, {}, None
 
     def _file(self, version: int) -> Path:
         return self._log / f"{version:020d}.json"
 
     def _add(self, version: int) -> None:
-        info = {}
-        with self._file(version).open(encoding="utf-8") as lines:
+        commit = parse_commit(version, self._info(version))
+        self._records.append(commit)
+        self._count(commit)
+
+    def _info(self, version: int) -> dict[str, Any]:
+        """The `commitInfo` of a version, which is nearly always its first line.
+
+        Raises:
+            DamagedTableError: the commit is empty, or cut off.
+        """
+        file = self._file(version)
+        with file.open(encoding="utf-8") as lines:
             for line in lines:
                 if line.startswith('{"commitInfo"'):
-                    info = json.loads(line)["commitInfo"]
+                    with contextlib.suppress(ValueError):
+                        return dict(json.loads(line)["commitInfo"])
                     break
-        commit = parse_commit(version, info)
-        self._records.append(commit)
-        if commit.kind == RESET:
-            self._versions.clear()
-            self._batches = [one for one in self._batches if commit.group and one.group != commit.group]
-            self._claims = {of: claims for of, claims in self._claims.items() if commit.group and of != commit.group}
+        return dict(check_commit(self._name, file))
+
+    def _count(self, commit: CommitRecord) -> None:
+        """Take a commit into what the table holds."""
+        if commit.restored is not None:
+            # What came after that version no longer counts, a reset or another RESTORE included.
+            self._begin_again()
+            for earlier in self._until(commit):
+                self._count(earlier)
+        elif commit.kind == RESET:
+            self._reset(commit.group)
         elif commit.kind == BATCH:
             self._batches.append(commit)
             self._head = commit.txid
-        if commit.kind != BATCH and not _keeps_rows(commit):
+        elif not _keeps_rows(commit):
             self._head = None
+        self._counting.append(commit)
         if self._head is not None:
-            self._versions[self._head] = version
+            self._versions[self._head] = commit.version
         self._take_claims(commit)
+
+    def _reset(self, group: str | None) -> None:
+        """What came before no longer counts; of quarantine only what a group put there, if the reset is a group's."""
+        others = [one for one in self._counting if group and one.group != group]
+        claims = {of: found for of, found in self._claims.items() if group and of != group}
+        batches = [one for one in self._batches if group and one.group != group]
+        self._begin_again()
+        self._counting, self._batches, self._claims = others, batches, claims
+
+    def _until(self, restore: CommitRecord) -> list[CommitRecord]:
+        """The commits up to where a RESTORE has gone back to."""
+        point = restore.restored
+        if isinstance(point, datetime):
+            earlier = [one for one in self._records if one.version < restore.version and one.time <= point]
+            point = earlier[-1].version if earlier else -1
+        return [one for one in self._records if point is not None and one.version <= point]
 
     def _take_claims(self, commit: CommitRecord) -> None:
         record = commit.record

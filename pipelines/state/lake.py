@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,14 @@ from pipelines.graph.fields import checked_name
 
 if TYPE_CHECKING:
     from pipelines.state.table import StateTable
+
+
+DURABLE = "TRIDELTA_DURABLE"
+"""The setting by which a lake is durable: `1`, `true`, `yes` or `on`."""
+
+
+def _is_on(text: str) -> bool:
+    return text.strip().lower() in ("1", "true", "yes", "on")
 
 
 class Lake:
@@ -29,10 +38,13 @@ class Lake:
     Args:
         root: a local folder; created on first use.
         channels: the folder of the channels; None: `channels` in the root. A bounded run has its own.
+        durable: whether a finished batch is on the disk, so that it outlives a loss of power; None: as TRIDELTA_DURABLE says,
+            else not. docs/faults.md tells what holds without it, and what it costs.
     """
 
-    def __init__(self, root: str | Path, *, channels: str | Path | None = None) -> None:
+    def __init__(self, root: str | Path, *, channels: str | Path | None = None, durable: bool | None = None) -> None:
         self.root = Path(root).absolute()
+        self.durable = _is_on(os.environ.get(DURABLE, "")) if durable is None else durable
         self._channels = Path(channels).absolute() if channels else self.root / "channels"
         self._tables: dict[Path, StateTable] = {}
 
@@ -103,7 +115,7 @@ class Lake:
 
     def with_channels(self, folder: Path) -> Lake:
         """The same lake with its channels elsewhere."""
-        return Lake(self.root, channels=folder)
+        return Lake(self.root, channels=folder, durable=self.durable)
 
     def quarantine_path(self, flow: str) -> Path:
         return self.root / "quarantine" / checked_name("flow", flow)

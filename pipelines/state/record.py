@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict
 
 MERGE = "MERGE"
 """Delta's operation by which map states are written."""
+RESTORE = "RESTORE"
+"""Delta's operation that takes a table back to an older version. It keeps the transaction ids of what it undoes."""
 UNCHANGED = "unchanged"
 """In a commit's info: it stands for a MERGE that changed nothing."""
 BATCH, SLICE, COMPACTION, RESET, REPLAY = "batch", "slice", "compaction", "reset", "replay"
@@ -39,7 +41,8 @@ class BatchRecord(BaseModel):
         rows: rows written to the table.
         received_hash: the XOR of the hashes of the rows that came from the source.
         hash: the XOR of the hashes of the rows written (`pipelines.execution.accounts`).
-        offsets: the source's position after the batch, as its own JSON.
+        offsets: where the batch lies in Spark's checkpoint: `batch`, its id there, and `plan`, the digest of its entry in the
+            offset log, by which a checkpoint and a table know each other.
         claims: for `slice`: the source files whose rows of this slice the commit counts, whether the stream has met
             them or not; the stream leaves those rows out when it does. For `compaction`: all claims still alive, by
             slice.
@@ -90,6 +93,8 @@ class CommitRecord:
     operation: str
     record: BatchRecord | None
     metrics: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    restored: int | datetime | None = None
+    """Of a RESTORE: the version, or the time, that the table has gone back to."""
 
     @property
     def kind(self) -> str:
@@ -150,4 +155,23 @@ def parse_commit(version: int, info: Mapping[str, Any]) -> CommitRecord:
         operation=info.get("operation", ""),
         record=record,
         metrics={} if UNCHANGED in info else info.get("operationMetrics") or {},
+        restored=_restored(info),
     )
+
+
+def _restored(info: Mapping[str, Any]) -> int | datetime | None:
+    """What a RESTORE says of where it went back to: Delta on Spark and delta-rs write a version, or a time each in its way."""
+    if info.get("operation") != RESTORE:
+        return None
+    given = info.get("operationParameters") or {}
+    version, time = given.get("version"), given.get("timestamp") or given.get("datetime")
+    if version not in (None, "", "null"):
+        return int(version)
+    text = str(time).strip('"')
+    if text.lstrip("-").isdigit():
+        return datetime.fromtimestamp(int(text) / 1000, UTC)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return -1  # it does not say: nothing before it is known to count
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 
-from pipelines.state.record import BATCH, REPLAY, RESET, SLICE, CommitRecord
+from pipelines.state.record import BATCH, REPLAY, SLICE, CommitRecord
 from pipelines.state.schema import MAP, RESERVED, SLICE_COLUMN
 
 if TYPE_CHECKING:
@@ -70,10 +70,8 @@ def outdated(table: StateTable, source: StateTable, slices: Iterable[str]) -> Ma
 def _slice_commits(table: StateTable) -> dict[str, CommitRecord]:
     """The last backfill of each slice, as far back as the table's log goes."""
     found: dict[str, CommitRecord] = {}
-    for commit in table.history() if table.exists() else ():
-        if commit.kind == RESET:
-            found.clear()
-        elif commit.kind == SLICE and commit.slice is not None:
+    for commit in table.commits.counting() if table.exists() else ():
+        if commit.kind == SLICE and commit.slice is not None:
             found[commit.slice] = commit
     return found
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 
+from pipelines.state.damage import read_damage
 from pipelines.state.schema import GEN, PROPERTY, ROLL_UP, SLICE_COLUMN, StateSchema
 
 _PART_ROWS = 100_000
@@ -18,7 +21,8 @@ _PART_ROWS = 100_000
 class Snapshot:
     """One version of the table, opened: its DataFusion query context and its roll-up, if compaction left one."""
 
-    def __init__(self, table: DeltaTable) -> None:
+    def __init__(self, table: DeltaTable, name: str = "") -> None:
+        self.name = name
         self.version = table.version()
         self.table = table
         self.roll_up: int | None = None
@@ -60,18 +64,36 @@ class Snapshot:
 
     def query(self, sql: str) -> pa.Table:
         """The answer to a query over the stored rows, which are called `state`."""
-        return plain(pa.table(self._builder.execute(sql).read_all()))
+        with self._diagnosed():
+            return plain(pa.table(self._builder.execute(sql).read_all()))
 
     def stream(self, sql: str) -> Iterator[pa.Table]:
         """The same in parts of some 100,000 rows, as they are read."""
         parts: list[pa.Table] = []
-        for batch in self._builder.execute(sql):
-            parts.append(plain(pa.table(batch)))
-            if sum(part.num_rows for part in parts) >= _PART_ROWS:
-                yield pa.concat_tables(parts)
-                parts = []
+        with self._diagnosed():
+            for batch in self._builder.execute(sql):
+                parts.append(plain(pa.table(batch)))
+                if sum(part.num_rows for part in parts) >= _PART_ROWS:
+                    yield pa.concat_tables(parts)
+                    parts = []
         if parts:
             yield pa.concat_tables(parts)
+
+    @contextmanager
+    def _diagnosed(self) -> Iterator[None]:
+        """Name the file that cannot be read; an error of another cause stays as it is.
+
+        Raises:
+            DamagedTableError
+        """
+        try:
+            yield
+        except Exception as error:  # DataFusion has one class for all of them
+            path = Path(unquote(urlparse(self.table.table_uri).path))
+            found = read_damage(self.name or path.name, self.table, path)
+            if found is not None:
+                raise found from error
+            raise
 
     @cached_property
     def _builder(self) -> QueryBuilder:

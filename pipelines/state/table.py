@@ -12,6 +12,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from pipelines.errors import FieldError, ReadPointError
+from pipelines.state.damage import DamagedTableError, check_log, opened
 from pipelines.state.frames import read_by_spark
 from pipelines.state.history import History
 from pipelines.state.literals import check_mappings, keys_condition
@@ -85,6 +86,15 @@ class StateTable:
     def version(self) -> int:
         """The last version of the Delta table."""
         return self._latest().version()
+
+    @property
+    def id(self) -> str:
+        """Delta's id of the table: one that is made anew at the same place has another."""
+        return str(self._latest().metadata().id)
+
+    def opened(self) -> DeltaTable:
+        """The Delta table at its last version, for the engine's own use."""
+        return self._latest()
 
     def last_txid(self) -> int | None:
         """The last committed txid of a stream, or None."""
@@ -239,16 +249,18 @@ class StateTable:
         with self._lock:
             if version not in self._snapshots:
                 try:
-                    table = DeltaTable(str(self.path), version=version)
+                    table = opened(self.name, self.path, version)
+                except DamagedTableError:
+                    raise
                 except Exception as error:  # delta-rs has one exception class for every kind of missing version
                     raise ReadPointError(self.name, f"version {version}", str(error).splitlines()[0]) from None
-                self._keep(Snapshot(table))
+                self._keep(Snapshot(table, self.name))
             return self._snapshots[version]
 
     def _snapshot(self, table: DeltaTable) -> Snapshot:
         with self._lock:
             if table.version() not in self._snapshots:
-                self._keep(Snapshot(table))
+                self._keep(Snapshot(table, self.name))
             return self._snapshots[table.version()]
 
     def _keep(self, snapshot: Snapshot) -> None:
@@ -264,7 +276,9 @@ class StateTable:
         """
         table = self._table
         if table is None or self._log(table.version() + 1).exists() or not self._log(table.version()).exists():
-            table = DeltaTable(str(self.path))
+            since = 0 if table is None else table.version() + 1
+            check_log(self.name, self.path, since)
+            table = opened(self.name, self.path)
             self._table = table
         return table
 

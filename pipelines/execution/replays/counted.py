@@ -63,10 +63,10 @@ class Ledger:
     """
 
     def __init__(self, table: StateTable, group: str | None = None) -> None:
-        found = table.history()
-        commits = [one for one in found if group is None or one.group in (None, group)]
-        self.whole = not found or found[0].version == 0
-        self.oldest = found[0].time if found else None
+        kept = table.history()
+        commits = [one for one in table.commits.counting() if group is None or one.group in (None, group)]
+        self.whole = not kept or kept[0].version == 0
+        self.oldest = kept[0].time if kept else None
         self.claims = table.commits.claims(group)
         self.replaced = _last(one for one in commits if one.kind == SLICE)
         self.reset = max((one.time for one in commits if one.kind == RESET), default=None)
@@ -189,7 +189,7 @@ def replaced_since(table: StateTable, version: int, group: str | None = None) ->
     later = [one for one in table.history() if one.version > version]
     known = not later or later[0].version == version + 1
     own = [one for one in later if group is None or one.group in (None, group)]
-    if not known or any(one.kind == RESET for one in own):
+    if not known or any(one.kind == RESET for one in own) or any(one.restored is not None for one in later):
         return None
     return {str(one.slice) for one in own if one.kind == SLICE}
 

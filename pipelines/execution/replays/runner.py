@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from pipelines.errors import BatchError, GateError, TrideltaError
+from pipelines.execution.belonging import Belonging
 from pipelines.execution.checkpoint import Checkpoint
 from pipelines.execution.group import BatchGroup, group_name, spout_groups
 from pipelines.execution.quarantine import NAME, quarantine_writer, table_columns
@@ -198,6 +199,7 @@ class Replayer:
         with ExitStack() as locks:
             for one in sorted(checkpoints, key=lambda one: one.folder.name):
                 locks.enter_context(one.rewriting(self._wait))
+                Belonging(one, self._lake).check()
             locks.enter_context(wait_for_whole_batches(self._lake, self._topology, checkpoints, self._wait))
             yield
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from pipelines.execution.accounts import taken_off, with_hash
+from pipelines.execution.durable import sync_table
 from pipelines.execution.plan_run import Base
 from pipelines.execution.quarantine import GROUP, NAME, SOURCE
 from pipelines.execution.replays.counted import Row, is_poison, replaced_since
@@ -194,6 +195,9 @@ class Work:
             version = sink.writer.merge_arrow(rows, said, self._app_id(sink.name))
         else:
             version = sink.writer.append_replay(rows, said, self._app_id(sink.name))
+        if self._lake.durable:
+            # Before quarantine gives the rows up.
+            sync_table(sink.table, version - 1, self._lake.root)
         self._tell("committed", sink.name, record.number)
         return StateCommit(sink.name, version, rows.num_rows, seconds + time.monotonic() - started)
 

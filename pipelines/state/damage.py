@@ -1,0 +1,216 @@
+"""Damaged files of a table: what is read past by others is found here, and said in a sentence. No Spark here.
+
+delta-rs takes a commit of no bytes, or one that was cut off behind a whole line, for a commit that did nothing; the others it
+reports in words of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from itertools import count, pairwise, takewhile
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from pipelines.errors import TrideltaError
+
+_ADDED = ("num_added_files", "numFiles", "num_target_files_added", "numTargetFilesAdded")
+"""By writer and operation what a commit says of how many files it adds."""
+_MAGIC = b"PAR1"
+
+
+class DamagedError(TrideltaError):
+    """A file of the lake is not what was written: it is empty, cut off, missing, or holds something else.
+
+    Attributes:
+        path: the file. problem: what was seen. intact: what the damage does not touch.
+    """
+
+    def __init__(self, path: str | Path, problem: str, intact: str, *, hint: str) -> None:
+        self.path, self.problem, self.intact = str(path), problem, intact
+        super().__init__(f"{path} is damaged: {problem}; intact: {intact}", hint=hint)
+
+
+class DamagedTableError(DamagedError):
+    """A table's log or one of its data files is damaged; `table` is its name."""
+
+    def __init__(self, table: str, path: str | Path, problem: str, intact: str, *, hint: str) -> None:
+        self.table = table
+        super().__init__(path, problem, intact, hint=hint)
+        self.args = (f'table "{table}": {self.args[0]}',)
+
+
+def check_commit(table: str, file: Path) -> Mapping[str, Any]:
+    """The `commitInfo` of a commit that is whole.
+
+    Raises:
+        DamagedTableError: it is empty, cut off, or says that it adds more files than it does.
+    """
+    data = file.read_bytes()
+    if not data.strip():
+        raise _commit(table, file, "it is empty" if not data else "it holds no text")
+    try:
+        actions = [json.loads(line) for line in data.splitlines()]
+    except ValueError:
+        raise _commit(table, file, "it is cut off or overwritten: a line of it is no JSON") from None
+    info: dict[str, Any] = next(
+        (one["commitInfo"] for one in actions if isinstance(one, dict) and "commitInfo" in one), {}
+    )
+    # delta-rs ends a commit without the end of a line; Spark's end with one.
+    if str(info.get("engineInfo", "")).startswith("delta-rs") and data.endswith(b"\n"):
+        raise _commit(table, file, "it is cut off: actions are missing at its end")
+    metrics = info.get("operationMetrics") or {}
+    said = next((int(metrics[name]) for name in _ADDED if name in metrics), 0)
+    adds = sum("add" in one for one in actions)
+    if info.get("operation") in ("WRITE", "MERGE") and adds < said:
+        raise _commit(table, file, f"it is cut off: it says that it adds {said} file(s), and adds {adds}")
+    return info
+
+
+def _commit(table: str, file: Path, problem: str) -> DamagedTableError:
+    version = int(file.stem)
+    return DamagedTableError(
+        table,
+        file,
+        f"commit {version} of the log: {problem}",
+        f"versions up to {version - 1}, and all data files",
+        hint=f"bring the file back from a backup; or, if it is the last commit, remove it: the table is then at version "
+        f"{version - 1}, and the next start of the flow says whether that goes with its checkpoint (the batch comes again if "
+        "it was not finished)",
+    )
+
+
+def check_log(table: str, path: Path, since: int = 0) -> None:
+    """Refuse a log whose last commit, or whose pointer to a checkpoint, is damaged, or in which a commit is empty.
+
+    One look at sizes and at one small file: it is made when a table is opened.
+
+    Args:
+        since: commits before it are not looked at.
+
+    Raises:
+        DamagedTableError
+    """
+    log = path / "_delta_log"
+    if since > 0:
+        # The log has grown behind what is known: mostly by one commit.
+        files = list(takewhile(Path.exists, (log / f"{version:020d}.json" for version in count(since))))
+    else:
+        files = sorted(Path(one.path) for one in os.scandir(log) if _is_commit(one.name))
+    for file in files:
+        if file.stat().st_size == 0:
+            raise _commit(table, file, "it is empty")
+    if files:
+        check_commit(table, files[-1])
+
+
+def _is_commit(name: str) -> bool:
+    return len(name) == 25 and name.endswith(".json") and name[:20].isdigit()
+
+
+def opened(table: str, path: Path, version: int | None = None) -> DeltaTable:
+    """A table opened by delta-rs.
+
+    Raises:
+        DamagedTableError: its log is damaged.
+    """
+    try:
+        return DeltaTable(str(path), version=version)
+    except Exception as error:
+        found = next(log_damages(table, path), None)
+        if found is not None:
+            raise found from error
+        raise
+
+
+def read_damage(table: str, delta: DeltaTable, path: Path) -> DamagedTableError | None:
+    """What data file of a version is damaged, if that is why it cannot be read."""
+    return next(data_damages(table, delta, path), None)
+
+
+# --- all that can be found ------------------------------------------------------------------------------------------
+
+
+def table_damages(table: str, path: Path) -> Iterator[DamagedTableError]:
+    """Every damaged file of a table: of its log, and of the data that its last version is made of."""
+    log = list(log_damages(table, path))
+    yield from log
+    if not log:
+        yield from data_damages(table, DeltaTable(str(path)), path)
+
+
+def log_damages(table: str, path: Path) -> Iterator[DamagedTableError]:
+    """The damaged files of a table's log."""
+    log = path / "_delta_log"
+    commits = sorted(one for one in log.iterdir() if _is_commit(one.name))
+    for file in commits:
+        try:
+            check_commit(table, file)
+        except DamagedTableError as error:
+            yield error
+    versions = [int(file.stem) for file in commits]
+    for before, after in pairwise(versions):
+        if after != before + 1:
+            yield _commit(table, log / f"{before + 1:020d}.json", "it is missing")
+    yield from _checkpoint_damages(table, log, versions)
+
+
+def _checkpoint_damages(table: str, log: Path, versions: list[int]) -> Iterator[DamagedTableError]:
+    whole = versions[:1] == [0]
+    rest = "all commits and data files" if whole else "the commits that are kept, and all data files"
+    again = (
+        "remove it and `_last_checkpoint`: the commits alone say the same" if whole else "bring it back from a backup"
+    )
+    checkpoints = sorted(log.glob("*.checkpoint*.parquet"))
+    for file in checkpoints:
+        problem = _parquet_problem(file)
+        if problem:
+            yield DamagedTableError(table, file, f"a checkpoint of the log {problem}", rest, hint=again)
+    pointer = log / "_last_checkpoint"
+    if pointer.exists():
+        try:
+            version = int(json.loads(pointer.read_bytes())["version"])
+        except (ValueError, KeyError, TypeError):
+            version = None
+        if version is None or not any(one.name.startswith(f"{version:020d}.") for one in checkpoints):
+            problem = "it does not parse" if version is None else f"it names a checkpoint {version} that is not there"
+            hint = "remove it: readers then look for the last checkpoint themselves"
+            yield DamagedTableError(table, pointer, problem, "commits, checkpoints and data files", hint=hint)
+
+
+def data_damages(table: str, delta: DeltaTable, path: Path) -> Iterator[DamagedTableError]:
+    """The data files of a version that are missing, of another size, or no Parquet."""
+    actions = pa.table(delta.get_add_actions(flatten=True))
+    listed = zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
+    for name, size in listed:
+        file = next((one for one in (path / name, path / unquote(name)) if one.exists()), None)
+        problem = "it is missing"
+        if file is not None:
+            seen = file.stat().st_size
+            problem = f"it has {seen} bytes, and {size} were written" if seen != size else _parquet_problem(file)
+        if problem:
+            yield DamagedTableError(
+                table,
+                file or path / name,
+                f"a data file of version {delta.version()}: {problem}",
+                "the log and the other data files: all rows that are not in this one",
+                hint="bring the file back from a backup. Without one: backfill the slices that it holds (sliced flows), "
+                f"or move the table {path} away and make it anew",
+            )
+
+
+def _parquet_problem(file: Path) -> str:
+    """What is wrong with the ends of a Parquet file; nothing if they are there."""
+    try:
+        with file.open("rb") as data:
+            first = data.read(4)
+            data.seek(-4, os.SEEK_END)
+            ends = first == _MAGIC and data.read(4) == _MAGIC
+    except OSError:
+        ends = False
+    return "" if ends else "is no whole Parquet file"

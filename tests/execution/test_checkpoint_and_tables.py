@@ -1,0 +1,291 @@
+"""A checkpoint and tables that do not belong together are refused at the start, for every kind and layout of state."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from pipelines import Lake, Runtime
+from pipelines.errors import StateBehindError, TrideltaError
+from pipelines.execution.belonging import (
+    Belonging,
+    CheckpointBehindError,
+    NotTogetherError,
+    OtherCheckpointError,
+    TableBehindError,
+    adopt,
+)
+from pipelines.execution.changeover import Changeover
+from pipelines.execution.checkpoint import Checkpoint
+from pipelines.flowmix import Flow
+from pipelines.flowmix.compile import as_topology
+from pipelines.maintenance import compact
+from pipelines.maintenance.repartition import repartition
+from pipelines.quality import drop
+from pipelines.sources import JsonFiles
+from pipelines.trident import Count, DeltaState, Sum, TridentTopology
+from pipelines.trident.states import NON_TRANSACTIONAL, OPAQUE
+
+pytestmark = pytest.mark.slow
+
+SCHEMA = "day string, key string, n bigint"
+TABLES = (
+    "states/log_once",
+    "states/log_opaque",
+    "states/log_again",
+    "states/map_once",
+    "states/all_rows",
+    "quarantine/kinds",
+)
+
+
+def kinds(folder: Path) -> TridentTopology:
+    """A flow with a state of every kind and layout, whose gate refuses a row of every batch."""
+    topology = TridentTopology("kinds")
+    rows = topology.new_stream("s", JsonFiles(folder, SCHEMA, max_files_per_batch=1), slice_by="day")
+    rows = rows.gate(drop("expect_column_values_to_be_between", column="n", min_value=0), name="sane")
+    rows.partition_persist(DeltaState("all_rows"))
+    keyed = rows.group_by("key")
+    keyed.persistent_aggregate(DeltaState("log_once"), Count(), "c")
+    keyed.persistent_aggregate(DeltaState("log_opaque", kind=OPAQUE), Count(), "c")
+    keyed.persistent_aggregate(DeltaState("log_again", kind=NON_TRANSACTIONAL), Count(), "c")
+    keyed.persistent_aggregate(DeltaState("map_once", layout="map"), Sum("n"), "c")
+    return topology
+
+
+def arrive(folder: Path, *numbers: int) -> None:
+    folder.mkdir(exist_ok=True)
+    for number in numbers:
+        file = folder / f"{number:03d}.json"
+        rows = [{"day": f"d{number % 2}", "key": "k", "n": 1}, {"day": "d0", "key": "k", "n": -1}]
+        file.write_text("\n".join(map(json.dumps, rows)))
+        os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
+
+
+class Lakes:
+    """The lake of one flow after two batches, and after four."""
+
+    def __init__(self, spark: SparkSession, root: Path, topology: Callable[[Path], TridentTopology]) -> None:
+        self.spark, self.root, self.source = spark, root, root / "in"
+        self.topology = topology(self.source)
+        arrive(self.source, 0, 1)
+        Runtime(spark, Lake(root / "new")).catch_up(self.topology)
+        shutil.copytree(root / "new", root / "old")
+        arrive(self.source, 2, 3)
+        Runtime(spark, Lake(root / "new")).catch_up(self.topology)
+
+    def made_of(self, to: Path, base: str, **parts: str) -> Runtime:
+        """A lake of one age with parts of the other."""
+        shutil.copytree(self.root / base, to)
+        for part, age in parts.items():
+            path = part.replace("__in__", "/")
+            shutil.rmtree(to / path)
+            shutil.copytree(self.root / age / path, to / path)
+        return Runtime(self.spark, Lake(to))
+
+    def checkpoint(self, lake: Lake, group: str = "s") -> Checkpoint:
+        return Checkpoint(self.topology.name, lake.checkpoint_path(self.topology.name, group))
+
+
+@pytest.fixture(scope="module")
+def lakes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lakes:
+    return Lakes(spark, tmp_path_factory.mktemp("kinds"), kinds)
+
+
+def refused(runtime: Runtime, lakes: Lakes) -> NotTogetherError:
+    """What the start says; it says the same again, and nothing was written meanwhile."""
+    before = {path: path.stat().st_mtime_ns for path in runtime.lake.root.rglob("*.json")}
+    with pytest.raises(NotTogetherError) as caught:
+        runtime.catch_up(lakes.topology)
+    with pytest.raises(type(caught.value)):
+        Changeover(runtime.lake, lakes.topology).make()
+    assert {path: path.stat().st_mtime_ns for path in runtime.lake.root.rglob("*.json")} == before
+    assert "on_fresh_checkpoint" in caught.value.hint
+    return caught.value
+
+
+def test_an_older_checkpoint(lakes: Lakes, tmp_path: Path) -> None:
+    runtime = lakes.made_of(tmp_path / "lake", "new", checkpoints="old")
+    error = refused(runtime, lakes)
+    assert isinstance(error, CheckpointBehindError)
+    assert (error.flow, error.group, error.table_txid, error.checkpoint_txid) == ("kinds", "s", 3, 1)
+
+
+@pytest.mark.parametrize("path", TABLES)
+def test_one_table_that_is_newer_than_the_checkpoint(lakes: Lakes, tmp_path: Path, path: str) -> None:
+    runtime = lakes.made_of(tmp_path / "lake", "old", **{path.replace("/", "__in__"): "new"})
+    error = refused(runtime, lakes)
+    assert isinstance(error, CheckpointBehindError)
+    assert (error.table_txid, error.checkpoint_txid) == (3, 1)
+
+
+@pytest.mark.parametrize("path", TABLES)
+def test_one_table_that_is_older_than_the_checkpoint(lakes: Lakes, tmp_path: Path, path: str) -> None:
+    runtime = lakes.made_of(tmp_path / "lake", "new", **{path.replace("/", "__in__"): "old"})
+    if path.startswith("quarantine"):
+        # Not every batch refuses rows: an older copy is known by its version as of the last start.
+        assert Belonging(lakes.checkpoint(runtime.lake), runtime.lake).known()[path].version >= 2
+    error = refused(runtime, lakes)
+    assert isinstance(error, TableBehindError)
+    assert error.state.endswith(path.split("/")[1])
+
+
+@pytest.mark.parametrize("path", TABLES)
+def test_one_table_that_is_gone(lakes: Lakes, tmp_path: Path, path: str) -> None:
+    runtime = lakes.made_of(tmp_path / "lake", "new")
+    shutil.rmtree(runtime.lake.root / path)
+    with pytest.raises(TableBehindError) as caught:
+        runtime.catch_up(lakes.topology)
+    assert "gone" in caught.value.problem or "made anew" in caught.value.problem
+
+
+@pytest.mark.parametrize("path", TABLES)
+def test_one_table_that_was_taken_back_by_a_restore(lakes: Lakes, tmp_path: Path, path: str) -> None:
+    runtime = lakes.made_of(tmp_path / "lake", "new")
+    table = DeltaTable(str(runtime.lake.root / path))
+    was = table.version()
+    table.restore(was - 1)
+    error = refused(runtime, lakes)
+    assert isinstance(error, TableBehindError)
+    assert error.problem == "a RESTORE has undone its txid 3"
+    # The way back that the hint names.
+    DeltaTable(str(runtime.lake.root / path)).restore(was)
+    arrive(lakes.source, 4)
+    try:
+        assert [one.txid for one in runtime.catch_up(lakes.topology).batches] == [4]
+    finally:
+        (lakes.source / "004.json").unlink()
+
+
+def test_another_checkpoint_with_as_many_batches(lakes: Lakes, tmp_path: Path) -> None:
+    runtime = lakes.made_of(tmp_path / "lake", "old")
+    runtime.catch_up(lakes.topology)  # as the other lake has done, by itself
+    shutil.rmtree(runtime.lake.root / "checkpoints")
+    shutil.copytree(lakes.root / "new" / "checkpoints", runtime.lake.root / "checkpoints")
+    shutil.copy(lakes.root / "old" / "checkpoints/kinds/s/tables.json", runtime.lake.root / "checkpoints/kinds/s")
+    assert isinstance(refused(runtime, lakes), OtherCheckpointError)
+
+
+def test_sparks_part_alone_is_older(lakes: Lakes, tmp_path: Path) -> None:
+    runtime = lakes.made_of(tmp_path / "lake", "old", checkpoints__in__kinds="new")
+    folder = runtime.lake.root / "checkpoints/kinds/s"
+    shutil.rmtree(folder / "spark")
+    shutil.copytree(lakes.root / "old" / "checkpoints/kinds/s/spark", folder / "spark")
+    error = refused(runtime, lakes)
+    assert isinstance(error, CheckpointBehindError)
+    assert error.state == "attempts.json"
+
+
+def test_whatever_else_works_on_the_pair_refuses_it_too(lakes: Lakes, tmp_path: Path) -> None:
+    runtime = lakes.made_of(tmp_path / "lake", "new", checkpoints="old")
+    lake, checkpoint = runtime.lake, lakes.checkpoint(runtime.lake)
+
+    def repartitioned() -> None:
+        with checkpoint.running(1):
+            repartition(lakes.spark, checkpoint, 3, copies=lake.root / "copies")
+
+    work: list[Callable[[], object]] = [
+        lambda: runtime.backfill(lakes.topology, ["d1"]),
+        lambda: runtime.replay_quarantine(lakes.topology),
+        lambda: compact(lakes.spark, lake, lakes.topology),
+        lambda: compact(None, lake, "kinds"),
+        repartitioned,
+    ]
+    for one in work:
+        with pytest.raises((CheckpointBehindError, TrideltaError)) as caught:
+            one()
+        assert isinstance(caught.value, CheckpointBehindError)
+
+
+def test_legal_meetings_are_not_refused(lakes: Lakes, tmp_path: Path) -> None:
+    """Committed and not marked, planned and not committed, marks and old offsets gone, nothing noted, attempts lost."""
+    runtime = lakes.made_of(tmp_path / "lake", "new")
+    folder = runtime.lake.root / "checkpoints/kinds/s"
+    for name in ("3", ".3.crc"):
+        (folder / "spark/commits" / name).unlink()  # killed before Spark's mark
+    assert [one.txid for one in runtime.catch_up(lakes.topology).batches] == [3]
+    (folder / "tables.json").unlink()  # of an earlier release
+    (folder / "attempts.json").unlink()
+    for name in ("0", ".0.crc", "1", ".1.crc"):
+        (folder / "spark/offsets" / name).unlink()  # Spark cleans up
+    assert runtime.catch_up(lakes.topology).batches == ()
+    assert set(Belonging(lakes.checkpoint(runtime.lake), runtime.lake).known()) == set(TABLES)
+    old = lakes.made_of(tmp_path / "again", "new", states__in__log_once="old")
+    (old.lake.root / "checkpoints/kinds/s/tables.json").unlink()
+    (old.lake.root / "checkpoints/kinds/s/attempts.json").unlink()
+    assert isinstance(refused(old, lakes), TableBehindError)  # by Spark's marks alone
+
+
+def test_a_lost_table_is_filled_by_a_backfill(spark: SparkSession, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+
+    def counts(folder: Path) -> TridentTopology:
+        topology = TridentTopology("counts")
+        stream = topology.new_stream("s", JsonFiles(folder, SCHEMA, max_files_per_batch=1), slice_by="day")
+        stream.group_by("key").persistent_aggregate(DeltaState("only"), Count(), "c")
+        return topology
+
+    lakes = Lakes(spark, tmp_path, counts)
+    runtime = lakes.made_of(tmp_path / "lake", "new")
+    shutil.rmtree(runtime.lake.state_path("only"))
+    with pytest.raises(TableBehindError):
+        runtime.catch_up(lakes.topology)
+    assert not runtime.backfill(lakes.topology, ["d0", "d1"]).failed
+    arrive(source, 4)
+    runtime.catch_up(lakes.topology)
+    assert runtime.lake.state("only").get([{"key": "k"}]) == [{"key": "k", "c": 10}]
+
+
+def test_adopted_as_they_are(lakes: Lakes, tmp_path: Path) -> None:
+    runtime = lakes.made_of(tmp_path / "lake", "new", checkpoints="old", states__in__all_rows="old")
+    refused(runtime, lakes)
+    assert set(adopt(runtime.lake, lakes.topology)) == {"s"}
+    assert adopt(runtime.lake, lakes.topology) == {}
+    assert [one.txid for one in runtime.catch_up(lakes.topology).batches] == [4, 5]
+    assert runtime.lake.state("all_rows").scan().num_rows == 4
+    assert runtime.lake.state("log_once").get([{"key": "k"}])[0]["c"] == 6  # two of them twice, as was said
+    assert runtime.catch_up(lakes.topology).batches == ()
+
+
+def test_a_state_of_another_name_in_a_flow_of_one_state(spark: SparkSession, tmp_path: Path) -> None:
+    def counts(state: str) -> TridentTopology:
+        topology = TridentTopology("counts")
+        stream = topology.new_stream("s", JsonFiles(tmp_path / "in", SCHEMA))
+        stream.group_by("key").persistent_aggregate(DeltaState(state), Count(), "c")
+        return topology
+
+    arrive(tmp_path / "in", 0)
+    runtime = Runtime(spark, Lake(tmp_path / "lake"))
+    runtime.catch_up(counts("one"))
+    with pytest.raises(StateBehindError) as caught:
+        runtime.catch_up(counts("other"))
+    assert caught.value.state == "other"
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"), [("older checkpoint", CheckpointBehindError), ("restored", TableBehindError)]
+)
+def test_channels(spark: SparkSession, tmp_path: Path, damage: str, expected: type[NotTogetherError]) -> None:
+    def flow(folder: Path) -> TridentTopology:
+        stream = Flow("f").stream("s", JsonFiles(folder, SCHEMA, max_files_per_batch=1)).filter("n > 0").to("t")
+        return as_topology(stream.stream("t").persist("out").build())
+
+    lakes = Lakes(spark, tmp_path, flow)
+    runtime = lakes.made_of(tmp_path / "lake", "new")
+    lake = runtime.lake
+    if damage == "restored":
+        table = DeltaTable(str(lake.channel_path(lake.channels()[0])))
+        table.restore(table.version() - 1)
+    else:
+        shutil.rmtree(lake.root / "checkpoints/f/s")
+        shutil.copytree(lakes.root / "old/checkpoints/f/s", lake.root / "checkpoints/f/s")
+    error = refused(runtime, lakes)
+    assert isinstance(error, expected)
+    assert (error.group, error.state) == ("s", lake.channels()[0])
