@@ -113,9 +113,12 @@ class Supervisor:
             began = time.monotonic()
             self.look()
             self.ending.wait(max(0.05, self._settings.beat_seconds - (time.monotonic() - began)))
-        self._leader.resign()
-        if self._own is not None:
-            self._registry.leases.release(self._own)
+        try:
+            self._leader.resign()
+            if self._own is not None:
+                self._registry.leases.release(self._own)
+        except RegistryError as error:
+            logger.warning("leases not given back: they run out", reason=str(error))
         logger.info("supervisor ends; its workers stay", supervisor=self.name)
 
     def _begin(self) -> None:

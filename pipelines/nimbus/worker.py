@@ -123,8 +123,12 @@ class Worker:
         """Whether it is to be up without a flow, for requests: as long as its supervisor is."""
         if self._slot[1] != WARM:
             return False
-        if self._registry.leases.holder(f"supervisor:{self._slot[0]}") is not None:
-            self._supervised_at = time.monotonic()
+        try:
+            if self._registry.leases.holder(f"supervisor:{self._slot[0]}") is not None:
+                self._supervised_at = time.monotonic()
+        except RegistryError as error:
+            # Nobody knows: as long as that lasts, its patience is what it was.
+            logger.warning("registry does not answer", reason=str(error))
         return time.monotonic() - self._supervised_at < self._settings.supervisor_timeout_seconds
 
     def _flows(self) -> dict[Key, Flow]:
