@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pipelines.aggregators.base import ColumnAggregator
+from pipelines.aggregators.base import ColumnAggregator, Total, plain_total
+from pipelines.aggregators.exact import plus
 from pipelines.aggregators.values import Mean
 from pipelines.aggregators.window import EventAggregator, Types, numeric_type
 
@@ -35,7 +36,7 @@ class Average(ColumnAggregator, EventAggregator):
         return {"sum": values[0] or 0, "count": 0 if values[0] is None else 1}
 
     def combine(self, a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
-        return {"sum": a["sum"] + b["sum"], "count": a["count"] + b["count"]}
+        return {"sum": plus(a["sum"], b["sum"]), "count": a["count"] + b["count"]}
 
     def zero(self) -> dict[str, Any]:
         return {"sum": 0, "count": 0}
@@ -59,9 +60,10 @@ class Average(ColumnAggregator, EventAggregator):
         count = value["count"]
         return F.when(count > 0, value["sum"].cast("double") / count)
 
-    def result_sql(self, column: str) -> str:
-        total, count = f"sum({column}['sum'])", f"sum({column}['count'])"
-        return f"CASE WHEN {count} > 0 THEN CAST({total} AS DOUBLE) / {count} END"
+    def result_sql(self, column: str, total: Total = plain_total) -> str:
+        added, count = total(f"{column}['sum']", "sum"), total(f"{column}['count']", "count")
+        return f"CASE WHEN {count} > 0 THEN CAST({added} AS DOUBLE) / {count} END"
 
-    def fold_sql(self, column: str) -> str:
-        return f"named_struct('sum', sum({column}['sum']), 'count', sum({column}['count']))"
+    def fold_sql(self, column: str, total: Total = plain_total) -> str:
+        added, count = total(f"{column}['sum']", "sum"), total(f"{column}['count']", "count")
+        return f"named_struct('sum', {added}, 'count', {count})"

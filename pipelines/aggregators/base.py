@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 
 Returns = str | Sequence[str]
 """Spark SQL type of the one output, or for several outputs a list of types."""
+Total = Callable[[str, str], str]
+"""From SQL for numbers, and the part of the partial value that they are ("" for the whole), to SQL for their sum."""
+
+
+def plain_total(numbers: str, part: str) -> str:
+    """DataFusion's own sum, which takes integers round the corner."""
+    return f"sum({numbers})"
 
 
 class _Parts:
@@ -197,13 +204,21 @@ class ColumnAggregator(CombinerAggregator, ABC):
         """The scalar expression from a folded value to what a reader sees."""
         return value
 
-    def result_sql(self, column: str) -> str:
-        """SQL (DataFusion's) that folds the stored partial values of a column and gives what a reader sees."""
-        return self.fold_sql(column)
+    def result_sql(self, column: str, total: Total = plain_total) -> str:
+        """SQL (DataFusion's) that folds the stored partial values of a column and gives what a reader sees.
+
+        Args:
+            total: how numbers are added up, where they are.
+        """
+        return self.fold_sql(column, total)
 
     @abstractmethod
-    def fold_sql(self, column: str) -> str:
-        """SQL (DataFusion's) that folds the stored partial values of a column into one partial value."""
+    def fold_sql(self, column: str, total: Total = plain_total) -> str:
+        """SQL (DataFusion's) that folds the stored partial values of a column into one partial value.
+
+        Args:
+            total: how numbers are added up, where they are.
+        """
 
     def __repr__(self) -> str:
         inside = ", ".join(repr(x) for x in (self.field, self.output) if x is not None)

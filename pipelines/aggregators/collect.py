@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pipelines.aggregators.base import ColumnAggregator
+from pipelines.aggregators.base import ColumnAggregator, Total, plain_total
 from pipelines.aggregators.extremes import is_nan
 from pipelines.aggregators.ordering import values_of
 from pipelines.aggregators.values import Kept
@@ -61,10 +61,10 @@ class Collect(ColumnAggregator, EventAggregator):
 
         return F.array_sort(value)
 
-    def fold_sql(self, column: str) -> str:
+    def fold_sql(self, column: str, total: Total = plain_total) -> str:
         return f"flatten(array_agg({column}))"
 
-    def result_sql(self, column: str) -> str:
+    def result_sql(self, column: str, total: Total = plain_total) -> str:
         return f"coalesce(array_sort({self.fold_sql(column)}), make_array())"
 
 

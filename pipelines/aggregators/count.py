@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pipelines.aggregators.base import ColumnAggregator
+from pipelines.aggregators.base import ColumnAggregator, Total, plain_total
 from pipelines.aggregators.window import Accumulator, EventAggregator, Types
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ class Count(ColumnAggregator, EventAggregator):
 
         return F.sum(value)
 
-    def fold_sql(self, column: str) -> str:
-        return f"sum({column})"
+    def fold_sql(self, column: str, total: Total = plain_total) -> str:
+        return total(column, "")
 
 
 class _Events(Accumulator):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pipelines.aggregators.base import ColumnAggregator
+from pipelines.aggregators.base import ColumnAggregator, Total, plain_total
 from pipelines.aggregators.tally import Tally
 from pipelines.aggregators.window import EventAggregator, Types
 
@@ -57,10 +57,10 @@ class DistinctCount(ColumnAggregator, EventAggregator):
 
         return F.size(value).cast("bigint")
 
-    def fold_sql(self, column: str) -> str:
+    def fold_sql(self, column: str, total: Total = plain_total) -> str:
         return f"array_distinct(flatten(array_agg({column})))"
 
-    def result_sql(self, column: str) -> str:
+    def result_sql(self, column: str, total: Total = plain_total) -> str:
         # The length of an empty list is null in DataFusion.
         return f"CAST(coalesce(array_length({self.fold_sql(column)}), 0) AS BIGINT)"
 

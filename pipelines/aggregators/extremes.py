@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pipelines.aggregators.base import ColumnAggregator
+from pipelines.aggregators.base import ColumnAggregator, Total, plain_total
 from pipelines.aggregators.ordering import order_key
 from pipelines.aggregators.values import OfField
 from pipelines.aggregators.window import EventAggregator, Types, element_type
@@ -56,7 +56,7 @@ class Min(ColumnAggregator, EventAggregator):
 
         return F.min(value)
 
-    def fold_sql(self, column: str) -> str:
+    def fold_sql(self, column: str, total: Total = plain_total) -> str:
         return f"min({column})"
 
 
@@ -81,7 +81,7 @@ class Max(Min):
 
         return F.max(value)
 
-    def fold_sql(self, column: str) -> str:
+    def fold_sql(self, column: str, total: Total = plain_total) -> str:
         return f"max({column})"
 
 

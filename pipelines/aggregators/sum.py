@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pipelines.aggregators.base import ColumnAggregator
-from pipelines.aggregators.values import Total
+from pipelines.aggregators.base import ColumnAggregator, Total, plain_total
+from pipelines.aggregators.exact import plus
+from pipelines.aggregators.values import Total as RunningTotal
 from pipelines.aggregators.window import WHOLE, EventAggregator, Types, numeric_type
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ class Sum(ColumnAggregator, EventAggregator):
     default_output: ClassVar[str] = "sum"
     numeric: ClassVar[bool] = True
 
-    def accumulator(self) -> Total:
-        return Total("Sum", str(self.field))
+    def accumulator(self) -> RunningTotal:
+        return RunningTotal("Sum", str(self.field))
 
     def result_types(self, types: Types) -> list[tuple[str, str | None]]:
         kind = numeric_type("Sum", str(self.field), types)
@@ -36,7 +37,7 @@ class Sum(ColumnAggregator, EventAggregator):
         return 0 if values[0] is None else values[0]
 
     def combine(self, a: Any, b: Any) -> Any:
-        return a + b
+        return plus(a, b)
 
     def zero(self) -> int:
         return 0
@@ -51,8 +52,8 @@ class Sum(ColumnAggregator, EventAggregator):
 
         return F.sum(value)
 
-    def fold_sql(self, column: str) -> str:
-        return f"sum({column})"
+    def fold_sql(self, column: str, total: Total = plain_total) -> str:
+        return total(column, "")
 
 
 def wider(decimal: str) -> str:

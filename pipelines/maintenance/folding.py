@@ -15,6 +15,7 @@ from pipelines.maintenance.plan import TARGET_FILE_BYTES, FoldPlan
 from pipelines.state.literals import literal, quoted
 from pipelines.state.record import BatchRecord
 from pipelines.state.schema import GEN, ROLL_UP, SLICE_COLUMN, TXID
+from pipelines.state.sums import fitting, total_of
 from pipelines.state.writer import StateWriter
 
 if TYPE_CHECKING:
@@ -34,8 +35,9 @@ def fold_arrow(writer: StateWriter, table: DeltaTable, plan: FoldPlan, record: B
     """
     stored = pa.schema(table.schema().to_arrow())
     context = QueryBuilder().register("state", table)
-    sql = _slices_sql(writer, plan) + _roll_up_sql(writer, plan)
-    rows = pa.concat_tables([pa.table(context.execute(one).read_all()).cast(stored) for one in sql])
+    sql = _slices_sql(writer, stored, plan) + _roll_up_sql(writer, stored, plan)
+    with fitting(writer.table.name, "a folded total"):
+        rows = pa.concat_tables([pa.table(context.execute(one).read_all()).cast(stored) for one in sql])
     return writer.rewrite_arrow(table, rows, record, _where(plan), TARGET_FILE_BYTES)
 
 
@@ -112,19 +114,22 @@ def _names(slices: tuple[str, ...]) -> str:
     return ", ".join(literal(SLICE_COLUMN, name, pa.string()) for name in slices)
 
 
-def _slices_sql(writer: StateWriter, plan: FoldPlan) -> list[str]:
-    return [_select(writer, plan, SLICE_COLUMN, _slices_where(plan))] if plan.slices else []
+def _slices_sql(writer: StateWriter, stored: pa.Schema, plan: FoldPlan) -> list[str]:
+    return [_select(writer, stored, plan, SLICE_COLUMN, _slices_where(plan))] if plan.slices else []
 
 
-def _roll_up_sql(writer: StateWriter, plan: FoldPlan) -> list[str]:
-    return [_select(writer, plan, f"'{ROLL_UP}'", _roll_up_where(plan))] if plan.rolls_up else []
+def _roll_up_sql(writer: StateWriter, stored: pa.Schema, plan: FoldPlan) -> list[str]:
+    return [_select(writer, stored, plan, f"'{ROLL_UP}'", _roll_up_where(plan))] if plan.rolls_up else []
 
 
-def _select(writer: StateWriter, plan: FoldPlan, slice_: str, where: str) -> str:
+def _select(writer: StateWriter, stored: pa.Schema, plan: FoldPlan, slice_: str, where: str) -> str:
     declared = writer.declared
     keys = [quoted(name) for name in declared.keys]
     order = [*([SLICE_COLUMN] if slice_ == SLICE_COLUMN else []), *(quoted(name) for name in _order(writer, plan))]
-    folds = {value.name: value.make().fold_sql(quoted(value.name)) for value in declared.values}
+    folds = {
+        value.name: value.make().fold_sql(quoted(value.name), total_of(stored.field(value.name).type))
+        for value in declared.values
+    }
     columns = [f"{folds[name]} AS {quoted(name)}" if name in folds else quoted(name) for name in declared.names]
     group = ", ".join(keys if slice_ != SLICE_COLUMN else [SLICE_COLUMN, *keys])
     return (

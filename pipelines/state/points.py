@@ -87,7 +87,7 @@ class PointReads:
             while len(self._known) > self._size:
                 self._known.popitem(last=False)
             # Copied where that matters: what the caller does to a list must not reach what is kept.
-            return {key: _own(row) for key, row in finished(rows, reader.declared).items()}
+            return {key: _own(row) for key, row in finished(rows, reader).items()}
 
     # --- keys -------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from pipelines.state.literals import (
 from pipelines.state.record import generation
 from pipelines.state.schema import GEN, LOG, MAP, OPAQUE, PREVIOUS, REMOVED, TXID, StateSchema
 from pipelines.state.snapshot import Snapshot
+from pipelines.state.sums import check_fit, fitting, total_of
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]
@@ -46,6 +48,11 @@ class Reader:
         self._later = tuple(name for name in declared.names if name not in snapshot.types)
         """Columns that the state got after this version."""
 
+    @property
+    def name(self) -> str:
+        """The state's, for messages."""
+        return Path(self.snapshot.table.table_uri).name
+
     # --- by key -----------------------------------------------------------------------------------------------------
 
     def normal(self, keys: Sequence[Mapping[str, Any]]) -> list[Key]:
@@ -65,7 +72,7 @@ class Reader:
         Raises:
             FieldError, KeyFieldsError, KeyValueError: if a key does not fit the key columns.
         """
-        return finished(self.partials(self.stored(keys)), self.declared)
+        return finished(self.partials(self.stored(keys)), self)
 
     def stored(self, keys: Sequence[Mapping[str, Any]], also: str = "true") -> list[Row]:
         """The stored rows of some keys, and perhaps of others: partial values in a log state.
@@ -127,12 +134,13 @@ class Reader:
             return self._completed(self.snapshot.query(f"SELECT {self._columns} FROM {self.source} WHERE {where}"))
         keys = [quoted(name) for name in declared.keys]
         values = [
-            f"{v.make().result_sql(quoted(v.name))} AS {quoted(v.name)}"
+            f"{v.make().result_sql(quoted(v.name), total_of(self.snapshot.types[v.name]))} AS {quoted(v.name)}"
             for v in declared.values
             if v.name not in self._later
         ]
         sql = f"SELECT {', '.join(keys + values)} FROM {self.source} WHERE {where}"
-        found = self.snapshot.query(sql + (f" GROUP BY {', '.join(keys)}" if keys else ""))
+        with fitting(self.name, "a total"):
+            found = self.snapshot.query(sql + (f" GROUP BY {', '.join(keys)}" if keys else ""))
         return self._with_zeros(self._completed(self._with_types(found))).select(list(declared.names))
 
     def _with_zeros(self, found: pa.Table) -> pa.Table:
@@ -194,8 +202,15 @@ def live_condition(declared: StateSchema, snapshot: Snapshot, before: int | None
     return own if live == "true" else f"{live} AND {own}"
 
 
-def finished(partials: Mapping[Key, Row], declared: StateSchema) -> dict[Key, Row]:
-    """Folded partial values as a reader sees them."""
+def finished(partials: Mapping[Key, Row], reader: Reader) -> dict[Key, Row]:
+    """Folded partial values as a reader sees them.
+
+    Raises:
+        StateOverflowError: a total does not fit its column.
+    """
+    declared = reader.declared
+    if declared.values:
+        check_fit(reader.name, declared, reader.snapshot.types, partials)
     folds = {value.name: value.make() for value in declared.values}
     return {
         key: {name: folds[name].finish(value) if name in folds else value for name, value in row.items()}

@@ -53,6 +53,7 @@ class BatchRecord(BaseModel):
         group: in quarantine, which all batch groups of a flow share: whose rows the commit is about (null in those of earlier
             releases).
         claims_of: for `compaction` of quarantine: all claims still alive, by batch group and slice.
+        bounds: of a log state: by sum the greatest absolute value that the total of any key may have (`pipelines.state.sums`).
         commit: of a commit by Spark: a name of its own, by which its writer finds it in the log.
         readable_from: for the commit before a vacuum: the oldest version whose data files are all still there.
     """
@@ -78,6 +79,7 @@ class BatchRecord(BaseModel):
     replay: int | None = None
     group: str | None = None
     claims_of: dict[str, dict[str, tuple[str, ...]]] | None = None
+    bounds: dict[str, int] | None = None
     commit: str | None = None
 
     def dump(self) -> str:

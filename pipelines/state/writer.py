@@ -40,6 +40,7 @@ from pipelines.state.schema import (
     UNSLICED,
     table_schema,
 )
+from pipelines.state.sums import TOO_LARGE, StateOverflowError, allowances, checked_bounds
 from pipelines.state.turns import LateWriterError, Transactions, last_txid, turn
 
 if TYPE_CHECKING:
@@ -172,6 +173,7 @@ class StateWriter(TableKeeper):
         seen: int | None = None,
     ) -> int:
         """Append a batch's frame where it lies. Returns the table version; `record.rows` is not known before."""
+        from pyspark.errors import PySparkException
         from pyspark.sql import functions as F
 
         if SLICE_COLUMN not in frame.columns:
@@ -180,8 +182,8 @@ class StateWriter(TableKeeper):
         frame = frame.withColumn(GEN, F.lit(generation(record.txid)).cast("long"))
         names = [*self.declared.names, *ENGINE_COLUMNS]
 
-        def save(record: BatchRecord, carried: Transactions) -> None:
-            writer = frame.select(*(f"`{name}`" for name in names)).write.format("delta")
+        def save(record: BatchRecord, carried: Transactions, rows: DataFrame = frame) -> None:
+            writer = rows.select(*(f"`{name}`" for name in names)).write.format("delta")
             writer = writer.option("userMetadata", record.dump()).mode("overwrite" if replaces else "append")
             if replaces:
                 writer = writer.option("replaceWhere", _own_rows(record.txid))
@@ -189,7 +191,21 @@ class StateWriter(TableKeeper):
                 writer = writer.option("txnAppId", name).option("txnVersion", version)
             writer.save(str(self.table.path))
 
-        return self._commit_spark(save, record, self._judge(record, app_id, replaces=replaces, seen=seen))
+        def save_fitting(record: BatchRecord, carried: Transactions) -> None:
+            allowed = list(allowances(DeltaTable(str(self.table.path)), self.table, self.declared))
+            for number, one in enumerate(allowed):
+                try:
+                    save(record.model_copy(update={"bounds": one.bounds}), carried, one.guarded(frame))
+                    return
+                except PySparkException as error:
+                    if TOO_LARGE not in str(error):
+                        raise
+                    if number + 1 == len(allowed):
+                        name = str(error).partition(f"{TOO_LARGE}: ")[2].partition(" ")[0]
+                        raise StateOverflowError(self.table.name, name, "(of the column)") from error
+            save(record, carried)
+
+        return self._commit_spark(save_fitting, record, self._judge(record, app_id, replaces=replaces, seen=seen))
 
     def merge_arrow(
         self,
@@ -429,12 +445,14 @@ class StateWriter(TableKeeper):
     ) -> int:
         def write(table: DeltaTable, carried: Transactions) -> None:
             found = rows(table)
+            bounds = checked_bounds(table, self.table, self.declared, found, where)
+            said = record.model_copy(update={"rows": found.num_rows, "bounds": bounds})
             write_deltalake(  # type: ignore[call-overload]  # its overloads want the mode as a literal
                 table,
                 found,
                 mode="overwrite" if where else "append",
                 predicate=where,
-                commit_properties=properties(record.model_copy(update={"rows": found.num_rows}), carried),
+                commit_properties=properties(said, carried),
                 post_commithook_properties=HOOKS,
             )
 

@@ -1,0 +1,318 @@
+"""Sums of a log state that never go round the corner: added up wide, refused where they no longer fit their column.
+
+DataFusion adds bigints modulo 2^64, and decimals of 38 digits modulo 2^128. A total that does not fit is an error of whoever
+reads or folds it. It is to be an error of the batch that makes it so: each commit keeps in its record a bound for the absolute
+value of any total, which grows by the commit's greatest partial value. While it fits nothing can overflow; when it does not, the
+totals of all keys are added up exactly, with the commit's rows, and the bound is set anew. Of a commit by Spark the rows are not
+seen: its plan refuses partial values beyond an allowance, by which the bound grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from decimal import Context
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from pipelines.aggregators.base import Total
+from pipelines.errors import BatchError
+from pipelines.state.literals import canonical, keys_condition, quoted, range_condition
+from pipelines.state.record import BATCH, REPLAY, RESET, SLICE
+from pipelines.state.schema import LOG, ROLL_UP, SLICE_COLUMN, StateSchema
+from pipelines.state.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from pipelines.state.table import StateTable
+
+_NAMED_KEYS = 200
+_EXACT = Context(prec=100)
+Key = tuple[Any, ...]
+_COUNTING = (BATCH, SLICE, REPLAY)
+Bounds = dict[str, int]
+"""By value column the bound, in units of its last digit."""
+
+
+class StateOverflowError(BatchError):
+    """A total of a state no longer fits its column: what would make it so is refused, and never counted wrong."""
+
+    def __init__(self, state: str, column: str, kind: str, key: Mapping[str, Any] | None = None) -> None:
+        self.state, self.column, self.kind, self.key = state, column, kind, key
+        of = f" of {dict(key)!r}" if key else ""
+        super().__init__(
+            f'state "{state}": the total "{column}"{of} does not fit its type {kind}',
+            hint="sum a wider type, in a state of a new name: CAST(field AS decimal(38, 0)), or double; or "
+            "leave the rows out with a gate",
+        )
+
+
+class Summed(NamedTuple):
+    """A sum in a log state: the SQL of its partial values, the column that they are in, and their type."""
+
+    numbers: str
+    column: str
+    kind: pa.DataType
+
+
+def total_of(kind: pa.DataType) -> Total:
+    """How numbers of a stored value are added up in SQL: wide, then as the type that is stored, or not at all."""
+
+    def total(numbers: str, part: str) -> str:
+        own = kind.field(part).type if part else kind
+        wide = f"sum({_wide(numbers, own)})"
+        if pa.types.is_integer(own):
+            return f"CAST({wide} AS BIGINT)"
+        return f"CAST({wide} AS DECIMAL({own.precision}, {own.scale}))" if pa.types.is_decimal(own) else wide
+
+    return total
+
+
+@contextmanager
+def fitting(state: str, column: str) -> Iterator[None]:
+    """A total that DataFusion cannot give back as the type that is stored, as an error of ours.
+
+    Raises:
+        StateOverflowError
+    """
+    try:
+        yield
+    except Exception as error:  # delta-rs has one exception class for whatever fails in a query
+        text = str(error)
+        if (
+            "Can't cast value" in text
+            or ("Overflow" in text and "ecimal" in text)
+            or "out of range" in text
+            or "too large to store" in text
+        ):
+            raise StateOverflowError(state, column, "(of the column)") from error
+        raise
+
+
+def _wide(numbers: str, kind: pa.DataType) -> str:
+    """Numbers in a type that holds any sum of them."""
+    if pa.types.is_integer(kind):
+        return f"CAST({numbers} AS DECIMAL(38, 0))"
+    return f"CAST({numbers} AS DECIMAL(76, {kind.scale}))" if pa.types.is_decimal(kind) else numbers
+
+
+def summed(declared: StateSchema, schema: pa.Schema) -> dict[str, Summed]:
+    """The sums of a log state that have an end, by name: `column`, or `column.part`."""
+    found: dict[str, Summed] = {}
+    for value in declared.values if declared.layout == LOG else ():
+        kind = schema.field(value.name).type
+
+        def total(numbers: str, part: str, column: str = value.name, kind: pa.DataType = kind) -> str:
+            own = kind.field(part).type if part else kind
+            if pa.types.is_integer(own) or pa.types.is_decimal(own):
+                found[f"{column}.{part}" if part else column] = Summed(numbers, column, own)
+            return numbers
+
+        value.make().fold_sql(quoted(value.name), total)
+    return found
+
+
+def checked_bounds(
+    table: DeltaTable, state: StateTable, declared: StateSchema, rows: pa.Table, gone: str | None
+) -> Bounds | None:
+    """The bounds behind a commit; None for a state without sums.
+
+    Args:
+        table: the snapshot that commits.
+        rows: all columns of the table.
+        gone: the rows that the commit removes, as a condition.
+
+    Raises:
+        StateOverflowError: a total would not fit.
+    """
+    sums = summed(declared, rows.schema)
+    if not sums:
+        return None
+    known, added = _known(table, state), _greatest(rows, sums)
+    if known is not None and known.keys() == sums.keys():
+        # A key may come once for each slice.
+        slices = max(1, len(pc.unique(rows[SLICE_COLUMN])))
+        bounds = {name: known[name] + added[name] * slices for name in sums}
+        if all(bound <= _limit(sums[name].kind) for name, bound in bounds.items()):
+            return bounds
+    return _exact(table, state, declared, rows, sums, gone)
+
+
+def check_fit(
+    state: str, declared: StateSchema, types: Mapping[str, pa.DataType], found: Mapping[Key, dict[str, Any]]
+) -> None:
+    """See that totals which were added up in Python, where numbers have no end, fit their columns.
+
+    Raises:
+        StateOverflowError: one does not.
+    """
+    stored = pa.schema([(value.name, types[value.name]) for value in declared.values if value.name in types])
+    known = declared.model_copy(update={"values": tuple(one for one in declared.values if one.name in types)})
+    for name, one in summed(known, stored).items():
+        part = name.removeprefix(f"{one.column}.") if name != one.column else None
+        for key, row in found.items():
+            total = row[one.column] if part is None else row[one.column][part]
+            if abs(_units(total, one.kind)) > _limit(one.kind):
+                raise StateOverflowError(state, name, str(one.kind), dict(zip(declared.keys, key, strict=True)))
+
+
+# Of the room that is left a commit by Spark may take such a part without anything being added up.
+_ALLOWANCE = 1024
+TOO_LARGE = "tridelta: a partial value leaves no room"
+
+
+class Allowance(NamedTuple):
+    """What a commit by Spark may add to each sum, and the bounds behind it."""
+
+    sums: dict[str, Summed]
+    most: dict[str, int]
+    bounds: Bounds
+
+    def guarded(self, frame: DataFrame) -> DataFrame:
+        """The rows; the job fails at a partial value beyond it."""
+        from pyspark.sql import functions as F
+
+        for name, one in self.sums.items():
+            part = name.removeprefix(f"{one.column}.") if name != one.column else None
+            column = F.col(f"`{one.column}`")
+            value = column if part is None else column[part]
+            most = F.lit(self.most[name]).cast(_spark_type(one.kind))
+            kept = F.when((value > most) | (value < -most), F.raise_error(F.lit(f"{TOO_LARGE}: {name}"))).otherwise(
+                value
+            )
+            frame = frame.withColumn(one.column, kept if part is None else column.withField(part, kept))
+        return frame
+
+
+def allowances(table: DeltaTable, state: StateTable, declared: StateSchema) -> Iterator[Allowance]:
+    """What a commit by Spark may add: a small part of the room that is left, or if that is too little all of it."""
+    snapshot = Snapshot(table)
+    sums = summed(declared, pa.schema(list(snapshot.types.items())))
+    if not sums:
+        return
+    known = _known(table, state)
+    limits = {name: _limit(one.kind) for name, one in sums.items()}
+    if known is None or known.keys() != sums.keys() or any(known[name] > limits[name] // 2 for name in sums):
+        known = _greatest_totals(snapshot, declared, sums, snapshot.live)
+    room = {name: max(0, limits[name] - known[name]) for name in sums}
+    part = {name: room[name] // _ALLOWANCE for name in sums}
+    yield Allowance(sums, part, {name: known[name] + part[name] for name in sums})
+    yield Allowance(sums, room, limits)
+
+
+def _spark_type(kind: pa.DataType) -> str:
+    return f"decimal({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else "bigint"
+
+
+def _known(table: DeltaTable, state: StateTable) -> Bounds | None:
+    """The bounds that the last commit which counts rows has recorded; None: it has not."""
+    for one in reversed(state.history()):
+        if one.version > table.version():
+            continue
+        if one.kind in _COUNTING:
+            return one.record.bounds if one.record else None
+        if one.kind == RESET:
+            return None
+    return None
+
+
+def _limit(kind: pa.DataType) -> int:
+    return 10**kind.precision - 1 if pa.types.is_decimal(kind) else (2**63 - 1)
+
+
+def _greatest(rows: pa.Table, sums: Mapping[str, Summed]) -> Bounds:
+    """The greatest absolute partial value of each sum."""
+    found = {}
+    for name, one in sums.items():
+        ends = pc.min_max(_values(rows, name, one)).as_py()
+        found[name] = max(abs(_units(end, one.kind)) for end in ends.values())
+    return found
+
+
+def _units(value: Any, kind: pa.DataType) -> int:
+    """A number as a whole one, in units of its last digit; 0 for none."""
+    if value is None:
+        return 0
+    return int(_EXACT.scaleb(value, kind.scale)) if pa.types.is_decimal(kind) else int(value)
+
+
+def _exact(
+    table: DeltaTable,
+    state: StateTable,
+    declared: StateSchema,
+    rows: pa.Table,
+    sums: Mapping[str, Summed],
+    gone: str | None,
+) -> Bounds:
+    """Add up all that the table holds with the commit's rows; what does not fit can only be a key of theirs."""
+    snapshot = Snapshot(table)
+    # The roll-up says once more what slices hold, and goes with them.
+    where = snapshot.live if gone is None else f"{SLICE_COLUMN} <> '{ROLL_UP}' AND NOT ({gone})"
+    totals = _with_rows(_stored_totals(snapshot, declared, rows, sums, where), declared, rows, sums)
+    bounds = _greatest_totals(snapshot, declared, sums, where)
+    for key, found in totals.items():
+        for name, total in found.items():
+            if abs(total) > _limit(sums[name].kind):
+                shown = dict(zip(declared.keys, key, strict=True))
+                raise StateOverflowError(state.name, name, str(sums[name].kind), shown)
+            bounds[name] = max(bounds[name], abs(total))
+    return bounds
+
+
+def _with_rows(
+    totals: dict[Key, dict[str, int]], declared: StateSchema, rows: pa.Table, sums: Mapping[str, Summed]
+) -> dict[Key, dict[str, int]]:
+    columns = [_values(rows, name, one).to_pylist() for name, one in sums.items()]
+    for number, key in enumerate(_keys(rows, declared)):
+        found = totals.setdefault(key, dict.fromkeys(sums, 0))
+        for (name, one), values in zip(sums.items(), columns, strict=True):
+            found[name] += _units(values[number], one.kind)
+    return totals
+
+
+def _stored_totals(
+    snapshot: Snapshot, declared: StateSchema, rows: pa.Table, sums: Mapping[str, Summed], where: str
+) -> dict[Key, dict[str, int]]:
+    """What the table holds of the keys of some rows."""
+    wanted = dict.fromkeys(_keys(rows, declared))
+    named = [dict(zip(declared.keys, key, strict=True)) for key in wanted]
+    condition = (keys_condition if len(named) <= _NAMED_KEYS else range_condition)(named, declared.keys, snapshot.types)
+    columns = [quoted(name) for name in declared.keys]
+    columns += [f"{one.numbers} AS p{index}" for index, one in enumerate(sums.values())]
+    totals: dict[Key, dict[str, int]] = {}
+    for part in snapshot.stream(f"SELECT {', '.join(columns)} FROM state WHERE {condition} AND {where}"):
+        values = [part[f"p{index}"].to_pylist() for index in range(len(sums))]
+        for number, key in enumerate(_keys(part, declared)):
+            if key in wanted:
+                found = totals.setdefault(key, dict.fromkeys(sums, 0))
+                for index, (name, one) in enumerate(sums.items()):
+                    found[name] += _units(values[index][number], one.kind)
+    return totals
+
+
+def _greatest_totals(snapshot: Snapshot, declared: StateSchema, sums: Mapping[str, Summed], where: str) -> Bounds:
+    """The greatest absolute total of any key."""
+    columns = [f"sum({_wide(one.numbers, one.kind)}) AS t{index}" for index, one in enumerate(sums.values())]
+    keys = ", ".join(quoted(name) for name in declared.keys)
+    totals = f"SELECT {', '.join(columns)} FROM state WHERE {where}" + (f" GROUP BY {keys}" if keys else "")
+    most = ", ".join(f"max(t{index}) AS most{index}, min(t{index}) AS least{index}" for index in range(len(sums)))
+    found = snapshot.query(f"SELECT {most} FROM ({totals})").to_pylist()[0]
+    return {
+        name: max(abs(_units(found[f"{end}{index}"], one.kind)) for end in ("most", "least"))
+        for index, (name, one) in enumerate(sums.items())
+    }
+
+
+def _keys(rows: pa.Table, declared: StateSchema) -> Iterator[Key]:
+    if not declared.keys:
+        return iter([()] * rows.num_rows)
+    return zip(*([canonical(one) for one in rows[name].to_pylist()] for name in declared.keys), strict=True)
+
+
+def _values(rows: pa.Table, name: str, one: Summed) -> pa.ChunkedArray:
+    values = rows[one.column]
+    return pc.struct_field(values, name.removeprefix(f"{one.column}.")) if name != one.column else values
