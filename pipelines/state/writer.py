@@ -40,7 +40,7 @@ from pipelines.state.schema import (
     UNSLICED,
     table_schema,
 )
-from pipelines.state.sums import TOO_LARGE, StateOverflowError, allowances, checked_bounds
+from pipelines.state.sums import checked_bounds
 from pipelines.state.turns import LateWriterError, Transactions, last_txid, turn
 
 if TYPE_CHECKING:
@@ -173,7 +173,6 @@ class StateWriter(TableKeeper):
         seen: int | None = None,
     ) -> int:
         """Append a batch's frame where it lies. Returns the table version; `record.rows` is not known before."""
-        from pyspark.errors import PySparkException
         from pyspark.sql import functions as F
 
         if SLICE_COLUMN not in frame.columns:
@@ -182,8 +181,8 @@ class StateWriter(TableKeeper):
         frame = frame.withColumn(GEN, F.lit(generation(record.txid)).cast("long"))
         names = [*self.declared.names, *ENGINE_COLUMNS]
 
-        def save(record: BatchRecord, carried: Transactions, rows: DataFrame = frame) -> None:
-            writer = rows.select(*(f"`{name}`" for name in names)).write.format("delta")
+        def save(record: BatchRecord, carried: Transactions) -> None:
+            writer = frame.select(*(f"`{name}`" for name in names)).write.format("delta")
             writer = writer.option("userMetadata", record.dump()).mode("overwrite" if replaces else "append")
             if replaces:
                 writer = writer.option("replaceWhere", _own_rows(record.txid))
@@ -191,21 +190,7 @@ class StateWriter(TableKeeper):
                 writer = writer.option("txnAppId", name).option("txnVersion", version)
             writer.save(str(self.table.path))
 
-        def save_fitting(record: BatchRecord, carried: Transactions) -> None:
-            allowed = list(allowances(DeltaTable(str(self.table.path)), self.table, self.declared))
-            for number, one in enumerate(allowed):
-                try:
-                    save(record.model_copy(update={"bounds": one.bounds}), carried, one.guarded(frame))
-                    return
-                except PySparkException as error:
-                    if TOO_LARGE not in str(error):
-                        raise
-                    if number + 1 == len(allowed):
-                        name = str(error).partition(f"{TOO_LARGE}: ")[2].partition(" ")[0]
-                        raise StateOverflowError(self.table.name, name, "(of the column)") from error
-            save(record, carried)
-
-        return self._commit_spark(save_fitting, record, self._judge(record, app_id, replaces=replaces, seen=seen))
+        return self._commit_spark(save, record, self._judge(record, app_id, replaces=replaces, seen=seen))
 
     def merge_arrow(
         self,

@@ -62,7 +62,7 @@ class Refused:
 
 def _rows(text: str) -> pa.Table:
     columns = {"stage": ["gate"], "rule": ["not_null"], "reason": ["r"], "row": [text]}
-    return pa.table({**columns, **{name: pa.array([None], pa.string()) for name in ("file", "stream")}})
+    return pa.table({**columns, **{name: pa.array([None], pa.string()) for name in ("file", "stream", "batch_group")}})
 
 
 @pytest.fixture

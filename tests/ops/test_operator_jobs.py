@@ -87,7 +87,7 @@ class Desk:
         )
 
     def refuse(self, *rows: tuple[str, int], gate: str = "plausible") -> None:
-        """Put rows into quarantine without Spark, as batch 0 would."""
+        """Put rows into quarantine without Spark, as a batch would."""
         writer = quarantine_writer(self.lake, "trips")
         writer.prepare(StructType([StructField(name, StringType()) for name, _ in COLUMNS]))
         texts = [json.dumps({"line": line, "n": n}, separators=(",", ":")) for line, n in rows]
@@ -95,7 +95,7 @@ class Desk:
         made = [
             {"stage": gate, "rule": "few", "reason": "r", "row": text, "file": None, "stream": None} for text in texts
         ]
-        record = BatchRecord(kind=BATCH, flow="trips", epoch=1, txid=0)
+        record = BatchRecord(kind=BATCH, flow="trips", epoch=1, txid=len(writer.table.commits.batches()))
         writer.append_arrow(type(table).from_pylist(made, schema=table.schema), record, "trips/quarantine/rides/1")
 
 

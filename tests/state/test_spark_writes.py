@@ -14,7 +14,6 @@ from pipelines.errors import BehindStateError, DuplicateKeyError
 from pipelines.state import table as state_table
 from pipelines.state import writer as state_writer
 from pipelines.state.schema import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, REMOVED, ROWS, TRANSACTIONAL
-from pipelines.state.sums import StateOverflowError
 from pipelines.state.turns import LateWriterError
 from tests.state.small_kinds import APP, SmallTable, in_order, record
 
@@ -133,25 +132,3 @@ def test_spark_is_refused_when_another_commits_while_it_writes(
     with pytest.raises((LateWriterError, BehindStateError)):
         state.writer.commit_batch(frame, record(1), APP, known=False)
     assert state.held() == [("a", 1)]
-
-
-@pytest.mark.slow
-def test_a_total_that_no_longer_fits_refuses_the_batch_in_spark_too(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state, most = SmallTable(tmp_path, LOG, TRANSACTIONAL), 2**63 - 1
-    state.commit(0, ("a", 2**62), ("b", 1))
-    with pytest.raises(StateOverflowError):
-        spark_commit(spark, state, 1, False, [("a", 2**62)])
-    assert state.held() == [("a", 2**62), ("b", 1)]
-    spark_commit(spark, state, 1, False, [("a", 7), ("b", -7)])
-    # A part of the room that there was, of which nothing is known but that it is enough.
-    room = most - 2**62
-    assert [one.record.bounds["n"] for one in state.table.history() if one.record] == [2**62, 2**62 + room // 1024]
-    spark_commit(spark, state, 2, False, [("b", 2**61)])
-    assert state.table.history()[-1].record.bounds == {"n": most}
-    state.commit(3, ("b", 1))
-    assert state.table.history()[-1].record.bounds == {"n": 2**62 + 7}
-    assert state.held() == [("a", 2**62 + 7), ("b", 2**61 - 5)]
-    monkeypatch.setattr(state_table, "LOCAL_ROWS", -1)
-    assert in_order(state.table.frame(spark).toArrow()) == state.held()
