@@ -77,7 +77,5 @@ def of_persist(node: Any) -> Asks:
 
 
 def in_order(aggregations: tuple[Any, ...]) -> bool:
-    """Whether the order of the tuples can matter to one of the aggregators; to combiners it does not."""
-    from pipelines.aggregators import CombinerAggregator
-
-    return not all(isinstance(one.aggregator, CombinerAggregator) for one in aggregations)
+    """Whether the order of the tuples can matter to one of the aggregators; to combiners, which say so, it does not."""
+    return not all(getattr(one.aggregator, "in_any_order", False) for one in aggregations)

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
+from pipelines import aggregators
 from pipelines.graph import expansion, lineage, nodes, traits, types
 from pipelines.planner import compile as compiling
 from pipelines.planner.plain import steps
@@ -71,6 +72,13 @@ def test_no_table_has_a_case_for_it_by_default_alone(kind: type[nodes.Node]) -> 
     assert own_case(expansion._expand, kind) or kind in {*KEEPING, *ONE_OPERATION}
     assert kind in compiling._COMPILERS or kind in {*ENTRANCES, nodes.PartitionNode}
     assert own_case(steps.step, kind) or kind in {*ENTRANCES, *OF_WINDOWS} or issubclass(kind, nodes.PersistNode)
+
+
+def test_only_combiners_take_tuples_in_any_order() -> None:
+    found = [one for one in vars(aggregators).values() if isinstance(one, type)]
+    assert [one for one in found if getattr(one, "in_any_order", False)] == [
+        one for one in found if issubclass(one, aggregators.CombinerAggregator)
+    ]
 
 
 def test_query_functions_that_spark_runs_are_not_called() -> None:
