@@ -38,7 +38,10 @@ _REPLAYED: dict[str, Any] = {
     ),
     "reasons": (
         list[str],
-        Field([], description="Only what these checks refused; also malformed, no_slice, poison. Empty: all."),
+        Field(
+            [],
+            description="Only what these checks refused; also malformed, other_fields, no_slice, bad_slice, poison. Empty: all.",
+        ),
     ),
     "txids": (str, _TXIDS),
     "dry_run": (

@@ -30,7 +30,8 @@ def replay_quarantine(
         list[str] | None, typer.Option(help="Refused at the source of this stream, or in a poison batch of it.")
     ] = None,
     reason: Annotated[
-        list[str] | None, typer.Option(help="Refused by this check, or as malformed, no_slice or poison.")
+        list[str] | None,
+        typer.Option(help="Refused by this check, or as malformed, other_fields, no_slice, bad_slice or poison."),
     ] = None,
     txids: Annotated[str, typer.Option(help="Refused by these batches: 40, 40-57, or backfills.")] = "",
     dry_run: Annotated[

@@ -30,10 +30,12 @@ from pipelines.errors import (
     UnknownQueryError,
     UnknownStateError,
 )
+from pipelines.execution import stream_batch
 from pipelines.execution.checkpoint import Checkpoint
 from pipelines.execution.skipping import NoPoisonBatchError
 from pipelines.quality import fail
-from pipelines.sources import CsvFiles, FixedBatches, JsonFiles, ParquetFiles, Source
+from pipelines.sources import CsvFiles, FixedBatches, JsonFiles, ParquetFiles, Source, TextFiles
+from pipelines.state.slices import made_slices
 from pipelines.trident import Count, DeltaState, MapGet, Max, Split, Sum, TridentTopology
 
 pytestmark = pytest.mark.slow
@@ -286,6 +288,49 @@ def test_a_row_with_a_reserved_slice(runtime: Runtime, lake: Lake, folder: Path,
     runtime.catch_up(counting(JsonFiles(folder, SCHEMA), slice_by="day"))
     expected = [("source", "no_slice", f'{{"k":"a","n":5,"day":"{reserved}"}}')]
     assert (counts(lake), quarantined(lake)) == ({"a": (1, 1)}, expected)
+
+
+HOSTILE = ["a/b", "..", "../../x", "a\nb", "a ", " a", "a'b\"c`d", "a%2Fb\\", "a=b", "日" * 27, "x" * 248, "/" * 82]
+UNFIT = ["x" * 249, "/" * 83, "日" * 28, "a\0b", "__HIVE_DEFAULT_PARTITION__"]
+
+
+@pytest.mark.parametrize("by_spark", [False, True], ids=["by the driver", "by Spark"])
+def test_slices_with_names_of_any_kind(
+    runtime: Runtime, lake: Lake, folder: Path, by_spark: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot name a folder goes to quarantine row by row, and keeps nothing else from being counted."""
+    hostile = [day for day in HOSTILE if day.isascii() or not by_spark]
+    if by_spark:
+        monkeypatch.setattr(stream_batch, "DRIVER_BYTES", -1)
+    rows = [{"k": str(n), "n": 1, "day": day} for n, day in enumerate([*hostile, *UNFIT])]
+    (folder / "a.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    topology = counting(JsonFiles(folder, SCHEMA), slice_by="day")
+    report = runtime.catch_up(topology)
+    assert (report.received, report.quarantined) == (len(rows), len(UNFIT))
+    kept = {str(n): (1, 1) for n in range(len(hostile))}
+    assert counts(lake) == kept
+    found = [(rule, json.loads(row)["day"]) for _, rule, row in quarantined(lake)]
+    expected = [(("no_slice" if day.startswith("_") else "bad_slice"), day) for day in UNFIT]
+    assert sorted(found) == sorted(expected)
+    (folder / "b.json").write_text(json.dumps({"k": "0", "n": 5, "day": hostile[0]}))
+    runtime.backfill(topology, hostile)
+    assert counts(lake) == kept | {"0": (2, 6)}
+    assert len(quarantined(lake)) == len(UNFIT)
+    assert made_slices(lake.state("by_k")) == frozenset(hostile)
+    with pytest.raises(DefinitionError, match="cannot be a slice: it takes 249 bytes"):
+        runtime.backfill(topology, [UNFIT[0]])
+
+
+def test_a_slice_that_is_not_text(runtime: Runtime, lake: Lake, folder: Path) -> None:
+    """Spark keeps any bytes in a string; a table's log keeps UTF-8 alone."""
+    (folder / "a.txt").write_bytes(b"good\nb\xff\xfed\n")
+    topology = TridentTopology("counting")
+    stream = topology.new_stream("rows", TextFiles(folder, "day"), slice_by="day")
+    stream.aggregate(Count("rows"), "rows").partition_persist(DeltaState("by_k", layout="rows"), "rows")
+    runtime.catch_up(topology)
+    assert lake.state("by_k").scan().to_pylist() == [{"rows": 1}]
+    ((stage, rule, _),) = quarantined(lake)
+    assert (stage, rule) == ("source", "bad_slice")
 
 
 # --- batches that fail ----------------------------------------------------------------------------------------------

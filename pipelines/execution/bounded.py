@@ -22,13 +22,14 @@ from pipelines.execution.accounts import taken_off, with_hash
 from pipelines.execution.belonging import Belonging
 from pipelines.execution.channels import with_last_clock
 from pipelines.execution.checkpoint import Checkpoint
+from pipelines.execution.claims import check_unread
 from pipelines.execution.durable import sync_table
-from pipelines.execution.failures import disk_full, reason_of
 from pipelines.execution.group import BatchGroup, Sink
 from pipelines.execution.listeners import Listener
 from pipelines.execution.plan_run import Base, PlanRun
 from pipelines.execution.quarantine import NAME, of_group, table_columns
 from pipelines.execution.report import BackfillReport, SliceReport, StateCommit
+from pipelines.execution.streaming import disk_full, reason_of
 from pipelines.execution.unbroken import unbroken
 from pipelines.execution.updates import changes_and_emitted
 from pipelines.execution.upstream import refused, versions_read
@@ -36,7 +37,7 @@ from pipelines.graph import nodes
 from pipelines.sources.base import file_key
 from pipelines.state.literals import literal
 from pipelines.state.record import SLICE, BatchRecord
-from pipelines.state.schema import MAP, NO_SLICE, OPAQUE, RESERVED, SLICE_COLUMN, UNSLICED
+from pipelines.state.schema import MAP, NO_SLICE, OPAQUE, SLICE_COLUMN, UNSLICED, slice_problem
 from pipelines.state.turns import stream_id
 from pipelines.state.writer import StateWriter
 
@@ -129,16 +130,18 @@ class BoundedRunner:
         one whose source is a table of another flow that does not hold that slice. The others are not touched by that.
 
         Raises:
-            DefinitionError: a slice has a reserved name.
+            DefinitionError: a text cannot be a slice.
             SourceGoneError: the stream has counted files that are gone.
+            RewrittenSourceError: the stream has yet to read files that were rewritten.
             LockedError: another backfill or compaction holds the flow for too long.
             NotTogetherError: the checkpoint of the flow's stream and its tables do not belong together.
         """
         started = time.monotonic()
         wanted = tuple(dict.fromkeys(slices))
         for one in wanted:
-            if one in RESERVED:
-                raise DefinitionError(f'"{one}" cannot be a slice: the name is reserved')
+            problem = slice_problem(one)
+            if problem:
+                raise DefinitionError(f"{one[:80]!r} cannot be a slice: {problem}")
         belonging = Belonging(self._checkpoint, self._group.lake)
         belonging.check(filling=True)
         self._check_maps(wanted)
@@ -207,6 +210,7 @@ class BoundedRunner:
                 with self._checkpoint.committing(self._wait):
                     unseen = self._counted_beyond(work.positions)
                     if not unseen:
+                        check_unread(self._group, self._checkpoint, work.positions)
                         return list(self._commit(work, wave, last=last))
             except TrideltaError:
                 raise

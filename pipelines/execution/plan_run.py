@@ -17,13 +17,14 @@ from pipelines.errors import BatchError
 from pipelines.execution.accounts import xor, xor_of_rows
 from pipelines.execution.channels import LATE, LATEST
 from pipelines.execution.quarantine import refused_by_gate, refused_by_source
+from pipelines.execution.slicing import with_slice
 from pipelines.graph import events, nodes
 from pipelines.planner.compile import Compiler
 from pipelines.quality.compiled import FAILED, CompiledGate, compile_gate
 from pipelines.quality.results import GateResult
 from pipelines.quality.samples import with_samples
 from pipelines.sources.base import CORRUPT, FILE
-from pipelines.state.schema import NO_SLICE, RESERVED, SLICE_COLUMN
+from pipelines.state.schema import NO_SLICE, SLICE_COLUMN
 from pipelines.state.views import StateView
 
 if TYPE_CHECKING:
@@ -370,7 +371,7 @@ class PlanRun:
         if self.slices is not None or self.counts[REFUSED]:
             for spout in self.group.spouts:
                 marked = without(self._marked[spout.id], left_out).where(self._refused())
-                parts.append(refused_by_source(marked, spout.fields, spout.stream))
+                parts.append(refused_by_source(marked, spout))
         for node_id, passed in self.gates.items():
             name = passed.compiled.gate.name
             if passed.compiled.drop_names and self._dropped(passed):
@@ -389,15 +390,6 @@ class PlanRun:
 
     def _fields(self, node_id: int) -> tuple[str, ...]:
         return self.group.topology.graph[node_id].fields
-
-
-def with_slice(spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:
-    """A source's rows with `_slice`, `?` for those without one; of a flow without slices the rows as they are."""
-    if spout.slice_by is None:
-        return source
-    slice_ = F.when(F.col(CORRUPT).isNull(), F.expr(spout.slice_by).cast("string"))
-    slice_ = F.when(~slice_.isin(*RESERVED), slice_)
-    return source.withColumn(SLICE_COLUMN, F.coalesce(slice_, F.lit(NO_SLICE)))
 
 
 def _no_watermark(channel: str) -> int | None:

@@ -9,13 +9,25 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from pipelines.execution.slicing import said
 from pipelines.graph import nodes
 from pipelines.quality.compiled import FAILED
 from pipelines.sources.base import CORRUPT, FILE
 from pipelines.sources.events import WITHOUT_TIME
+from pipelines.sources.layouts import OTHER_FIELDS
 from pipelines.state.lake import Lake
 from pipelines.state.literals import literal
-from pipelines.state.schema import NO_SLICE, POISONED, SLICE_COLUMN, TXID, UNSLICED, StateSchema, struct_of
+from pipelines.state.schema import (
+    LONGEST_SLICE,
+    NO_SLICE,
+    POISONED,
+    RESERVED,
+    SLICE_COLUMN,
+    TXID,
+    UNSLICED,
+    StateSchema,
+    struct_of,
+)
 from pipelines.state.writer import StateWriter
 
 if TYPE_CHECKING:
@@ -36,8 +48,10 @@ JSON = {
 }
 """How a row is written, and read back."""
 SOURCE, BATCH = "source", "batch"
-MALFORMED, NO_TIME, WITHOUT_SLICE, POISON = "malformed", "no_time", "no_slice", "poison"
+MALFORMED, NO_TIME, WITHOUT_SLICE, BAD_SLICE, POISON = "malformed", "no_time", "no_slice", "bad_slice", "poison"
+NAMED_OTHERWISE = "other_fields"
 NAME = "quarantine"
+_UNFIT = f"its slice cannot name a folder: over {LONGEST_SLICE} bytes once URL-encoded, with a character of code 0, or not UTF-8"
 
 
 def quarantine_writer(lake: Lake, flow: str) -> StateWriter:
@@ -90,28 +104,54 @@ def as_json(fields: Sequence[str]) -> Column:
     return F.to_json(F.struct(*(F.col(f"`{name}`") for name in fields)), JSON)
 
 
-def refused_by_source(marked: DataFrame, fields: Sequence[str], stream: str, also: Sequence[str] = ()) -> DataFrame:
-    """Malformed records with their text, events without a time, and rows whose slice is null.
+def refused_by_source(marked: DataFrame, spout: nodes.SpoutNode, also: Sequence[str] = ()) -> DataFrame:
+    """Malformed records with their text, events without a time, and rows whose slice is none, or cannot be one.
 
     Args:
         also: further columns to keep.
     """
-    untimed = F.col(CORRUPT).startswith(WITHOUT_TIME)
-    malformed = F.col(CORRUPT).isNotNull()
-    text = F.when(untimed, F.col(CORRUPT).substr(F.lit(len(WITHOUT_TIME) + 1), F.length(CORRUPT)))
+    untimed, malformed = F.col(CORRUPT).startswith(WITHOUT_TIME), F.col(CORRUPT).isNotNull()
+    otherwise = F.col(CORRUPT).startswith(OTHER_FIELDS)
+    seen = F.substring_index(_after(OTHER_FIELDS), "\0", 1)
+    value = said(spout.slice_by) if spout.slice_by else F.lit(None).cast("string")
+    unfit = value.isNotNull() & ~value.isin(*RESERVED)
     return marked.select(
         F.lit(SOURCE).alias("stage"),
-        F.when(untimed, NO_TIME).when(malformed, MALFORMED).otherwise(WITHOUT_SLICE).alias("rule"),
+        F.when(untimed, NO_TIME)
+        .when(otherwise, NAMED_OTHERWISE)
+        .when(malformed, MALFORMED)
+        .when(unfit, BAD_SLICE)
+        .otherwise(WITHOUT_SLICE)
+        .alias("rule"),
         F.when(untimed, "the event has no time: what its stream's timestamp= says is null")
+        .when(otherwise, F.concat(F.lit("the file's fields are others than the schema's: "), seen))
         .when(malformed, "the record does not parse as the declared schema")
-        .otherwise("the row has no slice: its slice column is null, empty, or one of ? * !")
+        .when(
+            unfit,
+            f"its slice cannot name a folder: over {LONGEST_SLICE} bytes URL-encoded, a character of code 0, or not UTF-8",
+        )
+        .otherwise("the row has no slice: its slice column is null, empty, or a reserved name (? * !)")
         .alias("reason"),
-        F.coalesce(text, F.col(CORRUPT), as_json(fields)).alias("row"),
+        # Text that is not UTF-8 could not be kept: the whole batch would fail by it.
+        F.make_valid_utf8(F.coalesce(_text(), as_json(spout.fields))).alias("row"),
         F.col(FILE).alias("file"),
-        F.lit(stream).alias("stream"),
+        F.lit(spout.stream).alias("stream"),
         F.lit(NO_SLICE).alias(SLICE_COLUMN),
         *also,
     )
+
+
+def _after(mark: str) -> Column:
+    """The rest of `_corrupt` behind a mark."""
+    return F.col(CORRUPT).substr(F.lit(len(mark) + 1), F.length(CORRUPT))
+
+
+def _text() -> Column:
+    """A refused record's own text, without the engine's marks; null for what was read."""
+    rest = _after(OTHER_FIELDS)
+    line = rest.substr(F.length(F.substring_index(rest, "\0", 1)) + 2, F.length(rest))
+    untimed = F.when(F.col(CORRUPT).startswith(WITHOUT_TIME), _after(WITHOUT_TIME))
+    return F.coalesce(untimed, F.when(F.col(CORRUPT).startswith(OTHER_FIELDS), line), F.col(CORRUPT))
 
 
 def refused_by_gate(
@@ -142,7 +182,7 @@ def refused_batch(source: DataFrame, fields: Sequence[str], stream: str, reason:
         F.lit(BATCH).alias("stage"),
         F.lit(POISON).alias("rule"),
         F.lit(reason[:2000]).alias("reason"),
-        F.coalesce(F.col(CORRUPT), as_json(fields)).alias("row"),
+        F.make_valid_utf8(F.coalesce(_text(), as_json(fields))).alias("row"),
         F.col(FILE).alias("file"),
         F.lit(stream).alias("stream"),
         F.lit(POISONED).alias(SLICE_COLUMN),

@@ -28,7 +28,7 @@ from pipelines.execution.updates import changes_and_emitted
 from pipelines.graph import events, nodes
 from pipelines.sources.base import file_key
 from pipelines.state.record import BATCH, BatchRecord
-from pipelines.state.schema import NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL
+from pipelines.state.schema import NON_TRANSACTIONAL, OPAQUE, SLICE_COLUMN, TRANSACTIONAL
 from pipelines.state.turns import stream_id
 
 if TYPE_CHECKING:
@@ -335,6 +335,8 @@ class StreamBatch:
         if sink.is_channel:
             # Its words about the clock are no rows of the batch, so a channel is accounted for by count.
             clocks = self._clocks(batch, run, sink, position, pc.max(rows[events.CLOCK]).as_py())
+            # Its readers know no slices, and take a commit whole if it is one file: so one partition, the clock's row in it.
+            rows = rows.drop_columns([SLICE_COLUMN]) if SLICE_COLUMN in rows.column_names else rows
             rows = with_clock(rows, self._group, clocks)
         record = self._record(batch, run.counts, rows.num_rows, digest, clocks)
         self._tell("committing", sink.name, batch)
@@ -362,7 +364,8 @@ class StreamBatch:
         try:
             latest = frame.agg(F.max(events.CLOCK)).collect()[0][0]
             clocks = self._clocks(batch, run, sink, position, latest)
-            whole = frame_with_clock(frame, self._group, clocks)
+            # One file, as readers need it: in one partition of the table, from one task.
+            whole = frame_with_clock(frame.drop(SLICE_COLUMN), self._group, clocks).coalesce(1)
             return self._commit_spark(batch, sink, whole, known=known[sink.name], clocks=clocks)
         finally:
             frame.unpersist()

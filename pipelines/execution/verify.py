@@ -152,7 +152,8 @@ def _findings(spark: SparkSession, table: StateTable) -> Iterable[Finding]:
     if table.declared.layout == MAP:
         return [_unchecked(table, one, "rows of a map are overwritten") for one in commits if one.kind == BATCH]
     stored = spark.read.format("delta").option("versionAsOf", table.version()).load(str(table.path))
-    counted = stored.where(F.col(SLICE_COLUMN) != ROLL_UP).groupBy(TXID, SLICE_COLUMN, GEN)
+    # A channel's words about the clock have no slice.
+    counted = stored.where(~F.col(SLICE_COLUMN).eqNullSafe(ROLL_UP)).groupBy(TXID, SLICE_COLUMN, GEN)
     found = counted.agg(F.count(F.lit(1)).alias("rows"), xor_of_rows(stored.schema).alias("hash")).collect()
     held = {(row[TXID], row[SLICE_COLUMN]): _Held(row["rows"], row["hash"]) for row in found}
     folded = _folded_before(table, commits)

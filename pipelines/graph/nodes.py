@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
-from pipelines.graph import traits
 from pipelines.graph.location import CodeLocation as CodeLocation
 
 
@@ -34,18 +33,7 @@ class Node:
     """An operation. `parents` are node ids in order; `fields` are the output fields; ids grow in topological order.
 
     `hint` is the parallelism that the user asked for, `resources` what the user said it needs, by kind.
-
-    Each class says its traits, also one that is derived from another (`pipelines.graph.traits`): `asks` is what it asks of its
-    parents' frames; `alone` in words why a tuple must not come to it alone, without its batch (REPLAYABLE: it may).
     """
-
-    alone: ClassVar[str]
-    _asks: ClassVar[tuple[traits.AsksOf]]
-
-    def __init_subclass__(cls, *, asks: traits.AsksOf, alone: str) -> None:
-        super().__init_subclass__()
-        # In a tuple, or a function would become a method.
-        cls._asks, cls.alone = (asks,), alone
 
     id: int
     parents: tuple[int, ...]
@@ -60,15 +48,9 @@ class Node:
         """A short text for drawings and messages."""
         return type(self).__name__.removesuffix("Node").lower()
 
-    @property
-    def asks(self) -> traits.Asks:
-        """What it asks of its parents' frames beside their fields."""
-        (asks,) = self._asks
-        return asks if isinstance(asks, traits.Asks) else asks(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class SpoutNode(Node, asks=traits.NOTHING, alone=traits.REPLAYABLE):
+class SpoutNode(Node):
     """A source. `slice_by` is SQL text over the source's fields that gives a row's slice, or None."""
 
     stream: str
@@ -81,7 +63,7 @@ class SpoutNode(Node, asks=traits.NOTHING, alone=traits.REPLAYABLE):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuerySpoutNode(Node, asks=traits.NOTHING, alone="is the entrance of a query, which has been answered"):
+class QuerySpoutNode(Node):
     """The entrance of a query stream: the arguments of a query, `schema` as DDL."""
 
     stream: str
@@ -93,7 +75,7 @@ class QuerySpoutNode(Node, asks=traits.NOTHING, alone="is the entrance of a quer
 
 
 @dataclass(frozen=True, kw_only=True)
-class EachNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
+class EachNode(Node):
     """Appends `outputs` = function(inputs): no row drops the tuple, n rows repeat it (Trident rules 1.2, each)."""
 
     inputs: tuple[str, ...]
@@ -106,7 +88,7 @@ class EachNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FilterNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
+class FilterNode(Node):
     """Keeps the tuples for which predicate(inputs) is true."""
 
     inputs: tuple[str, ...]
@@ -118,7 +100,7 @@ class FilterNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MapNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
+class MapNode(Node):
     """Replaces each tuple by function(all fields): one row, or with `flat` any number."""
 
     function: Any
@@ -130,14 +112,14 @@ class MapNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PeekNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
+class PeekNode(Node):
     """Shows each tuple to a consumer and passes it on unchanged."""
 
     consumer: Any
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProjectNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
+class ProjectNode(Node):
     """Keeps exactly `fields`, in their order."""
 
     @property
@@ -160,7 +142,7 @@ SHUFFLE, LOCAL_OR_SHUFFLE, FIELDS, GLOBAL, BATCH_GLOBAL, BROADCAST, IDENTITY, CU
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartitionNode(Node, asks=traits.of_repartition, alone=traits.REPLAYABLE):
+class PartitionNode(Node):
     """Gives each tuple its task (partition): `kind` says how, over the fields `by` or by `function`."""
 
     kind: str
@@ -173,7 +155,7 @@ class PartitionNode(Node, asks=traits.of_repartition, alone=traits.REPLAYABLE):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AggregateNode(Node, asks=traits.of_aggregate, alone="aggregates each batch"):
+class AggregateNode(Node):
     """Aggregates a batch: `group` fields, then the fields of each aggregation. Nothing crosses batches.
 
     With `partitioned` each partition of the batch by itself (partition_aggregate), else the whole batch. Several
@@ -192,7 +174,7 @@ class AggregateNode(Node, asks=traits.of_aggregate, alone="aggregates each batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtremeNode(Node, asks=traits.IN_TASKS, alone="keeps one tuple of each batch"):
+class ExtremeNode(Node):
     """Keeps of each partition of a batch the tuple with the least or the largest value; the last one of equals.
 
     Compared is `field`, where it is not null, or with `comparator(a, b) -> int` its values, or without a field the
@@ -209,7 +191,7 @@ class ExtremeNode(Node, asks=traits.IN_TASKS, alone="keeps one tuple of each bat
 
 
 @dataclass(frozen=True, kw_only=True)
-class MergeNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
+class MergeNode(Node):
     """The tuples of all parents as one stream; fields are matched by position and named as `fields`."""
 
     @property
@@ -230,7 +212,7 @@ COMPACT, PRESERVE = "compact", "preserve"
 
 
 @dataclass(frozen=True, kw_only=True)
-class JoinNode(Node, asks=traits.NOTHING, alone="joins the tuples of a batch, and theirs is over"):
+class JoinNode(Node):
     """Joins the parents' tuples of one batch on equal keys, null equal to null (Trident rules 8).
 
     COMPACT: the key fields once, then each side's other fields; PRESERVE: all fields of each side in their own order.
@@ -246,7 +228,7 @@ class JoinNode(Node, asks=traits.NOTHING, alone="joins the tuples of a batch, an
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultiReduceNode(Node, asks=traits.of_reduce, alone="reduces the tuples of a batch together"):
+class MultiReduceNode(Node):
     """Reduces the tuples of several parents together, per partition and batch, or per group of it.
 
     `inputs` are the fields of each parent that the reducer sees, `groups` each parent's group fields (all empty: not
@@ -266,7 +248,7 @@ class MultiReduceNode(Node, asks=traits.of_reduce, alone="reduces the tuples of 
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
+class GateNode(Node):
     """Data checks on the rows that pass."""
 
     gate: Any
@@ -277,7 +259,7 @@ class GateNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PersistNode(Node, asks=traits.of_persist, alone=traits.REPLAYABLE):
+class PersistNode(Node):
     """Commits into a state, one Delta transaction a batch.
 
     With `aggregations` it is a persistent aggregate (keys = `group`), without it the tuples themselves are kept
@@ -299,7 +281,7 @@ class PersistNode(Node, asks=traits.of_persist, alone=traits.REPLAYABLE):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnTimeNode(Node, asks=traits.PASSES_ON, alone="asks whether an event is in time, and its time is over"):
+class OnTimeNode(Node):
     """Keeps the events that the watermark of a channel has not passed; with `late` the others (design, section 8)."""
 
     channel: str
@@ -315,7 +297,7 @@ EVENTS, LATEST_ROW, NOW = "events", "latest row", "now"
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnterWindowNode(Node, asks=traits.IN_TASKS, alone="leads to a window, and the windows have moved on"):
+class EnterWindowNode(Node):
     """Makes tuples into events for a window of their task: their `inputs`, with a place, and a time by SQL or of arrival."""
 
     inputs: tuple[str, ...]
@@ -327,9 +309,7 @@ class EnterWindowNode(Node, asks=traits.IN_TASKS, alone="leads to a window, and 
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChannelNode(
-    PersistNode, asks=traits.of_persist, alone="leads to another query of the flow, whose clock has moved on"
-):
+class ChannelNode(PersistNode):
     """Commits events into a channel, the Delta table that leads to another query, with a word about the clock.
 
     `delay` is how far, in ms, the watermark stays behind the latest event of a source. `clock` says what the clock goes by.
@@ -344,7 +324,7 @@ class ChannelNode(
 
 
 @dataclass(frozen=True, kw_only=True)
-class LatePersistNode(PersistNode, asks=traits.of_persist, alone="keeps late events"):
+class LatePersistNode(PersistNode):
     """Keeps the events that come behind the watermark. Most batches have none, and then nothing is worked out for it."""
 
     @property
@@ -353,9 +333,7 @@ class LatePersistNode(PersistNode, asks=traits.of_persist, alone="keeps late eve
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChannelSpoutNode(
-    SpoutNode, asks=traits.NOTHING, alone="reads what another query of the flow sends, whose clock has moved on"
-):
+class ChannelSpoutNode(SpoutNode):
     """Events from channels. `prelude` is the part of the plan that runs in the stream itself, its windows with it.
 
     The prelude's first node is a SpoutNode of the same source, its last one gives this node's fields; `schema` is their
@@ -383,7 +361,7 @@ class ChannelSpoutNode(
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowNode(Node, asks=traits.NOTHING, alone="is a window, and the windows have moved on"):
+class WindowNode(Node):
     """A stateful operation over events or tuples: `operation` is its data, `key` the fields that part its windows.
 
     `edges` are the origins whose clocks it waits for; `types` the Spark SQL types of all of `fields`.
@@ -402,7 +380,7 @@ class WindowNode(Node, asks=traits.NOTHING, alone="is a window, and the windows 
 
 
 @dataclass(frozen=True, kw_only=True)
-class StaticStateNode(Node, asks=traits.NOTHING, alone=traits.REPLAYABLE):
+class StaticStateNode(Node):
     """A state without a stream (new_static_state). `fields` are its columns; no tuple passes.
 
     `state` is a DeltaState (a table of the lake that something else writes) or a FixedState (rows given in code).
@@ -417,7 +395,7 @@ class StaticStateNode(Node, asks=traits.NOTHING, alone=traits.REPLAYABLE):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewValuesNode(Node, asks=traits.NOTHING, alone="tells what each batch has made of a state"):
+class NewValuesNode(Node):
     """What a persist (its one parent) has made of a batch: the keys that the batch touched with their new values.
 
     Of a persist of the tuples themselves: the tuples; of one with an updater: what the updater emitted.
@@ -429,7 +407,7 @@ class NewValuesNode(Node, asks=traits.NOTHING, alone="tells what each batch has 
 
 
 @dataclass(frozen=True, kw_only=True)
-class StateQueryNode(Node, asks=traits.of_query, alone=traits.REPLAYABLE):
+class StateQueryNode(Node):
     """Appends `outputs` = function(state, inputs). `group`: the fields of a grouped stream's partitions.
 
     `types` are the outputs' Spark SQL types for a query function written in Python; `state_node` the PersistNode or

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
@@ -162,13 +163,36 @@ class FileSource:
 
     def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
         frame = self._read(spark, [self.path])
-        return self._with_position(frame), frozenset(file_address(file) for file in frame.inputFiles())
+        files = frozenset(file_address(file) for file in frame.inputFiles())
+        layouts = self.layouts(sorted(file_key(file) for file in files))
+        return (self._by_layout(spark, layouts) if set(layouts) - {None} else self._with_position(frame)), files
 
     def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
-        """The frame, unless a name looks like a pattern: then Spark's stream reads the batch's other files twice."""
-        if not any(_PATTERN.search(file) for file in files):
+        """The frame, unless a file is not laid out as declared, or a name looks like a pattern: then Spark's stream reads the
+        batch's other files twice.
+        """
+        folder = file_key(self.path).rstrip("/") + "/"
+        layouts = self.layouts(sorted(file for file in files if file.startswith(folder)))
+        if not set(layouts) - {None} and not any(_PATTERN.search(file) for file in files):
             return frame
-        return self._with_position(self._read(frame.sparkSession, sorted(files)))
+        return self._by_layout(frame.sparkSession, layouts)
+
+    def layouts(self, files: list[str]) -> dict[Any, list[str]]:
+        """The files by how they are laid out, None: as declared. The formats override it."""
+        return {None: files}
+
+    def _by_layout(self, spark: SparkSession, layouts: dict[Any, list[str]]) -> DataFrame:
+        """Each file as it is laid out, in an order that a replay repeats."""
+        parts = [
+            self._with_position(self._read(spark, files)) if layout is None else self._laid_out(spark, layout, files)
+            for layout, files in sorted(layouts.items(), key=lambda one: min(one[1], default=""))
+            if files
+        ]
+        return reduce(lambda one, other: one.unionByName(other), parts)
+
+    def _laid_out(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
+        """The rows of files of one layout; for the formats that tell any apart."""
+        raise NotImplementedError
 
     def _read(self, spark: SparkSession, paths: list[str]) -> DataFrame:
         reader = spark.read.schema(self._read_schema()).format(self.format).options(**self._options())

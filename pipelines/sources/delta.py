@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,10 @@ from urllib.parse import quote
 
 from deltalake import DeltaTable
 
-from pipelines.errors import MissingPathError, SourceError, SourceSchemaError
+from pipelines.errors import LostRowsError, MissingPathError, SourceError, SourceSchemaError
 from pipelines.graph.fields import parse_ddl
 from pipelines.sources.base import CORRUPT, FILE, file_key, local_path
+from pipelines.sources.unsliced import shown
 from pipelines.state.schema import LOG, struct_of
 
 if TYPE_CHECKING:
@@ -24,7 +26,8 @@ class DeltaTableSource:
     """An append-only Delta table; a batch is the next of its data files.
 
     Positions are the table's data files. A table whose files were rewritten (OPTIMIZE) after a stream read them can
-    still be streamed, but not backfilled: the backfill is refused.
+    still be streamed, but not backfilled: the backfill is refused. One whose files were rewritten after a backfill is
+    refused to a stream that begins, until the slices are backfilled again.
 
     Args:
         path: the table's folder.
@@ -114,6 +117,38 @@ class DeltaTableSource:
     def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
         return self._up_to(checkpoint, last, index) - self._up_to(checkpoint, first - 1, index)
 
+    def present(self, version: int | None = None) -> frozenset[str]:
+        """The table's data files (as `file_key`) at a version; None: the last one."""
+        return self._keys(
+            _in_order_of_snapshot(self.path, DeltaTable(self.path).version() if version is None else version)
+        )
+
+    def first_version(self, checkpoint: Path, index: int) -> int | None:
+        """The version at which a stream has begun, as far as its offsets say."""
+        start = self._start(checkpoint, index)
+        return None if start is None else max(0, start["reservoirVersion"] - (0 if start["isStartingVersion"] else 1))
+
+    def rewritten_since(self, checkpoint: Path, batch: int, index: int) -> frozenset[str]:
+        """Files (as `file_key`) into which commits behind a batch have put the rows of other files."""
+        file = checkpoint / "offsets" / str(batch)
+        offset = _offset(file, index) if file.exists() else None
+        if offset is None:
+            return frozenset()
+        first, last = offset["reservoirVersion"] + bool(offset["isStartingVersion"]), DeltaTable(self.path).version()
+        moved = (_adds(self.path, version, new=False) for version in range(first, last + 1))
+        return self._keys([one for files in moved for one in files])
+
+    @property
+    def folder(self) -> str:
+        """The table's folder, as its files' addresses begin."""
+        return f"file:{quote(os.path.normpath(Path(self.path).absolute()))}"
+
+    def fault(self, name: str, error: BaseException) -> LostRowsError | None:
+        """Data files that are gone (VACUUM) before the stream has read them."""
+        found = re.search(r"(?:File|file) (\S+) does not exist|FileNotFoundException: (?:File )?(\S+)", shown(error))
+        gone = file_key((found[1] or found[2]).strip("'\".,")) if found else ""
+        return LostRowsError(name, f"the data file {gone} is gone") if gone.startswith(file_key(self.folder)) else None
+
     def _up_to(self, checkpoint: Path, batch: int, index: int) -> frozenset[str]:
         """The data files that the batches up to `batch` read: the starting snapshot's, then each later commit's.
 
@@ -155,8 +190,7 @@ class DeltaTableSource:
 
     def _address(self, file: str) -> str:
         """A file of the log, whose names are URL-encoded, as an address."""
-        folder = os.path.normpath(Path(self.path).absolute())
-        return file if file.startswith("file:") else f"file:{quote(folder)}/{file}"
+        return file if file.startswith("file:") else f"{self.folder}/{file}"
 
     def _keys(self, files: list[str]) -> frozenset[str]:
         return frozenset(file_key(self._address(file)) for file in files)
@@ -184,10 +218,10 @@ def _in_order_of_snapshot(path: str, version: int) -> list[str]:
     return [file for _, file in sorted(rows)]
 
 
-def _adds(path: str, version: int) -> list[str]:
-    """Paths of the files that a commit added as new data, in the commit's order."""
+def _adds(path: str, version: int, *, new: bool = True) -> list[str]:
+    """Paths of the files that a commit added as new data (or else put rows of other files into), in the commit's order."""
     file = Path(path) / "_delta_log" / f"{version:020d}.json"
     if not file.exists():
         return []
     lines = (json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line)
-    return [line["add"]["path"] for line in lines if "add" in line and line["add"].get("dataChange")]
+    return [line["add"]["path"] for line in lines if "add" in line and bool(line["add"].get("dataChange")) == new]

@@ -17,6 +17,7 @@ from pipelines.graph import events
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import parse_ddl
 from pipelines.sources.base import CORRUPT, FILE, file_key
+from pipelines.sources.channel_log import last_offset, options
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -27,8 +28,8 @@ PROCESSING = "processing"
 WITHOUT_TIME = "\x00time"
 """What `_corrupt` begins with where a record is well formed and says no time."""
 # What one batch takes of a channel that its reader is far behind: as much as two cores hold and work off in some seconds.
-_BYTES_A_BATCH = "256m"
-_FILES_A_BATCH = 1000
+BYTES_A_BATCH = "256m"
+FILES_A_BATCH = 1000
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ class ChannelSource:
         edges: the channels.
         schema: DDL of the events' fields, the union of the edges'; None: as the one channel's table has them.
         names: the fields, where there is no schema.
-        commits_a_batch: at most so many commits of a small channel a batch; None: all that are there.
+        commits_a_batch: at most so many commits of a channel a batch; None: as many as one batch can hold.
         ticks: whether the clock goes on while nothing comes: a stream then hears the time every second.
     """
 
@@ -220,6 +221,7 @@ class ChannelSource:
         self.schema = "" if schema is None else f"{schema}, {events.DDL}" if schema else events.DDL
         self._paths: dict[str, Path] = {}
         self._start: Start | None = None
+        self._checkpoint: Path | None = None
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -236,9 +238,13 @@ class ChannelSource:
         """Where the channels' tables are."""
         self._paths = paths
 
-    def start_at(self, start: Start | None) -> None:
-        """Have the stream leave out what was done before its checkpoint began."""
-        self._start = start
+    def start_at(self, start: Start | None, checkpoint: Path | None = None) -> None:
+        """Have the stream leave out what was done before its checkpoint began, and go on where that stands.
+
+        Args:
+            checkpoint: Spark's own.
+        """
+        self._start, self._checkpoint = start, checkpoint
 
     def prepare(self, name: str, spool: Path) -> None:
         """Nothing to make ready."""
@@ -254,15 +260,20 @@ class ChannelSource:
                 raise MissingPathError(name, str(self._paths[channel]))
 
     def stream(self, spark: SparkSession) -> DataFrame:
+        frames = [self._not_done(channel, self._commits(spark, channel)) for channel in self.channels]
+        found = self._union(frames)
+        return found.unionByName(self._every_second(spark), allowMissingColumns=True) if self._ticks else found
+
+    def _commits(self, spark: SparkSession, channel: str) -> DataFrame:
+        """The rows of a channel; a batch of them is whole commits, one after the other."""
+        path, limits = self._paths[channel], {"maxFilesPerTrigger": str(self._commits_a_batch or FILES_A_BATCH)}
+        if not self._commits_a_batch:
+            limits["maxBytesPerTrigger"] = BYTES_A_BATCH
+        table_id = str(DeltaTable(str(path)).metadata().id)
+        offset = last_offset(self._checkpoint, table_id) if self._checkpoint else None
         # What rewrites a channel (retention deletes what all readers have taken) is not news to its readers.
         reader = spark.readStream.format("delta").option("skipChangeCommits", "true")
-        if self._commits_a_batch:
-            reader = reader.option("maxFilesPerTrigger", self._commits_a_batch)
-        else:
-            reader = reader.option("maxFilesPerTrigger", _FILES_A_BATCH).option("maxBytesPerTrigger", _BYTES_A_BATCH)
-        frames = (self._not_done(channel, reader.load(str(self._paths[channel]))) for channel in self.channels)
-        found = self._union(list(frames))
-        return found.unionByName(self._every_second(spark), allowMissingColumns=True) if self._ticks else found
+        return reader.options(**options(path, offset, limits)).load(str(path))
 
     def _every_second(self, spark: SparkSession) -> DataFrame:
         """Words about the clock by the clock on the wall, for each channel."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -38,6 +39,7 @@ class Kafka(UnslicedSource):
     Positions: the partitions, `kafka:<topic>/<partition>`. It has no slices.
     Transactional: Spark keeps the offsets of a batch before it runs, so a replay asks for the same offsets; if they are no
     longer there (retention, a topic made anew) the flow stops with LostRowsError, it never leaves rows out in silence.
+    A topic is told by its id, at the start and before each batch.
     A compacted topic may give fewer rows on a replay: its states must be opaque.
     A new partition is found by itself and read from its start. Delegation tokens (Kerberos) are not supported.
 
@@ -125,6 +127,38 @@ class Kafka(UnslicedSource):
     def _check_topics(self, name: str, spark: SparkSession) -> None:
         from py4j.protocol import Py4JJavaError
 
+        try:
+            self._topic_ids(spark)
+        except Py4JJavaError as error:
+            raise self._refusal(name, str(error.java_exception)) from None
+
+    def check_same(self, name: str, spark: SparkSession, checkpoint: Path, index: int) -> None:
+        """The topics are those that the checkpoint's offsets are of: one that was made anew counts from 0 again.
+
+        Kafka gives each topic an id (since 2.8, the older ones all the same); those of the first start are kept beside the
+        offsets. A broker that does not answer is none that was made anew: reading tells what is wrong with it.
+
+        Raises:
+            LostRowsError
+        """
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            now = self._topic_ids(spark)
+        except Py4JJavaError:
+            return
+        file = checkpoint / f"tridelta_topics{index or ''}"
+        known: dict[str, str] = json.loads(file.read_text("utf-8")) if file.exists() else {}
+        for topic, first in known.items():
+            if now.get(topic, first) != first:
+                raise LostRowsError(name, f'the topic "{topic}" was deleted and made anew')
+        if set(now) - set(known):
+            checkpoint.mkdir(parents=True, exist_ok=True)
+            file.with_suffix(".tmp").write_text(json.dumps({**now, **known}), "utf-8")
+            file.with_suffix(".tmp").rename(file)
+
+    def _topic_ids(self, spark: SparkSession) -> dict[str, str]:
+        """The ids of the topics, as a broker tells them."""
         jvm = spark._jvm
         assert jvm is not None
         settings = jvm.java.util.HashMap()
@@ -133,17 +167,15 @@ class Kafka(UnslicedSource):
                 settings.put(option.removeprefix("kafka."), value)
         settings.put("default.api.timeout.ms", str(_ANSWER_SECONDS * 1000))
         settings.put("request.timeout.ms", str(_ANSWER_SECONDS * 1000))
+        admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
         try:
-            admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
-            try:
-                wanted = jvm.java.util.ArrayList()
-                for topic in self.topics:
-                    wanted.add(topic)
-                admin.describeTopics(wanted).allTopicNames().get()
-            finally:
-                admin.close()
-        except Py4JJavaError as error:
-            raise self._refusal(name, str(error.java_exception)) from None
+            wanted = jvm.java.util.ArrayList()
+            for topic in self.topics:
+                wanted.add(topic)
+            found = admin.describeTopics(wanted).allTopicNames().get()
+            return {topic: str(found.get(topic).topicId().toString()) for topic in self.topics}
+        finally:
+            admin.close()
 
     def _refusal(self, name: str, text: str) -> SourceError:
         if "UnknownTopicOrPartition" in text:

@@ -30,8 +30,26 @@ ROLL_UP = "*"
 """The slice of roll-up rows, which compaction writes."""
 POISONED = "!"
 """The slice of the rows of poison batches. Only in quarantine: no backfill replaces them."""
-RESERVED = (NO_SLICE, ROLL_UP, POISONED, "")
-"""What no row may have for a slice. The empty text is Delta's null."""
+RESERVED = (NO_SLICE, ROLL_UP, POISONED, "", "__HIVE_DEFAULT_PARTITION__")
+"""What no row may have for a slice. The empty text is Delta's null, and the last one is what Spark writes for it."""
+LONGEST_SLICE = 248
+"""Bytes of a slice in the name of its folder, `_slice=...`, which may have 255; other than plain characters take three."""
+
+
+def slice_problem(value: str) -> str | None:
+    """Why a text cannot be a slice; None if it can."""
+    if value in RESERVED:
+        return "the name is reserved"
+    if "\0" in value:
+        return "it has a character of code 0"
+    try:
+        size = sum(1 if byte in _PLAIN else 3 for byte in value.encode())
+    except UnicodeEncodeError:
+        return "it is not text in UTF-8"
+    return f"it takes {size} bytes in a folder's name, at most {LONGEST_SLICE} fit" if size > LONGEST_SLICE else None
+
+
+_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.~-")
 
 
 class ValueColumn(BaseModel):

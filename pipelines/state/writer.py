@@ -25,7 +25,7 @@ from pipelines.state.evolution import add_columns
 from pipelines.state.keeping import TableKeeper
 from pipelines.state.literals import is_wide, literal
 from pipelines.state.merge import merge_arrow, merge_spark
-from pipelines.state.record import RESET, BatchRecord, generation
+from pipelines.state.record import BATCH, RESET, BatchRecord, generation
 from pipelines.state.schema import (
     ENGINE_COLUMNS,
     GEN,
@@ -54,6 +54,7 @@ _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _TRIES = 10
 _Judge = Callable[[DeltaTable], Transactions]
 """Sees that a commit may be made from a snapshot, and gives what it carries."""
+_ONE_FILE = 2**40
 _APP_ID, _VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 
 
@@ -437,6 +438,8 @@ class StateWriter(TableKeeper):
                 found,
                 mode="overwrite" if where else "append",
                 predicate=where,
+                # A batch is one file a partition: readers of a channel take it whole.
+                target_file_size=_ONE_FILE if record.kind == BATCH else None,
                 commit_properties=properties(said, carried),
                 post_commithook_properties=HOOKS,
             )

@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipelines import Lake, Runtime
-from pipelines.errors import MissingPathError, SourceSchemaError
+from pipelines.errors import LostRowsError, MissingPathError, SourceSchemaError
+from pipelines.execution.claims import RewrittenSourceError, SameSources
 from pipelines.sources import DeltaTableSource
 from pipelines.sources.base import file_key
 from pipelines.trident import Count, DeltaState, Sum, TridentTopology
@@ -112,6 +113,39 @@ def test_a_backfill_before_the_first_batch(spark: SparkSession, tmp_path: Path) 
     runtime.backfill(topology, [DAYS[1]])
     assert totals(lake) == {DAYS[1]: expected([0])[DAYS[1]]}
     runtime.catch_up(topology)
+    assert totals(lake) == expected([0])
+
+
+def test_files_rewritten_between_the_start_and_the_first_batch(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, lake = tmp_path / "table", Lake(tmp_path / "lake")
+    runtime, topology = Runtime(spark, lake), flow(table)
+    append(spark, table, 0, files=2)
+    runtime.backfill(topology, [DAYS[1]])
+    check = SameSources.check
+
+    def then_rewrite(claims: SameSources) -> None:
+        check(claims)
+        DeltaTable(table).optimize.compact()
+
+    monkeypatch.setattr(SameSources, "check", then_rewrite)
+    for _ in range(2):  # what is planned by then is refused to the next process, too
+        with pytest.raises(RewrittenSourceError):
+            runtime.catch_up(topology)
+    assert totals(lake) == {DAYS[1]: expected([0])[DAYS[1]]}
+
+
+def test_files_vacuumed_under_a_stream_stop_it(spark: SparkSession, tmp_path: Path) -> None:
+    table, lake = tmp_path / "table", Lake(tmp_path / "lake")
+    runtime, topology = Runtime(spark, lake), flow(table)
+    append(spark, table, 0, files=2)
+    runtime.catch_up(topology)
+    append(spark, table, 100, files=2)
+    DeltaTable(table).optimize.compact()
+    DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    with pytest.raises(LostRowsError, match=r"the data file .* is gone"):
+        runtime.catch_up(topology)
     assert totals(lake) == expected([0])
 
 

@@ -146,3 +146,15 @@ def test_an_opaque_state_takes_the_other_records_instead(
     flow = other_records(spark, tmp_path, new_topic(), kind=OPAQUE)
     assert flow.catch_up() == [(1, 10), (2, 5)]
     assert flow.held == [*range(10), *range(110, 125)]
+
+
+def test_a_topic_made_anew_and_filled_past_the_offset(spark: SparkSession, tmp_path: Path, new_topic: NewTopic) -> None:
+    """Its offsets are there, and mean other records: Kafka's id of the topic tells."""
+    flow = Orders(spark, tmp_path, new_topic())
+    flow.send(0, 4)
+    flow.catch_up()
+    flow.topic.recreate()
+    flow.send(100, 119)
+    with pytest.raises(LostRowsError, match="was deleted and made anew"):
+        flow.catch_up()
+    assert flow.held == list(range(5))

@@ -11,9 +11,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipelines.execution.plan_run import Base, PlanRun, with_slice
+from pipelines.execution.plan_run import Base, PlanRun
 from pipelines.execution.quarantine import refused_by_gate, refused_by_source
 from pipelines.execution.replays.parsing import UNREADABLE
+from pipelines.execution.slicing import with_slice
 from pipelines.graph import nodes
 from pipelines.planner.compile import Compiler
 from pipelines.planner.step import REPLAYED
@@ -108,7 +109,7 @@ class ReplayRun(PlanRun):
         parts = list(self._refused_rows.values())
         if isinstance(self._entry, nodes.SpoutNode):
             marked = self._marked[self._entry.id].where(self._refused())
-            parts.append(refused_by_source(marked, self._entry.fields, self._entry.stream, [REPLAYED]))
+            parts.append(refused_by_source(marked, self._entry, [REPLAYED]))
         nothing = F.lit(None).cast("bigint").alias(REPLAYED)
         whole = [part if REPLAYED in part.columns else part.select("*", nothing) for part in parts]
         if not whole:

@@ -1,0 +1,125 @@
+"""How one file is laid out where it is not as the schema says: a CSV header in another order, JSON under other names.
+
+The driver looks at the beginning of each new file. Where all is as declared, which is nearly always, Spark's own reading of
+the batch stands; the others are read again, each as it is laid out, and what cannot be read by name is refused line by line.
+"""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+OTHER_FIELDS = "\x00fields"
+"""What `_corrupt` begins with in a line whose fields are others than the schema's: then the fields seen, `\\x00`, the line."""
+_LOOKED_AT = 64 * 1024
+_SHOWN = 200
+_OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
+_PACKED = frozenset({".zst", ".zstd", ".lz4", ".snappy", ".deflate", ".xz"})
+
+
+@dataclass(frozen=True)
+class Header:
+    """A CSV file's header.
+
+    Attributes:
+        names: its names, in order.
+        line: its text.
+    """
+
+    names: tuple[str, ...]
+    line: str
+
+    def lacks(self, fields: Sequence[str]) -> list[str]:
+        """The declared fields that it does not name, or names twice."""
+        there = [name.lower() for name in self.names]
+        return [field for field in fields if there.count(field.lower()) != 1]
+
+    def is_as_declared(self, fields: Sequence[str]) -> bool:
+        """Whether reading by position is reading by name."""
+        return [name.lower() for name in self.names] == [field.lower() for field in fields]
+
+    def schema(self, columns: Sequence[tuple[str, str]]) -> str:
+        """The declared columns in the order of this file, what it has beside them as text."""
+        kinds = {name.lower(): (name, kind) for name, kind in columns}
+        found = [kinds.get(name.lower(), (f"_other{n}", "string")) for n, name in enumerate(self.names)]
+        return ", ".join(f"`{name}` {kind}" for name, kind in found)
+
+
+def header_of(file: str, options: Mapping[str, Any]) -> Header | None:
+    """A CSV file's header; None if it has no line, or is gone or packed in a way that only Spark reads."""
+    given = {name.lower(): value for name, value in options.items()}
+    comment = str(given.get("comment") or "")
+    try:
+        with _opened(file, str(given.get("encoding") or given.get("charset") or "utf-8-sig")) as lines:
+            for line in lines:
+                if line.strip() and not (comment and line.startswith(comment)):
+                    return Header(_names(line, given), line.rstrip("\r\n"))
+    except (OSError, EOFError, LookupError):
+        return None
+    return None
+
+
+def _names(line: str, given: Mapping[str, Any]) -> tuple[str, ...]:
+    sep = str(given.get("sep", given.get("delimiter", ",")))
+    sep = "\t" if sep == "\\t" else sep
+    text = line.rstrip("\r\n")
+    if len(sep) != 1:
+        return tuple(name.strip().strip('"') for name in text.split(sep))
+    quote = str(given.get("quote") or '"')
+    return tuple(name.strip() for name in next(csv.reader([text], delimiter=sep, quotechar=quote), []))
+
+
+def has_other_fields(file: str, fields: Iterable[str]) -> bool:
+    """Whether one of the first lines of a JSON file is an object that has none of some fields."""
+    known, read = set(fields), 0
+    try:
+        with _opened(file, "utf-8-sig") as lines:
+            for line in lines:
+                read += len(line)
+                if read > _LOOKED_AT:
+                    break
+                try:
+                    record = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(record, dict) and record and not known & set(record):
+                    return True
+    except (OSError, EOFError):
+        return False
+    return False
+
+
+def _opened(file: str, encoding: str) -> IO[str]:
+    suffix = Path(file).suffix.lower()
+    if suffix in _PACKED:
+        raise OSError(file)
+    opened: IO[str] = _OPENERS.get(suffix, open)(file, "rt", encoding=encoding, errors="replace", newline=None)
+    return opened
+
+
+def refused_lines(header: Header, fields: Sequence[tuple[str, str]]) -> list[Column]:
+    """The columns of a source's frame for a text frame whose lines cannot be read by name."""
+    from pyspark.sql import functions as F
+
+    seen = F.lit(f"{OTHER_FIELDS}{', '.join(header.names)[:_SHOWN]}\x00")
+    return [*(F.lit(None).cast(kind).alias(name) for name, kind in fields), F.concat(seen, F.col("value"))]
+
+
+def named_otherwise(text: Column, fields: Sequence[str]) -> Column:
+    """Of a line of JSON: marked and whole if it is an object with none of some fields, else null."""
+    from pyspark.sql import functions as F
+
+    keys = F.json_object_keys(text)
+    other = F.size(keys) > 0
+    other &= ~F.arrays_overlap(keys, F.array(*(F.lit(field) for field in fields)))
+    seen = F.substring(F.array_join(keys, ", "), 1, _SHOWN)
+    return F.when(other, F.concat(F.lit(OTHER_FIELDS), seen, F.lit("\x00"), text))

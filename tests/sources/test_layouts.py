@@ -1,0 +1,108 @@
+"""Files that are laid out otherwise than the first: by name, or refused line by line; streams, replays and backfills alike."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipelines import Lake, Runtime
+from pipelines.errors import SourceSchemaError
+from pipelines.sources import CsvFiles, FileSource, JsonFiles
+from pipelines.sources.layouts import Header, has_other_fields, header_of
+from pipelines.trident import DeltaState, TridentTopology
+
+SCHEMA = "k string, n bigint, day string"
+
+
+class Kept:
+    """A flow that keeps the rows of a folder."""
+
+    def __init__(self, spark: SparkSession, root: Path, source: FileSource) -> None:
+        self.lake = Lake(root / "lake")
+        self.runtime = Runtime(spark, self.lake)
+        self.topology = TridentTopology("kept")
+        self.topology.new_stream("rows", source, slice_by="day").partition_persist(DeltaState("held"))
+
+    @property
+    def rows(self) -> list[tuple[Any, ...]]:
+        found = self.lake.state("held").scan().to_pylist()
+        return sorted((row["k"], row["n"]) for row in found)
+
+    @property
+    def refused(self) -> list[tuple[str, str, str]]:
+        found = self.lake.quarantine("kept").scan().to_pylist()
+        return sorted((row["rule"], row["reason"].rpartition(": ")[2], row["row"]) for row in found)
+
+
+@pytest.mark.slow
+def test_csv_columns_go_by_their_names(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.csv").write_text("k,n,day\na,1,d1\n")
+    flow = Kept(spark, tmp_path, CsvFiles(folder, SCHEMA))
+    flow.runtime.catch_up(flow.topology)
+    (folder / "b[1].csv").write_text('day,"n",k\nd1,2,b\nd1,many,x\n')
+    (folder / "c.csv.gz").write_bytes(gzip.compress(b"more,N,k,day\nz,3,c,d1\n"))
+    (folder / "d.csv").write_text("k,amount,day\nq,9,d1\nr,8,d1\n")
+    (folder / "e.csv").write_text("\ufeffk,n,day\ne,4,d1\n")
+    flow.runtime.catch_up(flow.topology)
+    expected = [("a", 1), ("b", 2), ("c", 3), ("e", 4)]
+    refused = [
+        ("malformed", "the record does not parse as the declared schema", "d1,many,x"),
+        ("other_fields", "k, amount, day", "q,9,d1"),
+        ("other_fields", "k, amount, day", "r,8,d1"),
+    ]
+    assert (flow.rows, flow.refused) == (expected, refused)
+    flow.runtime.backfill(flow.topology, ["d1"])
+    assert (flow.rows, flow.refused) == (expected, refused)
+
+
+@pytest.mark.slow
+def test_json_under_other_names_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.json").write_text('{"k":"a","n":1,"day":"d1"}\n')
+    flow = Kept(spark, tmp_path, JsonFiles(folder, SCHEMA))
+    flow.runtime.catch_up(flow.topology)
+    other = '{"key":"b","amount":2}'
+    (folder / "b.json").write_text(f'{other}\n{{"k":"b","n":2,"day":"d1"}}\n\n{{"k":\n{{"k":"e","day":"d1"}}\n')
+    flow.runtime.catch_up(flow.topology)
+    held = [("a", 1), ("b", 2), ("e", None)]
+    refused = [
+        ("malformed", "the record does not parse as the declared schema", '{"k":'),
+        ("other_fields", "key, amount", other),
+    ]
+    assert (flow.rows, flow.refused) == (held, refused)
+    flow.runtime.backfill(flow.topology, ["d1"])
+    assert (flow.rows, flow.refused) == (held, refused)
+
+
+def test_headers(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("# made by\n\n'a;b'; n ;k\n1;2;3\n")
+    header = header_of(str(file), {"sep": ";", "quote": "'", "comment": "#"})
+    assert header == Header(("a;b", "n", "k"), "'a;b'; n ;k")
+    assert header.schema([("k", "string"), ("n", "bigint")]) == "`_other0` string, `n` bigint, `k` string"
+    assert header.lacks(["K", "day"]) == ["day"]
+    assert Header(("k", "K"), "").lacks(["k"]) == ["k"]
+    assert header_of(str(tmp_path / "none.csv"), {}) is None
+    assert header_of(str(tmp_path / "a.csv.zst"), {}) is None
+
+
+def test_a_first_file_that_lacks_a_field(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n,k\n1,a\n")
+    CsvFiles(tmp_path, "k string, n bigint").check_file("s", tmp_path / "a.csv")
+    with pytest.raises(SourceSchemaError, match="its header lacks day"):
+        CsvFiles(tmp_path, SCHEMA).check_file("s", tmp_path / "a.csv")
+
+
+def test_other_fields(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    file.write_text('{"k":1}\n[1]\n{}\ntorn\n')
+    assert not has_other_fields(str(file), ["k"])
+    assert has_other_fields(str(file), ["other"])
+    assert not has_other_fields(str(tmp_path / "none.json"), ["k"])
