@@ -171,9 +171,11 @@ class FileSource:
         """The frame, unless a file is not laid out as declared, or a name looks like a pattern: then Spark's stream reads the
         batch's other files twice.
         """
-        folder = file_key(self.path).rstrip("/") + "/"
-        layouts = self.layouts(sorted(file for file in files if file.startswith(folder)))
-        if not set(layouts) - {None} and not any(_PATTERN.search(file) for file in files):
+        folder = (file_key(self.path) if self.path.startswith("file:") else self.path).rstrip("/") + "/"
+        # Beside other sources a batch has files of theirs, too.
+        own = sorted(file for file in files if file.startswith(folder))
+        layouts = self.layouts(own)
+        if not set(layouts) - {None} and not any(_PATTERN.search(file) for file in own):
             return frame
         return self._by_layout(frame.sparkSession, layouts)
 
