@@ -44,3 +44,12 @@ def fields_of_sql(operation: str, text: str) -> tuple[str, ...]:
         if name in FORBIDDEN:
             raise FunctionError(operation, f"the function {name} is not allowed in {text!r}")
     return distinct(column.parts[0].name for column in tree.find_all(exp.Column))
+
+
+def keeps_values(before: str, now: str) -> bool:
+    """Whether an expression gives each row the value that an earlier one gave it, unless that was null.
+
+    It is the same expression, or `coalesce(before, ...)`.
+    """
+    old, new = (sqlglot.parse_one(text, read="spark") for text in (before, now))
+    return old == new or (isinstance(new, exp.Coalesce) and new.this == old)

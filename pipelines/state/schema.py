@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict
 
 from pipelines.aggregators import BUILT_IN, ColumnAggregator
+from pipelines.graph.expressions import keeps_values
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -133,14 +134,18 @@ class StateSchema(BaseModel):
         return tuple((name, kind) for name, kind in other.columns if name not in there)
 
     def _recut(self, other: StateSchema) -> str | None:
-        """In words, how `other` cuts slices otherwise. A stream may get another name, and others may come beside it."""
-        mine, theirs = ({name: " ".join(by.split()) for name, by in one.slice_by} for one in (self, other))
+        """In words, how `other` cuts slices otherwise. A stream may get another name, and others may come beside it.
+
+        A row that had no slice went to quarantine, so `coalesce(before, ...)` moves no row from one slice to another.
+        """
+        mine, theirs = dict(self.slice_by), dict(other.slice_by)
         if not mine or not theirs:
             return None
         common = [name for name in theirs if name in mine]
-        same = (
-            all(mine[name] == theirs[name] for name in common) if common else set(mine.values()) == set(theirs.values())
-        )
+        if common:
+            same = all(keeps_values(mine[name], theirs[name]) for name in common)
+        else:
+            same = all(any(keeps_values(before, now) for before in mine.values()) for now in theirs.values())
         if same:
             return None
         shown = [", ".join(dict.fromkeys(one.values())) for one in (mine, theirs)]

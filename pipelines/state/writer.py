@@ -82,7 +82,7 @@ class StateWriter(TableKeeper):
             added = self.table.declared.evolution(self.declared)
             if isinstance(added, str):
                 raise StateSchemaError(self.table.name, added)
-            if added or (self.declared.slice_by and not self.table.declared.slice_by):
+            if added or (self.declared.slice_by and self.declared.slice_by != self.table.declared.slice_by):
                 add_columns(DeltaTable(str(self.table.path)), wanted, self.declared)
             return
         self.table.path.parent.mkdir(parents=True, exist_ok=True)

@@ -123,13 +123,23 @@ def test_slices_that_are_cut_otherwise_are_refused(tmp_path: Path, layout: str) 
     SmallTable(tmp_path, layout, TRANSACTIONAL, sliced=True, slice_by=DAY).commit(0, ("a", 1))
     version = Lake(tmp_path).state("counts").version()
     with pytest.raises(
-        StateSchemaError, match=r"cut by day in the table and by substring\(at, 1, 13\) in the flow"
+        StateSchemaError, match=r"cut by day in the table and by substring\(at,  1, 13\) in the flow"
     ) as caught:
         SmallTable(tmp_path, layout, TRANSACTIONAL, WIDER, sliced=True, slice_by=HOUR)
     assert "new state name" in caught.value.hint
     assert Lake(tmp_path).state("counts").version() == version
     renamed = (("rides", "day"), ("returns", "day"))
     SmallTable(tmp_path, layout, TRANSACTIONAL, sliced=True, slice_by=renamed).commit(1, ("a", 1))
+
+
+def test_rows_without_a_slice_may_get_one(tmp_path: Path) -> None:
+    """They lie in quarantine, so nothing moves from one slice to another; back again, what is in the new one would stay."""
+    SmallTable(tmp_path, ROWS, TRANSACTIONAL, sliced=True, slice_by=DAY).commit(0, ("a", 1))
+    wider = (("trips", "COALESCE(day, 'none')"),)
+    SmallTable(tmp_path, ROWS, TRANSACTIONAL, sliced=True, slice_by=wider).commit(1, ("a", 1))
+    for other in (DAY, (("trips", "coalesce(at, day)"),)):
+        with pytest.raises(StateSchemaError):
+            SmallTable(tmp_path, ROWS, TRANSACTIONAL, sliced=True, slice_by=other)
 
 
 def test_a_table_that_does_not_say_how_it_is_cut_is_taken_as_it_is(tmp_path: Path) -> None:
