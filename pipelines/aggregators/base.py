@@ -73,6 +73,9 @@ class CombinerAggregator(_Parts):
         FunctionError: if a part is neither given nor defined by the subclass.
     """
 
+    in_any_order: ClassVar[bool] = True
+    """The order of the tuples does not matter (`pipelines.graph.traits`)."""
+
     init: Callable[..., Any]
     combine: Callable[[Any, Any], Any]
     zero: Callable[[], Any]

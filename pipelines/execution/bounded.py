@@ -24,12 +24,12 @@ from pipelines.execution.channels import with_last_clock
 from pipelines.execution.checkpoint import Checkpoint
 from pipelines.execution.claims import check_unread
 from pipelines.execution.durable import sync_table
+from pipelines.execution.failures import disk_full, reason_of
 from pipelines.execution.group import BatchGroup, Sink
 from pipelines.execution.listeners import Listener
 from pipelines.execution.plan_run import Base, PlanRun
 from pipelines.execution.quarantine import NAME, of_group, table_columns
 from pipelines.execution.report import BackfillReport, SliceReport, StateCommit
-from pipelines.execution.streaming import disk_full, reason_of
 from pipelines.execution.unbroken import unbroken
 from pipelines.execution.updates import changes_and_emitted
 from pipelines.execution.upstream import refused, versions_read

@@ -65,6 +65,8 @@ class AttemptRecord:
         state: PROCESSING, FAILED, COMMITTED, POISON or SKIPPED. PROCESSING after a restart: the attempt never ended.
         sources: What each transactional source delivered, to compare a replay with.
         reason: Why the latest attempt failed.
+        in_windows: Whether it failed in the windows of the query, before there was anything to commit. Who skips the txid
+            then leaves its rows out of the windows.
     """
 
     attempt: int
@@ -72,6 +74,7 @@ class AttemptRecord:
     state: BatchState = BatchState.PROCESSING
     sources: Mapping[str, Count] = field(default_factory=dict)
     reason: str = ""
+    in_windows: bool = False
 
     @property
     def done(self) -> bool:
@@ -247,7 +250,12 @@ class Coordinator:
         else:
             self._check_budget(txid, earlier)
             record = replace(
-                earlier, attempt=earlier.attempt + 1, tries=earlier.tries + 1, state=BatchState.PROCESSING, reason=""
+                earlier,
+                attempt=earlier.attempt + 1,
+                tries=earlier.tries + 1,
+                state=BatchState.PROCESSING,
+                reason="",
+                in_windows=False,
             )
         self._put(txid, record)
         batch = Batch(self.group, txid, record.attempt)
@@ -297,7 +305,7 @@ class Coordinator:
         self._records = {txid: kept for txid, kept in self._records.items() if txid >= batch.txid}
         return True
 
-    def fail(self, batch: Batch, reason: str) -> Outcome:
+    def fail(self, batch: Batch, reason: str, *, in_windows: bool = False) -> Outcome:
         """R5: ends the attempt and withdraws all later active txids, which are opened again at no cost to them.
 
         A stale failure changes nothing (LATENT a); a second failure of the same attempt gets the first one's outcome.
@@ -307,7 +315,8 @@ class Coordinator:
             return known if known and known.batch == batch else Ignored(batch)
         record = self._records[batch.txid]
         last = record.tries >= self._max_attempts
-        self._put(batch.txid, replace(record, state=BatchState.POISON if last else BatchState.FAILED, reason=reason))
+        state = BatchState.POISON if last else BatchState.FAILED
+        self._put(batch.txid, replace(record, state=state, reason=reason, in_windows=in_windows))
         del self._active[batch.txid]
         later = tuple(b for b in self.active if b.txid > batch.txid)
         for other in later:
@@ -328,6 +337,15 @@ class Coordinator:
     def skip(self, txid: int) -> None:
         """Leaves a poison txid out: the position moves past it."""
         self._put(txid, replace(self._poison(txid, "skip"), state=BatchState.SKIPPED))
+
+    def keep_from_windows(self, txid: int) -> None:
+        """Says of a poison or skipped txid that its rows are not to reach the windows of the query."""
+        self._put(txid, replace(self._records[txid], in_windows=True))
+
+    @property
+    def kept_from_windows(self) -> frozenset[int]:
+        """The skipped txids whose rows the windows do not see."""
+        return frozenset(t for t, r in self._records.items() if r.state is BatchState.SKIPPED and r.in_windows)
 
     def retry(self, txid: int, *, accept_source: bool = False) -> None:
         """Allows a poison txid `max_attempts` more tries; `accept_source` forgets what its sources delivered before."""

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from pipelines.execution.before_windows import named, rows_before_windows, without_batches
 from pipelines.graph import events, nodes
 from pipelines.planner.compile import Compiler
 from pipelines.planner.prelude import StreamContext
@@ -39,11 +40,15 @@ class Entrance:
 
     Args:
         spouts: the group's spout nodes, at least one.
+
+    Attributes:
+        prelude: what the part of the plan that runs in the stream itself has told when `stream` made it.
     """
 
     def __init__(self, spouts: tuple[nodes.SpoutNode, ...]) -> None:
         self.spouts = spouts
         self._schemas: dict[int, StructType] = {}
+        self.prelude = StreamContext()
 
     @property
     def sliced(self) -> bool:
@@ -59,6 +64,11 @@ class Entrance:
     def channels(self) -> tuple[nodes.ChannelSpoutNode, ...]:
         """The spouts that read channels of the flow."""
         return tuple(spout for spout in self.spouts if isinstance(spout, nodes.ChannelSpoutNode))
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether windows run in the stream itself: then each batch, also one that is left out, must run to its end."""
+        return any(isinstance(node, nodes.WindowNode) for spout in self.channels for node in spout.steps)
 
     def prepare(self, spark: SparkSession, lake: Lake, flow: str) -> None:
         """Make each source ready and refuse what cannot be read.
@@ -110,22 +120,40 @@ class Entrance:
             self._schemas[spout.id] = StructType([field for field in fields if field.name not in (CORRUPT, FILE)])
         return self._schemas[spout.id]
 
-    def stream(self, spark: SparkSession) -> DataFrame:
-        """The one streaming frame of the group's query."""
-        if len(self.spouts) == 1:
-            return self._read(self.spouts[0], self.spouts[0].source.stream(spark))
-        parts = [
-            self._tagged(number, self._read(spout, spout.source.stream(spark)))
-            for number, spout in enumerate(self.spouts)
-        ]
-        return reduce(DataFrame.unionByName, parts)
+    def stream(self, spark: SparkSession, left_out: frozenset[int] = frozenset()) -> DataFrame:
+        """The one streaming frame of the group's query.
+
+        Args:
+            left_out: batches (Spark's ids) whose rows do not go into the windows.
+        """
+        found = [self._read(spout, self._begun(spout, spark, left_out)) for spout in self.spouts]
+        if len(found) == 1:
+            return found[0]
+        return reduce(DataFrame.unionByName, (self._tagged(number, one) for number, one in enumerate(found)))
+
+    def _begun(self, spout: nodes.SpoutNode, spark: SparkSession, left_out: frozenset[int]) -> DataFrame:
+        """A source's own streaming frame, of which windows may be made."""
+        frame: DataFrame = spout.source.stream(spark)
+        return without_batches(named(frame, spout.id), left_out) if self.has_windows else frame
+
+    def before_windows(self, spark: SparkSession) -> Frames:
+        """By spout the rows of the batch that Spark is at, as they were before the windows, words about the clock left out.
+
+        Args:
+            spark: the session that the query was started in.
+        """
+        found = rows_before_windows(spark, [spout.id for spout in self.spouts])
+        return {
+            id_: frame.where(F.col(events.ID).isNotNull()) if events.ID in frame.columns else frame
+            for id_, frame in found.items()
+        }
 
     def _read(self, spout: nodes.SpoutNode, frame: DataFrame) -> DataFrame:
         """A source's frame, of channels behind the operations that run in the stream itself."""
         if not isinstance(spout, nodes.ChannelSpoutNode) or spout.prelude is None:
             return frame
         first, *_, last = spout.prelude
-        compiler = Compiler(spout.prelude, (last.id,), StreamContext(), {first.id: frame.drop(CORRUPT, FILE)})
+        compiler = Compiler(spout.prelude, (last.id,), self.prelude, {first.id: frame.drop(CORRUPT, FILE)})
         nothing = F.lit(None).cast("string")
         return compiler.frames()[last.id].select("*", nothing.alias(CORRUPT), nothing.alias(FILE))
 

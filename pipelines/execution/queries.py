@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from pipelines.errors import BatchError, TrideltaError, UnknownQueryError
-from pipelines.execution.streaming import reason_of
+from pipelines.execution.failures import reason_of
 from pipelines.graph import nodes
 from pipelines.graph.arrow_types import ARROW_TYPES
 from pipelines.graph.bolts import node_tasks

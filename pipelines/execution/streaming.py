@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import reduce
 from typing import TYPE_CHECKING
 
 import structlog
-import tenacity
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
 
@@ -20,7 +17,6 @@ from pipelines.errors import (
     AccountingError,
     BatchError,
     BehindStateError,
-    DiskFullError,
     FreshCheckpointError,
     GateError,
     LostRowsError,
@@ -34,13 +30,16 @@ from pipelines.execution.claims import SameSources, bytes_of
 from pipelines.execution.coordinator import AttemptStore, Batch, BatchState, Poison, RefusedError
 from pipelines.execution.damage import make_whole
 from pipelines.execution.durable import DurableBatches
+from pipelines.execution.failures import back_off, disk_full, reason_of
 from pipelines.execution.group import BatchGroup
 from pipelines.execution.hooks import Counters, Hook
 from pipelines.execution.listeners import Listener
-from pipelines.execution.quarantine import of_group, poison_rows, refused_batch, table_columns
+from pipelines.execution.poison import PoisonRows
+from pipelines.execution.quarantine import table_columns
 from pipelines.execution.report import BatchReport
 from pipelines.execution.stream_batch import Position, StreamBatch
 from pipelines.execution.tracker import BatchTracker, Stage
+from pipelines.execution.window_fields import check_fields
 from pipelines.planner.stored import save_plan
 from pipelines.state.record import BatchRecord
 from pipelines.state.turns import LateWriterError, stream_id
@@ -55,9 +54,6 @@ logger = logs.logger(__name__)
 
 KEPT_REPORTS = 10_000
 """Reports of a runner's last batches: a catch-up tells all of them, for nobody has more; a stream the last ones."""
-
-# Attempts wait 0.5, 1, 2 ... seconds, at most 30: long enough for a passing fault, short beside a batch's trigger.
-_BACK_OFF = tenacity.wait_exponential(multiplier=0.5, max=30)
 
 
 class _Drained(Exception):  # noqa: N818 - not an error: the query is asked to end between two batches
@@ -95,6 +91,7 @@ class StreamRunner:
         self._max_attempts, self._wait, self._on_batch = max_attempts, lock_wait_seconds, on_batch
         self._sizes: dict[str, int] = {}
         self._hooks = hooks
+        self._poison = PoisonRows(group)
         self._belonging = Belonging(checkpoint, group.lake)
         self._counters = Counters(group.spark, f"{group.topology.name}/{group.name}/")
         self._stop_after: int | None = None
@@ -126,6 +123,7 @@ class StreamRunner:
         Raises:
             FreshCheckpointError: a fresh checkpoint meets tables that an earlier epoch wrote, and `on_fresh` is `refuse`.
             NotTogetherError: the checkpoint or one of the tables is older than the other, or another one.
+            WindowFieldError: a field that windows hold has got another type.
             RewrittenSourceError, LostRowsError: a source holds other files than backfills have counted, or was made anew.
         """
         self._make_whole()
@@ -138,11 +136,10 @@ class StreamRunner:
         self._group.entrance.start_at(self._checkpoint.start, self._checkpoint.spark)
         self._claims = SameSources(self._group, self._checkpoint)
         self._claims.check()
-        writer = (
-            self._group.entrance.stream(self._group.spark)
-            .writeStream.foreachBatch(self._on_spark_batch)
-            .option("checkpointLocation", str(self._checkpoint.spark))
-        )
+        frame = self._group.entrance.stream(self._group.spark, self._kept_from_windows())
+        check_fields(self._checkpoint, self._group.name, self._group.entrance.prelude.taken)
+        writer = frame.writeStream.foreachBatch(self._on_spark_batch)
+        writer = writer.option("checkpointLocation", str(self._checkpoint.spark))
         if pending_only:
             # Of Spark's triggers the one that runs a single batch: a further one would only be begun.
             return writer.trigger(once=True).start()
@@ -284,6 +281,10 @@ class StreamRunner:
                 tracker.retry(txid, accept_source=True)
         return tracker
 
+    def _kept_from_windows(self) -> frozenset[int]:
+        """Spark's ids of the batches whose rows the windows must not see: skipped, for they failed there."""
+        return frozenset(txid - self._epoch.first_txid for txid in self._tracker.kept_from_windows())
+
     @property
     def _scope(self) -> str:
         """The tracker's name of this group; a new epoch is a new one."""
@@ -326,8 +327,10 @@ class StreamRunner:
 
     def _run(self, frame: DataFrame, batch_id: int) -> BatchReport:
         txid = self._epoch.txid(batch_id)
-        if self._tracker.state(txid) is BatchState.SKIPPED:
-            return BatchReport(self._group.topology.name, self._group.name, txid, 0, 0, 0, (), 0.0, skipped=True)
+        skipped = self._tracker.state(txid) is BatchState.SKIPPED
+        report = BatchReport(self._group.topology.name, self._group.name, txid, 0, 0, 0, (), 0.0, skipped=True)
+        if skipped and not self._group.entrance.has_windows:
+            return report
         if self._durable:
             self._durable.planned(batch_id)
         self._claims.check_planned(batch_id)
@@ -336,29 +339,39 @@ class StreamRunner:
         frame = frame.persist() if entrance.kept else frame
         try:
             frames = entrance.frames(frame, position.files)
-            # This also runs the windows to their end, which the state store demands even of a batch that is replayed.
-            position = replace(position, clocks=self._clocks(frames, txid))
-            report = self._attempts(txid, entrance.events(frames), position)
+            if skipped:
+                self._run_windows(txid, frames)
+            else:
+                report = self._attempts(txid, frames, position)
             return replace(report, seconds=time.monotonic() - started)
         finally:
             if entrance.kept:
                 frame.unpersist()
 
-    def _clocks(self, frames: Frames, txid: int) -> dict[str, int]:
-        """What the batch says of the clock, its windows run to their end.
+    def _run_windows(self, txid: int, frames: Frames) -> None:
+        """Run the windows of a skipped batch to their end, which the state store demands of every batch.
 
         Raises:
-            BatchError: the user's code in a window failed. The windows stay as they were before the batch.
+            BatchError: they fail, too. With the next start the batch's rows are kept from them.
         """
-        try:
-            return self._group.entrance.clocks(frames)
-        except PySparkException as error:
-            raise BatchError(
-                f'flow "{self._group.topology.name}": batch {txid} of "{self._group.name}": {reason_of(error)}',
-                hint="correct the flow and run it again: it continues with the same batch",
-            ) from error
+        for tries in range(1, self._max_attempts + 1):
+            try:
+                self._group.entrance.clocks(frames)
+                return
+            except PySparkException as error:
+                self._raise_outside(error, txid)
+                if tries < self._max_attempts:
+                    time.sleep(back_off(tries))
+                    continue
+                kept = self._poison.keep(self._epoch, Batch(self._scope, txid, 0), None, reason_of(error))
+                self._tracker.keep_from_windows(txid)
+                raise BatchError(
+                    f'flow "{self._group.topology.name}": batch {txid} of "{self._group.name}" is skipped, but fails in the '
+                    f"windows, too: {reason_of(error)}",
+                    hint=f"run the flow again: now its rows do not reach the windows; they are kept in {kept}",
+                ) from error
 
-    def _attempts(self, txid: int, sources: Frames, position: Position) -> BatchReport:
+    def _attempts(self, txid: int, frames: Frames, position: Position) -> BatchReport:
         """Attempts at one batch until one comes through, or none is left."""
         stream_batch = StreamBatch(
             self._group,
@@ -370,15 +383,18 @@ class StreamRunner:
             self._counters,
             before_close=self._durable.committed if self._durable else None,
         )
-        tries = 0
+        sources, clocks, tries = self._group.entrance.events(frames), None, 0
         while True:
             batch = self._open(txid, sources)
             structlog.contextvars.bind_contextvars(attempt=batch.attempt)
             self._tell("opened", txid)
             try:
-                report = stream_batch.run(batch, sources, position)
+                if clocks is None:
+                    # This also runs the windows to their end, which the state store demands even of a batch replayed.
+                    clocks = self._group.entrance.clocks(frames)
+                report = stream_batch.run(batch, sources, replace(position, clocks=clocks))
                 if batch.attempt:
-                    self._forget_poison(txid)
+                    self._poison.forget(txid)
                 self._tell("closed", txid)
                 return report
             except (LateWriterError, BehindStateError) as error:
@@ -388,8 +404,9 @@ class StreamRunner:
             except Exception as error:
                 tries += 1
                 stream_batch.failed(batch, reason_of(error))
-                self._after_failure(batch, error, sources, tries)
-                time.sleep(_BACK_OFF(_retry_state(tries)))
+                in_windows = clocks is None and self._group.entrance.has_windows
+                self._after_failure(batch, error, sources, tries, in_windows=in_windows)
+                time.sleep(back_off(tries))
 
     def _open(self, txid: int, sources: Frames) -> Batch:
         """The next attempt.
@@ -401,23 +418,30 @@ class StreamRunner:
             return self._tracker.open(txid)
         except RefusedError as error:
             record = error.record
-            kept = self._keep_poison(Batch(self._scope, txid, record.attempt), sources, record.reason)
+            if self._group.entrance.has_windows:
+                # Nobody knows where; if in the windows, whoever works them out again may die again.
+                self._tracker.keep_from_windows(txid)
+            rows = None if self._group.entrance.has_windows else sources
+            kept = self._poison.keep(self._epoch, Batch(self._scope, txid, record.attempt), rows, record.reason)
             raise PoisonBatchError(self._group.topology.name, txid, record.tries, record.reason, kept) from None
 
-    def _after_failure(self, batch: Batch, error: Exception, sources: Frames, tries: int) -> None:
+    def _after_failure(self, batch: Batch, error: Exception, sources: Frames, tries: int, *, in_windows: bool) -> None:
         """Let a further attempt come, or stop the flow.
+
+        Args:
+            in_windows: the windows of the query failed: their rows are not to be had.
 
         Raises:
             DiskFullError, LostRowsError: the disk is full, or the source has lost rows: nothing is wrong with the batch.
             PoisonBatchError: no attempt is left, or the same rows can only fail again.
         """
-        full = disk_full(error, str(self._group.lake.root), f"batch {batch.txid} was written")
         fault = self._group.entrance.fault(error)
-        outcome = self._tracker.fail(batch, error)
-        outside = full or (fault if isinstance(fault, LostRowsError) else None)
-        if outside is not None:
+        outcome = self._tracker.fail(batch, error, in_windows=in_windows)
+        try:
+            self._raise_outside(error, batch.txid)
+        except TrideltaError:
             self._tracker.retry(batch.txid) if isinstance(outcome, Poison) else None
-            raise outside from error
+            raise
         reason = reason_of(fault or error)
         logger.warning(
             "attempt failed", flow=self._group.topology.name, txid=batch.txid, attempt=batch.attempt, reason=reason
@@ -427,39 +451,20 @@ class StreamRunner:
         while self._tracker.state(batch.txid) is not BatchState.POISON:
             # A gate's verdict or a wrong count is the same at every attempt: use the remaining ones up.
             self._tracker.fail(self._tracker.open(batch.txid), reason)
-        kept = self._keep_poison(batch, sources, reason)
+        kept = self._poison.keep(self._epoch, batch, None if in_windows else sources, reason)
         raise PoisonBatchError(self._group.topology.name, batch.txid, tries, reason, kept) from error
 
-    def _keep_poison(self, batch: Batch, sources: Frames, reason: str) -> str:
-        """All rows of the batch into quarantine, once; where even that fails they are still in the source."""
-        writer = self._group.quarantine
-        try:
-            parts = (
-                refused_batch(sources[spout.id], spout.fields, spout.stream, reason) for spout in self._group.spouts
-            )
-            rows = of_group(reduce(DataFrame.unionByName, parts).toArrow(), self._group.name)
-            writer.prepare(table_columns())
-            record = BatchRecord(
-                kind="poison",
-                flow=self._group.topology.name,
-                epoch=self._epoch.number,
-                txid=batch.txid,
-                attempt=batch.attempt,
-                received=rows.num_rows,
-                group=self._group.name,
-            )
-            writer.replace_rows(rows, record, poison_rows(self._group.refused, batch.txid))
-        except Exception as error:
-            logger.warning("poison batch not kept", txid=batch.txid, reason=reason_of(error))
-            return f"the source {self._group.entrance!r} (they could not be read)"
-        return str(writer.table.path)
+    def _raise_outside(self, error: Exception, txid: int) -> None:
+        """Let pass an error that comes from the batch.
 
-    def _forget_poison(self, txid: int) -> None:
-        """A batch that was poison once and has come through: its rows are in the states now."""
-        writer = self._group.quarantine
-        if writer.table.exists():
-            writer.prepare(table_columns())
-            writer.forget_rows(txid, poison_rows(self._group.refused, txid), self._group.name)
+        Raises:
+            DiskFullError, LostRowsError: the disk is full, or the source has lost rows.
+        """
+        fault = self._group.entrance.fault(error)
+        full = disk_full(error, str(self._group.lake.root), f"batch {txid} was written")
+        outside = full or (fault if isinstance(fault, LostRowsError) else None)
+        if outside is not None:
+            raise outside from error
 
     def _position(self, batch_id: int) -> Position:
         files = self._group.entrance.positions(self._checkpoint.spark, batch_id, batch_id)
@@ -468,28 +473,3 @@ class StreamRunner:
     def _tell(self, moment: str, txid: int) -> None:
         for listener in self._listeners:
             listener(moment, "", txid)
-
-
-def _retry_state(tries: int) -> tenacity.RetryCallState:
-    state = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
-    state.attempt_number = tries
-    return state
-
-
-def reason_of(error: BaseException) -> str:
-    """One line of an error: for Python errors in a worker the user's own, for Spark's the first line."""
-    text = str(error) or repr(error)
-    for line in text.splitlines():
-        if line.startswith("RuntimeError: "):
-            return line.removeprefix("RuntimeError: ").strip()
-    return re.sub(r"\s*SQLSTATE: \w+.*$", "", text.strip().splitlines()[0])
-
-
-def disk_full(error: BaseException, path: str, doing: str) -> DiskFullError | None:
-    """A DiskFullError if that is what the error comes from."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if getattr(seen, "errno", None) == 28 or "No space left on device" in str(seen) or "os error 28" in str(seen):
-            return DiskFullError(path, doing)
-        seen = seen.__cause__ or seen.__context__
-    return None

@@ -278,12 +278,16 @@ class BatchTracker:
         self._sweep(self.group(batch.group))
         return closed
 
-    def fail(self, batch: Batch, reason: str | BaseException) -> Outcome:
+    def fail(self, batch: Batch, reason: str | BaseException, *, in_windows: bool = False) -> Outcome:
         """R5, B8: the attempt failed, and what it reports from now on is ignored.
 
         Call it for an AccountingError too: the outcome of an attempt that has failed already is told again.
+
+        Args:
+            in_windows: whether it failed in the windows of the query, before there was anything to commit.
         """
-        outcome = self.group(batch.group).fail(batch, str(reason) or type(reason).__name__)
+        text = str(reason) or type(reason).__name__
+        outcome = self.group(batch.group).fail(batch, text, in_windows=in_windows)
         self._sweep(self.group(batch.group))
         return outcome
 
@@ -306,6 +310,14 @@ class BatchTracker:
     def skip(self, txid: int, group: str | None = None) -> None:
         """Leaves a poison batch out, so that the next may come."""
         self.group(group).skip(txid)
+
+    def keep_from_windows(self, txid: int, group: str | None = None) -> None:
+        """Says of a poison or skipped batch that its rows are not to reach the windows of the query."""
+        self.group(group).keep_from_windows(txid)
+
+    def kept_from_windows(self, group: str | None = None) -> frozenset[int]:
+        """The skipped txids whose rows the windows do not see."""
+        return self.group(group).kept_from_windows
 
     def retry(self, txid: int, group: str | None = None, *, accept_source: bool = False) -> None:
         """Allows a poison batch `max_attempts` more tries, after the flow or the data was corrected.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
+from pipelines.graph import traits
 from pipelines.graph.location import CodeLocation as CodeLocation
 
 
@@ -33,7 +34,18 @@ class Node:
     """An operation. `parents` are node ids in order; `fields` are the output fields; ids grow in topological order.
 
     `hint` is the parallelism that the user asked for, `resources` what the user said it needs, by kind.
+
+    Each class says its traits, also one that is derived from another (`pipelines.graph.traits`): `asks` is what it asks of its
+    parents' frames; `alone` in words why a tuple must not come to it alone, without its batch (REPLAYABLE: it may).
     """
+
+    alone: ClassVar[str]
+    _asks: ClassVar[tuple[traits.AsksOf]]
+
+    def __init_subclass__(cls, *, asks: traits.AsksOf, alone: str) -> None:
+        super().__init_subclass__()
+        # In a tuple, or a function would become a method.
+        cls._asks, cls.alone = (asks,), alone
 
     id: int
     parents: tuple[int, ...]
@@ -48,9 +60,15 @@ class Node:
         """A short text for drawings and messages."""
         return type(self).__name__.removesuffix("Node").lower()
 
+    @property
+    def asks(self) -> traits.Asks:
+        """What it asks of its parents' frames beside their fields."""
+        (asks,) = self._asks
+        return asks if isinstance(asks, traits.Asks) else asks(self)
+
 
 @dataclass(frozen=True, kw_only=True)
-class SpoutNode(Node):
+class SpoutNode(Node, asks=traits.NOTHING, alone=traits.REPLAYABLE):
     """A source. `slice_by` is SQL text over the source's fields that gives a row's slice, or None."""
 
     stream: str
@@ -63,7 +81,7 @@ class SpoutNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuerySpoutNode(Node):
+class QuerySpoutNode(Node, asks=traits.NOTHING, alone="is the entrance of a query, which has been answered"):
     """The entrance of a query stream: the arguments of a query, `schema` as DDL."""
 
     stream: str
@@ -75,7 +93,7 @@ class QuerySpoutNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EachNode(Node):
+class EachNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
     """Appends `outputs` = function(inputs): no row drops the tuple, n rows repeat it (Trident rules 1.2, each)."""
 
     inputs: tuple[str, ...]
@@ -88,7 +106,7 @@ class EachNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FilterNode(Node):
+class FilterNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
     """Keeps the tuples for which predicate(inputs) is true."""
 
     inputs: tuple[str, ...]
@@ -100,7 +118,7 @@ class FilterNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MapNode(Node):
+class MapNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
     """Replaces each tuple by function(all fields): one row, or with `flat` any number."""
 
     function: Any
@@ -112,14 +130,14 @@ class MapNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PeekNode(Node):
+class PeekNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
     """Shows each tuple to a consumer and passes it on unchanged."""
 
     consumer: Any
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProjectNode(Node):
+class ProjectNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
     """Keeps exactly `fields`, in their order."""
 
     @property
@@ -142,7 +160,7 @@ SHUFFLE, LOCAL_OR_SHUFFLE, FIELDS, GLOBAL, BATCH_GLOBAL, BROADCAST, IDENTITY, CU
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartitionNode(Node):
+class PartitionNode(Node, asks=traits.of_repartition, alone=traits.REPLAYABLE):
     """Gives each tuple its task (partition): `kind` says how, over the fields `by` or by `function`."""
 
     kind: str
@@ -155,7 +173,7 @@ class PartitionNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AggregateNode(Node):
+class AggregateNode(Node, asks=traits.of_aggregate, alone="aggregates each batch"):
     """Aggregates a batch: `group` fields, then the fields of each aggregation. Nothing crosses batches.
 
     With `partitioned` each partition of the batch by itself (partition_aggregate), else the whole batch. Several
@@ -174,7 +192,7 @@ class AggregateNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtremeNode(Node):
+class ExtremeNode(Node, asks=traits.IN_TASKS, alone="keeps one tuple of each batch"):
     """Keeps of each partition of a batch the tuple with the least or the largest value; the last one of equals.
 
     Compared is `field`, where it is not null, or with `comparator(a, b) -> int` its values, or without a field the
@@ -191,7 +209,7 @@ class ExtremeNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MergeNode(Node):
+class MergeNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
     """The tuples of all parents as one stream; fields are matched by position and named as `fields`."""
 
     @property
@@ -212,7 +230,7 @@ COMPACT, PRESERVE = "compact", "preserve"
 
 
 @dataclass(frozen=True, kw_only=True)
-class JoinNode(Node):
+class JoinNode(Node, asks=traits.NOTHING, alone="joins the tuples of a batch, and theirs is over"):
     """Joins the parents' tuples of one batch on equal keys, null equal to null (Trident rules 8).
 
     COMPACT: the key fields once, then each side's other fields; PRESERVE: all fields of each side in their own order.
@@ -228,7 +246,7 @@ class JoinNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultiReduceNode(Node):
+class MultiReduceNode(Node, asks=traits.of_reduce, alone="reduces the tuples of a batch together"):
     """Reduces the tuples of several parents together, per partition and batch, or per group of it.
 
     `inputs` are the fields of each parent that the reducer sees, `groups` each parent's group fields (all empty: not
@@ -248,7 +266,7 @@ class MultiReduceNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateNode(Node):
+class GateNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
     """Data checks on the rows that pass."""
 
     gate: Any
@@ -259,7 +277,7 @@ class GateNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PersistNode(Node):
+class PersistNode(Node, asks=traits.of_persist, alone=traits.REPLAYABLE):
     """Commits into a state, one Delta transaction a batch.
 
     With `aggregations` it is a persistent aggregate (keys = `group`), without it the tuples themselves are kept
@@ -281,7 +299,7 @@ class PersistNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnTimeNode(Node):
+class OnTimeNode(Node, asks=traits.PASSES_ON, alone="asks whether an event is in time, and its time is over"):
     """Keeps the events that the watermark of a channel has not passed; with `late` the others (design, section 8)."""
 
     channel: str
@@ -297,7 +315,7 @@ EVENTS, LATEST_ROW, NOW = "events", "latest row", "now"
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnterWindowNode(Node):
+class EnterWindowNode(Node, asks=traits.IN_TASKS, alone="leads to a window, and the windows have moved on"):
     """Makes tuples into events for a window of their task: their `inputs`, with a place, and a time by SQL or of arrival."""
 
     inputs: tuple[str, ...]
@@ -309,7 +327,9 @@ class EnterWindowNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChannelNode(PersistNode):
+class ChannelNode(
+    PersistNode, asks=traits.of_persist, alone="leads to another query of the flow, whose clock has moved on"
+):
     """Commits events into a channel, the Delta table that leads to another query, with a word about the clock.
 
     `delay` is how far, in ms, the watermark stays behind the latest event of a source. `clock` says what the clock goes by.
@@ -324,7 +344,7 @@ class ChannelNode(PersistNode):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LatePersistNode(PersistNode):
+class LatePersistNode(PersistNode, asks=traits.of_persist, alone="keeps late events"):
     """Keeps the events that come behind the watermark. Most batches have none, and then nothing is worked out for it."""
 
     @property
@@ -333,7 +353,9 @@ class LatePersistNode(PersistNode):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChannelSpoutNode(SpoutNode):
+class ChannelSpoutNode(
+    SpoutNode, asks=traits.NOTHING, alone="reads what another query of the flow sends, whose clock has moved on"
+):
     """Events from channels. `prelude` is the part of the plan that runs in the stream itself, its windows with it.
 
     The prelude's first node is a SpoutNode of the same source, its last one gives this node's fields; `schema` is their
@@ -361,7 +383,7 @@ class ChannelSpoutNode(SpoutNode):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowNode(Node):
+class WindowNode(Node, asks=traits.NOTHING, alone="is a window, and the windows have moved on"):
     """A stateful operation over events or tuples: `operation` is its data, `key` the fields that part its windows.
 
     `edges` are the origins whose clocks it waits for; `types` the Spark SQL types of all of `fields`.
@@ -380,7 +402,7 @@ class WindowNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StaticStateNode(Node):
+class StaticStateNode(Node, asks=traits.NOTHING, alone=traits.REPLAYABLE):
     """A state without a stream (new_static_state). `fields` are its columns; no tuple passes.
 
     `state` is a DeltaState (a table of the lake that something else writes) or a FixedState (rows given in code).
@@ -395,7 +417,7 @@ class StaticStateNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewValuesNode(Node):
+class NewValuesNode(Node, asks=traits.NOTHING, alone="tells what each batch has made of a state"):
     """What a persist (its one parent) has made of a batch: the keys that the batch touched with their new values.
 
     Of a persist of the tuples themselves: the tuples; of one with an updater: what the updater emitted.
@@ -407,7 +429,7 @@ class NewValuesNode(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StateQueryNode(Node):
+class StateQueryNode(Node, asks=traits.of_query, alone=traits.REPLAYABLE):
     """Appends `outputs` = function(state, inputs). `group`: the fields of a grouped stream's partitions.
 
     `types` are the outputs' Spark SQL types for a query function written in Python; `state_node` the PersistNode or

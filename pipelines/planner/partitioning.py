@@ -11,27 +11,16 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from pipelines.aggregators import CombinerAggregator
 from pipelines.graph import nodes
+from pipelines.graph.traits import Passes
 from pipelines.planner.functions import task_of
-from pipelines.planner.step import BUILT_IN_QUERIES, ORDER, REPLAYED, TASK, Step, column, columns, hidden, task_by
+from pipelines.planner.step import ORDER, REPLAYED, TASK, Step, column, columns, hidden, task_by
 from pipelines.state.schema import SLICE_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 NOTHING: frozenset[str] = frozenset()
-
-_PASSING = (
-    nodes.EachNode,
-    nodes.FilterNode,
-    nodes.MapNode,
-    nodes.PeekNode,
-    nodes.ProjectNode,
-    nodes.GateNode,
-    nodes.MergeNode,
-    nodes.OnTimeNode,
-)
 
 
 def hidden_needs(graph: nodes.Graph, members: set[int], tasks: Mapping[int, int]) -> dict[int, frozenset[str]]:
@@ -46,40 +35,21 @@ def hidden_needs(graph: nodes.Graph, members: set[int], tasks: Mapping[int, int]
 
 def _asked(node: nodes.Node, needed: frozenset[str], tasks: int, before: int) -> frozenset[str]:
     """What a node asks of its parents' frames."""
-    task = frozenset({TASK}) if tasks > 1 else NOTHING
-    order = frozenset({ORDER})
-    if isinstance(node, _PASSING):
-        return needed
-    if isinstance(node, nodes.StateQueryNode):
-        above = needed - {TASK} if node.group else needed
-        in_python = not isinstance(node.function, BUILT_IN_QUERIES)
-        by_task = (in_python and not node.group) or node.parted
-        return above | (order if in_python else NOTHING) | (task if by_task else NOTHING)
-    if isinstance(node, nodes.EnterWindowNode):
-        return task | order
-    if isinstance(node, nodes.PartitionNode):
-        return needed if keeps_tasks(node, tasks, before) else needed - {TASK}
-    if isinstance(node, nodes.AggregateNode):
-        return (task if node.partitioned else NOTHING) | (order if in_order(node.aggregations) else NOTHING)
-    if isinstance(node, nodes.ExtremeNode):
-        return task | order
-    if isinstance(node, nodes.MultiReduceNode):
-        return order if any(node.groups) else task | order
-    if isinstance(node, nodes.PersistNode):
-        if node.updater is not None:
-            return task | order
-        return order if in_order(node.aggregations) else NOTHING
-    return NOTHING
-
-
-def in_order(aggregations: tuple[nodes.Aggregation, ...]) -> bool:
-    """Whether the order of the tuples can matter to one of the aggregators; to combiners it does not."""
-    return not all(isinstance(a.aggregator, CombinerAggregator) for a in aggregations)
+    asks = node.asks
+    passed = {
+        Passes.ALL: needed,
+        Passes.BUT_TASK: needed - {TASK},
+        Passes.BUT_NEW_TASK: needed if tasks == before else needed - {TASK},
+        Passes.NONE: NOTHING,
+    }[asks.passes]
+    own = {column for column, asked in ((TASK, asks.task and tasks > 1), (ORDER, asks.order)) if asked}
+    return passed | own
 
 
 def keeps_tasks(node: nodes.PartitionNode, tasks: int, before: int) -> bool:
     """Whether each tuple stays in its task."""
-    return node.kind == nodes.IDENTITY or (node.kind == nodes.LOCAL_OR_SHUFFLE and tasks == before)
+    passes = node.asks.passes
+    return passes is Passes.ALL or (passes is Passes.BUT_NEW_TASK and tasks == before)
 
 
 def entered(frame: DataFrame, fields: tuple[str, ...], needed: frozenset[str], tasks: int) -> DataFrame:

@@ -35,7 +35,8 @@ class Context(Protocol):
     A context may have more, which is used if it is there: `txid: int | None` (of a stream's batch),
     `map_base(node) -> DataFrame | None` (keys and stored values of a map state as they were before the batch),
     `base_view(node) -> StateView | None` (the same, to be opened in the workers for a state updater),
-    `emitted(node) -> DataFrame | None` (what an updater emitted, kept since its state was committed) and
+    `emitted(node) -> DataFrame | None` (what an updater emitted, kept since its state was committed),
+    `takes(node, types)` (told what a window of the stream itself takes in) and
     `view(name) -> StateView` (a state for a query function; else it is opened at the version of `state`).
 
     Attributes:

@@ -38,6 +38,8 @@ def windowed(step: Step) -> DataFrame:
     make = BucketMaker(node.operation, node.context, node.edges, results, in_arrays=in_arrays, where=where)
     packed = _bucketed(node, frame, lean=in_arrays).mapInArrow(Pack(BUCKETS), PACKED).groupBy(BUCKET)
     if frame.isStreaming:
+        if takes := getattr(step.context, "takes", None):
+            takes(node, {field.name: field.dataType.simpleString() for field in frame.schema.fields})
         found = packed.transformWithStateInPandas(processor(make), PACKED, "append", "none")
     else:
         found = packed.applyInArrow(bounded(make), PACKED)

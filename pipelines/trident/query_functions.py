@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 
 class QueryFunction:
@@ -15,6 +15,8 @@ class QueryFunction:
 
     returns: str | Sequence[str] | None = None
     """Spark SQL type of the one output, or a list of types."""
+    in_spark: ClassVar[bool] = False
+    """Whether Spark runs it as a join, so that it is not called."""
 
     def batch_retrieve(self, state: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
         """The answer for each tuple of a batch, in order; called once a batch, not at all for an empty one.
@@ -40,12 +42,16 @@ class QueryFunction:
 class MapGet(QueryFunction):
     """The value at a key: the input fields are matched, in order, with the state's key fields (Trident's MapGet)."""
 
+    in_spark = True
+
     def batch_retrieve(self, state: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
         return state.multi_get(arguments)
 
 
 class SnapshotGet(QueryFunction):
     """The one value of a state without keys (Trident's SnapshotGet)."""
+
+    in_spark = True
 
     def batch_retrieve(self, state: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
         return [state.get()] * len(arguments)
@@ -57,6 +63,8 @@ class TupleCollectionGet(QueryFunction):
     The outputs are the state's fields by name, or all of them by position. Input fields are of no account. Behind a
     `broadcast()` each task gives its own part of the state, so that a tuple that went to all of them gets all of it once.
     """
+
+    in_spark = True
 
     def batch_retrieve(self, state: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
         return [state.tuples()] * len(arguments)

@@ -152,7 +152,7 @@ class ArrayBucket(Bucket):
             size = int.from_bytes(state[:8], "big")
             self._arrays.restore(state[8 : 8 + size])
             rest = state[8 + size :]
-            self._pending = from_ipc([rest]) if rest else None
+            self._pending = _conformed(from_ipc([rest]), self._rows.schema) if rest else None
 
     def save(self) -> bytes:
         windows, rest = self._arrays.save(), b""
@@ -174,6 +174,15 @@ class ArrayBucket(Bucket):
         wanted = [self._arrays.due(), pc.min(self._pending[events.CLOCK]).as_py()]
         self.clocks.due = min((one for one in wanted if one is not None), default=None)
         return pa.concat_tables([found.select(self._plan.schema.names), self.passed(number)])
+
+
+def _conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows of an earlier schema as those of a batch: null where a field is new, without what is not there any more."""
+    columns = [
+        rows[field.name].cast(field.type) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
 
 
 def clock_row(schema: pa.Schema, clock: int, origin: str) -> pa.Table:

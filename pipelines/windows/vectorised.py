@@ -187,11 +187,17 @@ class CountWindows:
         found = Values.of(column).spread(at, size)
         old = np.flatnonzero(runs.kept)
         if len(old):
-            assert self.state is not None
-            lists = self.state[name].combine_chunks().take(pa.array(runs.state_row[old]))
             to = np.repeat(begin[old], runs.kept[old]) + ramps(runs.kept[old])
-            found.put(to, Values.of(pa.chunked_array([lists.flatten()])))
+            found.put(to, Values.of(pa.chunked_array([self._kept_items(name, runs, old)])))
         return found
+
+    def _kept_items(self, name: str, runs: _Runs, old: Ints) -> pa.Array:
+        """What the state holds of a field for some runs, one after the other. All items of a key have that key's values."""
+        assert self.state is not None
+        column = self.state[name].combine_chunks()
+        if name in self._context.partition:
+            return column.take(pa.array(np.repeat(runs.state_row[old], runs.kept[old])))
+        return column.take(pa.array(runs.state_row[old])).flatten()
 
     def _results(
         self,
@@ -252,7 +258,7 @@ class CountWindows:
             "_kept": kept,
         }
         for name, values in columns.items():
-            if name in made:
+            if name in self._context.partition:
                 continue
             made[name] = pa.ListArray.from_arrays(pa.array(offsets), values.array(items))
         fresh = pa.table(made)

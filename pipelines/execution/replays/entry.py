@@ -16,20 +16,6 @@ if TYPE_CHECKING:
     from pipelines.execution.replays.selection import Lot
     from pipelines.trident.topology import TridentTopology
 
-# What works on a batch, or on time, as a whole: rows that come alone and later would not meet what they belong with.
-_WHOLE: dict[type[nodes.Node], str] = {
-    nodes.AggregateNode: "aggregates each batch",
-    nodes.ExtremeNode: "keeps one tuple of each batch",
-    nodes.JoinNode: "joins the tuples of a batch, and theirs is over",
-    nodes.MultiReduceNode: "reduces the tuples of a batch together",
-    nodes.NewValuesNode: "tells what each batch has made of a state",
-    nodes.WindowNode: "is a window, and the windows have moved on",
-    nodes.EnterWindowNode: "leads to a window, and the windows have moved on",
-    nodes.ChannelNode: "leads to another query of the flow, whose clock has moved on",
-    nodes.OnTimeNode: "asks whether an event is in time, and its time is over",
-    nodes.LatePersistNode: "keeps late events",
-    nodes.ChannelSpoutNode: "reads what another query of the flow sends, whose clock has moved on",
-}
 _UNIQUE = (
     "expect_column_values_to_be_unique",
     "expect_compound_columns_to_be_unique",
@@ -73,8 +59,8 @@ def entry_of(topology: TridentTopology, lot: Lot) -> Entry:
         raise ReplayError(topology.name, lot.what, "no state stands behind their place", instead(topology))
     between = list(_between(graph, node, sinks))
     for one in between:
-        problem = next((why for kind, why in _WHOLE.items() if isinstance(one, kind)), None) or _compares(one)
-        if problem is not None:
+        problem = one.alone or _compares(one)
+        if problem:
             raise ReplayError(topology.name, lot.what, f'"{one.label}" at {one.at} {problem}', instead(topology))
     drops = any(isinstance(one, nodes.GateNode) and one.gate.drops for one in between)
     return Entry(node, spouts, sinks, drops)

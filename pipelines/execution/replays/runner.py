@@ -21,6 +21,7 @@ from pyspark.errors import PySparkException
 from pipelines.errors import BatchError, GateError, TrideltaError
 from pipelines.execution.belonging import Belonging
 from pipelines.execution.checkpoint import Checkpoint
+from pipelines.execution.failures import disk_full, reason_of
 from pipelines.execution.group import BatchGroup, group_name, spout_groups
 from pipelines.execution.quarantine import NAME, quarantine_writer, table_columns
 from pipelines.execution.replays.counted import Counted, Verdict, replaced_since
@@ -31,7 +32,6 @@ from pipelines.execution.replays.record import Record, Records
 from pipelines.execution.replays.report import LotReport, ReplayReport
 from pipelines.execution.replays.selection import ROWS_AT_ONCE, Lot, Selection, check_names, lots
 from pipelines.execution.replays.work import Work, app_id
-from pipelines.execution.streaming import disk_full, reason_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
