@@ -61,7 +61,7 @@ class _Commit:
 
 def _commits(log: Path, first: int) -> list[_Commit]:
     """The commits from a version on; none if that one is not there any more."""
-    found = []
+    found: list[_Commit] = []
     while (file := log / f"{first + len(found):020d}.json").exists():
         found.append(_Commit(file.read_text("utf-8")))
     return found
