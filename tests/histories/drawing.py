@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 from tests.histories.model import BAD, BEFORE, BEHIND, LOG, MAP, NON_TRANSACTIONAL, OPAQUE, REDUCED, ROWS, TRANSACTIONAL
@@ -33,17 +34,30 @@ WINDOWED = {"backfill": 0, "replay": 0, "frozen": 0, "fresh": 0, "rescale": 5, "
 TABLES = {"optimize_source": 8, "rewrite": 0, "restore_table": 1}
 
 
-def draw(seed: int, length: int = 20) -> Program:
-    """The program of a seed."""
+def draw(
+    seed: int, length: int = 20, *, shape: str | None = None, favour: str | None = None, signals: bool = False
+) -> Program:
+    """The program of a seed.
+
+    Args:
+        shape: what it runs over (`files`, `windows`, `tables`, `chance`); None: drawn, too.
+        favour: an operation that comes more often than by lot.
+        signals: whether some lives end or stand still by real signals.
+    """
     chance = random.Random(seed)
-    shape = chance.choices((_shape, _windowed, _tables, _chance), (7, 2, 2, 2))[0](chance)
-    if "chance" in shape:
-        return Program(shape, tuple(_of_chance(chance) for _ in range(length // 2)))
-    weights = {**WEIGHTS, **(WINDOWED if "window" in shape else TABLES if "source" in shape else {})}
+    drawn = chance.choices([*SHAPES], [weight for weight, _ in SHAPES.values()])[0]
+    form = SHAPES[shape or drawn][1](chance)
+    if "chance" in form:
+        return Program(form, tuple(_of_chance(chance) for _ in range(max(2, length // 2))))
+    weights = {**WEIGHTS, **(WINDOWED if "window" in form else TABLES if "source" in form else {})}
+    if signals:
+        weights |= {"killed": 6} if "window" in form else {"killed": 4, "stopped": 3}
+    if favour is not None:
+        weights[favour] = 30
     names = chance.choices([*weights], [*weights.values()], k=length)
     # A program that begins with nothing to read says little.
     names[0] = "arrive"
-    return Program(shape, tuple(_operation(chance, name, shape) for name in names))
+    return Program(form, tuple(_operation(chance, name, form) for name in names))
 
 
 def _shape(chance: random.Random) -> dict[str, Any]:
@@ -158,7 +172,9 @@ def _further(chance: random.Random, name: str) -> dict[str, Any]:
         return {"back": chance.randint(1, 3)}
     if name == "restore_table":
         return {"state": chance.randrange(4), "back": chance.randint(0, 3)}
-    if name == "frozen":
+    if name == "killed":
+        return {"kill": chance.randrange(9)}
+    if name in ("frozen", "stopped"):
         return {"halt": chance.randrange(6), "arrivals": [_rows(chance) for _ in range(chance.randrange(3))]}
     if name == "stream":
         return {
@@ -181,3 +197,12 @@ def _rows(chance: random.Random) -> list[list[Any]]:
             v = BAD if chance.random() < 0.04 else chance.choice((None, 1, 2, 3, 8, 9, 60))
             found.append([day, chance.randrange(3), v])
     return found
+
+
+SHAPES: dict[str, tuple[int, Callable[[random.Random], dict[str, Any]]]] = {
+    "files": (7, _shape),
+    "windows": (2, _windowed),
+    "tables": (2, _tables),
+    "chance": (2, _chance),
+}
+"""What programs run over, and how often each is drawn."""

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.histories.comparing import Difference, compare
-from tests.histories.model import NON_TRANSACTIONAL, Group, Sink
-from tests.histories.operations import arrive
+from tests.histories.child import Child, Drivers, events_of
+from tests.histories.comparing import Difference
+from tests.histories.model import NON_TRANSACTIONAL, Event, Group, Refusal, Sink
+from tests.histories.operations import arrive, catch_up
 from tests.histories.play import Copies, Play, as_said
-from tests.histories.world import Outcome, StuckError, Witness, copied, put_back
+from tests.histories.world import MOMENTS, Killed, Outcome, StuckError, Witness, copied, put_back
 
 
 def fresh(play: Play, group: int = 0, then: str = "refuse") -> None:
@@ -118,26 +122,83 @@ def frozen(play: Play, halt: int = 1, arrivals: list[list[list[Any]]] = []) -> N
     if ended:
         play.follow(play.streams(), Outcome(witness.events, ended[0]), "catch-up")
         return
-    _taken_over(play, witness, arrivals)
+    try:
+        _taken_over(play, witness.events, arrivals)
+    finally:
+        witness.go.set()
     thread.join(120)
     if thread.is_alive():
         raise StuckError("the frozen writer, awake again, does not end")
     play.world.lake = type(play.world.lake)(play.world.lake.root)
 
 
-def _taken_over(play: Play, witness: Witness, arrivals: list[list[list[Any]]]) -> None:
+def _taken_over(play: Play, told: list[Event], arrivals: list[list[list[Any]]]) -> None:
     """What happens while a writer stands still: all that it has told so far is done, the rest another one does."""
     steps = play.streams()
-    for _ in range(len(witness.events)):
+    for _ in told:
         next(steps)
     steps.close()  # type: ignore[attr-defined]
+    for rows in arrivals:
+        arrive(play, 0, rows)
+    play.world.as_on_another_host()
+    outcome = play.world.run(play.catching_up())
+    play.follow(play.streams(), outcome, "catch-up of another host")
+
+
+def _ordered(play: Play, drivers: Drivers, at: int, number: int) -> tuple[Child, Path]:
+    """A driver that catches up and gets a signal at the moment of a number, and the file of what it tells."""
+    child, file = drivers.take(), play.world.home / f"events-{time.monotonic_ns()}"
+    child.order(
+        home=str(play.world.home),
+        shape=play.shape,
+        rules=asdict(play.model.rules),
+        events=str(file),
+        at=at,
+        signal=number,
+    )
+    return child, file
+
+
+def killed(play: Play, kill: int = 1) -> None:
+    """A catch-up in a process that SIGKILL ends at the moment of a number, its JVM with it."""
+    if play.drivers is None:
+        catch_up(play, kill=kill)
+        return
+    child, file = _ordered(play, play.drivers, kill, signal.SIGKILL)
+    code = child.ended()
+    told = [one for one in events_of(file) if one[0] in MOMENTS]
+    if code == -signal.SIGKILL:
+        play.follow(play.streams(), Outcome(told, Killed()), "catch-up")
+    elif code == 0:
+        play.follow(play.streams(), Outcome(told), "catch-up")
+    else:
+        # It ends with an error that only a run in this process tells: the same one.
+        _same_again(play, told)
+
+
+def _same_again(play: Play, told: list[Event]) -> None:
+    steps = play.streams()
+    with suppress(Refusal):
+        for _ in steps:
+            pass
+    play.follow(play.streams(), play.world.run(play.catching_up()), "catch-up")
+
+
+def stopped(play: Play, halt: int = 1, arrivals: list[list[list[Any]]] = []) -> None:  # noqa: B006
+    """A writer in a process of its own is stopped at the moment of a number; another takes over; then it wakes."""
+    if any(sink.kind == NON_TRANSACTIONAL for group in play.model.groups for sink in group.sinks):
+        return
+    if play.drivers is None:
+        frozen(play, halt, arrivals)
+        return
+    child, file = _ordered(play, play.drivers, halt, signal.SIGSTOP)
     try:
-        for rows in arrivals:
-            arrive(play, 0, rows)
-        play.world.as_on_another_host()
-        outcome = play.world.run(play.catching_up())
-        play.follow(play.streams(), outcome, "catch-up of another host")
-        with suppress(Difference):
-            compare(play.world, play.model)
+        if not child.stopped_or_ended():
+            told = [one for one in events_of(file) if one[0] in MOMENTS]
+            play.follow(play.streams(), Outcome(told), "catch-up") if child.ended() == 0 else _same_again(play, told)
+            return
+        _taken_over(play, events_of(file), arrivals)
     finally:
-        witness.go.set()
+        child.wake()
+    child.ended()
+    play.world.lake = type(play.world.lake)(play.world.lake.root)

@@ -286,8 +286,8 @@ class Model:
     def _reset(self, group: Group, number: int) -> None:
         for sink in self.sinks(group):
             sink.reset(number)
-        if len(self.groups) == 1:
-            self.refused, self.refused_claims = [], {}
+        self.refused = [one for one in self.refused if one.group != group.name]
+        self.refused_claims = {of: files for of, files in self.refused_claims.items() if of[0] != group.name}
 
     def stream(self, group: Group, *, max_batches: int | None = None, on_fresh: str = "refuse") -> Iterator[Event]:
         """A run of the group's stream until its source is read.

@@ -6,13 +6,16 @@ import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines import Runtime
 from pipelines.errors import PoisonBatchError, TrideltaError
 from tests.histories.comparing import Difference, compare
 from tests.histories.model import BACKFILLED, CHANNEL, Event, Group, Model, Refusal, Sink
 from tests.histories.world import Outcome, World, copied
+
+if TYPE_CHECKING:
+    from tests.histories.child import Drivers
 
 Arguments = dict[str, Any]
 
@@ -30,10 +33,14 @@ class Play:
     Args:
         world: the lake.
         model: what it must hold.
+        shape: of the flow, for processes that run it.
+        drivers: such processes, if there are any.
     """
 
-    def __init__(self, world: World, model: Model) -> None:
-        self.world, self.model = world, model
+    def __init__(
+        self, world: World, model: Model, shape: dict[str, Any] | None = None, drivers: Drivers | None = None
+    ) -> None:
+        self.world, self.model, self.shape, self.drivers = world, model, shape or {}, drivers
         self.copies: dict[str, Copies] = {}
         self.numbers = self.files = 0
         self.clock = 1_700_000_000

@@ -19,6 +19,8 @@ from tests.histories.world import FILES, TABLE, WINDOWS, Killed, World
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.histories.child import Drivers
+
 OPERATIONS: dict[str, Callable[..., None]] = {
     "arrive": operations.arrive,
     "rewrite": operations.rewrite,
@@ -36,6 +38,8 @@ OPERATIONS: dict[str, Callable[..., None]] = {
     "restore_checkpoint": lives.restore_checkpoint,
     "restore_table": lives.restore_table,
     "frozen": lives.frozen,
+    "killed": lives.killed,
+    "stopped": lives.stopped,
 }
 """By the name that programs use."""
 
@@ -87,55 +91,76 @@ class Finding:
         return f"operation {self.at} ({self.operation}): {type(self.error).__name__}: {str(self.error)[:1500]}"
 
 
-def run(spark: SparkSession, program: Program) -> Finding | None:
-    """Run a program over a lake of its own; the first difference, or None."""
+def run(spark: SparkSession, program: Program, drivers: Drivers | None = None) -> Finding | None:
+    """Run a program over a lake of its own; the first difference, or None.
+
+    Args:
+        drivers: processes for the lives that a real signal ends; None: they end by an exception in this one.
+    """
     home = Path(tempfile.mkdtemp(prefix="tridelta-history-"))
     try:
-        return _run(spark, program, home)
+        return _run(spark, program, home, drivers)
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _run(spark: SparkSession, program: Program, home: Path) -> Finding | None:
+def _run(spark: SparkSession, program: Program, home: Path, drivers: Drivers | None) -> Finding | None:
     at, name = -1, "beginning"
     try:
-        for at, (name, step) in enumerate(_steps(spark, program, home)):  # noqa: B007 - told of where it ended
+        for at, (name, step) in enumerate(_steps(spark, program, home, drivers)):  # noqa: B007 - told of where it ended
             step()
     except (Exception, Killed) as error:
         return Finding(at, name, error)
     return None
 
 
-def _steps(spark: SparkSession, program: Program, home: Path) -> Iterator[tuple[str, Callable[[], None]]]:
+def _steps(
+    spark: SparkSession, program: Program, home: Path, drivers: Drivers | None
+) -> Iterator[tuple[str, Callable[[], None]]]:
     if "chance" in program.shape:
         yield from chance.steps(spark, home, program.shape, program.operations)
         return
-    play = _play(spark, program.shape, home)
+    play = _play(spark, program.shape, home, drivers)
     for name, given in (*program.operations, ("catch_up", {})):
         yield name, partial(play.do, OPERATIONS[name], given)
 
 
-def _play(spark: SparkSession, shape: dict[str, Any], home: Path) -> Play:
-    window = shape.get("window", 0)
-    # In the order in which the flow names them: those before the gate come first.
+def states_of(shape: dict[str, Any]) -> dict[str, list[Sink]]:
+    """The states of each stream, in the order in which the flow names them: those before the gate come first."""
     states = {
         stream: sorted((Sink(*one) for one in sinks), key=lambda sink: sink.at != BEFORE)
         for stream, sinks in shape["streams"].items()
     }
     states["left"] += [Sink("further", LOG, by="day")]
-    if window:
+    if shape.get("window"):
         states["left"].append(Sink(WINDOWS, CHANNEL, at=BEFORE))
         states[WINDOWS] = [Sink("sums", SUMS)]
-    source = shape.get("source", FILES)
-    world = World(spark, home, key=shape["key"], sliced=shape["sliced"], states=states, window=window, source=source)
+    return states
+
+
+def world_of(spark: SparkSession, shape: dict[str, Any], home: Path) -> World:
+    """The lake and the sources of a shape."""
+    return World(
+        spark,
+        home,
+        key=shape["key"],
+        sliced=shape["sliced"],
+        states=states_of(shape),
+        window=shape.get("window", 0),
+        source=shape.get("source", FILES),
+    )
+
+
+def _play(spark: SparkSession, shape: dict[str, Any], home: Path, drivers: Drivers | None) -> Play:
+    world = world_of(spark, shape, home)
     groups = [
         Group(
             stream,
             sinks,
             sliced=shape["sliced"] and stream != WINDOWS,
-            window=window if stream == WINDOWS else 0,
-            table=source == TABLE,
+            window=world.window if stream == WINDOWS else 0,
+            table=world.source == TABLE,
         )
-        for stream, sinks in states.items()
+        for stream, sinks in states_of(shape).items()
     ]
-    return Play(world, Model(groups, Rules(per_batch=shape.get("per_batch", 1))))
+    return Play(world, Model(groups, Rules(per_batch=shape.get("per_batch", 1))), shape, drivers)

@@ -7,13 +7,16 @@ import json
 import random
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tests.histories.drawing import draw
+from tests.histories.child import Drivers
+from tests.histories.drawing import SHAPES, draw
 from tests.histories.programs import Finding, Program, run
 from tests.histories.shrinking import shrink
 from tests.histories.world import small_and_quick
@@ -44,24 +47,34 @@ class Figures:
     found: list[Found] = field(default_factory=list)
 
 
-def examine(spark: SparkSession, seed: int, program: Program, *, tries: int = 60) -> Found | None:
+def examine(
+    spark: SparkSession, seed: int, program: Program, *, tries: int = 60, drivers: Drivers | None = None
+) -> Found | None:
     """Run one program; a difference is shrunk."""
-    finding = run(spark, program)
+    finding = run(spark, program, drivers)
     if finding is None:
         return None
     cut = Program(program.shape, program.operations[: finding.at + 1])
 
     def shows(candidate: Program) -> bool:
-        seen = run(spark, candidate)
+        seen = run(spark, candidate, drivers)
         return seen is not None and seen.kind == finding.kind
 
     small = shrink(cut, shows, tries=tries) if tries else cut
-    seen: Finding = run(spark, small) or finding
+    seen: Finding = run(spark, small, drivers) or finding
     return Found(seed, len(small.operations), json.loads(small.dump()), small.lines(), str(seen))
 
 
 def campaign(
-    spark: SparkSession, seed: int, programs: int, *, minutes: float | None, length: int, tries: int, console: Console
+    spark: SparkSession,
+    seed: int,
+    programs: int,
+    *,
+    minutes: float | None,
+    tries: int,
+    console: Console,
+    drawn: Callable[[int], Program] = draw,
+    drivers: Drivers | None = None,
 ) -> Figures:
     """Programs one after the other, each of a seed of its own that follows from the first."""
     figures, started = Figures(seed), time.monotonic()
@@ -73,8 +86,8 @@ def campaign(
             if minutes is not None and time.monotonic() - started > 60 * minutes:
                 break
             own = seed if number == 0 else seeds.randrange(1 << 32)
-            program = draw(own, length)
-            found = examine(spark, own, program, tries=tries)
+            program = drawn(own)
+            found = examine(spark, own, program, tries=tries, drivers=drivers)
             figures.programs += 1
             figures.operations += len(program.operations)
             figures.seconds = round(time.monotonic() - started, 1)
@@ -92,9 +105,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first program; the others follow from it")
     parser.add_argument("--programs", type=int, default=10)
     parser.add_argument("--length", type=int, default=20, help="operations per program")
+    parser.add_argument("--shape", choices=[*SHAPES], help="what the programs run over; by default that is drawn, too")
+    parser.add_argument("--favour", help="an operation that comes more often than by lot")
     parser.add_argument("--minutes", type=float, default=None, help="begin no further program after so many")
     parser.add_argument(
         "--tries", type=int, default=60, help="runs that shrinking a program may take; 0: leave it long"
+    )
+    parser.add_argument(
+        "--signals", action="store_true", help="end and stop some lives by real signals, in processes of their own"
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     given = parser.parse_args(arguments)
@@ -105,14 +123,16 @@ def main(arguments: list[str] | None = None) -> int:
         "histories", master="local[2]", conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
     )
     spark.sparkContext.setLogLevel("OFF")
+    drivers = Drivers() if given.signals else None
     figures = campaign(
         spark,
         given.seed,
         given.programs,
         minutes=given.minutes,
-        length=given.length,
         tries=given.tries,
         console=console,
+        drawn=partial(draw, length=given.length, shape=given.shape, favour=given.favour, signals=given.signals),
+        drivers=drivers,
     )
     if given.json:
         print(json.dumps(asdict(figures)))
@@ -121,6 +141,8 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(
             f"seed {given.seed}: {figures.programs} programs, {each:.1f} s each, {len(figures.found)} differences"
         )
+    if drivers is not None:
+        drivers.close()
     spark.stop()
     return 1 if figures.found else 0
 

@@ -52,7 +52,7 @@ def test_programs_of_a_new_seed(spark: SparkSession) -> None:
     minutes = float(os.environ.get("TRIDELTA_HISTORIES_MINUTES", "20"))
     print(f"python -m tests.histories --seed {seed} --minutes {minutes:g}")
     console = Console(stderr=True)
-    figures = campaign(spark, seed, 1000, minutes=minutes, length=20, tries=40, console=console)
+    figures = campaign(spark, seed, 1000, minutes=minutes, tries=40, console=console)
     assert not figures.found, [found.lines for found in figures.found]
 
 

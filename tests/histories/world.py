@@ -42,7 +42,7 @@ KEYS: dict[str, tuple[Any, ...]] = {
     "decimal(20,0)": (Decimal(10**18 + 7), Decimal(10**18 + 8), Decimal(3)),
     "double": (0.5, float("nan"), -1.25),
 }
-_MOMENTS = ("opened", "committing", "committed", "closed")
+MOMENTS = ("opened", "committing", "committed", "closed")
 # Beyond any number of kills that a program has: that a batch becomes poison by deaths is tested elsewhere.
 ATTEMPTS = 40
 PATIENCE = 120.0
@@ -85,7 +85,7 @@ class Witness:
     go: threading.Event = field(default_factory=threading.Event)
 
     def __call__(self, moment: str, state: str, txid: int) -> None:
-        if moment not in _MOMENTS:
+        if moment not in MOMENTS:
             return
         self.events.append((moment, state, txid))
         number = len(self.events) - 1
@@ -138,8 +138,8 @@ class World:
         self.lake = Lake(home / "lake")
         for stream in states:
             # Of windows it stays empty.
-            (home / stream).mkdir(parents=True)
-            if source == TABLE and stream != WINDOWS:
+            (home / stream).mkdir(parents=True, exist_ok=True)
+            if source == TABLE and stream != WINDOWS and not DeltaTable.is_deltatable(str(home / stream)):
                 DeltaTable.create(str(home / stream), DeltaSchema.from_arrow(ARROW))
 
     # --- the flow ---------------------------------------------------------------------------------------------------
