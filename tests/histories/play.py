@@ -109,7 +109,8 @@ class Play:
                     break
         except Refusal as found:
             refusal = found
-        self._same_events(what, outcome.events, wanted)
+        if outcome.killed or outcome.error is None or refusal is not None:
+            self._same_events(what, outcome.events, wanted)
         self.same_end(what, outcome, refusal)
 
     def _may_refuse(self, outcome: Outcome) -> bool:

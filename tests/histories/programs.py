@@ -91,17 +91,25 @@ class Finding:
         return f"operation {self.at} ({self.operation}): {type(self.error).__name__}: {str(self.error)[:1500]}"
 
 
+# Spark gives a worker of Python ten seconds to start, which a crowded machine may not; that says nothing of a table.
+_BUSY, _TIMES = "failed to connect back", 3
+
+
 def run(spark: SparkSession, program: Program, drivers: Drivers | None = None) -> Finding | None:
     """Run a program over a lake of its own; the first difference, or None.
 
     Args:
         drivers: processes for the lives that a real signal ends; None: they end by an exception in this one.
     """
-    home = Path(tempfile.mkdtemp(prefix="tridelta-history-"))
-    try:
-        return _run(spark, program, home, drivers)
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
+    for _ in range(_TIMES):
+        home = Path(tempfile.mkdtemp(prefix="tridelta-history-"))
+        try:
+            finding = _run(spark, program, home, drivers)
+        finally:
+            shutil.rmtree(home, ignore_errors=True)
+        if finding is None or _BUSY not in str(finding.error):
+            return finding
+    return finding
 
 
 def _run(spark: SparkSession, program: Program, home: Path, drivers: Drivers | None) -> Finding | None:
