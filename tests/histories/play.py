@@ -109,9 +109,8 @@ class Play:
                     break
         except Refusal as found:
             refusal = found
-        if outcome.killed or outcome.error is None or refusal is not None:
-            self._same_events(what, outcome.events, wanted)
         self.same_end(what, outcome, refusal)
+        self._same_events(what, outcome.events, wanted)
 
     def _may_refuse(self, outcome: Outcome) -> bool:
         """Whether a run was refused, before it wrote a row, for the files of its source were rewritten."""
