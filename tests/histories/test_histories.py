@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
+from tests.histories.comparing import Difference
 from tests.histories.drawing import draw
 from tests.histories.programs import Program, run
 from tests.histories.runner import campaign
+from tests.histories.seeds import SEEDS as SEEDS_OF_FAULTS
 from tests.histories.shrinking import shrink
 from tests.histories.world import small_and_quick
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FOUND = sorted((Path(__file__).parent / "found").glob("*.json"))
+OLD_FAULTS = [file for file in FOUND if file.stem[0].isdigit()]
 # Of `make test`: a few fixed ones, about a minute.
 SEEDS: tuple[int, ...] = ()
 
@@ -54,6 +57,18 @@ def test_programs_of_a_new_seed(spark: SparkSession) -> None:
     console = Console(stderr=True)
     figures = campaign(spark, seed, 1000, minutes=minutes, tries=40, console=console)
     assert not figures.found, [found.lines for found in figures.found]
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("file", OLD_FAULTS, ids=lambda file: file.stem)
+def test_old_faults_brought_back_are_found(spark: SparkSession, file: Path) -> None:
+    """The programs of `found` that begin with a number are of the old fault of that number in `seeds`."""
+    with small_and_quick(spark), SEEDS_OF_FAULTS[int(file.stem.split("_")[0])]():
+        finding = run(spark, Program.load(file.read_text(encoding="utf-8")))
+    assert finding is not None
+    assert isinstance(finding.error, Difference), str(finding)
 
 
 def test_a_program_is_plain_data() -> None:

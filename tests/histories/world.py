@@ -19,7 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake import Schema as DeltaSchema
 
 from pipelines import Lake, Runtime
-from pipelines.execution import streaming
+from pipelines.execution import failures
 from pipelines.maintenance import compaction
 from pipelines.quality import Check, drop, fail
 from pipelines.sources import DeltaTableSource, JsonFiles
@@ -284,15 +284,15 @@ def small_and_quick(spark: SparkSession) -> Iterator[None]:
     """Four txids per generation, no pauses between attempts, and a session for small plans; all put back afterwards."""
     before = {name: spark.conf.get(name, None) for name in _CONF}
     generations = record.GENERATION, compaction.GENERATION
-    pause = streaming._BACK_OFF
+    pause = failures._BACK_OFF
     try:
         for name, value in _CONF.items():
             spark.conf.set(name, value)
         record.GENERATION = compaction.GENERATION = 4
-        streaming._BACK_OFF = lambda state: 0.0  # type: ignore[assignment]
+        failures._BACK_OFF = lambda state: 0.0  # type: ignore[assignment]
         yield
     finally:
         for name, old in before.items():
             spark.conf.unset(name) if old is None else spark.conf.set(name, old)
         record.GENERATION, compaction.GENERATION = generations
-        streaming._BACK_OFF = pause
+        failures._BACK_OFF = pause
