@@ -3,15 +3,15 @@
 DataFusion adds bigints modulo 2^64, and decimals of 38 digits modulo 2^128. A total that does not fit is an error of whoever
 reads or folds it. It is to be an error of the batch that makes it so: each commit keeps in its record a bound for the absolute
 value of any total, which grows by the commit's greatest partial value. While it fits nothing can overflow; when it does not, the
-totals of all keys are added up exactly, with the commit's rows, and the bound is set anew.
-Of a commit by Spark the rows are not seen: it records no bound, and the next commit adds up anew.
+totals of all keys are added up exactly, with the commit's rows, and the bound is set anew. Of a commit by Spark the rows are not
+seen: its plan refuses partial values beyond an allowance, by which the bound grows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from decimal import Context
+from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -26,6 +26,8 @@ from pipelines.state.schema import LOG, ROLL_UP, SLICE_COLUMN, StateSchema
 from pipelines.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from pipelines.state.table import StateTable
 
 _NAMED_KEYS = 200
@@ -156,6 +158,62 @@ def check_fit(
             total = row[one.column] if part is None else row[one.column][part]
             if abs(_units(total, one.kind)) > _limit(one.kind):
                 raise StateOverflowError(state, name, str(one.kind), dict(zip(declared.keys, key, strict=True)))
+
+
+# Of the room that is left a commit by Spark may take such a part without anything being added up.
+_ALLOWANCE = 1024
+TOO_LARGE = "tridelta: a partial value leaves no room"
+
+
+class Allowance(NamedTuple):
+    """What a commit by Spark may add to each sum, and the bounds behind it."""
+
+    sums: dict[str, Summed]
+    most: dict[str, int]
+    bounds: Bounds
+
+    def guarded(self, frame: DataFrame) -> DataFrame:
+        """The rows; the job fails at a partial value beyond it."""
+        from pyspark.sql import functions as F
+
+        for name, one in self.sums.items():
+            part = name.removeprefix(f"{one.column}.") if name != one.column else None
+            column = F.col(f"`{one.column}`")
+            value = column if part is None else column[part]
+            # As text, and each by itself: a literal number has no 38 digits, and Spark's minus keeps 34 of a decimal.
+            ends = (_text(sign * self.most[name], one.kind) for sign in (-1, 1))
+            least, most = (F.lit(end).cast(_spark_type(one.kind)) for end in ends)
+            kept = F.when((value > most) | (value < least), F.raise_error(F.lit(f"{TOO_LARGE}: {name}"))).otherwise(
+                value
+            )
+            frame = frame.withColumn(one.column, kept if part is None else column.withField(part, kept))
+        return frame
+
+
+def allowances(table: DeltaTable, state: StateTable, declared: StateSchema) -> Iterator[Allowance]:
+    """What a commit by Spark may add: a small part of the room that is left by the bound, or if that is too little all the room
+    that the totals leave, which are added up for it.
+    """
+    snapshot = Snapshot(table)
+    sums = summed(declared, pa.schema(list(snapshot.types.items())))
+    if not sums:
+        return
+    known = _known(table, state)
+    limits = {name: _limit(one.kind) for name, one in sums.items()}
+    if known is None or known.keys() != sums.keys() or any(known[name] > limits[name] // 2 for name in sums):
+        known = _greatest_totals(snapshot, declared, sums, snapshot.live)
+    part = {name: max(0, limits[name] - known[name]) // _ALLOWANCE for name in sums}
+    yield Allowance(sums, part, {name: known[name] + part[name] for name in sums})
+    exact = _greatest_totals(snapshot, declared, sums, snapshot.live)
+    yield Allowance(sums, {name: max(0, limits[name] - exact[name]) for name in sums}, limits)
+
+
+def _text(units: int, kind: pa.DataType) -> str:
+    return f"{_EXACT.scaleb(Decimal(units), -kind.scale):f}" if pa.types.is_decimal(kind) else str(units)
+
+
+def _spark_type(kind: pa.DataType) -> str:
+    return f"decimal({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else "bigint"
 
 
 def _known(table: DeltaTable, state: StateTable) -> Bounds | None:

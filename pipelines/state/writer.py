@@ -40,7 +40,7 @@ from pipelines.state.schema import (
     UNSLICED,
     table_schema,
 )
-from pipelines.state.sums import checked_bounds
+from pipelines.state.sums import TOO_LARGE, StateOverflowError, allowances, checked_bounds
 from pipelines.state.turns import LateWriterError, Transactions, last_txid, turn
 
 if TYPE_CHECKING:
@@ -174,6 +174,7 @@ class StateWriter(TableKeeper):
         seen: int | None = None,
     ) -> int:
         """Append a batch's frame where it lies. Returns the table version; `record.rows` is not known before."""
+        from pyspark.errors import PySparkException
         from pyspark.sql import functions as F
 
         if SLICE_COLUMN not in frame.columns:
@@ -182,8 +183,8 @@ class StateWriter(TableKeeper):
         frame = frame.withColumn(GEN, F.lit(generation(record.txid)).cast("long"))
         names = [*self.declared.names, *ENGINE_COLUMNS]
 
-        def save(record: BatchRecord, carried: Transactions) -> None:
-            writer = frame.select(*(f"`{name}`" for name in names)).write.format("delta")
+        def save(record: BatchRecord, carried: Transactions, rows: DataFrame = frame) -> None:
+            writer = rows.select(*(f"`{name}`" for name in names)).write.format("delta")
             writer = writer.option("userMetadata", record.dump()).mode("overwrite" if replaces else "append")
             if replaces:
                 writer = writer.option("replaceWhere", _own_rows(record.txid))
@@ -191,7 +192,22 @@ class StateWriter(TableKeeper):
                 writer = writer.option("txnAppId", name).option("txnVersion", version)
             writer.save(str(self.table.path))
 
-        return self._commit_spark(save, record, self._judge(record, app_id, replaces=replaces, seen=seen))
+        def save_fitting(record: BatchRecord, carried: Transactions) -> None:
+            refused: PySparkException | None = None
+            for one in allowances(DeltaTable(str(self.table.path)), self.table, self.declared):
+                try:
+                    save(record.model_copy(update={"bounds": one.bounds}), carried, one.guarded(frame))
+                    return
+                except PySparkException as error:
+                    if TOO_LARGE not in str(error):
+                        raise
+                    refused = error
+            if refused is not None:
+                name = str(refused).partition(f"{TOO_LARGE}: ")[2].partition(" ")[0]
+                raise StateOverflowError(self.table.name, name, "(of the column)") from refused
+            save(record, carried)
+
+        return self._commit_spark(save_fitting, record, self._judge(record, app_id, replaces=replaces, seen=seen))
 
     def merge_arrow(
         self,

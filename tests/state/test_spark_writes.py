@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import DecimalType, StringType, StructField, StructType
 
 from pipelines.errors import BehindStateError, DuplicateKeyError
 from pipelines.state import table as state_table
 from pipelines.state import writer as state_writer
 from pipelines.state.schema import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, REMOVED, ROWS, TRANSACTIONAL
+from pipelines.state.sums import StateOverflowError
 from pipelines.state.turns import LateWriterError
 from tests.state.small_kinds import APP, SmallTable, in_order, record
 
@@ -132,3 +135,41 @@ def test_spark_is_refused_when_another_commits_while_it_writes(
     with pytest.raises((LateWriterError, BehindStateError)):
         state.writer.commit_batch(frame, record(1), APP, known=False)
     assert state.held() == [("a", 1)]
+
+
+@pytest.mark.slow
+def test_a_total_that_no_longer_fits_refuses_the_batch_in_spark_too(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, most = SmallTable(tmp_path, LOG, TRANSACTIONAL), 2**63 - 1
+    state.commit(0, ("a", 2**62), ("b", 1))
+    with pytest.raises(StateOverflowError):
+        spark_commit(spark, state, 1, False, [("a", 2**62)])
+    assert state.held() == [("a", 2**62), ("b", 1)]
+    spark_commit(spark, state, 1, False, [("a", 7), ("b", -7)])
+    # A part of the room that there was, of which nothing is known but that it is enough.
+    room = most - 2**62
+    assert [one.record.bounds["n"] for one in state.table.history() if one.record] == [2**62, 2**62 + room // 1024]
+    spark_commit(spark, state, 2, False, [("b", 2**61)])
+    assert state.table.history()[-1].record.bounds == {"n": most}
+    state.commit(3, ("b", 1))
+    assert state.table.history()[-1].record.bounds == {"n": 2**62 + 7}
+    assert state.held() == [("a", 2**62 + 7), ("b", 2**61 - 5)]
+    monkeypatch.setattr(state_table, "LOCAL_ROWS", -1)
+    assert in_order(state.table.frame(spark).toArrow()) == state.held()
+
+
+@pytest.mark.slow
+def test_totals_of_decimals_keep_their_bound_in_spark_too(spark: SparkSession, tmp_path: Path) -> None:
+    columns = StructType([StructField("word", StringType()), StructField("n", DecimalType(38, 2))])
+    state = SmallTable(tmp_path, LOG, TRANSACTIONAL, columns)
+
+    def commit(txid: int, value: str) -> None:
+        frame = spark.sql(f"SELECT 'a' AS word, CAST('{value}' AS DECIMAL(38, 2)) AS n")
+        state.writer.commit_batch(frame, record(txid), APP, known=False)
+
+    commit(0, "0.25")
+    with pytest.raises(StateOverflowError):
+        commit(1, "9" * 36 + ".98")
+    commit(1, "9" * 36 + ".50")
+    assert state.held() == [("a", Decimal("9" * 36 + ".75"))]
