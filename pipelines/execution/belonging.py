@@ -102,7 +102,11 @@ class Belonging:
 
     def known(self) -> dict[str, Known]:
         """The noted tables by their path in the lake; none before the first start."""
-        return read_own(self._checkpoint.flow, self._checkpoint.folder / TABLES, _parsed) or {}
+        return self._noted() or {}
+
+    def _noted(self) -> dict[str, Known] | None:
+        """The same; None where nothing was ever noted, which is less than that the query writes none of them any more."""
+        return read_own(self._checkpoint.flow, self._checkpoint.folder / TABLES, _parsed)
 
     def note(self, tables: Iterable[StateTable], *, only_these: bool = True) -> None:
         """Write down the tables as they are, once they are known to belong here.
@@ -110,7 +114,7 @@ class Belonging:
         Args:
             only_these: what is not among them is the query's no longer.
         """
-        epoch, known = self._checkpoint.epoch, self.known()
+        epoch, known, first = self._checkpoint.epoch, self.known(), self._noted() is None
         if epoch is None:
             return
         noted = {} if only_these else dict(known)
@@ -118,7 +122,7 @@ class Belonging:
             name = self._name(table)
             if name is not None and table.exists():
                 same = name in known and known[name].id == table.id
-                since = known[name].since if same else self._since(epoch, first=not known)
+                since = known[name].since if same else self._since(epoch, first=first)
                 noted[name] = Known(table.id, table.version(), since)
         if noted != known:
             write_json(self._checkpoint.folder / TABLES, {name: asdict(one) for name, one in noted.items()})
@@ -182,6 +186,7 @@ class Belonging:
         epoch = self._checkpoint.epoch
         if epoch is None:
             return
+        noted_ever = self._noted() is not None
         known, closed, begun = self.known(), self._checkpoint.committed_txid(), self._checkpoint.closed_txid()
         all_tables = {name: table for table in tables if (name := self._name(table)) is not None}
         noted = [name for name in known if not all_tables or name.startswith(QUARANTINE)]
@@ -195,7 +200,7 @@ class Belonging:
                 continue
             self._check_ahead(table, held[name], planned)
             # A table that came later holds what came since; one that nothing was noted of, at an upgrade, says less.
-            if one is not None or (not known and held[name] is not None):
+            if one is not None or (not noted_ever and held[name] is not None):
                 self._check_behind(name, table, one, epoch, held[name], closed)
             self._check_plan(name, table, epoch, held[name])
 
