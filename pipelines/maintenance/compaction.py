@@ -194,9 +194,9 @@ class _Compaction:
         self._remember_removed(writer)
         unfinished = any(map(_unfinished, self.groups))
         limit = retention.bound(table, self.retention_hours, unfinished=unfinished, needed=needed)
-        retention.checkpoint(table)
         if self.lake.durable:
             # Before anything goes that the new files stand for.
+            retention.checkpoint(table)
             sync_table(table, version, self.lake.root)
         files = retention.vacuum(writer, limit, self._record(table))
         retention.checkpoint(table)
