@@ -64,7 +64,7 @@ def _shape(chance: random.Random) -> dict[str, Any]:
     two = chance.random() < 0.25
     streams = {name: _states(chance, name) for name in (("left", "right") if two else ("left",))}
     return {
-        "key": chance.choice(("string", "string", "decimal(20,0)", "double")),
+        "key": chance.choice(("string", "string", "decimal(30,0)", "double")),
         "sliced": chance.random() < 0.8,
         "streams": streams,
     }

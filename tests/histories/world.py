@@ -39,7 +39,7 @@ WINDOWS = f"{FLOW}__window1"
 """The channel into the windows of the flow, which is also the name of their batch group."""
 KEYS: dict[str, tuple[Any, ...]] = {
     "string": ("a", "b", None),
-    "decimal(20,0)": (Decimal(10**18 + 7), Decimal(10**18 + 8), Decimal(3)),
+    "decimal(30,0)": (Decimal(10**25 + 7), Decimal(10**25 + 8), Decimal(3)),
     "double": (0.5, float("nan"), -1.25),
 }
 MOMENTS = ("opened", "committing", "committed", "closed")
