@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
 from pipelines.errors import SourceSchemaError
+from pipelines.quality import drop
 from pipelines.sources import CsvFiles, FileSource, JsonFiles
 from pipelines.sources.layouts import Header, has_other_fields, header_of
 from pipelines.trident import DeltaState, TridentTopology
@@ -79,6 +81,25 @@ def test_json_under_other_names_is_refused(spark: SparkSession, tmp_path: Path) 
     assert (flow.rows, flow.refused) == (held, refused)
     flow.runtime.backfill(flow.topology, ["d1"])
     assert (flow.rows, flow.refused) == (held, refused)
+
+
+@pytest.mark.slow
+def test_a_gate_refuses_what_is_no_number(spark: SparkSession, tmp_path: Path) -> None:
+    """JSON's "NaN" and "Infinity" are values of a double; a sum with one of them is none any more."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    values = ["1.5", '"NaN"', '"Infinity"', '"-Infinity"', "null"]
+    (folder / "a.json").write_text("".join(f'{{"v":{value}}}\n' for value in values))
+    topology = TridentTopology("kept")
+    most = 1.7976931348623157e308
+    bounds = {"column": "v", "min_value": -most, "max_value": most}
+    stream = topology.new_stream("rows", JsonFiles(folder, "v double"))
+    stream.gate(drop("column_values_to_be_between", **bounds), name="numbers").partition_persist(DeltaState("held"))
+    lake = Lake(tmp_path / "lake")
+    Runtime(spark, lake).catch_up(topology)
+    assert sorted(lake.state("held").scan()["v"].to_pylist(), key=str) == [1.5, None]
+    refused = sorted(json.loads(row["row"])["v"] for row in lake.quarantine("kept").scan().to_pylist())
+    assert refused == ["-Infinity", "Infinity", "NaN"]
 
 
 def test_headers(tmp_path: Path) -> None:
