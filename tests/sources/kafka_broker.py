@@ -82,6 +82,8 @@ class Broker:
             "auto.create.topics.enable": "false",
             # Records of tests carry times of their own; by default the broker deletes what is older than a week.
             "log.retention.ms": "-1",
+            # By default half of the heap that the process has.
+            "log.cleaner.dedupe.buffer.size": str(4 * 1024 * 1024),
         }
         self._settings.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
 
