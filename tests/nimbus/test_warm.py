@@ -180,8 +180,8 @@ def test_a_run_that_is_cancelled_hears_of_the_slice_that_is_under_way(
     asked = threading.Event()
     replace_slice, listen = StateWriter.replace_slice, serving.Server._answer
 
-    def interrupted(self: StateWriter, rows: pa.Table, record: BatchRecord) -> int:
-        version = replace_slice(self, rows, record)
+    def interrupted(self: StateWriter, rows: pa.Table, record: BatchRecord, *more: Any, **named: Any) -> int:
+        version = replace_slice(self, rows, record, *more, **named)
         if record.slice == "2026-01-02":
             os.kill(os.getpid(), signal.SIGINT)
             assert asked.wait(30)
