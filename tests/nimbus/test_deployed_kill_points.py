@@ -47,11 +47,13 @@ def scaled(here: Deployment, number: int) -> None:
 @pytest.mark.parametrize(
     ("moment", "group", "jvm"),
     [
-        ("opened", "numbers", False),
-        ("committing", "numbers", True),
+        # tests/crash has each moment of a batch; here the first stands for those without windows.
         ("committed", "numbers", False),
-        ("closed", "numbers", True),
         ("committed", COUNTED, True),
+        *(
+            pytest.param(moment, "numbers", jvm, marks=pytest.mark.exhaustive)
+            for moment, jvm in (("opened", False), ("committing", True), ("closed", True))
+        ),
     ],
 )
 def test_killed_in_a_batch(here: Deployment, moment: str, group: str, jvm: bool) -> None:
@@ -75,7 +77,14 @@ def test_scaled_under_load(here: Deployment) -> None:
     assert here.task("readings", 2).partitions == 3
 
 
-@pytest.mark.parametrize(("phase", "number"), [("copied", 4), ("repartitioned", 2), ("verified", 5)])
+@pytest.mark.parametrize(
+    ("phase", "number"),
+    [
+        ("copied", 4),
+        pytest.param("repartitioned", 2, marks=pytest.mark.exhaustive),
+        pytest.param("verified", 5, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_killed_in_a_repartition(here: Deployment, phase: str, number: int) -> None:
     """The next worker finds the old checkpoint or the new one, and takes the change up again."""
     plan(here.home, phase, group=COUNTED, jvm=True)
