@@ -93,8 +93,10 @@ class StateTable:
         return str(self._latest().metadata().id)
 
     def opened(self) -> DeltaTable:
-        """The Delta table at its last version, for the engine's own use."""
-        return self._latest()
+        """The Delta table at its last version, for the engine's own use. Opened now: what a kept handle has yet to read of the
+        log, transaction ids for one, a compaction may have cleaned away.
+        """
+        return opened(self.name, self.path)
 
     def last_txid(self) -> int | None:
         """The last committed txid of a stream, or None."""
