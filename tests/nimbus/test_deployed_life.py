@@ -13,6 +13,9 @@ from tests.nimbus.deployment import PATIENCE, Deployment, wait_for
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
+@pytest.mark.parametrize(
+    "url", ["postgresql", pytest.param("sqlite", marks=pytest.mark.exhaustive)], indirect=True, ids=str
+)
 def test_a_life(tmp_path: Path, url: str) -> None:
     """Submitted, packed, drained, activated, updated, rolled back, rebalanced, killed, and deployed once more."""
     with Deployment(tmp_path / "home", registry=url) as here:
