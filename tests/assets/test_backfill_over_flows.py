@@ -236,8 +236,8 @@ def test_a_cancelled_run_leaves_whole_slices_and_a_second_one_makes_the_rest(
     committed: list[str] = []
     replace_slice = StateWriter.replace_slice
 
-    def interrupted(self: StateWriter, rows: pa.Table, record: BatchRecord) -> int:
-        version = replace_slice(self, rows, record)
+    def interrupted(self: StateWriter, rows: pa.Table, record: BatchRecord, *more: Any, **named: Any) -> int:
+        version = replace_slice(self, rows, record, *more, **named)
         committed.append(f"{record.slice} {self.table.name}")
         if len(committed) == 3:
             # As Dagster ends a run: in the midst of the second day, whose second table is yet to come.

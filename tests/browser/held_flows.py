@@ -9,6 +9,7 @@ import os
 import time
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -37,8 +38,8 @@ FLOWS = (FlowSpec("daily", "Flights a day.", _daily, DailySlices(date(2013, 1, 1
 _replace_slice = StateWriter.replace_slice
 
 
-def _held(self: StateWriter, rows: pa.Table, record: BatchRecord) -> int:
-    version = _replace_slice(self, rows, record)
+def _held(self: StateWriter, rows: pa.Table, record: BatchRecord, *more: Any, **named: Any) -> int:
+    version = _replace_slice(self, rows, record, *more, **named)
     if self.table.name == LAST_BEFORE_HOLD.get(record.flow):
         hold = Path(os.environ["TRIDELTA_HOME"]) / "hold" / f"{record.flow} {record.slice}"
         if hold.exists():
