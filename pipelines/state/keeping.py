@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from deltalake import DeltaTable, WriterProperties, write_deltalake
 
+from pipelines.errors import StateSchemaError
 from pipelines.state.commits import HOOKS, properties
 from pipelines.state.record import BatchRecord
 from pipelines.state.schema import GEN, MAP, OPAQUE, REMOVED, TXID, StateSchema
@@ -21,6 +22,9 @@ CLUSTERED = "tridelta.clusteredBy"
 """The table's property that names the columns by which its rewritten files are sorted, as a JSON list."""
 # Rows a row group in folded files: they are sorted by key, and a read of a few keys decodes one row group of each.
 ROW_GROUP_ROWS = 65_536
+# Spark names its files without the slice: delta-rs removes a file under the percent-encoded name, which is not the one that
+# Spark wrote where a slice has other characters than ASCII, and its rows would stay.
+PLAIN_NAMES = {"delta.randomizeFilePrefixes": "true"}
 
 
 def clustered_by(table: DeltaTable) -> tuple[str, ...]:
@@ -38,6 +42,20 @@ class TableKeeper:
 
     def __init__(self, table: StateTable, declared: StateSchema) -> None:
         self.table, self.declared = table, declared
+
+    def name_files_plainly(self, table: DeltaTable) -> None:
+        """Have a table of an older version take Spark's files without slices in their names.
+
+        Raises:
+            StateSchemaError: it holds files of Spark's under names that delta-rs can't remove.
+        """
+        if PLAIN_NAMES.items() <= table.metadata().configuration.items():
+            return
+        paths = pa.table(table.get_add_actions())["path"].to_pylist()
+        if any(not path.isascii() for path in paths):
+            problem = "Spark wrote slices under names that are not ASCII, and delta-rs can't remove those"
+            raise StateSchemaError(self.table.name, problem)
+        table.alter.set_table_properties(PLAIN_NAMES, raise_if_not_exists=False)
 
     def rewrite_arrow(self, table: DeltaTable, rows: pa.Table, record: BatchRecord, where: str, file_bytes: int) -> int:
         """Put `rows` (all columns, in order) in the place of those that `where` names at the version in `table`.

@@ -22,7 +22,7 @@ from deltalake.exceptions import CommitFailedError
 from pipelines.errors import StateSchemaError
 from pipelines.state.commits import HOOKS, properties
 from pipelines.state.evolution import add_columns
-from pipelines.state.keeping import TableKeeper
+from pipelines.state.keeping import PLAIN_NAMES, TableKeeper
 from pipelines.state.literals import is_wide, literal
 from pipelines.state.merge import merge_arrow, merge_spark
 from pipelines.state.record import BATCH, RESET, BatchRecord, generation
@@ -84,6 +84,7 @@ class StateWriter(TableKeeper):
                 raise StateSchemaError(self.table.name, added)
             if added or (self.declared.slice_by and self.declared.slice_by != self.table.declared.slice_by):
                 add_columns(DeltaTable(str(self.table.path)), wanted, self.declared)
+            self.name_files_plainly(DeltaTable(str(self.table.path)))
             return
         self.table.path.parent.mkdir(parents=True, exist_ok=True)
         DeltaTable.create(
@@ -91,7 +92,7 @@ class StateWriter(TableKeeper):
             wanted,
             mode="ignore",
             partition_by=None if self.declared.layout == MAP else [SLICE_COLUMN, GEN],
-            configuration={PROPERTY: self.declared.dump(), **_CONFIGURATION, **_statistics(wanted)},
+            configuration={PROPERTY: self.declared.dump(), **_CONFIGURATION, **PLAIN_NAMES, **_statistics(wanted)},
             raise_if_key_not_exists=False,
         )
 
