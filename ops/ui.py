@@ -59,8 +59,8 @@ def check_port(port: int) -> None:
 
 def command(port: int) -> list[str]:
     """The command that starts the web server, the daemon and the code location."""
-    dg = Path(sys.executable).with_name("dg")
-    return [str(dg), "dev", "-w", str(PROJECT / "workspace.yaml"), "--host", HOST, "--port", str(port)]
+    dev = [sys.executable, "-P", "-m", "ops.services", "dev"]
+    return [*dev, "-w", str(PROJECT / "workspace.yaml"), "--host", HOST, "--port", str(port)]
 
 
 def environment(settings: FlowSettings) -> dict[str, str]:
@@ -71,6 +71,8 @@ def environment(settings: FlowSettings) -> dict[str, str]:
         # Runs find their tools where this Python finds its own.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
         "PYTHONWARNINGS": "ignore::FutureWarning",
+        # No process of Dagster's takes a module from the folder that it happens to be started in.
+        "PYTHONSAFEPATH": "1",
         # Runs are handed to an application that is up: seconds in place of half a minute.
         "TRIDELTA_NIMBUS_WARM": os.environ.get("TRIDELTA_NIMBUS_WARM", "1"),
     }
