@@ -47,8 +47,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out -= {mark for mark in left_out if mark in config.option.markexpr}
     if not any("::" in asked for asked in config.args):
         items[:] = [item for item in items if not any(item.get_closest_marker(mark) for mark in left_out)]
-    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
-    items.sort(key=lambda item: -slow[item.path])
+    weights: Counter[Path] = Counter()
+    for item in items:
+        weights[item.path] += _weight(item)
+    items.sort(key=lambda item: -weights[item.path])
+
+
+def _weight(item: pytest.Item) -> int:
+    """About how long a test takes: what has more time than others needs more."""
+    if not item.get_closest_marker("slow"):
+        return 0
+    limit = item.get_closest_marker("timeout")
+    return max(1, int(limit.args[0]) // 30) if limit else 1
 
 
 @pytest.fixture(scope="session")

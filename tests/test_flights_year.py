@@ -93,6 +93,7 @@ def test_a_state_as_of_a_batch_is_the_first_batches(year: Year, txid: int) -> No
     assert_equal(contents(year.lake, txid=txid), first.states)
 
 
+@pytest.mark.exhaustive
 def test_a_year_of_daily_backfills_changes_nothing(year: Year) -> None:
     days = [file.stem for file in year.files]
     assert len(days) == 365
@@ -110,6 +111,7 @@ def test_a_year_of_daily_backfills_changes_nothing(year: Year) -> None:
     assert not year.runtime.catch_up(year.topology).batches
 
 
+@pytest.mark.exhaustive
 def test_the_year_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
     """Nothing spoiled: all flights but the one over 17 miles."""
     clean = Year(spark, tmp_path, spoiled=False)

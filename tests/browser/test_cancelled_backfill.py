@@ -99,6 +99,7 @@ def assert_whole(ui: DagsterUi, flow: str, days: list[str], twice: Sequence[str]
     assert counts == rows == {day: kept.count(day) for day in set(kept)}
 
 
+@pytest.mark.exhaustive
 def test_what_a_cancelled_backfill_leaves_is_whole_and_the_rest_is_made_later(ui: DagsterUi) -> None:
     holds = {flow: ui.home / "hold" / f"{flow} {day}" for flow, day in HELD.items()}
     for hold in holds.values():

@@ -13,7 +13,7 @@ SEEDS = range(16)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [pytest.param(n, marks=[] if n < 4 else [pytest.mark.exhaustive]) for n in SEEDS])
+@pytest.mark.parametrize("seed", [pytest.param(n, marks=[] if n < 2 else [pytest.mark.exhaustive]) for n in SEEDS])
 @pytest.mark.timeout(180)
 def test_engines_agree(spark: SparkSession, seed: int) -> None:
     built = Maker(seed).build()

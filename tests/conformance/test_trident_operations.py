@@ -14,6 +14,7 @@ from tests.conformance import (
     trident_states,
 )
 from tests.conformance.case import Case
+from tests.tiers import tier
 
 CASES: dict[str, Case] = {
     **trident_cases.CASES,
@@ -39,10 +40,10 @@ def test_reference_with_expressions(name: str) -> None:
     assert run_topology(case.topology(), case.given()) == case.states
 
 
-# Each case runs as a stream in `make test`, one in 24 with the fast tests, so that a broken stream shows there. As a bounded run
-# one case in four does, and of each case's queries the first: the others are variants.
-STREAMED = [pytest.param(name, marks=[] if n % 24 == 0 else [pytest.mark.slow]) for n, name in enumerate(CASES)]
-BOUNDED = [pytest.param(name, marks=[] if n % 4 == 0 else [pytest.mark.exhaustive]) for n, name in enumerate(CASES)]
+# Each case runs on Spark in `make test`, as a stream or bounded (`make test-all` runs each as both), and the first of its
+# queries. One stream in 24 runs with the fast tests, so that a broken stream shows there.
+STREAMED = [pytest.param(name, marks=tier(n % 2 == 0, fast=n % 24 == 0)) for n, name in enumerate(CASES)]
+BOUNDED = [pytest.param(name, marks=tier(n % 2 == 1)) for n, name in enumerate(CASES)]
 ASKED = [pytest.param(name, n, marks=[pytest.mark.exhaustive] if n else []) for name, n in QUERIES]
 
 

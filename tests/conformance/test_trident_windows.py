@@ -24,7 +24,11 @@ from pipelines.trident import (
     TumblingDurationWindow,
 )
 
-ENGINES = ("reference", pytest.param("stream", marks=pytest.mark.slow), pytest.param("bounded", marks=pytest.mark.slow))
+ENGINES = (
+    "reference",
+    pytest.param("stream", marks=pytest.mark.slow),
+    pytest.param("bounded", marks=[pytest.mark.slow, pytest.mark.exhaustive]),
+)
 
 
 def collected(name: str = "all") -> Aggregator:

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pipelines import Lake, Runtime
 from tests.crash.flow_case import BATCHES, contents, flow
 from tests.crash.lives import Kill, one_life
+from tests.tiers import several
 
 pytestmark = pytest.mark.slow
 
@@ -51,10 +52,11 @@ NAMED_POINTS: tuple[Kill, ...] = (
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("points", several(NAMED_POINTS))
 def test_killed_at_each_named_point(
-    spark: SparkSession, tmp_path: Path, undisturbed: dict[str, list[tuple[object, ...]]]
+    spark: SparkSession, tmp_path: Path, undisturbed: dict[str, list[tuple[object, ...]]], points: tuple[Kill, ...]
 ) -> None:
-    for kill in NAMED_POINTS:
+    for kill in points:
         killed(tmp_path, kill)
     assert finished(spark, tmp_path) == undisturbed
 

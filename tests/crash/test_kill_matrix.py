@@ -26,8 +26,9 @@ from tests.crash.flights_case import (
     topology,
 )
 from tests.crash.lives import Kill, one_life
+from tests.tiers import several
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 FILES_PER_BATCH = 3
 DAYS = 24
@@ -96,8 +97,11 @@ NAMED_POINTS: tuple[Kill, ...] = (
 )
 
 
-def test_killed_at_each_named_point(spark: SparkSession, undisturbed: Undisturbed, home: Path) -> None:
-    for kill in NAMED_POINTS:
+@pytest.mark.parametrize("points", several(NAMED_POINTS))
+def test_killed_at_each_named_point(
+    spark: SparkSession, undisturbed: Undisturbed, home: Path, points: tuple[Kill, ...]
+) -> None:
+    for kill in points:
         killed(home, kill)
     assert_undisturbed(ended(spark, home), undisturbed)
 
@@ -111,6 +115,7 @@ def test_killed_five_times_at_random(spark: SparkSession, undisturbed: Undisturb
     assert_undisturbed(ended(spark, home), undisturbed)
 
 
+@pytest.mark.exhaustive
 def test_a_backfill_killed_between_slices(spark: SparkSession, undisturbed: Undisturbed, home: Path) -> None:
     """Three slices are replaced, one in the first state only; the stream has counted two batches before.
 

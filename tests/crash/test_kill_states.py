@@ -12,6 +12,7 @@ from pipelines import Lake, Runtime
 from pipelines.execution.verify import verify
 from tests.crash.kinds_case import BATCHES, contents, expected, topology
 from tests.crash.lives import Kill, one_life
+from tests.tiers import several
 
 pytestmark = pytest.mark.slow
 
@@ -32,6 +33,7 @@ def assert_as_undisturbed(spark: SparkSession, home: Path) -> None:
     assert not verify(spark, lake, topology()).differing
 
 
+@pytest.mark.exhaustive
 def test_undisturbed(spark: SparkSession, tmp_path: Path) -> None:
     assert_as_undisturbed(spark, tmp_path)
 
@@ -46,8 +48,9 @@ NAMED_POINTS: tuple[Kill, ...] = (
 
 
 @pytest.mark.timeout(900)
-def test_killed_at_each_named_point(spark: SparkSession, tmp_path: Path) -> None:
-    for kill in NAMED_POINTS:
+@pytest.mark.parametrize("points", several(NAMED_POINTS))
+def test_killed_at_each_named_point(spark: SparkSession, tmp_path: Path, points: tuple[Kill, ...]) -> None:
+    for kill in points:
         killed(tmp_path, kill)
     assert_as_undisturbed(spark, tmp_path)
 

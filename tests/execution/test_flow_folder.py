@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pipelines import Lake, Runtime
 from pipelines.execution.flow_folder import FlowFolder, Happening
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 HEAD = """\
 flow: {name}

@@ -25,7 +25,7 @@ from pipelines.quality import drop, fail
 from pipelines.sources import JsonFiles
 from pipelines.trident import Count, DeltaState, Sum, TridentTopology
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 SCHEMA = "k string, n bigint, at timestamp, day string"
 

@@ -31,7 +31,7 @@ def _rows(chance: random.Random) -> list[Row]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in (2, 3))])
 def test_killed_at_random(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     state = SmallState(tmp_path)

@@ -92,7 +92,7 @@ def _short_generations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "GENERATION", 4)
 
 
-@pytest.fixture(params=["arrow", "spark"])
+@pytest.fixture(params=[pytest.param("arrow", marks=pytest.mark.exhaustive), "spark"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "spark":
         monkeypatch.setattr(folding, "DRIVER_ROWS", 0)

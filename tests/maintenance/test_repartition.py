@@ -31,7 +31,7 @@ from tests.maintenance.repartition_case import (
     run,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 GROUPS = (SOURCE, COUNTED, TIMED)
 
 
@@ -91,6 +91,7 @@ def test_txids_have_a_gap_and_all_else_goes_on(
     assert contents(begun) == undisturbed
 
 
+@pytest.mark.exhaustive
 def test_a_planned_batch_that_was_not_begun_is_left_out_and_its_rows_come_later(
     spark: SparkSession, begun: Lake, undisturbed: dict[str, list[tuple[object, ...]]]
 ) -> None:
@@ -149,6 +150,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(spark: SparkSession, begu
     assert sorted(begun.root.rglob("*")) == before
 
 
+@pytest.mark.exhaustive
 def test_without_state_the_number_counts_from_the_next_run_on(spark: SparkSession, begun: Lake) -> None:
     own = checkpoint(begun, SOURCE)
     assert partitions_of(own) == 2

@@ -52,6 +52,7 @@ def test_killed_at_each_phase(
     assert contents(lake) == undisturbed
 
 
+@pytest.mark.exhaustive
 def test_killed_while_spark_is_at_work_and_while_it_is_rolled_back(
     spark: SparkSession, tmp_path: Path, undisturbed: dict[str, list[tuple[object, ...]]]
 ) -> None:
@@ -71,6 +72,7 @@ def test_killed_while_spark_is_at_work_and_while_it_is_rolled_back(
     assert contents(lake) == undisturbed
 
 
+@pytest.mark.exhaustive
 def test_a_roll_back_that_is_cut_off_is_done_again(
     spark: SparkSession, tmp_path: Path, undisturbed: dict[str, list[tuple[object, ...]]]
 ) -> None:

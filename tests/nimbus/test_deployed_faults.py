@@ -61,6 +61,7 @@ def test_worker_killed(here: Deployment) -> None:
     assert told[-1].detail["supervisor"] == "one"
 
 
+@pytest.mark.exhaustive
 def test_jvm_killed(here: Deployment) -> None:
     with here.feeding(*FLOWS):
         pid = kill_jvm(here, "numbers")
@@ -83,6 +84,7 @@ def test_supervisor_killed(here: Deployment) -> None:
     wait_for(lambda: f'"worker found", "port": 6900, "pid": {pid}' in log.read_text(), PATIENCE, log.read_text)
 
 
+@pytest.mark.exhaustive
 def test_worker_and_supervisor_killed(here: Deployment) -> None:
     with here.feeding(*FLOWS):
         pid = kill_both(here, "numbers")
@@ -109,6 +111,7 @@ def test_registry_locked_for_a_moment(here: Deployment) -> None:
     assert here.worker_of("numbers").pid == pid
 
 
+@pytest.mark.exhaustive
 def test_registry_locked_for_long(here: Deployment) -> None:
     """Longer than a lease: a worker that cannot show that it owns its queries ends, and comes again."""
     pid = here.worker_of("numbers").pid
@@ -120,7 +123,7 @@ def test_registry_locked_for_long(here: Deployment) -> None:
     assert "the registry has not answered for 5 s" in reasons
 
 
-@pytest.mark.parametrize("seconds", [HOUR, -HOUR])
+@pytest.mark.parametrize("seconds", [HOUR, pytest.param(-HOUR, marks=pytest.mark.exhaustive)])
 def test_clock_steps(here: Deployment, seconds: float) -> None:
     """Ahead every lease has run out at once; back none does for an hour, and a worker that dies is still replaced."""
     with here.feeding(*FLOWS):
@@ -179,6 +182,7 @@ def test_poison(here: Deployment) -> None:
     del here.files["guarded"]
 
 
+@pytest.mark.exhaustive
 def test_everything_at_once(here: Deployment) -> None:
     """The worker dies, its supervisor too, the clock steps, and the registry is locked when they come back."""
     with here.feeding(*FLOWS):

@@ -65,6 +65,7 @@ def test_killed_in_a_batch(here: Deployment, moment: str, group: str, jvm: bool)
     here.settles()
 
 
+@pytest.mark.exhaustive
 def test_scaled_under_load(here: Deployment) -> None:
     """From two partitions to five and to three while readings keep coming."""
     with here.feeding(*FLOWS):

@@ -24,6 +24,7 @@ streams:
 """
 
 
+@pytest.mark.exhaustive
 def test_a_file_alone_and_a_flow_on_two_workers(tmp_path: Path) -> None:
     with Deployment(tmp_path / "home", ports="6900,6901,6902") as here:
         file = tmp_path / "low.yaml"

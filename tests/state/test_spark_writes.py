@@ -38,7 +38,13 @@ def spark_commit(spark: SparkSession, state: SmallTable, txid: int, known: bool,
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("layout", "kind"), [(MAP, TRANSACTIONAL), (MAP, OPAQUE), (LOG, OPAQUE), (ROWS, NON_TRANSACTIONAL)]
+    ("layout", "kind"),
+    [
+        (MAP, TRANSACTIONAL),
+        (LOG, OPAQUE),
+        pytest.param(MAP, OPAQUE, marks=pytest.mark.exhaustive),
+        pytest.param(ROWS, NON_TRANSACTIONAL, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_both_writers_make_the_same_table(
     spark: SparkSession, tmp_path: Path, layout: str, kind: str, monkeypatch: pytest.MonkeyPatch

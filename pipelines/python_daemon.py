@@ -1,0 +1,35 @@
+"""Spark's Python daemon, with imported what its workers need. A worker is a fork of it and begins at once.
+
+Spark's own daemon imports nothing before it forks, for pandas and pyarrow may start threads, which a fork loses. So each worker
+takes about a second to begin: the first ones, those after a minute without work, and one after every error in a user's code.
+Here the libraries are told to start none: numpy's algebra by the number of threads that Spark sets too, and Arrow's jemalloc
+by its own setting.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+
+SINGLE_THREADED = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
+
+
+def main() -> None:
+    """Import, and serve forks until Spark closes the input."""
+    os.environ |= SINGLE_THREADED
+    import pyspark.sql.conversion
+    import pyspark.sql.pandas.serializers
+    import pyspark.worker  # noqa: F401
+    from pyspark.daemon import manager
+
+    # What is there now is never garbage: collections in a worker need not look at it, nor copy its pages.
+    gc.freeze()
+    manager()
+
+
+if __name__ == "__main__":
+    main()
