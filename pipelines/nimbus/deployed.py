@@ -17,6 +17,7 @@ from pipelines.errors import TrideltaError
 from pipelines.nimbus.asked_columns import check_asked_columns
 from pipelines.nimbus.assignment_model import Component, Demand, UserWorker
 from pipelines.nimbus.errors import DeployError, RebalanceError, SubmitError
+from pipelines.nimbus.flow_settings import SETTINGS, check_settings, check_user_workers
 from pipelines.nimbus.records import Content, Flow, Version
 
 if TYPE_CHECKING:
@@ -25,24 +26,6 @@ if TYPE_CHECKING:
 CATALOG, YAML = "catalog", "yaml"
 SHARED = "shared"
 """The application of flows that name none, have one worker, and no Spark settings of their own."""
-
-SETTINGS: Mapping[str, tuple[type, ...]] = {
-    "trigger_seconds": (int, float),  # how often a batch begins
-    "message_timeout_seconds": (int, float),  # the delay of a kill or rebalance that names none
-    "max_attempts": (int,),  # tries a batch
-    "application": (str,),  # flows that name the same one share a Spark application
-    "isolated": (bool,),  # a Spark application of its own
-    "master": (str,),  # where Spark runs
-    "spark": (dict,),  # Spark settings of the application
-    "hosts": (list, tuple),  # the only hosts it may use
-    "user_workers": (list, tuple),  # workers as the user wants them: {"components": {group: 1}, "host", "port"}
-    "use_old_assignment": (bool,),
-    "rebalance": (dict,),  # thresholds of the periodic rebalance that differ from the defaults
-    "clustering": (dict,),  # the columns that most reads of a state name: {state: [columns]}
-    "on_fresh_checkpoint": (str,),  # refuse, continue, reset
-    "owner": (str,),
-}
-"""What a flow's settings may be."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +65,7 @@ def content_of(
         definition: Where it is found (`kind`, `name`, and for YAML `text` and `file`).
         workers: The most worker processes that it may have.
         parallelism: Component (stream or state) to tasks; beside the hints of the topology itself.
-        settings: See `SETTINGS`.
+        settings: See `pipelines.nimbus.flow_settings`.
         default_parallelism: Of components without a hint.
 
     Raises:
@@ -101,6 +84,7 @@ def content_of(
     if unknown := sorted(set(explicit) - set(known)):
         valid = ",".join(known)
         raise SubmitError(name, f"Invalid component {unknown[0]} for topology {name}, valid values are {valid}")
+    check_user_workers(name, chosen, [one["group"] for one in found])
     check_partitions(name, found, explicit)
     return Content(
         definition={
@@ -111,7 +95,7 @@ def content_of(
             "plan": plan_digest(topology),
         },
         components={one: explicit.get(one, default_parallelism) for one in known},
-        workers=workers or 1,
+        workers=1 if workers is None else workers,
         settings=chosen,
     )
 
@@ -191,6 +175,26 @@ def demand_of(application: str, flows: list[Flow]) -> Demand:
         use_old_assignment=any(flow.settings.get("use_old_assignment") for flow in flows),
         single_master=False,
     )
+
+
+def check_deployed(flow: Flow) -> None:
+    """Whether all can be read that placing and running this flow needs: an older or a newer release may have written it.
+
+    Raises:
+        SubmitError: A setting is none that this release can work with.
+        DeployError: The record of its version is no such record.
+    """
+    settings = {name: value for name, value in flow.settings.items() if name in SETTINGS}
+    check_settings(flow.name, settings)
+    try:
+        found = queries_of(flow)
+        check_user_workers(flow.name, settings, [one.group for one in found])
+        demand_of(application_of(flow), [flow])
+    except SubmitError:
+        raise
+    except Exception as error:
+        problem = f"version {flow.version.number} in the registry cannot be read: {type(error).__name__}: {error}"
+        raise DeployError(flow.name, problem, hint=f"deploy it again: tridelta update {flow.name}") from error
 
 
 def component_id(flow: str, group: str) -> str:
@@ -344,20 +348,3 @@ def _hints(topology: TridentTopology, known: list[str]) -> dict[str, int]:
 
     tasks = TopologyPlan.of(topology).parallelism
     return {name: tasks[f"spout-{name}"] for name in known if tasks.get(f"spout-{name}", 1) > 1}
-
-
-def check_settings(flow: str, settings: Mapping[str, Any]) -> None:
-    """Whether settings are known, and of their kinds.
-
-    Raises:
-        SubmitError
-    """
-    for name, value in settings.items():
-        if name not in SETTINGS:
-            raise SubmitError(flow, f"unknown setting {name}; settings are {', '.join(sorted(SETTINGS))}")
-        if not isinstance(value, SETTINGS[name]) or (isinstance(value, bool) and bool not in SETTINGS[name]):
-            kinds = " or ".join(one.__name__ for one in SETTINGS[name])
-            raise SubmitError(flow, f"setting {name} must be {kinds}, not {value!r}")
-    seconds = settings.get("trigger_seconds")
-    if seconds is not None and not 0.05 <= seconds <= 86400:
-        raise SubmitError(flow, f"trigger_seconds must be between 0.05 and 86400, not {seconds}")

@@ -15,8 +15,8 @@ from pipelines.errors import AssignmentError
 from pipelines.nimbus.assignment import plan_assignment
 from pipelines.nimbus.assignment_model import Assignment, Kind, Supervisor, Worker
 from pipelines.nimbus.blacklist import Blacklist
-from pipelines.nimbus.deployed import application_of, component_id, demand_of, queries_of
-from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError
+from pipelines.nimbus.deployed import application_of, check_deployed, component_id, demand_of, queries_of
+from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, NimbusError, RegistryError
 from pipelines.nimbus.leases import Lease
 from pipelines.nimbus.lifecycle import Status
 from pipelines.nimbus.placing import Places, Placing, dead_of
@@ -79,6 +79,7 @@ class Leader:
         self._blacklist = Blacklist(round_seconds=max(1, int(settings.monitor_seconds)))
         self._listed: tuple[str, ...] = ()
         self._placed: list[Placing] = []
+        self._checked: dict[int, object] = {}
 
     @property
     def leads(self) -> bool:
@@ -142,12 +143,12 @@ class Leader:
         if not watching and seen == self._seen:
             return
         self._seen = seen
-        look = self._look(flows, watching)
+        look = self._look(self._readable(flows, lease), watching)
         for application, members in look.flows.items():
             if lease.expires_at - self._clock() < _LEASE_SECONDS / 2:
                 # Thousands of flows take longer to place than a lease lasts.
                 self._lease = lease = self._registry.leases.renew(lease, _LEASE_SECONDS)
-            self._place(application, members, look, lease)
+            self._place_or_tell(application, members, look, lease)
             if len(self._placed) >= _PLACED_AT_ONCE:
                 self._assign(lease)
         self._assign(lease)
@@ -213,7 +214,31 @@ class Leader:
             if task in (long if worker.supervisor in alive else silent)
         }
 
+    def _readable(self, flows: list[Flow], lease: Lease) -> list[Flow]:
+        """The flows that this release can place. Of another one its problem is told; it keeps the places that it has."""
+        found = []
+        for flow in flows:
+            try:
+                if self._checked.get(flow.serial) != _content_of(flow):
+                    check_deployed(flow)
+                    self._checked[flow.serial] = _content_of(flow)
+                found.append(flow)
+            except NimbusError as error:
+                self._registry.problem(flow, f"it cannot be placed: {error}", under=lease)
+        return found
+
     # --- placing ----------------------------------------------------------------------------------------------------
+
+    def _place_or_tell(self, application: str, members: list[Flow], look: _Look, lease: Lease) -> None:
+        """Place an application. What nobody foresaw is the problem of its flows alone; the leader goes on with the others."""
+        try:
+            self._place(application, members, look, lease)
+        except (RegistryError, LeaseLostError):
+            raise
+        except Exception as error:
+            logger.exception("not placed", application=application)
+            for flow in members:
+                self._registry.problem(flow, f"it cannot be placed: {type(error).__name__}: {error}", under=lease)
 
     def _place(self, application: str, members: list[Flow], look: _Look, lease: Lease) -> None:
         members = sorted(members, key=lambda flow: flow.serial)
@@ -282,6 +307,11 @@ class Leader:
             if one.flow.serial in made:
                 slots = {f"{supervisor}:{port}": tasks for (supervisor, port), tasks in one.slots.items()}
                 logger.info("assigned", flow=one.flow.name, kind=one.kind, slots=slots)
+
+
+def _content_of(flow: Flow) -> object:
+    """What of a flow may change from look to look."""
+    return flow.version.number, flow.scale
 
 
 def _left_alone(members: Iterable[Flow], look: _Look, ids: _Ids) -> list[int]:

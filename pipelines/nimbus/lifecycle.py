@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from pipelines.bounds import TASKS, WORKERS, OutOfBoundsError, Range
 from pipelines.nimbus.errors import NoTransitionError, RebalanceError
 
 DEFAULT_WAIT_SECONDS = 30.0
@@ -178,8 +179,10 @@ def check_request(flow: str, request: Request, components: Collection[str]) -> R
         if not _is_count(executors):
             problem = "Number of executors must be greater than 0"
             raise RebalanceError(flow, problem, component=component, value=executors)
+        _check_most(flow, f"parallelism of {component}", executors, TASKS, component)
     if request.workers is not None and not _is_count(request.workers):
         raise RebalanceError(flow, "Number of workers must be greater than 0", value=request.workers)
+    _check_most(flow, "number of workers", request.workers or 1, WORKERS)
     check_timeout(flow, request.settings)
     kept = {name: value for name, value in request.settings.items() if name not in PROTECTED_SETTINGS}
     return replace(request, settings=kept)
@@ -195,6 +198,13 @@ def check_timeout(flow: str, settings: Mapping[str, Any]) -> None:
     if seen is None or (isinstance(seen, int | float) and not isinstance(seen, bool) and math.isfinite(seen)):
         return
     raise RebalanceError(flow, f"message_timeout_seconds must be a finite number, not {seen!r}", value=seen)
+
+
+def _check_most(flow: str, what: str, number: int, limit: Range, component: str | None = None) -> None:
+    try:
+        limit.taken(number)
+    except OutOfBoundsError as error:
+        raise RebalanceError(flow, f"the {what} {error}", component=component, value=number) from None
 
 
 def _is_count(value: object) -> bool:

@@ -32,6 +32,7 @@ from pipelines.nimbus.registry import Registry
 from pipelines.nimbus.settings import NimbusSettings, registry_url
 from pipelines.nimbus.status import ASSIGNED, SILENT, ClusterStatus, FlowStatus, SupervisorStatus, TaskStatus
 from pipelines.nimbus.store import Store
+from pipelines.nimbus.submission import check_wait
 
 if TYPE_CHECKING:
     from pipelines.state.lake import Lake
@@ -109,7 +110,7 @@ class Nimbus:
             parallelism: By stream or state: how many partitions its query works in.
             inactive: Deploy it without running it yet.
             file: A flow written as YAML, in place of the catalog's.
-            settings: See `pipelines.nimbus.deployed.SETTINGS`.
+            settings: See `pipelines.nimbus.flow_settings`.
 
         Raises:
             AlreadyAliveError: It is deployed.
@@ -207,6 +208,7 @@ class Nimbus:
 
         Its tables and checkpoints stay. Raises as `activate`.
         """
+        check_wait(flow, wait_seconds)
         return self._status(self.registry.kill(flow, wait_seconds=wait_seconds))
 
     def rebalance(
@@ -230,6 +232,8 @@ class Nimbus:
         request = Request(workers, dict(parallelism or {}), dict(settings or {}))
         deployed.check_settings(flow, request.settings)
         queries = self.registry.flow(flow).version.content.definition.get("queries", ())
+        deployed.check_user_workers(flow, request.settings, [one["group"] for one in queries])
+        check_wait(flow, wait_seconds)
         deployed.check_partitions(flow, queries, request.parallelism)
         return self._status(self.registry.rebalance(flow, request, wait_seconds=wait_seconds))
 
@@ -369,7 +373,7 @@ class Nimbus:
         return self._content(
             name,
             file,
-            workers or seen.workers,
+            seen.workers if workers is None else workers,
             {**seen.definition.get("asked", {}), **(parallelism or {})},
             {**seen.settings, **asked},
         )

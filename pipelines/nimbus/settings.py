@@ -3,14 +3,43 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from pipelines.bounds import (
+    DAYS,
+    LOG_FILES,
+    LOG_MEGABYTES,
+    MEMORY_MB,
+    PORT,
+    PORT_OR_NONE,
+    TIMEOUT_SECONDS,
+    WAIT_SECONDS,
+    OutOfBoundsError,
+    shown,
+    switch,
+)
 from pipelines.catalog.flow import FlowSettings
 from pipelines.nimbus.errors import SettingError
 
 PREFIX = "TRIDELTA_NIMBUS_"
+_RANGES = {
+    "task_timeout_seconds": TIMEOUT_SECONDS,
+    "task_launch_seconds": TIMEOUT_SECONDS,
+    "supervisor_timeout_seconds": TIMEOUT_SECONDS,
+    "monitor_seconds": TIMEOUT_SECONDS,
+    "beat_seconds": TIMEOUT_SECONDS,
+    "lease_seconds": TIMEOUT_SECONDS,
+    "worker_memory_mb": MEMORY_MB,
+    "metrics_port": PORT_OR_NONE,
+    "log_megabytes": LOG_MEGABYTES,
+    "log_files": LOG_FILES,
+    "retention_days": DAYS,
+    "stop_seconds": WAIT_SECONDS,
+    "back_off_seconds": WAIT_SECONDS,
+}
+_HINTS = {"ports": "e.g. TRIDELTA_NIMBUS_PORTS=6900,6901"}
 WARM = 0
 """In place of a port: of the application that runs no flow."""
 
@@ -58,13 +87,19 @@ class NimbusSettings:
     back_off_seconds: float = 60.0
 
     def __post_init__(self) -> None:
+        for one in fields(self):
+            object.__setattr__(self, one.name, _taken(one.name, one.name, getattr(self, one.name)))
         if self.lease_seconds > self.task_timeout_seconds:
             raise SettingError(
                 f"lease_seconds {self.lease_seconds:g} is more than task_timeout_seconds {self.task_timeout_seconds:g}",
                 hint="a query would be started elsewhere while its old worker still owns it",
             )
-        if not self.ports:
-            raise SettingError("a supervisor needs at least one port", hint="e.g. TRIDELTA_NIMBUS_PORTS=6900,6901")
+        for name in ("lease_seconds", "supervisor_timeout_seconds"):
+            if getattr(self, name) < 2 * self.beat_seconds:
+                raise SettingError(
+                    f"{name} {getattr(self, name):g} is less than two beats of {self.beat_seconds:g} s (beat_seconds)",
+                    hint="one beat that is late would end what works",
+                )
 
     @classmethod
     def from_environment(cls, **chosen: Any) -> NimbusSettings:
@@ -73,13 +108,13 @@ class NimbusSettings:
         Raises:
             SettingError: A value is not of its kind.
         """
-        found = cls(FlowSettings.from_environment().home / "nimbus")
+        home = FlowSettings.from_environment().home / "nimbus"
         values: dict[str, Any] = {}
         for one in fields(cls):
             text = os.environ.get(PREFIX + one.name.upper())
             if text:
-                values[one.name] = _value(one.name, getattr(found, one.name), text)
-        return replace(found, **values | {name: value for name, value in chosen.items() if value is not None})
+                values[one.name] = _taken(one.name, PREFIX + one.name.upper(), text)
+        return cls(**{"home": home, **values, **{name: value for name, value in chosen.items() if value is not None}})
 
     def worker_folder(self, supervisor: str, port: int) -> Path:
         """Where a slot's worker logs."""
@@ -96,14 +131,29 @@ def registry_url() -> str:
     return chosen or f"sqlite:///{FlowSettings.from_environment().home / 'nimbus' / 'registry.db'}"
 
 
-def _value(name: str, default: Any, text: str) -> Any:
+def _taken(name: str, told_as: str, given: Any) -> Any:
+    """The value of a setting; texts of the environment are read.
+
+    Raises:
+        SettingError: It is not what the setting can be.
+    """
     try:
-        if isinstance(default, bool):
-            return {"1": True, "true": True, "0": False, "false": False}[text.lower()]
-        if isinstance(default, tuple):
-            return tuple(int(part) for part in text.split(","))
-        return type(default)(text)
-    except (ValueError, KeyError):
-        raise SettingError(
-            f"{PREFIX}{name.upper()}={text!r} is not what {name} is", hint=f"its default is {default}"
-        ) from None
+        if name == "ports":
+            return _ports(given)
+        if name in _RANGES:
+            return _RANGES[name].taken(given)
+        if name == "warm":
+            return given if isinstance(given, bool) else switch(given)
+        return Path(given)
+    except (OutOfBoundsError, TypeError, AttributeError) as error:
+        raise SettingError(f"{told_as} {error}", hint=_HINTS.get(name, "docs/deploy.md has the defaults")) from None
+
+
+def _ports(given: Any) -> tuple[int, ...]:
+    asked = [part.strip() for part in given.split(",")] if isinstance(given, str) else list(given)
+    ports = tuple(PORT.taken(one) for one in asked)
+    if not ports:
+        raise OutOfBoundsError("are none, and a supervisor needs at least one port")
+    if len(set(ports)) != len(ports):
+        raise OutOfBoundsError(f"name one twice: {shown(given)}")
+    return ports

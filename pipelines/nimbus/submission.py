@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+from pipelines.bounds import MESSAGE_TIMEOUT_SECONDS, TASKS, WORKERS, OutOfBoundsError, Range, shown
 from pipelines.nimbus.errors import DeployNameError, RebalanceError, SubmitError
 from pipelines.nimbus.lifecycle import Status, check_timeout
 from pipelines.nimbus.records import Content, Limits, SubmitOptions
@@ -47,7 +48,8 @@ def check_content(name: str, content: Content, limits: Limits) -> None:
         raise SubmitError(name, "a topology needs at least one component")
     for what, number in [("workers", content.workers), *content.components.items()]:
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise SubmitError(name, f"the number of {what} must be greater than 0, not {number}")
+            raise SubmitError(name, f"the number of {what} must be greater than 0, not {shown(number)}")
+        _check(name, f"the number of {what}", number, WORKERS if what == "workers" else TASKS)
     _check_values(name, content)
     executors = sum(content.components.values())
     for what, asked, limit in (
@@ -57,6 +59,23 @@ def check_content(name: str, content: Content, limits: Limits) -> None:
         if limit is not None and asked > limit:
             problem = f"Failed to submit topology. Topology requests more than {limit} {what}."
             raise SubmitError(name, problem, asked=asked, limit=limit)
+
+
+def check_wait(name: str, wait_seconds: float | None) -> None:
+    """Whether somebody can wait for so long; a negative number means the default (Nimbus rules 4).
+
+    Raises:
+        SubmitError
+    """
+    if wait_seconds is not None:
+        _check(name, "wait_seconds", wait_seconds, MESSAGE_TIMEOUT_SECONDS)
+
+
+def _check(name: str, what: str, number: object, limit: Range) -> None:
+    try:
+        limit.taken(number)
+    except OutOfBoundsError as error:
+        raise SubmitError(name, f"{what} {error}") from None
 
 
 def _check_values(name: str, content: Content) -> None:

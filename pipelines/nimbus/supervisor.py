@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -145,12 +146,25 @@ class Supervisor:
         try:
             self._renew_own()
             self._places.beat_supervisor(self.name, host_name(), tuple(self._slots), started_at=self._started_at)
-            self._leader.tick()
+            self._alone(self._leader.tick, "leading")
             for slot in self._kept:
-                self._keep(slot)
+                self._alone(partial(self._keep, slot), f"slot {slot.port}")
         except RegistryError as error:
             logger.warning("registry does not answer", reason=str(error))
         self._children = [child for child in self._children if child.poll() is None]
+
+    def _alone(self, work: Callable[[], None], what: str) -> None:
+        """Do a part of a round. What nobody foresaw there ends neither the other parts nor this process, which starts workers.
+
+        Raises:
+            RegistryError: The registry does not answer.
+        """
+        try:
+            work()
+        except RegistryError:
+            raise
+        except Exception:
+            logger.exception("a part of the round failed; it is tried again", part=what)
 
     def stop_workers(self) -> None:
         """Tell the workers to drain and end, and wait for them as long as a worker may take."""

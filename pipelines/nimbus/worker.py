@@ -21,7 +21,7 @@ from pipelines import logs
 from pipelines.errors import TrideltaError
 from pipelines.nimbus import deployed
 from pipelines.nimbus.elsewhere import watch_registry
-from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, NotAliveError, RegistryError
+from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, NimbusError, NotAliveError, RegistryError
 from pipelines.nimbus.life import Life, holder_of
 from pipelines.nimbus.placing import Places
 from pipelines.nimbus.records import Flow
@@ -191,6 +191,7 @@ class Worker:
         if loaded is None or loaded[0] != flow.version.number:
             made: TridentTopology | TrideltaError
             try:
+                deployed.check_deployed(flow)
                 made = deployed.load(flow, self._settings.home / "flows")
             except TrideltaError as error:
                 logger.error("flow not loaded", flow=flow.name, reason=str(error))
@@ -277,7 +278,8 @@ class Worker:
     def _spark(self, flows: Iterable[Flow]) -> SparkSession:
         from pipelines.session import cores, is_local, spark_session
 
-        here = list(flows)
+        # Of a flow whose settings cannot be read no task begins: it must not keep those of others from beginning.
+        here = [flow for flow in flows if _readable(flow)]
         wanted = [query.partitions or 0 for flow in here for query in deployed.queries_of(flow)]
         chosen = [flow.settings["master"] for flow in here if flow.settings.get("master")]
         master = chosen[0] if chosen else os.environ.get("TRIDELTA_SPARK_MASTER", "local[*]")
@@ -296,6 +298,14 @@ class Worker:
         for flow in here:
             conf |= {name: str(value) for name, value in flow.settings.get("spark", {}).items()}
         return spark_session(f"tridelta {self._slot[0]}:{self._slot[1]}", master=master, conf=conf)
+
+
+def _readable(flow: Flow) -> bool:
+    try:
+        deployed.check_deployed(flow)
+    except NimbusError:
+        return False
+    return True
 
 
 def _lives(spark: SparkSession) -> bool:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pipelines.nimbus.assignment import plan_assignment
+from pipelines.nimbus.assignment_model import Assignment, Demand
 from pipelines.nimbus.leader import LEASE, Leader
 from pipelines.nimbus.lifecycle import Request, Status
 from pipelines.nimbus.placing import Places
@@ -309,3 +311,66 @@ def test_old_records_go_by_themselves(cluster: Cluster) -> None:
     cluster.clock.now += 31 * 86_400
     cluster.another("two").tick()
     assert cluster.registry.history("a") == []
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"user_workers": [1]},
+        {"hosts": [1, "a"]},
+        {"user_workers": [{"components": {"nobody": 1}}]},
+        {"user_workers": 5},
+        {"max_attempts": -5},
+        {"isolated": True, "user_workers": [{"components": "q0"}]},
+    ],
+)
+def test_settings_that_cannot_be_read_are_the_problem_of_their_flow_alone(
+    cluster: Cluster, settings: dict[str, object]
+) -> None:
+    """Another release may have let them in: the leader leads on, and so would every other one."""
+    cluster.supervisors(s1=[1, 2])
+    cluster.submit("a")
+    cluster.submit("b", **settings)
+    cluster.submit("c")
+    cluster.look()
+    assert len(cluster.places_of("a")) == len(cluster.places_of("c")) == 1
+    assert cluster.places_of("b") == {}
+    problem = str(cluster.registry.flow("b").problem)
+    assert "cannot be placed" in problem
+    assert next(iter(settings)) in problem or "user_workers" in problem
+    assert cluster.registry.flow("a").problem is None
+    cluster.registry.rebalance(
+        "b", Request(settings=dict.fromkeys(settings, ()) | {"max_attempts": 3, "isolated": False})
+    )
+    cluster.look(31)
+    cluster.supervisors(s1=[1, 2])
+    cluster.look()
+    assert len(cluster.places_of("b")) == 1
+
+
+def test_a_version_that_cannot_be_read_is_the_problem_of_its_flow_alone(cluster: Cluster) -> None:
+    cluster.supervisors(s1=[1, 2])
+    cluster.registry.submit("b", Content({"kind": "catalog", "queries": [{"group": 5}]}, {"q": 1}, 1, {}))
+    cluster.submit("a")
+    cluster.look()
+    assert len(cluster.places_of("a")) == 1
+    assert "version 1 in the registry cannot be read" in str(cluster.registry.flow("b").problem)
+
+
+def test_what_nobody_foresaw_in_placing_is_the_problem_of_its_application(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipelines.nimbus import leader
+
+    def planned(supervisors: object, demand: Demand, **_: object) -> Assignment:
+        if demand.flow == "b":
+            raise KeyError("odd")
+        return plan_assignment(supervisors, demand, **_)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(leader, "plan_assignment", planned)
+    cluster.supervisors(s1=[1, 2])
+    cluster.submit("b", isolated=True)
+    cluster.submit("a")
+    cluster.look()
+    assert len(cluster.places_of("a")) == 1
+    assert "cannot be placed: KeyError: 'odd'" in str(cluster.registry.flow("b").problem)

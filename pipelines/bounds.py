@@ -1,0 +1,153 @@
+"""What numbers and choices may be: one place, which the command line, forms of Dagster, YAML, the environment and Python share.
+
+A value that is taken here holds for as long as it is used: no process finds out later that it cannot work with it. pydantic does
+the reading; it is imported by the first value, for the command line starts without it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+_SHOWN = 60
+
+
+class OutOfBoundsError(ValueError):
+    """A value is not what is taken. Whoever asked says of what, in an error of its own."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """A number and its limits, both included.
+
+    Attributes:
+        least, most: The limits. There is no number without: NaN and infinities are never taken.
+        whole: Whether it must be a whole number.
+    """
+
+    least: float
+    most: float
+    whole: bool = False
+
+    def __str__(self) -> str:
+        return f"a {'whole ' if self.whole else ''}number from {_plain(self.least)} to {_plain(self.most)}"
+
+    def taken(self, given: Any) -> Any:
+        """The number.
+
+        Args:
+            given: A number; or a text, from a command line or the environment, that is read as one.
+
+        Raises:
+            OutOfBoundsError
+        """
+        from pydantic import ValidationError
+
+        try:
+            return self._adapter.validate_python(given, strict=not isinstance(given, str))
+        except ValidationError:
+            raise OutOfBoundsError(f"must be {self}, not {shown(given)}") from None
+
+    def field(self, default: Any = ..., *, description: str | None = None) -> Any:
+        """pydantic's field with these limits, for models and forms."""
+        from pydantic import Field
+
+        finite: dict[str, Any] = {} if self.whole else {"allow_inf_nan": False}
+        return Field(default, ge=self._limit(self.least), le=self._limit(self.most), description=description, **finite)
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        from pydantic import TypeAdapter
+
+        kind: Any = int if self.whole else float
+        return TypeAdapter(Annotated[kind, self.field()])
+
+    def _limit(self, number: float) -> float:
+        return int(number) if self.whole else number
+
+
+def shown(given: object) -> str:
+    """A value as an error shows it: short."""
+    text = repr(given)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _plain(number: float) -> str:
+    return str(int(number)) if number == int(number) else f"{number:g}"
+
+
+_DAY, _YEAR = 86_400, 366 * 86_400
+
+PORT = Range(1, 65_535, whole=True)
+PORT_OR_NONE = Range(0, 65_535, whole=True)
+"""0: nowhere."""
+
+TRIGGER_SECONDS = Range(0.05, _DAY)
+"""How often a batch begins."""
+WAIT_SECONDS = Range(0, 7 * _DAY)
+"""How long somebody waits, or may be waited for; 0: not at all."""
+MESSAGE_TIMEOUT_SECONDS = Range(-7 * _DAY, 7 * _DAY)
+"""A negative one means the default (Nimbus rules 4)."""
+TIMEOUT_SECONDS = Range(0.05, 7 * _DAY)
+"""Beats, leases and time-outs of Nimbus' processes."""
+POLL_SECONDS = Range(0.2, _DAY)
+"""How often a screen is drawn anew."""
+
+WORKERS = Range(1, 1_000, whole=True)
+TASKS = Range(1, 10_000, whole=True)
+"""Of a stream or a state: Spark's partitions."""
+ATTEMPTS = Range(1, 1_000, whole=True)
+"""Tries a batch."""
+MEMORY_MB = Range(512, 4_194_304, whole=True)
+"""Of a Spark driver. It does not start with less."""
+LOG_MEGABYTES = Range(0.001, 1_000_000)
+LOG_FILES = Range(1, 10_000, whole=True)
+"""With none a log file would never be turned over."""
+
+TXID = Range(0, 2**63 - 1, whole=True)
+VERSION = Range(1, 2**31 - 1, whole=True)
+ROWS = Range(1, 1_000_000_000, whole=True)
+"""Rows, lines, commits or batches that are shown or run at most."""
+LINES = Range(0, 1_000_000_000, whole=True)
+
+FILES = Range(1, 2**31 - 1, whole=True)
+"""Files a batch: Spark reads an int."""
+BYTES = Range(1, 2**63 - 1, whole=True)
+
+DAYS = Range(0, 100_000)
+"""How long something is kept: further back there are no dates."""
+HOURS = Range(0, 24 * 100_000)
+KEPT = Range(0, 1_000_000_000)
+"""So many of something are kept."""
+
+ON_FRESH = ("refuse", "continue", "reset")
+"""What a start does with tables that hold batches when its checkpoint is fresh."""
+SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+"""How a variable of the environment says yes or no."""
+
+
+def choice(given: object, choices: tuple[str, ...]) -> str:
+    """One of several words.
+
+    Raises:
+        OutOfBoundsError
+    """
+    if not isinstance(given, str) or given not in choices:
+        raise OutOfBoundsError(f"must be one of {', '.join(choices)}, not {shown(given)}")
+    return given
+
+
+def switch(text: str) -> bool:
+    """Yes or no, from the environment; nothing is no.
+
+    Raises:
+        OutOfBoundsError
+    """
+    asked = text.strip().lower()
+    if asked and asked not in SWITCH:
+        raise OutOfBoundsError(f"must be 1 or 0, not {shown(text)}")
+    return SWITCH.get(asked, False)

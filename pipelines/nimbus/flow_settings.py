@@ -1,0 +1,149 @@
+"""What the settings of a deployed flow may be, to their last element: who reads them later finds nothing that it cannot use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, StringConstraints, ValidationError
+
+from pipelines import bounds
+from pipelines.bounds import shown
+from pipelines.flowmix.yaml_parts import Form
+from pipelines.nimbus.errors import SubmitError
+from pipelines.thresholds import Thresholds
+
+_MASTER = r"local(\[(\*|[1-9]\d{0,3})(,[1-9]\d{0,3})?\])?|local-cluster\[\d+,\d+,\d+\]|yarn|spark://\S+|k8s://\S+"
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must be printable text")
+    return text
+
+
+def _distinct(ports: Sequence[str]) -> Sequence[str]:
+    if len(set(ports)) != len(ports):
+        raise ValueError("names one twice")
+    return ports
+
+
+Words = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_printable)]
+Value = Annotated[str, StringConstraints(max_length=10_000), AfterValidator(_printable)]
+HostNames = Annotated[Sequence[Words], AfterValidator(_distinct)]
+
+
+class UserWorkerOption(Form):
+    """A worker as the user wants it.
+
+    Attributes:
+        components: Tasks by query of the flow.
+        host: Where; anywhere if it is left out.
+        port: Which slot.
+    """
+
+    components: Annotated[dict[Words, Annotated[int, bounds.TASKS.field()]], Field(min_length=1)]
+    host: Annotated[str, StringConstraints(max_length=200), AfterValidator(_printable)] = ""
+    port: Annotated[int, bounds.PORT.field()] | None = None
+
+
+class FlowSettingsForm(Form):
+    """The settings of a deployed flow; what is left out has its default where it is used.
+
+    Attributes:
+        trigger_seconds: How often a batch begins.
+        message_timeout_seconds: The delay of a kill or rebalance that names none.
+        max_attempts: Tries a batch.
+        application: Flows that name the same one share a Spark application.
+        isolated: A Spark application of its own.
+        master: Where Spark runs.
+        spark: Spark settings of the application.
+        hosts: The only hosts it may use.
+        user_workers: Workers as the user wants them.
+        use_old_assignment: Submitted again, it goes where it was.
+        rebalance: Thresholds of the periodic rebalance that differ from the defaults.
+        clustering: The columns that most reads of a state name.
+        on_fresh_checkpoint: What a start does with tables whose checkpoint is gone.
+        owner: Whose it is.
+    """
+
+    trigger_seconds: float = bounds.TRIGGER_SECONDS.field(5.0)
+    message_timeout_seconds: float | None = bounds.MESSAGE_TIMEOUT_SECONDS.field(None)
+    max_attempts: int = bounds.ATTEMPTS.field(3)
+    application: Words | None = None
+    isolated: bool = False
+    master: Annotated[str, StringConstraints(max_length=1000, pattern=f"^(?:{_MASTER})$")] | None = None
+    spark: dict[Words, Value | bool | int | float] = {}
+    hosts: HostNames = ()
+    user_workers: Sequence[UserWorkerOption] = ()
+    use_old_assignment: bool = False
+    rebalance: dict[Words, Any] = {}
+    clustering: dict[Words, Words | Sequence[Words]] = {}
+    on_fresh_checkpoint: Literal["refuse", "continue", "reset"] = "refuse"
+    owner: Value = ""
+
+
+SETTINGS: tuple[str, ...] = FlowSettingsForm.parts()
+"""The names of all settings."""
+
+TEXTS = frozenset({"application", "master", "on_fresh_checkpoint", "owner"})
+"""Settings that are texts: on the command line they stay as they are written, be they `2013-13-45`."""
+
+_KINDS = {
+    "application": "a name",
+    "clustering": "state to a column or a list of columns",
+    "hosts": "a list of names of hosts, each once",
+    "isolated": "true or false",
+    "master": "where Spark runs: local, local[4], local[*], yarn, spark://HOST:PORT or k8s://...",
+    "on_fresh_checkpoint": f"one of {', '.join(bounds.ON_FRESH)}",
+    "owner": "a text",
+    "rebalance": "thresholds by name",
+    "spark": "Spark settings by name, each a text, a number or true or false",
+    "use_old_assignment": "true or false",
+    "user_workers": "a list of workers, each with components {query: tasks}, and host and port where it matters",
+    "trigger_seconds": str(bounds.TRIGGER_SECONDS),
+    "message_timeout_seconds": str(bounds.MESSAGE_TIMEOUT_SECONDS),
+    "max_attempts": str(bounds.ATTEMPTS),
+}
+
+
+def check_settings(flow: str, settings: Mapping[str, Any]) -> None:
+    """Whether settings are known, and each of its kind to the last element.
+
+    Raises:
+        SubmitError
+    """
+    for name in settings:
+        if name not in SETTINGS:
+            raise SubmitError(flow, f"unknown setting {shown(name)}; settings are {', '.join(sorted(SETTINGS))}")
+    try:
+        FlowSettingsForm.model_validate(dict(settings))
+    except ValidationError as error:
+        raise SubmitError(flow, _sentence(error)) from None
+    try:
+        Thresholds(**settings.get("rebalance", {}))
+    except (TypeError, ValueError) as error:
+        known = ", ".join(Thresholds.__dataclass_fields__)
+        problem = str(error).removeprefix("Thresholds.__init__() ")
+        raise SubmitError(flow, f"setting rebalance: {problem}; thresholds are {known}") from None
+
+
+def check_user_workers(flow: str, settings: Mapping[str, Any], queries: Sequence[str]) -> None:
+    """Whether the workers that the user wants are of queries that the flow has.
+
+    Raises:
+        SubmitError
+    """
+    named = {name for one in settings.get("user_workers", ()) for name in one["components"]}
+    if unknown := sorted(named - set(queries)):
+        raise SubmitError(
+            flow, f"setting user_workers: the flow has no query {shown(unknown[0])}; it has {', '.join(queries)}"
+        )
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first fault: which setting, where in it, what it may be and what it is."""
+    first = error.errors(include_url=False)[0]
+    name, *inside = (str(part) for part in first["loc"])
+    where = f" ({'.'.join(inside)})" if inside else ""
+    return f"setting {name} must be {_KINDS[name]}, not {shown(first['input'])}{where}"
