@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from resources.markdown import cell
+from resources.markdown import plain
 
 KEPT = 30
 """Pages of one table or flow that stay."""
@@ -113,7 +113,7 @@ def _checks(checks: Iterable[Checked]) -> str:
         said = f"<br>{escape(one.said)}" if one.said else ""
         lines.append(
             f"<tr><td>{escape(one.name)}</td><td><code>{escape(one.expectation)}</code></td><td>{escape(one.action)}</td>"
-            f'<td class="n">{cell(one.rows)}</td><td class="n">{cell(one.unexpected)}</td>'
+            f'<td class="n">{plain(one.rows)}</td><td class="n">{plain(one.unexpected)}</td>'
             f'<td><span class="{kind}">{result}</span>{said}</td></tr>'
         )
     return "\n".join([*lines, "</table>"])
@@ -130,4 +130,4 @@ def _table(names: Sequence[str], rows: Sequence[Mapping[str, Any]], *, head: boo
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else cell(value)
+    return value if isinstance(value, str) else plain(value)

@@ -8,12 +8,12 @@ from functools import wraps
 from typing import Annotated, Any, ParamSpec
 
 import typer
-from rich.console import Console
 
+from ops.screen import Screen
 from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.graph.location import CodeLocation
 
-errors = Console(stderr=True, highlight=False)
+errors = Screen(stderr=True, highlight=False)
 
 FlowName = Annotated[str, typer.Argument(metavar="FLOW", help="A flow of the catalog.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on standard output.")]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ops.command_parts import errors
 from pipelines.nimbus.errors import NotAliveError
 from pipelines.nimbus.log_reading import read
+from pipelines.printable import printable
 
 if TYPE_CHECKING:
     from pipelines.nimbus.nimbus import Nimbus
@@ -91,7 +92,8 @@ def text(line: Line) -> str:
     place = ":".join(str(line[name]) for name in ("supervisor", "port") if line.get(name))
     parts = [stamp, f"{str(line.get('level', '')).upper():<8}", place, of, str(line.get("event", "")), facts]
     trace = str(line.get("exception") or "")
-    return " ".join(part for part in parts if part) + "".join(f"\n    {one}" for one in trace.splitlines())
+    said = " ".join(part for part in parts if part) + "".join(f"\n    {one}" for one in trace.splitlines())
+    return printable(said)
 
 
 def _value(value: Any) -> str:

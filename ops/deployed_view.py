@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ops import rendering
-from resources.markdown import cell
+from resources.markdown import plain
 
 if TYPE_CHECKING:
     from pipelines.nimbus.records import Happened, Version
@@ -280,7 +280,7 @@ def _table(lines: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _coloured(value: Any) -> Text:
-    return Text(cell(value), style=_COLOURS.get(value, "") if isinstance(value, str) else "")
+    return Text(plain(value), style=_COLOURS.get(value, "") if isinstance(value, str) else "")
 
 
 def _waiting(what: str, number: float) -> str:

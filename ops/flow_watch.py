@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ops.screen import PlainLines
 from pipelines.errors import MissingPathError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 def logged() -> Iterator[None]:
     """Facts of the engine as lines on standard error, with their time."""
     engine, handler = logging.getLogger("pipelines"), logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(PlainLines("%(asctime)s %(levelname)s %(message)s"))
     before = engine.level, engine.propagate
     engine.addHandler(handler)
     engine.setLevel(logging.INFO)

@@ -9,19 +9,19 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
-from resources.markdown import cell
+from ops.screen import Screen
+from resources.markdown import plain
 
 if TYPE_CHECKING:
     from pipelines.execution.report import BackfillReport, RunReport
     from pipelines.execution.verify import VerifyReport
     from pipelines.maintenance.report import CompactionReport
 
-console = Console(highlight=False)
+console = Screen(highlight=False)
 Advance = Callable[[str], None]
 
 
@@ -34,7 +34,7 @@ def bars(quiet: bool = False) -> Progress:
         MofNCompleteColumn(table_column=Column(no_wrap=True)),
         TimeElapsedColumn(table_column=Column(no_wrap=True)),
         TextColumn("[dim]{task.fields[last]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
-        console=Console(stderr=True),
+        console=Screen(stderr=True),
         disable=quiet,
         expand=True,
     )
@@ -58,7 +58,7 @@ def waiting(title: str, quiet: bool = False) -> Iterator[None]:
     if quiet:
         yield
         return
-    with Console(stderr=True).status(title):
+    with Screen(stderr=True).status(title):
         yield
 
 
@@ -75,7 +75,7 @@ def rows(title: str, found: Sequence[Mapping[str, Any]]) -> None:
     columns = list(dict.fromkeys(name for row in found for name in row))
     # Not as the table's own title, which would be wrapped to the table's width.
     console.print(f"\n{title}", style="bold", markup=False)
-    texts = [{name: cell(row.get(name)) for name in columns} for row in found]
+    texts = [{name: plain(row.get(name)) for name in columns} for row in found]
     numeric = {name for name in columns if all(isinstance(row.get(name), int | float | None) for row in found)}
     room = console.width if console.is_terminal or "COLUMNS" in os.environ else None
     widths = column_widths({name: [name, *(text[name] for text in texts)] for name in columns}, room)
@@ -84,11 +84,11 @@ def rows(title: str, found: Sequence[Mapping[str, Any]]) -> None:
         return
     shown = Table()
     for name, width in widths.items():
-        shown.add_column(name, justify="right" if name in numeric else "left", width=width, overflow="fold")
+        shown.add_column(escape(name), justify="right" if name in numeric else "left", width=width, overflow="fold")
     for text in texts:
         shown.add_row(*(escape(text[name]) for name in columns))
     # Into a file or a pipe each row goes as one line, however long.
-    wide = console if room is not None else Console(highlight=False, file=console.file, width=_edges(widths.values()))
+    wide = console if room is not None else Screen(highlight=False, file=console.file, width=_edges(widths.values()))
     wide.print(shown)
 
 
@@ -129,7 +129,7 @@ def _one_below_another(columns: Sequence[str], texts: Sequence[Mapping[str, str]
     for text in texts:
         for name in columns:
             if text[name]:
-                shown.add_row(name, escape(text[name]))
+                shown.add_row(escape(name), escape(text[name]))
         shown.add_section()
     return shown
 

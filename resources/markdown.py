@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pipelines.printable import printable
+
+# What begins a link, an image, HTML, code or emphasis, or ends a cell. A `_` within a word is none of these.
+_MARKUP = re.compile(r"[\\`*~<>&|$\[\]{}]|(?<![^\W_])_|_(?![^\W_])")
+# Pages make links of bare addresses, even where these were written as entities. A character of no width keeps them apart.
+_ADDRESS = re.compile(r"(?i)(?<=:)(?=//)|(?<=www)(?=\.)|(?<=mailto)(?=:)|(?<=xmpp)(?=:)|(?=@)")
+_NO_WIDTH = "\u2060"
+
+
+def escaped(text: str) -> str:
+    """Text that a page shows as it is: nothing of it becomes markup, an image, a link, or a cell of its own."""
+    return _ADDRESS.sub(_NO_WIDTH, _MARKUP.sub(lambda found: f"&#{ord(found[0])};", printable(text)))
+
 
 def cell(value: Any) -> str:
-    """A value as the text of a table cell: numbers are cut to what a reader wants, and nothing breaks the table."""
+    """A value as the text of a cell of a markdown table."""
+    return escaped(plain(value))
+
+
+def plain(value: Any) -> str:
+    """A value as a line of text: numbers are cut to what a reader wants, and nothing breaks a table or steers a terminal."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -16,7 +35,7 @@ def cell(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.2f}"
-    return str(value).replace("|", "\\|").replace("\n", " ")
+    return printable(re.sub(r"[\t\r\n]", " ", str(value)))
 
 
 def table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
@@ -26,7 +45,7 @@ def table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
         bool(listed) and all(isinstance(row.get(name), int | float | None) for row in listed) for name in columns
     ]
     lines = [
-        f"| {' | '.join(columns)} |",
+        f"| {' | '.join(map(cell, columns))} |",
         f"| {' | '.join('---:' if right else '---' for right in numeric)} |",
     ]
     lines += [f"| {' | '.join(cell(row.get(name)) for name in columns)} |" for row in listed]

@@ -1,0 +1,18 @@
+"""Text from data as a terminal may show it: what would steer the terminal, or turn the order of a line, is written out."""
+
+from __future__ import annotations
+
+import re
+
+# C0 and C1 without tab and line break, what sets the direction of text, other line breaks, halves of surrogate pairs.
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    r"""The text with each character that is no text in its written form: an escape becomes `\x1b`. Line breaks and tabs stay."""
+    return _STEERING.sub(_written, text)
+
+
+def _written(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
