@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ops import asking, deployed, new_flow, rendering, replaying, shutdown, tidy
-from ops.command_parts import AsJson, FlowName, emit, errors, plainly
+from ops.command_parts import AsJson, FlowName, bounded, emit, errors, on_fresh, plainly
+from ops.last_resort import PlainGroup
+from pipelines import bounds
 from pipelines.catalog import FlowSettings, FlowSpec, flow, flows
 from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.graph.fields import checked_name
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="tridelta",
+    cls=PlainGroup,
     help="Trident topologies on Spark, committed to Delta. Flows and states are those of the catalog and the lake.",
     no_args_is_help=True,
     add_completion=False,
@@ -111,9 +114,16 @@ def plan(
 @plainly
 def run(
     name: FlowName,
-    max_batches: Annotated[int | None, typer.Option(min=1, help="Stop after so many batches.")] = None,
+    max_batches: Annotated[
+        int | None, typer.Option(parser=bounded(bounds.ROWS), help="Stop after so many batches.")
+    ] = None,
     on_fresh_checkpoint: Annotated[
-        str, typer.Option(help="If the checkpoint is gone but the states are there: refuse, continue or reset.")
+        str,
+        typer.Option(
+            parser=on_fresh,
+            metavar="WORD",
+            help="If the checkpoint is gone but the states are there: refuse, continue or reset.",
+        ),
     ] = "refuse",
     as_json: AsJson = False,
 ) -> None:
@@ -175,7 +185,9 @@ def query(
     name: FlowName,
     question: Annotated[str, typer.Argument(metavar="QUERY", help="A query stream of the flow.")],
     args: Annotated[list[str] | None, typer.Argument(help="Its arguments, in order.")] = None,
-    txid: Annotated[int | None, typer.Option(help="Ask the states as of this batch.")] = None,
+    txid: Annotated[
+        int | None, typer.Option(parser=bounded(bounds.TXID), help="Ask the states as of this batch.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask a query stream of a flow. Spark starts only if the query has functions over columns."""
@@ -199,8 +211,8 @@ def state(
     key: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="One field of the key; give it once for each.")
     ] = None,
-    txid: Annotated[int | None, typer.Option(help="Read it as of this batch.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many rows.")] = 50,
+    txid: Annotated[int | None, typer.Option(parser=bounded(bounds.TXID), help="Read it as of this batch.")] = None,
+    limit: Annotated[int, typer.Option(parser=bounded(bounds.ROWS), help="At most so many rows.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """Show a state: one key, or all of it. Needs no Spark."""
@@ -233,7 +245,7 @@ def _table(name: str) -> StateTable:
 @plainly
 def history(
     name: Annotated[str, typer.Argument(metavar="STATE", help="A state of the lake, or a channel.")],
-    limit: Annotated[int, typer.Option(min=1, help="The last so many commits.")] = 20,
+    limit: Annotated[int, typer.Option(parser=bounded(bounds.ROWS), help="The last so many commits.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Show a state's commits. Needs no Spark."""
@@ -269,7 +281,9 @@ def verify(name: FlowName, as_json: AsJson = False) -> None:
 @app.command()
 @plainly
 def skip(
-    name: FlowName, txid: Annotated[int, typer.Argument(help="The poison batch.")], as_json: AsJson = False
+    name: FlowName,
+    txid: Annotated[int, typer.Argument(parser=bounded(bounds.TXID), help="The poison batch.")],
+    as_json: AsJson = False,
 ) -> None:
     """Leave out a batch that stopped the flow; its rows stay in quarantine. Needs no Spark."""
     from pipelines.execution.skipping import skip as leave_out
@@ -306,9 +320,14 @@ def adopt(name: FlowName, as_json: AsJson = False) -> None:
 @plainly
 def compact(
     name: FlowName,
-    retention_hours: Annotated[float, typer.Option(min=0, help="How far back states stay readable.")] = 168.0,
+    retention_hours: Annotated[
+        float, typer.Option(parser=bounded(bounds.HOURS), help="How far back states stay readable.")
+    ] = 168.0,
     channel_retention_hours: Annotated[
-        float | None, typer.Option(min=0, help="How long channels keep rows that all readers have; else the same.")
+        float | None,
+        typer.Option(
+            parser=bounded(bounds.HOURS), help="How long channels keep rows that all readers have; else the same."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -351,10 +370,17 @@ def validate(
 @plainly
 def watch(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder with a flow's YAML in each file.")],
-    trigger_seconds: Annotated[float, typer.Option(min=0.05, help="How often a stream looks for new events.")] = 1.0,
+    trigger_seconds: Annotated[
+        float, typer.Option(parser=bounded(bounds.TRIGGER_SECONDS), help="How often a stream looks for new events.")
+    ] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Run what the sources hold now, then stop.")] = False,
     on_fresh_checkpoint: Annotated[
-        str, typer.Option(help="If a checkpoint is gone but the states are there: refuse, continue or reset.")
+        str,
+        typer.Option(
+            parser=on_fresh,
+            metavar="WORD",
+            help="If a checkpoint is gone but the states are there: refuse, continue or reset.",
+        ),
     ] = "refuse",
 ) -> None:
     """Run the flows of a folder, and follow its files: added, changed, removed. Ctrl-C or SIGTERM drains all flows."""

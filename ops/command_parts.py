@@ -10,14 +10,54 @@ from typing import Annotated, Any, ParamSpec
 import typer
 
 from ops.screen import Screen
+from pipelines.bounds import ON_FRESH, PORT, OutOfBoundsError, Range, choice
 from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.graph.location import CodeLocation
+from pipelines.surroundings import refused
 
 errors = Screen(stderr=True, highlight=False)
 
 FlowName = Annotated[str, typer.Argument(metavar="FLOW", help="A flow of the catalog.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on standard output.")]
 Parameters = ParamSpec("Parameters")
+
+
+def bounded(limit: Range) -> Callable[[Any], Any]:
+    """What reads an option's number, within limits.
+
+    Args:
+        limit: The limits.
+    """
+
+    def read(given: Any) -> Any:
+        try:
+            return limit.taken(given)
+        except OutOfBoundsError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    # The name stands in the help text.
+    read.__name__ = "integer" if limit.whole else "number"
+    return read
+
+
+def on_fresh(given: str) -> str:
+    """What a start does with tables whose checkpoint is gone."""
+    try:
+        return choice(given, ON_FRESH)
+    except OutOfBoundsError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def ports_of(text: str | None) -> list[int] | None:
+    """Slots of a supervisor, with commas.
+
+    Raises:
+        DefinitionError: One is no port.
+    """
+    try:
+        return None if text is None else [PORT.taken(part.strip()) for part in text.split(",")]
+    except OutOfBoundsError as error:
+        raise DefinitionError(f"--ports {error}", hint="write them as --ports 6900,6901") from None
 
 
 def plainly(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
@@ -27,19 +67,32 @@ def plainly(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
     def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
         from pipelines.nimbus.elsewhere import watch_registry
 
-        watch_registry()
         try:
+            watch_registry()
             command(*args, **kwargs)
         except TrideltaError as error:
-            errors.print(f"[bold red]{type(error).__name__}[/]", end=": ")
-            # A terminal breaks long lines itself; broken here, a path or a command could not be copied.
-            errors.print(str(error) + _place(error), markup=False, soft_wrap=True)
+            _tell(error)
+            raise typer.Exit(1) from None
+        except BrokenPipeError:
+            # Whoever read has read enough.
+            raise
+        except OSError as error:
+            found = refused(error)
+            if found is None:
+                raise
+            _tell(found)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             errors.print("Interrupted. What was committed stays; the next run goes on after it.")
             raise typer.Exit(130) from None
 
     return run
+
+
+def _tell(error: TrideltaError) -> None:
+    errors.print(f"[bold red]{type(error).__name__}[/]", end=": ")
+    # A terminal breaks long lines itself; broken here, a path or a command could not be copied.
+    errors.print(str(error) + _place(error), markup=False, soft_wrap=True)
 
 
 def _place(error: TrideltaError) -> str:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ops import deployed_view, rendering
-from ops.command_parts import AsJson, emit, errors, plainly
+from ops.command_parts import AsJson, bounded, emit, errors, plainly, ports_of
 from ops.deployed_options import counts, flow_and_file, settings_of
+from pipelines import bounds
 from pipelines.errors import DefinitionError
 
 if TYPE_CHECKING:
@@ -23,8 +24,14 @@ app = typer.Typer()
 PANEL = "Deployed flows"
 Deployed = Annotated[str, typer.Argument(metavar="FLOW", help="A deployed flow.")]
 FlowOrFile = Annotated[str, typer.Argument(metavar="FLOW|FILE.yaml", help="A flow of the catalog, or a flow as YAML.")]
-Trigger = Annotated[float | None, typer.Option(min=0.05, help="How often a batch begins; 5 if not said.")]
-Workers = Annotated[int | None, typer.Option(min=1, help="The most worker processes that the flow may have.")]
+Trigger = Annotated[
+    float | None,
+    typer.Option(parser=bounded(bounds.TRIGGER_SECONDS), help="How often a batch begins; 5 if not said."),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(parser=bounded(bounds.WORKERS), help="The most worker processes that the flow may have."),
+]
 Parallelism = Annotated[
     list[str] | None, typer.Option(metavar="NAME=N", help="Tasks of a stream or state; give it once a name.")
 ]
@@ -32,12 +39,17 @@ Setting = Annotated[
     list[str] | None,
     typer.Option(metavar="K=V", help="A setting of the flow, e.g. isolated=true, spark.executor.memory=2g."),
 ]
-Wait = Annotated[float | None, typer.Option(min=0, help="How long it may drain before it is forced; 30 if not said.")]
+Wait = Annotated[
+    float | None,
+    typer.Option(
+        parser=bounded(bounds.WAIT_SECONDS), help="How long it may drain before it is forced; 30 if not said."
+    ),
+]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait until it is so.")]
 NoSupervisor = Annotated[
     bool, typer.Option("--no-supervisor", help="Do not start a supervisor on this machine if none is alive.")
 ]
-Within = Annotated[float, typer.Option(min=1, help="The most seconds to wait.")]
+Within = Annotated[float, typer.Option(parser=bounded(bounds.WAIT_SECONDS), help="The most seconds to wait.")]
 
 RUNS_WITHIN = 180.0
 """A Spark application starts in half a minute on a busy machine; its first query a few seconds later."""
@@ -76,7 +88,8 @@ def supervisor(
     ] = None,
     name: Annotated[str | None, typer.Option("--id", help="Its id; by default the host's name.")] = None,
     metrics_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Where it answers Prometheus, on 127.0.0.1.")
+        int | None,
+        typer.Option(parser=bounded(bounds.PORT_OR_NONE), help="Where it answers Prometheus, on 127.0.0.1."),
     ] = None,
     stop_workers: Annotated[bool, typer.Option("--stop-workers", help="Drain its workers when it ends.")] = False,
 ) -> None:
@@ -84,15 +97,9 @@ def supervisor(
     from ops.supervisor_log import logged
     from pipelines.nimbus import supervisor as process
 
-    chosen = None if ports is None else [_port(part) for part in ports.split(",")]
+    chosen = ports_of(ports)
     with logged(name or process.default_name()):
         process.run(ports=chosen, name=name, metrics_port=metrics_port, stop_workers=stop_workers)
-
-
-def _port(text: str) -> int:
-    if not text.strip().isdigit() or not 0 < int(text) < 65536:
-        raise DefinitionError(f"not a port: {text!r}", hint="write them as --ports 6900,6901")
-    return int(text)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -147,7 +154,10 @@ def update(
 @plainly
 def rollback(
     flow: Deployed,
-    to: Annotated[int | None, typer.Option(min=1, help="The version to bring back; by default the one before.")] = None,
+    to: Annotated[
+        int | None,
+        typer.Option(parser=bounded(bounds.VERSION), help="The version to bring back; by default the one before."),
+    ] = None,
     no_wait: NoWait = False,
     wait_at_most: Within = RUNS_WITHIN,
     as_json: AsJson = False,
@@ -281,7 +291,7 @@ def _show_changes(seen: FlowStatus, asked: dict[str, Any], as_json: bool) -> Non
 @plainly
 def status(
     flow: Annotated[str | None, typer.Argument(metavar="[FLOW]", help="A deployed flow; all if not said.")] = None,
-    lines: Annotated[int, typer.Option("-n", min=0, help="So many lines of its history.")] = 10,
+    lines: Annotated[int, typer.Option("-n", parser=bounded(bounds.LINES), help="So many lines of its history.")] = 10,
     as_json: AsJson = False,
 ) -> None:
     """Show what runs: batch, lag, rows a second, attempts, gates, the last error, what happened."""
@@ -319,7 +329,9 @@ def versions(flow: Deployed, as_json: AsJson = False) -> None:
 def logs(
     flow: Annotated[str, typer.Argument(metavar="FLOW", help="A flow that is deployed, or was.")],
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what is written from now on.")] = False,
-    lines: Annotated[int, typer.Option("-n", min=0, help="So many of the lines that are there already.")] = 50,
+    lines: Annotated[
+        int, typer.Option("-n", parser=bounded(bounds.LINES), help="So many of the lines that are there already.")
+    ] = 50,
     level: Annotated[
         str | None, typer.Option(help="This level and worse: debug, info, warning, error, critical.")
     ] = None,
@@ -353,7 +365,7 @@ def logs(
 @plainly
 def top(
     once: Annotated[bool, typer.Option("--once", help="Show it once.")] = False,
-    seconds: Annotated[float, typer.Option(min=0.2, help="How often to look.")] = 1.0,
+    seconds: Annotated[float, typer.Option(parser=bounded(bounds.POLL_SECONDS), help="How often to look.")] = 1.0,
     as_json: AsJson = False,
 ) -> None:
     """Watch all deployed flows in a live table; q or Ctrl-C ends it. Into a file or a pipe it is shown once."""

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pipelines.bounds import TASKS, OutOfBoundsError, shown
 from pipelines.errors import DefinitionError
 
+_LONGEST, _DEEPEST = 100_000, 200
 NESTED = ("spark", "rebalance", "clustering")
 """Settings that are tables themselves: `spark.executor.memory=2g` is an entry of `spark`."""
 
@@ -35,37 +37,57 @@ def counts(pairs: Sequence[str] | None) -> dict[str, int]:
     found: dict[str, int] = {}
     for pair in pairs or ():
         name, _, number = pair.partition("=")
-        if not name or not number.strip().isdigit():
+        try:
+            if not name:
+                raise OutOfBoundsError("lacks its name")
+            found[name] = TASKS.taken(number.strip())
+        except OutOfBoundsError as error:
             raise DefinitionError(
-                f"not a parallelism: {pair!r}", hint="write it as NAME=N, e.g. --parallelism delays=4"
-            )
-        found[name] = int(number)
+                f"not a parallelism: {shown(pair)} {error}", hint="write it as NAME=N, e.g. --parallelism delays=4"
+            ) from None
     return found
 
 
 def settings_of(pairs: Sequence[str] | None) -> dict[str, Any]:
-    """`K=V` pairs; a value is read as YAML: numbers, true, false, lists in brackets. Spark's own settings stay texts.
+    """`K=V` pairs; a value is read as YAML: numbers, true, false, lists in brackets. Settings that are texts, and Spark's own,
+    stay as they are written.
 
     Raises:
         DefinitionError: One is not of that form.
     """
-    import yaml
+    from pipelines.nimbus.flow_settings import TEXTS
 
     found: dict[str, Any] = {}
     for pair in pairs or ():
         name, equals, text = pair.partition("=")
         if not name or not equals:
-            raise DefinitionError(f"not a setting: {pair!r}", hint="write it as K=V, e.g. --setting isolated=true")
+            raise DefinitionError(f"not a setting: {shown(pair)}", hint="write it as K=V, e.g. --setting isolated=true")
         table, dot, key = name.partition(".")
         if table == "spark" and dot:
             found.setdefault("spark", {})[name] = text
             continue
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise DefinitionError(f"not a setting: {pair!r}: {' '.join(str(error).split())}") from None
+        value = text if name in TEXTS else _read(pair, text)
         if table in NESTED and dot:
             found.setdefault(table, {})[key] = value
         else:
             found[name] = value
     return found
+
+
+def _read(pair: str, text: str) -> Any:
+    """The value of a setting.
+
+    Raises:
+        DefinitionError: It is no YAML, or longer than any setting is.
+    """
+    import yaml
+
+    if len(text) > _LONGEST or text.count("[") + text.count("{") > _DEEPEST:
+        raise DefinitionError(f"not a setting: {shown(pair)} is longer or deeper than any is")
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        problem = " ".join(str(error).split())
+        raise DefinitionError(
+            f"not a setting: {shown(pair)}: {problem}", hint='put a text in quotes: K="..."'
+        ) from None

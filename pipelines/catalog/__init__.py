@@ -7,6 +7,7 @@ that has a `FLOWS` too, and name the module in TRIDELTA_FLOWS (several with comm
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from pipelines.catalog.flights import FLIGHTS
 from pipelines.catalog.flights_flows import FLIGHTS_FLOWS
@@ -36,7 +37,12 @@ def _flows_of(module: str, taken: set[str]) -> tuple[FlowSpec, ...]:
     found = imported(module, MODULES)
     if not hasattr(found, "FLOWS"):
         raise DefinitionError(f"{MODULES} names {module}, which has no FLOWS", hint="FLOWS = (FlowSpec(...), ...)")
-    made = tuple(found.FLOWS)
+    given = found.FLOWS
+    made = tuple(given) if isinstance(given, Iterable) else (given,)
+    for one in made if isinstance(given, list | tuple) else (given,):
+        if not isinstance(one, FlowSpec):
+            problem = f"{MODULES}: FLOWS of {module} holds {type(one).__name__}, and must be a list of FlowSpec"
+            raise DefinitionError(problem, hint="FLOWS = (FlowSpec(...), ...)")
     if twice := sorted(one.name for one in made if one.name in taken):
         raise DefinitionError(f'{MODULES}: the flow "{twice[0]}" of {module} is in the catalog already')
     return made

@@ -39,7 +39,8 @@ def own_code(what: str) -> Iterator[None]:
     except SyntaxError as error:
         place = CodeLocation(error.filename or "?", error.lineno or 0)
         raise FlowCodeError(what, f"{type(error).__name__}: {error.msg}", place) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        # A module that exits would end the command, or Dagster's code location, without a word.
         raise FlowCodeError(what, f"{type(error).__name__}: {error}", CodeLocation.of_error(error)) from error
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.bounds import TXID as TXID_LIMIT
+from pipelines.bounds import shown
 from pipelines.errors import DefinitionError, nearest
 from pipelines.execution.quarantine import BATCH, COLUMNS, SOURCE
 from pipelines.execution.replays.errors import ReplayError
@@ -109,11 +111,12 @@ def txids_of(text: str) -> tuple[int | None, int | None]:
         return None, None
     if text == BACKFILLS:
         return -1, -1
-    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+    # Of digits that no txid has so many of none is read: int() refuses thousands.
+    found = re.fullmatch(r"([0-9]{1,19})(?:-([0-9]{1,19}))?", text)
     first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
-    if last < first:
+    if last < first or last > TXID_LIMIT.most:
         raise DefinitionError(
-            f"not a range of txids: {text!r}",
+            f"not a range of txids: {shown(text)}",
             hint=f"write it as 40, as 40-57, or as {BACKFILLS} for what backfills refused",
         )
     return first, last

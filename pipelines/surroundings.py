@@ -1,0 +1,96 @@
+"""What the file system refuses, in a sentence: a read-only lake, a file where a folder belongs, a folder of somebody else's."""
+
+from __future__ import annotations
+
+import errno
+import re
+from pathlib import Path
+
+from pipelines.errors import TrideltaError
+
+_HINTS = {
+    errno.EROFS: "mount it for writing, or name another folder in TRIDELTA_HOME; nothing was committed, and reading still works",
+    errno.EACCES: "give the user that runs this the right to it (chown, chmod), or name another folder in TRIDELTA_HOME",
+    errno.EPERM: "give the user that runs this the right to it (chown, chmod), or name another folder in TRIDELTA_HOME",
+    errno.ENOTDIR: "a file stands where a folder belongs: move it away, or correct the path",
+    errno.EISDIR: "a folder stands where a file belongs: move it away, or correct the path",
+    errno.ENOSPC: "make room; nothing of what is committed is lost",
+    errno.EDQUOT: "make room in this user's quota; nothing of what is committed is lost",
+    errno.EMFILE: "allow this user more open files (ulimit -n)",
+    errno.ENFILE: "allow this host more open files",
+    errno.ENAMETOOLONG: "take a shorter path",
+    errno.ELOOP: "a link there leads back to itself: correct it",
+    errno.EIO: "the disk does not answer as it should: look at the system's log, and restore what is damaged",
+    errno.ESTALE: "the network file system has lost the folder: mount it again",
+    errno.ENOENT: "make it, or correct the path",
+    errno.EEXIST: "a file stands where a folder belongs: move it away, or correct the path",
+}
+_BY_NUMBER = re.compile(r"os error (\d+)")
+_BY_TEXT = {"Read-only file system": errno.EROFS, "Permission denied": errno.EACCES, "Not a directory": errno.ENOTDIR}
+_PATH = re.compile(r"(?:file:)?(/[^\s:'\"()]+)")
+
+
+class FileAccessError(TrideltaError):
+    """The file system refuses what has to be done; `code` is its errno."""
+
+    def __init__(self, path: str, problem: str, code: int) -> None:
+        self.path, self.problem, self.code = path, problem, code
+        super().__init__(f"{path or 'the file system'}: {problem}", hint=_HINTS.get(code, "correct the path"))
+
+
+class NotAFolderError(FileAccessError):
+    """Something that is no folder stands where the home, the lake or a table belongs."""
+
+    def __init__(self, path: str, what: str) -> None:
+        self.what = what
+        super().__init__(path, f"is no folder, and {what} belongs there", errno.ENOTDIR)
+
+
+def refuse_unless_folder(path: Path, what: str) -> None:
+    """Refuse a path that is there and is no folder, or lies beneath something that is none.
+
+    Raises:
+        NotAFolderError
+        FileAccessError: It cannot be looked at.
+    """
+    try:
+        if path.is_dir():
+            return
+        for one in (path, *path.parents):
+            if one.exists() or one.is_symlink():
+                if not one.is_dir():
+                    raise NotAFolderError(str(one), what)
+                return
+    except (OSError, ValueError) as error:
+        raise refusal_of(error, str(path)) from error
+
+
+def refusal_of(error: OSError | ValueError, path: str) -> FileAccessError:
+    """What the file system has said, or what a path cannot hold (a zero byte)."""
+    if isinstance(error, ValueError):
+        return FileAccessError(repr(path), f"is no path: {error}", errno.EINVAL)
+    return FileAccessError(str(error.filename or path), str(error.strerror or error), error.errno or 0)
+
+
+def refused(error: BaseException) -> FileAccessError | None:
+    """What the file system has refused, if that is what an error comes from, in Python, Rust or Java; else None."""
+    seen: BaseException | None = error
+    while seen is not None:
+        found = _refused(seen)
+        if found is not None:
+            return found
+        seen = seen.__cause__ or seen.__context__
+    return None
+
+
+def _refused(error: BaseException) -> FileAccessError | None:
+    text = str(error)
+    if isinstance(error, OSError) and error.errno in _HINTS:
+        return refusal_of(error, "")
+    by_number = _BY_NUMBER.search(text)
+    code = int(by_number[1]) if by_number else next((code for said, code in _BY_TEXT.items() if said in text), None)
+    if code not in _HINTS:
+        return None
+    path = _PATH.search(text)
+    problem = next((said for said, number in _BY_TEXT.items() if number == code), errno.errorcode.get(code, ""))
+    return FileAccessError(path[1] if path else "", problem, code)
