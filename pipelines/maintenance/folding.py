@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
+from pipelines.graph.dialects import DATAFUSION, SPARK, Dialect
 from pipelines.maintenance.plan import TARGET_FILE_BYTES, FoldPlan
-from pipelines.state.literals import literal, quoted
+from pipelines.state.literals import quoted
 from pipelines.state.record import BatchRecord
 from pipelines.state.schema import GEN, ROLL_UP, SLICE_COLUMN, TXID
 from pipelines.state.sums import fitting, total_of
@@ -38,7 +39,7 @@ def fold_arrow(writer: StateWriter, table: DeltaTable, plan: FoldPlan, record: B
     sql = _slices_sql(writer, stored, plan) + _roll_up_sql(writer, stored, plan)
     with fitting(writer.table.name, "a folded total"):
         rows = pa.concat_tables([pa.table(context.execute(one).read_all()).cast(stored) for one in sql])
-    return writer.rewrite_arrow(table, rows, record, _where(plan), TARGET_FILE_BYTES)
+    return writer.rewrite_arrow(table, rows, record, replaced(plan, DATAFUSION), TARGET_FILE_BYTES)
 
 
 def fold_spark(writer: StateWriter, spark: SparkSession, version: int, plan: FoldPlan, record: BatchRecord) -> int:
@@ -51,7 +52,7 @@ def fold_spark(writer: StateWriter, spark: SparkSession, version: int, plan: Fol
     from pyspark.sql import functions as F
 
     stored = spark.read.format("delta").option("versionAsOf", version).load(str(writer.table.path))
-    keys = [f"`{name}`" for name in writer.declared.keys]
+    keys = [SPARK.name(name) for name in writer.declared.keys]
     found = [
         _folded(writer, stored.where(where), by).withColumn(SLICE_COLUMN, F.expr(slice_))
         for where, by, slice_ in _spark_parts(plan, keys)
@@ -59,16 +60,16 @@ def fold_spark(writer: StateWriter, spark: SparkSession, version: int, plan: Fol
     frame = found[0] if len(found) == 1 else found[0].unionByName(found[1])
     frame = frame.withColumn(GEN, F.lit(plan.closed.gen).cast("long")).select(*(f"`{name}`" for name in stored.columns))
     files = max(1, -(-plan.bytes // TARGET_FILE_BYTES))
-    order = [SLICE_COLUMN, *(f"`{name}`" for name in _order(writer, plan))]
+    order = [SLICE_COLUMN, *(SPARK.name(name) for name in _order(writer, plan))]
     frame = frame.repartitionByRange(files, *order).sortWithinPartitions(*order)
-    return writer.rewrite_spark(frame, record, _where(plan))
+    return writer.rewrite_spark(frame, record, replaced(plan, SPARK))
 
 
 def _spark_parts(plan: FoldPlan, keys: list[str]) -> list[tuple[str, list[str], str]]:
     """Condition, grouping, and the slice of the folded rows."""
     parts = []
     if plan.slices:
-        parts.append((_slices_where(plan), [SLICE_COLUMN, *keys], SLICE_COLUMN))
+        parts.append((slices_condition(plan, SPARK), [SLICE_COLUMN, *keys], SLICE_COLUMN))
     if plan.rolls_up:
         parts.append((_roll_up_where(plan), keys, f"'{ROLL_UP}'"))
     return parts
@@ -93,8 +94,9 @@ def _folded(writer: StateWriter, stored: DataFrame, by: list[str]) -> DataFrame:
 # --- SQL, for DataFusion and for Spark ------------------------------------------------------------------------------
 
 
-def _slices_where(plan: FoldPlan) -> str:
-    return f"{GEN} < {plan.closed.before} AND {SLICE_COLUMN} IN ({_names(plan.slices)})"
+def slices_condition(plan: FoldPlan, dialect: Dialect) -> str:
+    """The rows of the slices that are folded."""
+    return f"{GEN} < {plan.closed.before} AND {SLICE_COLUMN} IN ({dialect.texts(plan.slices)})"
 
 
 def _roll_up_where(plan: FoldPlan) -> str:
@@ -104,18 +106,14 @@ def _roll_up_where(plan: FoldPlan) -> str:
     return f"{GEN} < {plan.closed.before} AND ({SLICE_COLUMN} = '{ROLL_UP}' OR {GEN} > {plan.since})"
 
 
-def _where(plan: FoldPlan) -> str:
+def replaced(plan: FoldPlan, dialect: Dialect) -> str:
     """The rows that the commit replaces."""
     names = (*plan.slices, ROLL_UP) if plan.rolls_up else plan.slices
-    return f"{GEN} < {plan.closed.before} AND {SLICE_COLUMN} IN ({_names(names)})"
-
-
-def _names(slices: tuple[str, ...]) -> str:
-    return ", ".join(literal(SLICE_COLUMN, name, pa.string()) for name in slices)
+    return f"{GEN} < {plan.closed.before} AND {SLICE_COLUMN} IN ({dialect.texts(names)})"
 
 
 def _slices_sql(writer: StateWriter, stored: pa.Schema, plan: FoldPlan) -> list[str]:
-    return [_select(writer, stored, plan, SLICE_COLUMN, _slices_where(plan))] if plan.slices else []
+    return [_select(writer, stored, plan, SLICE_COLUMN, slices_condition(plan, DATAFUSION))] if plan.slices else []
 
 
 def _roll_up_sql(writer: StateWriter, stored: pa.Schema, plan: FoldPlan) -> list[str]:

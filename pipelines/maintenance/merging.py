@@ -10,12 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from deltalake import DeltaTable
 
+from pipelines.graph.dialects import SPARK
 from pipelines.maintenance.plan import TARGET_FILE_BYTES, Closed, Part, parts_of
 from pipelines.state.keeping import clustered_by
-from pipelines.state.literals import literal
 from pipelines.state.record import BatchRecord
 from pipelines.state.schema import GEN, SLICE_COLUMN, TXID
 from pipelines.state.writer import StateWriter
@@ -105,22 +104,22 @@ def _merge_spark(
     """
     from pyspark.sql import functions as F
 
-    where = _where(loose)
+    where = loose_condition(loose)
     stored = spark.read.format("delta").option("versionAsOf", table.version()).load(str(writer.table.path)).where(where)
     last = F.create_map(*(F.lit(one) for slice_, gens in loose.items() for one in (slice_, gens[-1])))
     frame = stored.withColumn(GEN, last[F.col(SLICE_COLUMN)].cast("long"))
     # As the table is clustered, else in the order in which they came, so that reads of some batches skip files.
-    order = [SLICE_COLUMN, *(f"`{name}`" for name in clustered_by(table)), TXID]
+    order = [SLICE_COLUMN, *(SPARK.name(name) for name in clustered_by(table)), TXID]
     frame = frame.repartitionByRange(max(1, math.ceil(size / TARGET_FILE_BYTES)), *order)
     writer.rewrite_spark(frame.sortWithinPartitions(*order), record, where, same_rows=True)
 
 
-def _where(loose: Loose) -> str:
-    """The partitions, as a condition; slices with the same generations in one term."""
+def loose_condition(loose: Loose) -> str:
+    """The partitions, as a condition for Spark; slices with the same generations in one term."""
     by_generations: dict[tuple[int, ...], list[str]] = defaultdict(list)
     for slice_, generations in loose.items():
-        by_generations[generations].append(literal(SLICE_COLUMN, slice_, pa.string()))
+        by_generations[generations].append(slice_)
     return " OR ".join(
-        f"({SLICE_COLUMN} IN ({', '.join(slices)}) AND {GEN} IN ({', '.join(map(str, generations))}))"
+        f"({SLICE_COLUMN} IN ({SPARK.texts(slices)}) AND {GEN} IN ({', '.join(map(str, generations))}))"
         for generations, slices in by_generations.items()
     )

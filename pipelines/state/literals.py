@@ -1,4 +1,4 @@
-"""Values from outside as SQL literals: typed first, then written, so that nothing unchecked becomes SQL."""
+"""Values from outside as literals of DataFusion's: typed first, then written, so that nothing unchecked becomes SQL."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.errors import FieldError, TrideltaError
+from pipelines.graph.dialects import DATAFUSION
 
 
 class KeyFieldsError(TrideltaError):
@@ -31,11 +32,11 @@ class KeyValueError(TrideltaError):
 
 def quoted(name: str) -> str:
     """A column name for DataFusion."""
-    return '"' + name.replace('"', '""') + '"'
+    return DATAFUSION.name(name)
 
 
 def literal(column: str, value: Any, kind: pa.DataType) -> str:
-    """A value as a literal of the column's Arrow type.
+    """A value as a literal of the column's Arrow type, for DataFusion; Spark reads texts differently.
 
     Raises:
         KeyValueError: if the value does not have that type.
@@ -56,7 +57,7 @@ def literal(column: str, value: Any, kind: pa.DataType) -> str:
         return f"DATE '{known.isoformat()}'"
     if isinstance(known, bytes):
         return f"X'{known.hex()}'"
-    return "'" + str(known).replace("'", "''") + "'"
+    return DATAFUSION.text(str(known))
 
 
 NAN = float("nan")

@@ -7,7 +7,7 @@ batch starts from there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable
 
 from pipelines.errors import DuplicateKeyError
+from pipelines.graph.dialects import DATAFUSION, SPARK, Dialect
 from pipelines.state.commits import HOOKS
-from pipelines.state.literals import canonical_column, quoted
+from pipelines.state.literals import canonical_column
 from pipelines.state.schema import OPAQUE, PREVIOUS, REMOVED, TXID, StateSchema
 
 if TYPE_CHECKING:
@@ -25,21 +26,6 @@ if TYPE_CHECKING:
 
 TABLE, ROWS = "t", "s"
 """Aliases: the state's table and the rows that come."""
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """How an engine writes a column's name and a text."""
-
-    name: Callable[[str], str]
-    text: Callable[[str], str]
-
-
-DATAFUSION = Dialect(quoted, lambda text: "'" + text.replace("'", "''") + "'")
-SPARK = Dialect(
-    lambda name: "`" + name.replace("`", "``") + "`",
-    lambda text: "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'",
-)
 
 
 @dataclass(frozen=True)
@@ -135,9 +121,9 @@ def merge_spark(
         frame = frame.withColumn(REMOVED, F.lit(False))
     names = [*declared.names, REMOVED]
     # MERGE reads its rows twice. Kept, they are worked out once, and what is observed in the plan is seen by this job.
-    kept = frame.select(*(F.col(f"`{name}`") for name in names)).persist()
+    kept = frame.select(*(F.col(SPARK.name(name)) for name in names)).persist()
     try:
-        keys = [F.col(f"`{name}`") for name in declared.keys]
+        keys = [F.col(SPARK.name(name)) for name in declared.keys]
         for row in kept.groupBy(*keys).agg(F.count(F.lit(1)).alias("n")).where("n > 1").limit(1).collect():
             raise DuplicateKeyError([row[name] for name in declared.keys])
         said = clauses(declared, txid, SPARK, replayed=replayed)

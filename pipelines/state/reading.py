@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.aggregators import ColumnAggregator
+from pipelines.graph.dialects import DATAFUSION
 from pipelines.state.literals import (
     canonical,
     canonical_column,
@@ -182,7 +183,8 @@ class Reader:
                 continue
             column = quoted(name)
             if name not in self.keys:
-                column = f"CASE WHEN {TXID} = {self.before} THEN {PREVIOUS}['{name}'] ELSE {column} END AS {column}"
+                before = f"{PREVIOUS}[{DATAFUSION.text(name)}]"
+                column = f"CASE WHEN {TXID} = {self.before} THEN {before} ELSE {column} END AS {column}"
             yield column
 
 
