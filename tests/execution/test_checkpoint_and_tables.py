@@ -7,11 +7,14 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
+from ops import command_line
 from pipelines import Lake, Runtime
 from pipelines.errors import StateBehindError, TrideltaError
 from pipelines.execution.belonging import (
@@ -243,10 +246,15 @@ def test_a_lost_table_is_filled_by_a_backfill(spark: SparkSession, tmp_path: Pat
     assert runtime.lake.state("only").get([{"key": "k"}]) == [{"key": "k", "c": 10}]
 
 
-def test_adopted_as_they_are(lakes: Lakes, tmp_path: Path) -> None:
+def test_adopted_as_they_are(lakes: Lakes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = lakes.made_of(tmp_path / "lake", "new", checkpoints="old", states__in__all_rows="old")
     refused(runtime, lakes)
-    assert set(adopt(runtime.lake, lakes.topology)) == {"s"}
+    monkeypatch.setattr(command_line, "_lake", lambda: runtime.lake)
+    monkeypatch.setattr(command_line, "flow", lambda _: SimpleNamespace(topology=lambda: lakes.topology))
+    told = CliRunner().invoke(command_line.app, ["adopt", "kinds", "--json"])
+    assert told.exit_code == 0, told.output
+    assert set(json.loads(told.stdout)["adopted"]) == {"s"}
+    assert "belong together" in CliRunner().invoke(command_line.app, ["adopt", "kinds"]).output
     assert adopt(runtime.lake, lakes.topology) == {}
     assert [one.txid for one in runtime.catch_up(lakes.topology).batches] == [4, 5]
     assert runtime.lake.state("all_rows").scan().num_rows == 4

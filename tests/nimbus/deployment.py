@@ -125,13 +125,15 @@ class Deployment:
                     self.files[flow] = number + 1
 
     @contextlib.contextmanager
-    def feeding(self, *flows: str, every: float = 2.0) -> Iterator[None]:
-        """Files keep coming."""
+    def feeding(self, *flows: str, every: float = 2.0, slower: float = 1.5) -> Iterator[None]:
+        """Files keep coming, `slower` each time: how many batches a test makes must not grow with what a start takes."""
         ended = threading.Event()
 
         def keep() -> None:
-            while not ended.wait(every):
+            seconds = every
+            while not ended.wait(seconds):
                 self.feed(*flows)
+                seconds *= slower
 
         thread = threading.Thread(target=keep, daemon=True)
         thread.start()

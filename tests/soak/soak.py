@@ -85,7 +85,7 @@ class Soak:
         here, figures = self._here, self.figures
         figures.minutes, figures.begin_mb = minutes, self._memory()
         until = time.monotonic() + minutes * 60
-        with here.feeding(*FLOWS, every=SECONDS_BETWEEN_FILES):
+        with here.feeding(*FLOWS, every=SECONDS_BETWEEN_FILES, slower=1.0):
             while time.monotonic() < until:
                 time.sleep(min(self._chance.uniform(*SECONDS_BETWEEN_FAULTS), max(0.0, until - time.monotonic())))
                 if time.monotonic() < until:
