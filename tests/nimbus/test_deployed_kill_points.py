@@ -47,12 +47,11 @@ def scaled(here: Deployment, number: int) -> None:
 @pytest.mark.parametrize(
     ("moment", "group", "jvm"),
     [
-        # tests/crash has each moment of a batch; here the first stands for those without windows.
-        ("committed", "numbers", False),
+        # tests/crash has each moment of a batch.
         ("committed", COUNTED, True),
         *(
             pytest.param(moment, "numbers", jvm, marks=pytest.mark.exhaustive)
-            for moment, jvm in (("opened", False), ("committing", True), ("closed", True))
+            for moment, jvm in (("opened", False), ("committing", True), ("committed", False), ("closed", True))
         ),
     ],
 )
