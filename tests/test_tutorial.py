@@ -136,6 +136,7 @@ def end_processes_of(home: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(2400)
 def test_the_tutorial_runs(shell: Shell) -> None:
     for command in commands(PAGE.read_text(encoding="utf-8")):
