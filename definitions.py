@@ -19,6 +19,7 @@ from ops.schedules import (
 from ops.slices import slices_job
 from pipelines.catalog import FlowSettings, flows
 from resources import LakeResource, NimbusResource, QualityResource, SparkResource
+from resources.fixed import fixed
 
 settings = FlowSettings.from_environment()
 views = [FlowView.of(spec, settings) for spec in flows()]
@@ -42,10 +43,10 @@ defs = dg.Definitions(
     ],
     sensors=[flows_sensor(views)],
     resources={
-        "spark": SparkResource(),
-        "lake": LakeResource(root=str(settings.lake)),
-        "nimbus": NimbusResource(root=str(settings.lake)),
-        "quality": QualityResource(),
+        "spark": fixed(SparkResource()),
+        "lake": fixed(LakeResource(root=str(settings.lake))),
+        "nimbus": fixed(NimbusResource(root=str(settings.lake))),
+        "quality": fixed(QualityResource()),
     },
     # One process a run: steps share the Spark session. A process a step would start a JVM each.
     executor=dg.in_process_executor,

@@ -87,8 +87,10 @@ def deploy(
     Returns:
         Where it stands, and what was done: "submitted", "updated" or "unchanged".
     """
+    from pipelines.nimbus.form_settings import check_form
     from pipelines.nimbus.waiting import runs_again
 
+    check_form(flow, config.settings)
     before = {one.name: one for one in nimbus.cluster().flows}.get(flow)
     given: dict[str, Any] = {
         "trigger_seconds": config.trigger_seconds,

@@ -39,6 +39,7 @@ from pipelines.catalog import FlowSettings, FlowSpec
 from pipelines.catalog.own_code import imported
 from pipelines.errors import DefinitionError
 from resources import LakeResource, NimbusResource, QualityResource, SparkResource
+from resources.fixed import fixed
 
 
 class FlowSchedules(dg.Model):
@@ -119,10 +120,10 @@ class FlowComponent(dg.Component, dg.Model, dg.Resolvable):
 def _resources(lake: str) -> dict[str, Any]:
     """The same objects for every component: Dagster merges no others of one name."""
     return {
-        "spark": SparkResource(),
-        "lake": LakeResource(root=lake),
-        "nimbus": NimbusResource(root=lake),
-        "quality": QualityResource(),
+        "spark": fixed(SparkResource()),
+        "lake": fixed(LakeResource(root=lake)),
+        "nimbus": fixed(NimbusResource(root=lake)),
+        "quality": fixed(QualityResource()),
     }
 
 

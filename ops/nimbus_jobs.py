@@ -162,7 +162,10 @@ def _kill(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> dict
 def _update(
     views: Mapping[str, FlowView], context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any
 ) -> dict[str, Any]:
+    from pipelines.nimbus.form_settings import check_form
+
     before = nimbus.flow(config.flow.value)
+    check_form(before.name, config.settings)
     given = {} if config.trigger_seconds is None else {"trigger_seconds": config.trigger_seconds}
     seen = nimbus.update(before.name, **given, **config.settings)
     return _renewed(context, _again(nimbus, before, seen, config.wait_at_most), views[before.name].plan.digest())

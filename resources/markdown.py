@@ -9,7 +9,7 @@ from typing import Any
 from pipelines.printable import printable
 
 # What begins a link, an image, HTML, code or emphasis, or ends a cell. A `_` within a word is none of these.
-_MARKUP = re.compile(r"[\\`*~<>&|$\[\]{}]|(?<![^\W_])_|_(?![^\W_])")
+_MARKUP = re.compile(r"[\\`*~<&|$\[\]{}]|(?<![^\W_])_|_(?![^\W_])")
 # Pages make links of bare addresses, even where these were written as entities. A character of no width keeps them apart.
 _ADDRESS = re.compile(r"(?i)(?<=:)(?=//)|(?<=www)(?=\.)|(?<=mailto)(?=:)|(?<=xmpp)(?=:)|(?=@)")
 _NO_WIDTH = "\u2060"

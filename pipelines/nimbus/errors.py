@@ -73,6 +73,17 @@ class SubmitError(NimbusError):
         super().__init__(problem, hint=f'flow "{flow}" asks for {asked}; ask for less' if asked is not None else "")
 
 
+class FormSettingError(NimbusError):
+    """A form or a file asks for a Spark setting that only the command line may give."""
+
+    def __init__(self, flow: str, setting: str) -> None:
+        self.flow, self.setting = flow, setting
+        super().__init__(
+            f'flow "{flow}": a form does not take {setting!r} as it is given: it may run code or lead elsewhere',
+            hint="forms take sizes, counts and switches (docs/security.md); for all else: tridelta update FLOW --setting K=V",
+        )
+
+
 class RebalanceError(NimbusError):
     """A rebalance asks for what the flow cannot have (Nimbus rules 1.3)."""
 

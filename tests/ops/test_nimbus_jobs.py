@@ -21,6 +21,7 @@ from pipelines.maintenance.rebalance import Decision, Figures
 from pipelines.nimbus.errors import NoTransitionError, RegistryError
 from pipelines.nimbus.status import FlowStatus
 from resources import NimbusResource
+from resources.fixed import fixed
 from tests.fake_nimbus import FakeNimbus
 from tests.nimbus.looks import RUNNING, flow
 
@@ -188,3 +189,25 @@ def test_the_schedule_skips_while_nothing_is_deployed(monkeypatch: pytest.Monkey
     asked = tick(monkeypatch, flow("trips"), replace(flow("flights"), status="KILLED"))
     assert isinstance(asked, dg.RunRequest)
     assert asked.tags["flows"] == "trips"
+
+
+@pytest.mark.parametrize("verb", ["deploy", "update"])
+@pytest.mark.parametrize("settings", [{"spark": {"spark.plugins": "evil.Plugin"}}, {"master": "spark://evil:7077"}])
+def test_a_form_takes_no_setting_that_runs_code(nimbus: FakeNimbus, verb: str, settings: dict[str, Any]) -> None:
+    said = refusal(run(verb, {"flow": "flights", "settings": settings}), verb)
+    assert "it may run code or lead elsewhere" in said
+    assert nimbus.asked == []
+
+
+def test_a_run_names_no_other_registry(nimbus: FakeNimbus) -> None:
+    refused = {"resources": {"nimbus": {"config": {"store_url": "sqlite:////elsewhere.db"}}}}
+    config = {"ops": {"activate_flow": {"config": {"flow": "flights"}}}, **refused}
+    with pytest.raises(dg.DagsterInvalidConfigError, match="store_url"):
+        JOBS["activate_job"].execute_in_process(run_config=config, resources={"nimbus": fixed(NimbusResource())})
+    assert nimbus.asked == []
+
+
+def test_fixed_resources_are_what_they_were(nimbus: FakeNimbus) -> None:
+    job, config = JOBS["activate_job"], {"ops": {"activate_flow": {"config": {"flow": "flights", "wait_at_most": 0}}}}
+    assert job.execute_in_process(run_config=config, resources={"nimbus": fixed(NimbusResource())}).success
+    assert nimbus.asked[0] == ("activate", "flights")
