@@ -8,6 +8,7 @@ from pydantic import Field
 from assets.failures import told_plainly
 from assets.registry import made_from, registered, registry_key, version_of
 from assets.view import FlowView
+from pipelines import bounds
 from resources import markdown
 from resources.nimbus import NimbusResource
 
@@ -21,15 +22,19 @@ RUNS_WITHIN = 180.0
 class DeploymentConfig(dg.Config):
     """How to deploy. What is not said stays as it is in a flow that is deployed already."""
 
-    trigger_seconds: float | None = Field(None, ge=0.05, description="How often a batch begins, in seconds; 5 if new.")
-    workers: int | None = Field(None, ge=1, description="The most worker processes that the flow may have.")
+    trigger_seconds: float | None = bounds.TRIGGER_SECONDS.field(
+        None, description="How often a batch begins, in seconds; 5 if new."
+    )
+    workers: int | None = bounds.WORKERS.field(None, description="The most worker processes that the flow may have.")
     parallelism: dict[str, int] = Field({}, description="Tasks by stream or state, e.g. {flights: 4}.")
     settings: dict[str, Any] = Field(
         {},
         description="More settings of the flow, e.g. {isolated: true, max_attempts: 5}; docs/deploy.md has them all.",
     )
     inactive: bool = Field(False, description="Deploy a new flow, but start no batch.")
-    wait_seconds: float = Field(RUNS_WITHIN, ge=0, description="Seconds to wait until it runs; 0: not at all.")
+    wait_seconds: float = bounds.WAIT_SECONDS.field(
+        RUNS_WITHIN, description="Seconds to wait until it runs; 0: not at all."
+    )
 
 
 def deployment_key(flow: str) -> dg.AssetKey:

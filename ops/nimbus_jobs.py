@@ -12,6 +12,7 @@ from assets.failures import told_plainly
 from assets.registry import registered, told_by_a_job
 from assets.view import FlowView
 from ops.forms import form, one_of, one_step_job
+from pipelines import bounds
 from resources import markdown
 from resources.nimbus import NimbusResource
 
@@ -25,10 +26,15 @@ DRAINS_WITHIN = 120.0
 
 Act = Callable[[dg.OpExecutionContext, "Nimbus", Any], dict[str, Any] | None]
 
-_WAIT_AT_MOST = (float, Field(RUNS_WITHIN, ge=0, description="Seconds to wait until it is so; 0: not at all."))
+_WAIT_AT_MOST = (
+    float,
+    bounds.WAIT_SECONDS.field(RUNS_WITHIN, description="Seconds to wait until it is so; 0: not at all."),
+)
 _DRAIN = (
     float | None,
-    Field(None, ge=0, description="Seconds that running batches have before they are stopped; 30 if not said."),
+    bounds.WAIT_SECONDS.field(
+        None, description="Seconds that running batches have before they are stopped; 30 if not said."
+    ),
 )
 
 
@@ -46,7 +52,10 @@ def nimbus_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDefin
             "Give flows the workers and the parallelism that they need. Without both: look at their figures and decide.",
             _rebalance,
             flow=some_flow,
-            workers=(int | None, Field(None, ge=1, description="The most worker processes that the flow may have.")),
+            workers=(
+                int | None,
+                bounds.WORKERS.field(None, description="The most worker processes that the flow may have."),
+            ),
             parallelism=(dict[str, int], Field({}, description="Tasks by stream or state, e.g. {flights: 4}.")),
             wait_seconds=_DRAIN,
             dry_run=(bool, Field(False, description="Say what would change, and change nothing.")),
@@ -74,7 +83,10 @@ def _of_versions(prefix: str, catalog: Mapping[str, FlowView], flow: Any) -> lis
             "Give a deployed flow a new version: what is in the catalog now.",
             partial(_update, catalog),
             flow=flow,
-            trigger_seconds=(float | None, Field(None, ge=0.05, description="How often a batch begins, in seconds.")),
+            trigger_seconds=(
+                float | None,
+                bounds.TRIGGER_SECONDS.field(None, description="How often a batch begins, in seconds."),
+            ),
             settings=(dict[str, Any], Field({}, description="Settings on top of those that it has.")),
             wait_at_most=_WAIT_AT_MOST,
         ),
@@ -83,7 +95,7 @@ def _of_versions(prefix: str, catalog: Mapping[str, FlowView], flow: Any) -> lis
             "Bring an earlier version of a deployed flow back, as a new version.",
             _roll_back,
             flow=flow,
-            to=(int | None, Field(None, ge=1, description="The version; none: the one before the current.")),
+            to=(int | None, bounds.VERSION.field(None, description="The version; none: the one before the current.")),
             wait_at_most=_WAIT_AT_MOST,
         ),
     ]

@@ -11,6 +11,7 @@ from assets.failures import told_plainly
 from assets.view import FlowView, table_key
 from ops import asking, replaying
 from ops.forms import form, one_of, one_step_job
+from pipelines import bounds
 from pipelines.graph import nodes
 from resources import LakeResource, SparkResource, markdown
 
@@ -29,7 +30,10 @@ _TXIDS = Field(
     pattern=r"^(\d+(-\d+)?|backfills)?$",
     description="Only what these batches refused: 40, or 40-57, or backfills. Empty: all.",
 )
-_AS_OF: Any = (int | None, Field(None, ge=0, description="Read the states as of this batch; none: as they are now."))
+_AS_OF: Any = (
+    int | None,
+    bounds.TXID.field(None, description="Read the states as of this batch; none: as they are now."),
+)
 _AT_MOST = (int, Field(50, ge=1, le=MOST_ROWS, description=f"At most so many rows of the answer, up to {MOST_ROWS}."))
 _REPLAYED: dict[str, Any] = {
     "spouts": (
@@ -52,7 +56,7 @@ _REPLAYED: dict[str, Any] = {
 _SKIPPED: dict[str, Any] = {
     "txid": (
         int,
-        Field(..., ge=0, description="The poison batch: its txid stands in the error that stopped the flow."),
+        bounds.TXID.field(..., description="The poison batch: its txid stands in the error that stopped the flow."),
     ),
     "stream": (str | None, Field(None, description="Its stream, where several of the flow's stand at that txid.")),
 }

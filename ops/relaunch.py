@@ -15,6 +15,7 @@ from pydantic import Field
 from assets.failures import told_plainly
 from assets.slices_found import FAILED, LATER, MISSING, STALE, WAITS, Found, find_slices
 from assets.view import FlowView, table_key
+from pipelines import bounds
 from pipelines.errors import DefinitionError, UnknownFlowError
 from resources import LakeResource, markdown
 
@@ -44,7 +45,9 @@ class RelaunchConfig(dg.Config):
         description="Also slices older than the slices of another flow that they are made of; else they are listed.",
     )
     dry_run: bool = Field(False, description="Say what would be made again, and launch nothing.")
-    most_at_once: int = Field(MOST_AT_ONCE, ge=1, description="Slices to make again at most; the oldest come first.")
+    most_at_once: int = bounds.ROWS.field(
+        MOST_AT_ONCE, description="Slices to make again at most; the oldest come first."
+    )
 
 
 def relaunch_slices_job(views: Sequence[FlowView], name: str = "relaunch_slices_job") -> dg.JobDefinition:

@@ -13,9 +13,11 @@ import socket
 import sys
 from pathlib import Path
 
+from pipelines.bounds import PORT, required
 from pipelines.catalog import FlowSettings
 from pipelines.catalog.flow import PROJECT
 from pipelines.errors import TrideltaError
+from pipelines.surroundings import refuse_unless_folder
 
 HOST = "127.0.0.1"
 DEFAULT_PORT = 3000
@@ -94,17 +96,30 @@ def _supervise() -> None:
         )
 
 
+def _port(given: str | None) -> int:
+    """The port that was asked for, on the command line or in the environment.
+
+    Raises:
+        DefinitionError: It is none.
+    """
+    if given is not None:
+        return int(required("--port", PORT, given))
+    return int(required("TRIDELTA_UI_PORT", PORT, os.environ.get("TRIDELTA_UI_PORT") or DEFAULT_PORT))
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Checks the port and becomes `dg dev`."""
     parser = argparse.ArgumentParser(prog="make ui", description=__doc__)
-    parser.add_argument("--port", type=int, default=int(os.environ.get("TRIDELTA_UI_PORT") or DEFAULT_PORT))
+    parser.add_argument("--port", default=None)
     parser.add_argument(
         "--no-supervisor", action="store_true", help="start no supervisor: runs start a Spark of their own"
     )
     parsed = parser.parse_args(arguments)
-    port, supervised = parsed.port, not parsed.no_supervisor
-    settings = FlowSettings.from_environment()
+    supervised = not parsed.no_supervisor
     try:
+        port = _port(parsed.port)
+        settings = FlowSettings.from_environment()
+        refuse_unless_folder(settings.home, "the home (TRIDELTA_HOME)")
         check_port(port)
     except TrideltaError as error:
         sys.exit(str(error))

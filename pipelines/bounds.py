@@ -6,9 +6,12 @@ the reading; it is imported by the first value, for the command line starts with
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
+
+from pipelines.errors import DefinitionError
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -76,6 +79,10 @@ def shown(given: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
+MASTER = r"local(\[(\*|[1-9]\d{0,3})(,[1-9]\d{0,3})?\])?|local-cluster\[\d+,\d+,\d+\]|yarn|spark://\S+|k8s://\S+"
+"""Where Spark runs."""
+
+
 def _plain(number: float) -> str:
     return str(int(number)) if number == int(number) else f"{number:g}"
 
@@ -114,6 +121,9 @@ ROWS = Range(1, 1_000_000_000, whole=True)
 """Rows, lines, commits or batches that are shown or run at most."""
 LINES = Range(0, 1_000_000_000, whole=True)
 
+SECONDS_APART = Range(0, _DAY)
+"""How often a stream of Python's looks; 0: as often as it can."""
+
 FILES = Range(1, 2**31 - 1, whole=True)
 """Files a batch: Spark reads an int."""
 BYTES = Range(1, 2**63 - 1, whole=True)
@@ -138,6 +148,47 @@ def choice(given: object, choices: tuple[str, ...]) -> str:
     """
     if not isinstance(given, str) or given not in choices:
         raise OutOfBoundsError(f"must be one of {', '.join(choices)}, not {shown(given)}")
+    return given
+
+
+def required(what: str, limit: Range, given: Any) -> Any:
+    """An argument of Python's, within its limits; None: not said.
+
+    Args:
+        what: Its name, for the error.
+        limit: The limits.
+        given: What was given.
+
+    Raises:
+        DefinitionError
+    """
+    try:
+        return None if given is None else limit.taken(given)
+    except OutOfBoundsError as error:
+        raise DefinitionError(f"{what} {error}") from None
+
+
+def required_choice(what: str, choices: tuple[str, ...], given: object) -> str:
+    """An argument of Python's that is one of several words.
+
+    Raises:
+        DefinitionError
+    """
+    try:
+        return choice(given, choices)
+    except OutOfBoundsError as error:
+        raise DefinitionError(f"{what} {error}") from None
+
+
+def required_master(what: str, given: str) -> str:
+    """Where Spark runs, in a form that Spark knows.
+
+    Raises:
+        DefinitionError
+    """
+    if not re.fullmatch(MASTER, given):
+        known = "local, local[4], local[*], yarn, spark://HOST:PORT, k8s://..."
+        raise DefinitionError(f"{what} must be a master of Spark, not {shown(given)}", hint=f"write one of {known}")
     return given
 
 

@@ -7,6 +7,7 @@ names the boot.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,7 +60,10 @@ class ProcessIdentity:
             KeyError, TypeError, ValueError: It is neither.
         """
         boot, ticks = str(written.get("boot", "")), int(written.get("ticks", 0))
-        return cls(int(written["pid"]), float(written["created"]), boot, ticks)
+        pid, created = int(written["pid"]), float(written["created"])
+        if not 0 < pid < 2**31 or not math.isfinite(created):
+            raise ValueError(f"no process has the number {pid} since {created}")
+        return cls(pid, created, boot, ticks)
 
     def to_json(self) -> dict[str, Any]:
         """Fields for a record."""

@@ -19,6 +19,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from pipelines.bounds import required_master
 from pipelines.errors import JarsError, TrideltaError
 from pipelines.jars import cache_folder, jar_paths, kafka_paths
 from pipelines.java import Java, find_java
@@ -63,7 +64,8 @@ def spark_session(
         if running is not None and running._jsc.sc() is not None and not running._jsc.sc().isStopped():
             _refuse_other(running, master, conf or {})
             return running
-        return _start(app, master or os.environ.get("TRIDELTA_SPARK_MASTER") or "local[*]", dict(conf or {}))
+        chosen = master or os.environ.get("TRIDELTA_SPARK_MASTER") or "local[*]"
+        return _start(app, required_master("master" if master else "TRIDELTA_SPARK_MASTER", chosen), dict(conf or {}))
 
 
 def settings(master: str, *, java: Java, cache: Path) -> dict[str, str]:

@@ -83,8 +83,18 @@ def refused(error: BaseException) -> FileAccessError | None:
     return None
 
 
+def _here_is_gone() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
 def _refused(error: BaseException) -> FileAccessError | None:
     text = str(error)
+    if isinstance(error, OSError) and error.errno == errno.ENOENT and not error.filename and _here_is_gone():
+        return FileAccessError("", "the folder that this was started in is gone; go to one that is there", errno.ENOENT)
     if isinstance(error, OSError) and error.errno in _HINTS:
         return refusal_of(error, "")
     by_number = _BY_NUMBER.search(text)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
+from errno import ENOENT
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pipelines.flowmix.compile import as_topology
 from pipelines.graph.fields import checked_name
 from pipelines.graph.nodes import ChannelNode
 from pipelines.quality import Check
+from pipelines.surroundings import FileAccessError
 from pipelines.trident import TridentTopology
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
@@ -31,7 +33,13 @@ class FlowSettings:
     def from_environment(cls) -> FlowSettings:
         """The home that TRIDELTA_HOME names, else `.tridelta` in the project."""
         chosen = os.environ.get("TRIDELTA_HOME")
-        return cls(Path(chosen).expanduser().absolute() if chosen else PROJECT / ".tridelta")
+        if not chosen:
+            return cls(PROJECT / ".tridelta")
+        try:
+            return cls(Path(chosen).expanduser().absolute())
+        except RuntimeError as error:
+            # `~name` of nobody, or `~` where HOME is not set.
+            raise FileAccessError(chosen, f"TRIDELTA_HOME: {error}", ENOENT) from None
 
     @property
     def lake(self) -> Path:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import logs
+from pipelines.bounds import ON_FRESH, SECONDS_APART, required, required_choice
 from pipelines.errors import (
     DefinitionError,
     FlowFileError,
@@ -96,6 +97,8 @@ class FlowFolder:
         on_fresh_checkpoint: str = REFUSE,
         functions: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
+        required_choice("on_fresh_checkpoint", ON_FRESH, on_fresh_checkpoint)
+        required("trigger_seconds", SECONDS_APART, trigger_seconds)
         self._runtime, self._trigger, self._on_fresh = runtime, trigger_seconds, on_fresh_checkpoint
         self._files = FlowFiles(Path(folder), settle_seconds=settle_seconds, functions=functions)
         if not Path(folder).is_dir():

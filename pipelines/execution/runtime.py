@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pipelines.bounds import ATTEMPTS, ON_FRESH, ROWS, SECONDS_APART, WAIT_SECONDS, required, required_choice
 from pipelines.errors import BoundedBesideStreamError, DefinitionError
 from pipelines.execution.bounded import BoundedRunner, check_sliced
 from pipelines.execution.checkpoint import REFUSE, Checkpoint
@@ -60,6 +61,8 @@ class Runtime:
         max_attempts: int = 3,
         lock_wait_seconds: float = 30.0,
     ) -> None:
+        required("max_attempts", ATTEMPTS, max_attempts)
+        required("lock_wait_seconds", WAIT_SECONDS, lock_wait_seconds)
         self.spark, self.lake = spark, lake
         self._listeners, self._max_attempts, self._wait = tuple(listeners), max_attempts, lock_wait_seconds
         self._hooks = tuple(hooks)
@@ -89,6 +92,8 @@ class Runtime:
             TrideltaError: one of its subclasses says what stopped the run.
         """
         topology = as_topology(topology)
+        required_choice("on_fresh_checkpoint", ON_FRESH, on_fresh_checkpoint)
+        required("max_batches", ROWS, max_batches)
         started = time.monotonic()
         batches: list[BatchReport] = []
         for group, number in self._groups_and_partitions(topology, partitions):
@@ -117,6 +122,8 @@ class Runtime:
             partitions: as of `catch_up`.
         """
         topology = as_topology(topology)
+        required_choice("on_fresh_checkpoint", ON_FRESH, on_fresh_checkpoint)
+        required("trigger_seconds", SECONDS_APART, trigger_seconds)
         parts: list[_Part] = []
         try:
             for group, number in self._groups_and_partitions(topology, partitions):

@@ -18,6 +18,11 @@ FieldNames = str | Sequence[str]
 """Field arguments take one name or a list of names."""
 
 
+def is_name(text: str) -> bool:
+    """Whether a text is a legal name of a flow, state, stream or gate."""
+    return _NAME.fullmatch(text) is not None
+
+
 def checked_name(kind: str, name: object) -> str:
     """Return `name` if it is a legal name of a flow, state, stream or gate.
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines.errors import LockedError, TrideltaError
+from pipelines.graph.fields import is_name
 from pipelines.maintenance.compaction import compact, compact_quarantine
 from pipelines.maintenance.old_folders import tidy_copies, tidy_replaced, tidy_spool
 from pipelines.maintenance.old_logs import tidy_logs
@@ -30,12 +31,14 @@ from pipelines.maintenance.old_state import tidy_state
 from pipelines.maintenance.refused import old_rows
 from pipelines.maintenance.report import CompactionReport
 from pipelines.maintenance.tidied import HousekeepingReport, Retention, Tidied, timed
+from pipelines.surroundings import refuse_unless_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pipelines.nimbus.store import Store
     from pipelines.state.lake import Lake
+    from pipelines.state.table import StateTable
     from pipelines.trident.topology import TridentTopology
 
 
@@ -101,6 +104,7 @@ def _works(
     compactions: Sequence[CompactionReport],
 ) -> Iterator[Work]:
     """What is to be done beside the compaction of flows, which is over when the first of it is asked for."""
+    yield from _unreadable(lake)
     whole = {report.flow for report in compactions}
     for flow in quarantines(lake):
         if flow not in whole:
@@ -118,14 +122,43 @@ def _works(
 
 def flows_in(lake: Lake) -> list[str]:
     """The flows that have tables in the lake."""
-    tables = (*map(lake.state, lake.states()), *map(lake.channel, lake.channels()))
-    return sorted({table.declared.flow for table in tables if table.is_state()} | set(quarantines(lake)))
+    found = set(quarantines(lake))
+    for table in _tables(lake):
+        try:
+            if table.is_state():
+                found.add(table.declared.flow)
+        except TrideltaError:
+            # Told by the round itself; the tables of other flows are compacted all the same.
+            continue
+    return sorted(found)
+
+
+def _tables(lake: Lake) -> Iterator[StateTable]:
+    yield from (lake.table(lake.state_path(name), name) for name in lake.states())
+    yield from (lake.table(lake.channel_path(name), name) for name in lake.channels())
+
+
+def _unreadable(lake: Lake) -> Iterator[Work]:
+    """Tables that cannot be read: each is a line with the reason."""
+    for table in _tables(lake):
+        try:
+            if table.is_state():
+                _ = table.declared
+        except TrideltaError as error:
+            yield f"table {table.name}", "files", partial(_raise, error)
+
+
+def _raise(error: TrideltaError) -> Tidied:
+    raise error
 
 
 def quarantines(lake: Lake) -> list[str]:
     """The flows that have a quarantine."""
     folder = lake.root / "quarantine"
-    return sorted(one.name for one in folder.iterdir() if (one / "_delta_log").is_dir()) if folder.is_dir() else []
+    refuse_unless_folder(folder, "the lake's quarantine")
+    if not folder.is_dir():
+        return []
+    return sorted(one.name for one in folder.iterdir() if is_name(one.name) and (one / "_delta_log").is_dir())
 
 
 def _tables_of(flow: TridentTopology | str) -> str:

@@ -15,6 +15,7 @@ from pipelines.errors import LockedError
 from pipelines.execution.checkpoint import Checkpoint
 from pipelines.execution.checkpoint_copy import Marker
 from pipelines.execution.state_snapshot import VERSION, description
+from pipelines.graph.fields import is_name
 from pipelines.maintenance.tidied import Tidied
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def prune(partition: Path, versions: int, *, dry_run: bool = False) -> tuple[int
 
 def _checkpoints(lake: Lake) -> Iterator[Checkpoint]:
     for folder in sorted((lake.root / "checkpoints").glob("*/*")):
-        if (folder / "spark" / "state").is_dir():
+        if is_name(folder.parent.name) and (folder / "spark" / "state").is_dir():
             yield Checkpoint(folder.parent.name, folder)
 
 

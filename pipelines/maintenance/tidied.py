@@ -8,9 +8,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from pipelines.bounds import DAYS, HOURS, KEPT, WAIT_SECONDS, OutOfBoundsError
 from pipelines.errors import TrideltaError
 
 PREFIX = "TRIDELTA_KEEP_"
+_LIMITS = {"hours": HOURS, "days": DAYS, "seconds": WAIT_SECONDS}
 # Nimbus' own setting for both, where nothing more exact is said.
 _ELSE = dict.fromkeys(("flow_days", "log_days"), "TRIDELTA_NIMBUS_RETENTION_DAYS")
 
@@ -62,8 +64,12 @@ class Retention:
         for one in fields(self):
             value = getattr(self, one.name)
             needed = one.name in ("state_hours", "wait_seconds")
-            if (value is None and needed) or (value is not None and not value >= 0):
-                raise RetentionSettingError(one.name, value)
+            limit = _LIMITS.get(one.name.rpartition("_")[2], KEPT)
+            try:
+                if value is not None or needed:
+                    limit.taken(value)
+            except OutOfBoundsError:
+                raise RetentionSettingError(one.name, value) from None
 
     @classmethod
     def from_environment(cls, **chosen: float | None) -> Retention:

@@ -13,8 +13,6 @@ from pipelines.flowmix.yaml_parts import Form
 from pipelines.nimbus.errors import SubmitError
 from pipelines.thresholds import Thresholds
 
-_MASTER = r"local(\[(\*|[1-9]\d{0,3})(,[1-9]\d{0,3})?\])?|local-cluster\[\d+,\d+,\d+\]|yarn|spark://\S+|k8s://\S+"
-
 
 def _printable(text: str) -> str:
     if not text.isprintable():
@@ -72,7 +70,7 @@ class FlowSettingsForm(Form):
     max_attempts: int = bounds.ATTEMPTS.field(3)
     application: Words | None = None
     isolated: bool = False
-    master: Annotated[str, StringConstraints(max_length=1000, pattern=f"^(?:{_MASTER})$")] | None = None
+    master: Annotated[str, StringConstraints(max_length=1000, pattern=f"^(?:{bounds.MASTER})$")] | None = None
     spark: dict[Words, Value | bool | int | float] = {}
     hosts: HostNames = ()
     user_workers: Sequence[UserWorkerOption] = ()

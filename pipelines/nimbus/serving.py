@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines import logs
+from pipelines.bounds import PORT
 from pipelines.catalog.flow import FlowSettings
 from pipelines.errors import TrideltaError
 from pipelines.execution.checkpoint import write_json
@@ -91,8 +92,9 @@ class Endpoint:
         try:
             written = json.loads(file.read_text("utf-8"))
             bytes.fromhex(written["key"])
-            return cls(int(written["port"]), written["key"], ProcessIdentity.read(written), bool(written.get("waits")))
-        except (OSError, ValueError, TypeError, KeyError):
+            port = PORT.taken(written["port"])
+            return cls(port, written["key"], ProcessIdentity.read(written), bool(written.get("waits")))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             return None
 
     def to_json(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, make_url
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import (
@@ -20,12 +21,14 @@ from sqlalchemy.exc import (
     InterfaceError,
     InternalError,
     OperationalError,
+    SQLAlchemyError,
     TimeoutError,
 )
 
 from pipelines.nimbus.errors import RegistryError
 from pipelines.nimbus.postgres import postgres
 
+_SQLITE_OPTIONS = {"cache", "immutable", "mode", "nolock", "timeout", "uri", "vfs"}
 MIGRATIONS = Path(__file__).with_name("migrations")
 
 
@@ -48,11 +51,13 @@ class Store:
         parsed = _parsed(url)
         self._silent_seconds = silent_seconds
         self.url = parsed.render_as_string(hide_password=True)
-        self.engine = self._open(parsed, busy_seconds)
+        with self._openable():
+            self.engine = self._open(parsed, busy_seconds)
         try:
-            if migrate and self.revision() != self.newest():
-                self.upgrade()
-            self._check_form()
+            with self._openable():
+                if migrate and self.revision() != self.newest():
+                    self.upgrade()
+                self._check_form()
         except BaseException:
             self.close()
             raise
@@ -134,6 +139,16 @@ class Store:
             raise RegistryError(self.url, f"does not answer: {problem}", hint=hint) from error
 
     @contextmanager
+    def _openable(self) -> Iterator[None]:
+        """Around the opening: what the URL names is no registry, whatever driver, database or file system say of it."""
+        try:
+            yield
+        except (SQLAlchemyError, CommandError, OSError, ValueError, TypeError) as error:
+            problem = " ".join(str(getattr(error, "orig", None) or error).split())
+            hint = "correct TRIDELTA_REGISTRY: sqlite:///path of a file, or postgresql://user@host:5432/database"
+            raise RegistryError(self.url, f"cannot be opened: {problem}", hint=hint) from error
+
+    @contextmanager
     def _migrating(self) -> Iterator[Config]:
         with self.write() as connection:
             if connection.dialect.name == "postgresql":
@@ -191,14 +206,20 @@ def upsert(connection: Connection, table: Table, values: Mapping[str, Any]) -> N
 
 def _parsed(url: str) -> URL:
     try:
+        # What is no UTF-8 names no database, and could not be told either.
+        url.encode()
         parsed = make_url(url)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:
+        url = url.encode(errors="backslashreplace").decode()
         raise RegistryError(url, "is no URL", hint="write sqlite:///path or postgresql://user@host/database") from error
     if parsed.drivername in ("postgresql", "postgres"):
         parsed = parsed.set(drivername="postgresql+psycopg")
     if parsed.get_backend_name() not in ("sqlite", "postgresql"):
         shown = parsed.render_as_string(hide_password=True)
         raise RegistryError(shown, "is neither SQLite nor PostgreSQL", hint="write sqlite:///path or postgresql://...")
+    if parsed.get_backend_name() == "sqlite" and (unknown := sorted(set(parsed.query) - _SQLITE_OPTIONS)):
+        shown = parsed.render_as_string(hide_password=True)
+        raise RegistryError(shown, f"has an option that SQLite does not know: {unknown[0]}", hint="leave it out")
     if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
         raise RegistryError(url, "is in memory, where no other process sees it", hint="write sqlite:///path")
     return parsed

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
+from pipelines.bounds import BYTES, FILES, required
 from pipelines.errors import MissingPathError, SourceError
 from pipelines.graph.fields import parse_ddl
 
@@ -118,6 +119,8 @@ class FileSource:
     ) -> None:
         self.path, self.schema = local_path(path), schema
         self.max_files_per_batch, self.max_bytes_per_batch = max_files_per_batch, max_bytes_per_batch
+        required(f"{type(self).__name__}: max_files_per_batch", FILES, max_files_per_batch)
+        required(f"{type(self).__name__}: max_bytes_per_batch", BYTES, max_bytes_per_batch)
         self.options = options
         self._columns = parse_ddl(schema)
 

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from pipelines.bounds import BYTES, FILES, required
 from pipelines.errors import MissingPathError, SourceError
 from pipelines.graph.fields import added
 from pipelines.sources.base import file_key, local_path
@@ -53,6 +54,8 @@ class DeltaChangeFeed(UnslicedSource):
     ) -> None:
         self.path, self.starting_version = local_path(path), starting_version
         self.max_files_per_batch, self.max_bytes_per_batch = max_files_per_batch, max_bytes_per_batch
+        required(f"{type(self).__name__}: max_files_per_batch", FILES, max_files_per_batch)
+        required(f"{type(self).__name__}: max_bytes_per_batch", BYTES, max_bytes_per_batch)
         self._table = DeltaTableSource(path, schema)
         added("DeltaChangeFeed", ("change_type", "commit_version", "commit_timestamp"), self._table.fields)
         super().__init__(f"{schema}, {CHANGE_FIELDS}")

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from deltalake import DeltaTable
 
+from pipelines.bounds import BYTES, FILES, required
 from pipelines.errors import LostRowsError, MissingPathError, SourceError, SourceSchemaError
 from pipelines.graph.fields import parse_ddl
 from pipelines.sources.base import CORRUPT, FILE, file_key, local_path
@@ -46,6 +47,8 @@ class DeltaTableSource:
     ) -> None:
         self.path, self.schema = local_path(path), schema
         self.max_files_per_batch, self.max_bytes_per_batch = max_files_per_batch, max_bytes_per_batch
+        required(f"{type(self).__name__}: max_files_per_batch", FILES, max_files_per_batch)
+        required(f"{type(self).__name__}: max_bytes_per_batch", BYTES, max_bytes_per_batch)
         self._columns = parse_ddl(schema)
 
     @property

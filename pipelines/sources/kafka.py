@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipelines import bounds
 from pipelines.errors import DefinitionError, LostRowsError, SourceError
 from pipelines.graph.fields import added, parse_ddl
 from pipelines.sources.base import CORRUPT
@@ -93,8 +94,7 @@ class Kafka(UnslicedSource):
         unknown = [name for name in self.with_fields if name not in RECORD_FIELDS]
         if unknown:
             raise DefinitionError(f"Kafka with_fields: no {unknown[0]!r}; there are: {', '.join(RECORD_FIELDS)}")
-        if self.max_records_per_batch is not None and self.max_records_per_batch < 1:
-            raise DefinitionError("Kafka: max_records_per_batch must be at least 1")
+        bounds.required("Kafka: max_records_per_batch", bounds.BYTES, self.max_records_per_batch)
 
     def __repr__(self) -> str:
         return f"Kafka({self.servers!r}, {', '.join(self.topics)!r})"

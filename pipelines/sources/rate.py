@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipelines.bounds import ROWS, TASKS, required
 from pipelines.errors import DefinitionError
 from pipelines.sources.unsliced import UnslicedSource
 
@@ -37,6 +38,9 @@ class Rate(UnslicedSource):
             raise DefinitionError("Rate: give either rows_per_second or rows_per_batch")
         if (rows_per_second or rows_per_batch or 0) <= 0 or (partitions is not None and partitions <= 0):
             raise DefinitionError("Rate: the rate and the number of partitions must be positive")
+        for name, given in (("rows_per_second", rows_per_second), ("rows_per_batch", rows_per_batch)):
+            required(f"Rate: {name}", ROWS, given)
+        required("Rate: partitions", TASKS, partitions)
         self.rows_per_second, self.rows_per_batch, self.partitions = rows_per_second, rows_per_batch, partitions
 
     def __repr__(self) -> str:

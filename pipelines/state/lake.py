@@ -6,9 +6,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipelines.errors import UnknownStateError
+from pipelines.bounds import OutOfBoundsError, switch
+from pipelines.errors import DefinitionError, UnknownStateError
 from pipelines.graph import nodes
-from pipelines.graph.fields import checked_name
+from pipelines.graph.fields import checked_name, is_name
+from pipelines.surroundings import refuse_unless_folder
 
 if TYPE_CHECKING:
     from pipelines.state.table import StateTable
@@ -19,7 +21,10 @@ DURABLE = "TRIDELTA_DURABLE"
 
 
 def _is_on(text: str) -> bool:
-    return text.strip().lower() in ("1", "true", "yes", "on")
+    try:
+        return switch(text)
+    except OutOfBoundsError as error:
+        raise DefinitionError(f"{DURABLE} {error}") from None
 
 
 class Lake:
@@ -44,6 +49,7 @@ class Lake:
 
     def __init__(self, root: str | Path, *, channels: str | Path | None = None, durable: bool | None = None) -> None:
         self.root = Path(root).absolute()
+        refuse_unless_folder(self.root, "the lake")
         self.durable = _is_on(os.environ.get(DURABLE, "")) if durable is None else durable
         self._channels = Path(channels).absolute() if channels else self.root / "channels"
         self._tables: dict[Path, StateTable] = {}
@@ -104,6 +110,7 @@ class Lake:
             # Late: who only asks where a table lies does not wait for pyarrow.
             from pipelines.state.table import StateTable
 
+            refuse_unless_folder(path, f'the table of "{name}"')
             self._tables[path] = StateTable(name, path)
         return self._tables[path]
 
@@ -128,4 +135,8 @@ class Lake:
 
 
 def _tables_in(folder: Path) -> list[str]:
-    return sorted(p.name for p in folder.iterdir() if (p / "_delta_log").is_dir()) if folder.is_dir() else []
+    refuse_unless_folder(folder, "the lake's tables")
+    if not folder.is_dir():
+        return []
+    # What somebody else has put there under a name that no table of the engine's has is not the engine's.
+    return sorted(one.name for one in folder.iterdir() if is_name(one.name) and (one / "_delta_log").is_dir())
