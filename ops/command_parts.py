@@ -71,7 +71,7 @@ def plainly(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
             watch_registry()
             command(*args, **kwargs)
         except TrideltaError as error:
-            _tell(error)
+            tell_plainly(error)
             raise typer.Exit(1) from None
         except BrokenPipeError:
             # Whoever read has read enough.
@@ -80,7 +80,7 @@ def plainly(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
             found = refused(error)
             if found is None:
                 raise
-            _tell(found)
+            tell_plainly(found)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             errors.print("Interrupted. What was committed stays; the next run goes on after it.")
@@ -89,7 +89,8 @@ def plainly(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
     return run
 
 
-def _tell(error: TrideltaError) -> None:
+def tell_plainly(error: TrideltaError) -> None:
+    """Print an error of the engine: its class, its text, and the line of a flow's code that is wrong."""
     errors.print(f"[bold red]{type(error).__name__}[/]", end=": ")
     # A terminal breaks long lines itself; broken here, a path or a command could not be copied.
     errors.print(str(error) + _place(error), markup=False, soft_wrap=True)

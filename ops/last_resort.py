@@ -15,7 +15,8 @@ from typing import Any
 
 from typer.core import TyperGroup
 
-from ops.command_parts import errors
+from ops.command_parts import errors, tell_plainly
+from pipelines.surroundings import refused
 
 EXIT_CODE = 70
 """EX_SOFTWARE of sysexits.h."""
@@ -36,6 +37,10 @@ class PlainGroup(TyperGroup):
         try:
             return super().main(given, *more, **options)
         except Exception as error:
+            foreseen = refused(error)
+            if foreseen is not None:
+                tell_plainly(foreseen)
+                sys.exit(1)
             sys.exit(tell(error, given))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pipelines.errors import TrideltaError
@@ -70,6 +72,21 @@ def refusal_of(error: OSError | ValueError, path: str) -> FileAccessError:
     if isinstance(error, ValueError):
         return FileAccessError(repr(path), f"is no path: {error}", errno.EINVAL)
     return FileAccessError(str(error.filename or path), str(error.strerror or error), error.errno or 0)
+
+
+@contextmanager
+def told(path: str) -> Iterator[None]:
+    """Around what is done with a file or folder; a full disk is told by whoever knows what is lost by it.
+
+    Raises:
+        FileAccessError: The file system refuses it.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _HINTS or error.errno == errno.ENOSPC:
+            raise
+        raise refusal_of(error, path) from error
 
 
 def refused(error: BaseException) -> FileAccessError | None:

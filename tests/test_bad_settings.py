@@ -7,7 +7,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from pipelines import Lake, Runtime
 from pipelines.bounds import required_master
 from pipelines.catalog import FlowSettings
 from pipelines.errors import DefinitionError, TrideltaError
+from pipelines.execution.checkpoint import Checkpoint
 from pipelines.execution.flow_folder import FlowFolder
 from pipelines.maintenance import Retention
 from pipelines.maintenance.tidied import RetentionSettingError
@@ -161,6 +162,37 @@ def test_a_folder_that_is_gone(tmp_path: Path) -> None:
     )
     assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
     assert "is gone" in done.stderr
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """A file system that holds a lake and was mounted anew, read-only."""
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    try:
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=4m", "tridelta-test", str(folder)], check=True, capture_output=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"this test mounts a file system, which is not permitted here: {error}")
+    try:
+        Lake(folder / "lake").checkpoint_path("counting", "rows").mkdir(parents=True)
+        subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+        yield folder / "lake"
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("group", ["rows", "others"])
+def test_a_read_only_lake_is_told_before_anything_runs(read_only: Path, group: str) -> None:
+    """Whatever runs a flow takes the checkpoint's lock first."""
+    checkpoint = Checkpoint("counting", Lake(read_only).checkpoint_path("counting", group))
+    for lock in (checkpoint.running, checkpoint.committing, checkpoint.rewriting):
+        with pytest.raises(FileAccessError, match="Read-only file system") as caught, lock(1):
+            pass
+        assert "mount it for writing" in caught.value.hint
+        assert caught.value.path.startswith(str(read_only))
+        plain(caught.value)
 
 
 # --- tidy -----------------------------------------------------------------------------------------------------------

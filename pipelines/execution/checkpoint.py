@@ -18,6 +18,7 @@ from pipelines.execution.coordinator import AttemptRecord, BatchState
 from pipelines.execution.damage import read_own
 from pipelines.execution.ownership import claim
 from pipelines.sources.events import Start
+from pipelines.surroundings import told
 
 T = TypeVar("T")
 
@@ -224,15 +225,17 @@ class Checkpoint:
 
     @contextmanager
     def _locked(self, name: str, wait_seconds: float) -> Iterator[None]:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.folder / name, timeout=wait_seconds, poll_interval=_POLL_SECONDS)
+        with told(str(self.folder)):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.folder / name, timeout=wait_seconds, poll_interval=_POLL_SECONDS)
+            try:
+                lock.acquire()
+            except Timeout:
+                raise LockedError(self.flow, str(self.folder / name), wait_seconds) from None
         try:
-            lock.acquire()
-        except Timeout:
-            raise LockedError(self.flow, str(self.folder / name), wait_seconds) from None
-        try:
-            # The lock keeps out processes of this host; those of others are kept out by name.
-            claim(self.flow, self.folder, begins=name != _COMMIT_LOCK)
+            with told(str(self.folder)):
+                # The lock keeps out processes of this host; those of others are kept out by name.
+                claim(self.flow, self.folder, begins=name != _COMMIT_LOCK)
             yield
         finally:
             lock.release()
