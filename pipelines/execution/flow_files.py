@@ -11,6 +11,7 @@ from typing import Any
 
 from pipelines.errors import FlowFileError, MissingPathError, SameFlowError, TrideltaError
 from pipelines.flowmix.flow import Flow
+from pipelines.flowmix.yaml_document import content_of
 from pipelines.flowmix.yaml_form import load_flow
 
 SUFFIXES = (".yaml", ".yml")
@@ -58,8 +59,11 @@ class FlowFiles:
         known = self._known.get(path)
         try:
             fresh = 0 <= time.time() - path.stat().st_mtime < self._settle
-            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            digest = hashlib.sha256(content_of(path)).hexdigest()
         except FileNotFoundError:
+            return
+        except FlowFileError as error:
+            yield FlowFile(path, "", error=error)
             return
         except OSError as error:
             yield FlowFile(path, "", error=FlowFileError(path, [(1, "", f"cannot be read: {error.strerror}")]))
@@ -74,6 +78,10 @@ class FlowFiles:
             return FlowFile(path, digest, load_flow(path, self._functions))
         except TrideltaError as error:
             return FlowFile(path, digest, error=error)
+        except (Exception, SystemExit) as error:
+            # Whatever a file brings about is that file's: the flows of the others go on.
+            problem = f"cannot be loaded: {type(error).__name__}: {str(error)[:200]}"
+            return FlowFile(path, digest, error=FlowFileError(path, [(1, "", problem)]))
 
 
 def by_flow(files: list[FlowFile], owners: Mapping[str, Path]) -> tuple[dict[str, FlowFile], list[FlowFile]]:

@@ -13,6 +13,7 @@ from pyspark.errors import AnalysisException
 from pipelines.errors import DefinitionError, FunctionError, UnknownStateError
 from pipelines.execution.entrance import Entrance
 from pipelines.execution.quarantine import quarantine_writer, rows_of
+from pipelines.execution.slicing import said
 from pipelines.graph import bolts, nodes
 from pipelines.planner.compile import Compiler
 from pipelines.quality.compiled import CompiledGate, compile_gate
@@ -231,7 +232,7 @@ class BatchGroup:
 
         columns = StructType([*schema.fields, StructField(FILE, StringType())])
         try:
-            self.spark.createDataFrame([], columns).selectExpr(spout.slice_by or "")
+            self.spark.createDataFrame([], columns).select(said(spout.slice_by))
         except AnalysisException as error:
             raise FunctionError("new_stream slice_by", f"at {spout.at}: {str(error).splitlines()[0]}") from None
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from pipelines.graph.expressions import spark_sql
 from pipelines.sources.base import CORRUPT
 from pipelines.state.schema import LONGEST_SLICE, NO_SLICE, RESERVED, SLICE_COLUMN
 
@@ -29,7 +30,7 @@ def with_slice(spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:
 
 def said(slice_by: str) -> Column:
     """What a row says for its slice."""
-    return F.expr(slice_by).cast("string")
+    return F.expr(spark_sql("slice_by", slice_by)).cast("string")
 
 
 def is_legal(value: Column) -> Column:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import FunctionError
 from pipelines.flowmix.values import compared, of_type
+from pipelines.graph.expressions import spark_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -192,7 +193,7 @@ class Sql(Criteria):
     def column(self, types: Types) -> Column:
         from pyspark.sql import functions as F
 
-        return F.coalesce(F.expr(self.text), F.lit(False))
+        return F.coalesce(F.expr(spark_sql("criteria", self.text)), F.lit(False))
 
     def __str__(self) -> str:
         return self.text

@@ -1,7 +1,9 @@
-"""A YAML document with the lines of its parts: read with the safe loader, within limits."""
+"""A YAML document with the lines of its parts: read with the safe loader, within limits that hold before it is built."""
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,33 @@ import yaml
 
 from pipelines.errors import FlowFileError
 
-MOST_BYTES = 1_000_000
-MOST_PARTS = 50_000
+MOST_BYTES = 256_000
+MOST_PARTS = 20_000
 """An alias counts as often as it is used, so that a small file cannot grow without end."""
 DEEPEST = 60
+LONGEST_NUMBER = 100
+"""Characters of what is no text (a number, a date): YAML's numbers take time by the square of their length."""
+
+
+def content_of(path: Path) -> bytes:
+    """The bytes of a flow's file.
+
+    Raises:
+        FlowFileError: if it is no ordinary file (a pipe would be waited for, a device has no end), or too large.
+        OSError: it cannot be read.
+    """
+    # Without waiting for the other end of a pipe.
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            raise FlowFileError(path, [(1, "", "is no ordinary file")])
+        with os.fdopen(number, "rb", closefd=False) as file:
+            found = file.read(MOST_BYTES + 1)
+    finally:
+        os.close(number)
+    if len(found) > MOST_BYTES:
+        raise FlowFileError(path, [(1, "", f"is larger than {MOST_BYTES:,} bytes")])
+    return found
 
 
 class Document:
@@ -29,14 +54,13 @@ class Document:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            if path.stat().st_size > MOST_BYTES:
-                raise FlowFileError(path, [(1, "", f"is larger than {MOST_BYTES:,} bytes")])
-            text = path.read_text("utf-8")
+            text = content_of(path).decode("utf-8")
         except OSError as error:
             raise FlowFileError(path, [(1, "", f"cannot be read: {error.strerror}")]) from None
         except UnicodeDecodeError:
             raise FlowFileError(path, [(1, "", "is not UTF-8 text")]) from None
         try:
+            self._check_depth(text)
             self._root = yaml.compose(text, Loader=yaml.SafeLoader)
             self._check_parts()
             self.content: Any = yaml.load(text, Loader=yaml.SafeLoader)
@@ -67,6 +91,15 @@ class Document:
                 line, path = node.start_mark.line + 1, f"{path}[{step}]"
         return line, path
 
+    def _check_depth(self, text: str) -> None:
+        """By the parser's events, which need no calls within calls, as all that follows does."""
+        depth = 0
+        for number, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST or number > 2 * MOST_PARTS:
+                line = event.start_mark.line + 1
+                raise FlowFileError(self.path, [(line, "", "holds too many parts, or too deep ones")])
+
     def _check_parts(self) -> None:
         if self._root is None:
             raise FlowFileError(self.path, [(1, "", "is empty")])
@@ -74,10 +107,12 @@ class Document:
             line = node.start_mark.line + 1
             if number > MOST_PARTS or depth > DEEPEST:
                 raise FlowFileError(self.path, [(line, "", "holds too many parts, or too deep ones")])
+            if isinstance(node, yaml.ScalarNode) and not node.tag.endswith(":str") and len(node.value) > LONGEST_NUMBER:
+                raise FlowFileError(self.path, [(line, "", "holds a number of more digits than any has")])
             if isinstance(node, yaml.MappingNode):
                 keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-                twice = next((key for n, key in enumerate(keys) if key in keys[:n]), None)
-                if twice is not None:
+                if len(set(keys)) < len(keys):
+                    twice = next(key for n, key in enumerate(keys) if key in keys[:n])
                     raise FlowFileError(self.path, [(line, "", f'has the key "{twice}" twice')])
                 if len(keys) < len(node.value):
                     raise FlowFileError(self.path, [(line, "", "has a key that is no text")])

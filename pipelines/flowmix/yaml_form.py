@@ -14,7 +14,7 @@ from pipelines.errors import DefinitionError, FlowError, FlowFileError, Tridelta
 from pipelines.flowmix.flow import Flow
 from pipelines.flowmix.stream import FlowStream
 from pipelines.flowmix.yaml_document import Document
-from pipelines.flowmix.yaml_functions import Functions
+from pipelines.flowmix.yaml_functions import Functions, NamedFunctions
 from pipelines.flowmix.yaml_models import FlowForm, OperationForm, StreamForm
 from pipelines.flowmix.yaml_operations import add
 from pipelines.graph.nodes import CodeLocation
@@ -23,7 +23,11 @@ Step = int | str
 
 
 def load_flow(
-    path: str | Path, functions: Mapping[str, Callable[..., Any]] | None = None, *, beside: Path | None = None
+    path: str | Path,
+    functions: Mapping[str, Callable[..., Any]] | None = None,
+    *,
+    beside: Path | None = None,
+    runs: bool = True,
 ) -> Flow:
     """A flow from a YAML file, built.
 
@@ -35,6 +39,8 @@ def load_flow(
         functions: what `each`, `python` and own aggregators may name; beside these `module.function` names what stands in
             a module of `pipelines.catalog`.
         beside: the folder that relative paths count from; by default the file's.
+        runs: whether the flow is to run. False: functions and aggregators are looked up by name in the text of their modules;
+            none is imported or called, and the flow is only there to be looked at.
 
     Raises:
         FlowFileError: with file, line and path in the document of every fault.
@@ -44,7 +50,8 @@ def load_flow(
         form = FlowForm.model_validate(document.content)
     except ValidationError as error:
         raise FlowFileError(document.path, _faults(document, error.errors(include_url=False))) from None
-    return _Writer(document, form, Functions(functions or {}), beside or document.path.absolute().parent).write()
+    named = Functions(functions or {}) if runs else NamedFunctions()
+    return _Writer(document, form, named, beside or document.path.absolute().parent).write()
 
 
 def load_flows(folder: str | Path, functions: Mapping[str, Callable[..., Any]] | None = None) -> list[Flow]:

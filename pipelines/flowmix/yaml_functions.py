@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from pipelines.errors import FunctionError, nearest
@@ -21,6 +23,9 @@ class Functions:
     Args:
         given: by the names that a file may use.
     """
+
+    runs: bool = True
+    """Whether what it finds may be called."""
 
     def __init__(self, given: Mapping[str, Callable[..., Any]]) -> None:
         self._given = dict(given)
@@ -44,13 +49,53 @@ class Functions:
                 f'no function "{name}"; given are: {", ".join(self._given) or "none"}{nearest(name, self._given)}',
                 hint=f"name it module.function, of a module of {CATALOG}, or pass functions={{...}} to load_flow",
             )
-        module = f"{CATALOG}.{parts[1]}"
+        return self._named(operation, name, parts[1], parts[2])
+
+    def _named(self, operation: str, name: str, own: str, function: str) -> Any:
+        module = f"{CATALOG}.{own}"
         try:
-            found = getattr(importlib.import_module(module), parts[2], None)
+            found = getattr(importlib.import_module(module), function, None)
         except ModuleNotFoundError as error:
             raise FunctionError(operation, f'no function "{name}": {error}') from None
         home = found.call.__module__ if isinstance(found, Python) else getattr(found, "__module__", None)
         # What a module only imports (os, subprocess, ...) is not the file's to call.
         if not callable(found) or home != module:
-            raise FunctionError(operation, f'no function "{name}": {module} does not define {parts[2]}')
+            raise FunctionError(operation, f'no function "{name}": {module} does not define {function}')
         return found
+
+
+class NamedFunctions(Functions):
+    """The same names, looked up in the text of the catalog's modules: nothing is imported, and what is found can't be called."""
+
+    runs = False
+
+    def __init__(self) -> None:
+        super().__init__({})
+
+    def _named(self, operation: str, name: str, own: str, function: str) -> Any:
+        file = Path(__file__).parents[1] / "catalog" / f"{own}.py"
+        if not file.is_file():
+            raise FunctionError(operation, f'no function "{name}": there is no module {CATALOG}.{own}')
+        try:
+            defined = set(_defined(ast.parse(file.read_text("utf-8"))))
+        except (OSError, ValueError, SyntaxError) as error:
+            raise FunctionError(operation, f'no function "{name}": {file} cannot be read: {error}') from None
+        if function not in defined:
+            raise FunctionError(operation, f'no function "{name}": {CATALOG}.{own} does not define {function}')
+
+        def stands_for(*_: Any, **__: Any) -> Any:
+            raise FunctionError(operation, f"{name} was looked up, not loaded")
+
+        stands_for.__name__ = function
+        return stands_for
+
+
+def _defined(module: ast.Module) -> Iterator[str]:
+    """What a module defines itself: functions, classes, assignments."""
+    for part in module.body:
+        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield part.name
+        targets = (
+            part.targets if isinstance(part, ast.Assign) else [part.target] if isinstance(part, ast.AnnAssign) else []
+        )
+        yield from (target.id for target in targets if isinstance(target, ast.Name))

@@ -40,6 +40,12 @@ def add(stream: FlowStream, form: str | OperationForm, functions: Functions) -> 
 
 
 def _aggregate(stream: FlowStream, form: AggregateForm, functions: Functions) -> FlowStream:
+    own = [
+        functions.find("aggregate", one.own.name) for one in form.aggregators if not isinstance(one, str) and one.own
+    ]
+    if own and not functions.runs:
+        # What fields an aggregator of one's own makes is known to itself alone: anything may be named behind it.
+        return stream.each(own[0])
     return stream.aggregate(
         *(_aggregator(one, functions) for one in form.aggregators),
         trigger=_policy(form.trigger),

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from pipelines.errors import BadNameError, DefinitionError, DuplicateFieldError, FieldError
 from pipelines.graph import events
+from pipelines.graph.limits import type_problem
 
 T = TypeVar("T")
 
@@ -85,6 +86,10 @@ def storable(names: Sequence[str]) -> None:
             raise BadNameError("field", name, "cannot be a column of a Delta table: it holds a space or one of ,;{}()=")
 
 
+def _shown(ddl: str) -> str:
+    return repr(ddl) if len(ddl) <= 200 else f"{ddl[:200]!r}..."
+
+
 def _fault(ddl: str, said: str) -> str:
     """The column of a schema that the parser stumbles over, in plain words; else what it said."""
     import sqlglot
@@ -111,6 +116,8 @@ def parse_ddl(ddl: str) -> tuple[tuple[str, str], ...]:
     import sqlglot
     from sqlglot import exp
 
+    if problem := type_problem(ddl):
+        raise DefinitionError(f"not a schema: {_shown(ddl)}; {problem}")
     try:
         tree = sqlglot.parse_one(f"CREATE TABLE t ({ddl})", read="spark")
     except sqlglot.errors.SqlglotError as error:

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pipelines.aggregators.calls import taking
 from pipelines.errors import FunctionError
 from pipelines.graph import nodes
+from pipelines.graph.expressions import spark_sql
 from pipelines.planner.failures import Where
 from pipelines.planner.user_values import from_spark, to_spark
 from pipelines.trident.counters import counted
@@ -86,7 +87,7 @@ def condition(node: nodes.FilterNode, frame: DataFrame) -> Column:
     """A filter's predicate as a boolean column; null counts as false."""
     inputs = [_column(name) for name in node.inputs]
     if isinstance(node.predicate, str):
-        return F.expr(node.predicate)
+        return F.expr(spark_sql("filter", node.predicate))
     if isinstance(node.predicate, RowFunction):
         return _udf(_reporting(node, node.predicate.call, _types(frame, node.inputs)), "boolean")(*inputs)
     found = node.predicate(*inputs)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import FunctionError
-from pipelines.graph.expressions import fields_of_sql
+from pipelines.graph.expressions import fields_of_sql, spark_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -111,8 +111,7 @@ def _column(node: Mapping[str, Any], resolve: Callable[[str], Column]) -> Column
     kind = node.get("type")
     if kind == "pass_through":
         text = str(node["pass_through_filter"])
-        fields_of_sql("row_condition", text)
-        return F.expr(text)
+        return F.expr(spark_sql("row_condition", text))
     if kind in ("and", "or"):
         children = [_column(parse_condition(child) or {}, resolve) for child in node["conditions"]]
         combined = children[0]

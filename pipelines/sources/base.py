@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterable
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -90,8 +92,23 @@ def file_address(address: str) -> str:
     return "file:/" + address[5:].lstrip("/") if address.startswith("file:") else address
 
 
+class _Outside:
+    """The layout of files that are links out of the source's folder."""
+
+
+_OUTSIDE = _Outside()
+
+
+def links_out(folder: str, files: Iterable[str]) -> list[str]:
+    """The files that lie elsewhere: who may put files into a folder could have any file read that the flow may read."""
+    base = os.path.realpath(folder).rstrip("/") + "/"
+    return [file for file in files if not os.path.realpath(file).startswith(base)]
+
+
 class FileSource:
     """A folder of immutable files; a batch is the next files by modification time.
+
+    A link that leads out of the folder is not followed: it goes to quarantine as one malformed record.
 
     Args:
         path: the folder. Files whose names start with `_` or `.` are left out, as Spark does.
@@ -149,8 +166,10 @@ class FileSource:
                     f'source "{name}": Spark cannot read a file with a colon in its name: {file}',
                     hint="rename the file",
                 )
-        if files:
-            self.check_file(name, files[0])
+        outside = set(links_out(self.path, map(str, files)))
+        first = next((file for file in files if str(file) not in outside), None)
+        if first is not None:
+            self.check_file(name, first)
 
     def check_file(self, name: str, file: Path) -> None:
         """Compare one file with the schema; the formats override it."""
@@ -167,7 +186,7 @@ class FileSource:
     def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
         frame = self._read(spark, [self.path])
         files = frozenset(file_address(file) for file in frame.inputFiles())
-        layouts = self.layouts(sorted(file_key(file) for file in files))
+        layouts = self._all_layouts(sorted(file_key(file) for file in files))
         return (self._by_layout(spark, layouts) if set(layouts) - {None} else self._with_position(frame)), files
 
     def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
@@ -177,7 +196,7 @@ class FileSource:
         folder = (file_key(self.path) if self.path.startswith("file:") else self.path).rstrip("/") + "/"
         # Beside other sources a batch has files of theirs, too.
         own = sorted(file for file in files if file.startswith(folder))
-        layouts = self.layouts(own)
+        layouts = self._all_layouts(own)
         if not set(layouts) - {None} and not any(_PATTERN.search(file) for file in own):
             return frame
         return self._by_layout(frame.sparkSession, layouts)
@@ -186,10 +205,33 @@ class FileSource:
         """The files by how they are laid out, None: as declared. The formats override it."""
         return {None: files}
 
+    def _all_layouts(self, files: list[str]) -> dict[Any, list[str]]:
+        """`layouts` with the links out of the folder apart."""
+        folder = file_key(self.path) if self.path.startswith("file:") else self.path
+        outside = [] if ":" in folder.split("/")[0] else links_out(folder, files)
+        if not outside:
+            return self.layouts(files)
+        inside = [file for file in files if file not in outside]
+        return {**(self.layouts(inside) if inside else {}), _OUTSIDE: outside}
+
+    def _links(self, spark: SparkSession, files: list[str]) -> DataFrame:
+        """A malformed record for each link."""
+        from pyspark.sql import functions as F
+
+        said = [
+            (f"{file}: a link out of the folder, not followed", file_address(Path(file).as_uri())) for file in files
+        ]
+        links = spark.createDataFrame(said, f"{CORRUPT} string, {FILE} string")
+        return links.select(*(F.lit(None).cast(kind).alias(name) for name, kind in self._columns), CORRUPT, FILE)
+
     def _by_layout(self, spark: SparkSession, layouts: dict[Any, list[str]]) -> DataFrame:
         """Each file as it is laid out, in an order that a replay repeats."""
         parts = [
-            self._with_position(self._read(spark, files)) if layout is None else self._laid_out(spark, layout, files)
+            self._with_position(self._read(spark, files))
+            if layout is None
+            else self._links(spark, files)
+            if layout is _OUTSIDE
+            else self._laid_out(spark, layout, files)
             for layout, files in sorted(layouts.items(), key=lambda one: min(one[1], default=""))
             if files
         ]

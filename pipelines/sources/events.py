@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from pipelines.errors import BadNameError, MissingPathError
 from pipelines.graph import events
-from pipelines.graph.expressions import fields_of_sql
+from pipelines.graph.expressions import fields_of_sql, spark_sql
 from pipelines.graph.fields import parse_ddl
 from pipelines.sources.base import CORRUPT, FILE, file_key
 from pipelines.sources.channel_log import last_offset, options
@@ -152,7 +152,7 @@ class EventSource:
 
         now = F.lit(int(time.time() * 1000)).cast("bigint")
         order = self._order(files)
-        given = F.expr(self.id).cast("string") if self.id else F.lit(None).cast("string")
+        given = F.expr(spark_sql("id", self.id)).cast("string") if self.id else F.lit(None).cast("string")
         made = F.concat(F.lit(f"{self.stream_name}-"), F.hex(F.xxhash64(F.col(FILE), order)))
         at = milliseconds(frame, self.timestamp) if self.timestamp else now
         own = {
@@ -332,8 +332,8 @@ def milliseconds(frame: DataFrame, expression: str) -> Column:
     from pyspark.sql import functions as F
     from pyspark.sql.types import DateType, TimestampNTZType, TimestampType
 
-    kind = frame.select(F.expr(expression)).schema.fields[0].dataType
-    found = F.expr(expression)
+    found = F.expr(spark_sql("timestamp", expression))
+    kind = frame.select(found).schema.fields[0].dataType
     if isinstance(kind, DateType | TimestampNTZType | TimestampType):
         return F.unix_millis(found.cast("timestamp"))
     return found.cast("bigint")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import SourceSchemaError
 from pipelines.sources.base import CORRUPT, FILE, FileSource, literal_path
-from pipelines.sources.layouts import has_other_fields, header_of, named_otherwise, refused_lines
+from pipelines.sources.layouts import first_objects, has_other_fields, header_of, named_otherwise, refused_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -57,13 +56,9 @@ class JsonFiles(FileSource):
     def check_file(self, name: str, file: Path) -> None:
         """The first good lines share at least one field with the schema; if none does, the schema is wrong."""
         seen: dict[str, None] = {}
-        with file.open(encoding="utf-8", errors="replace") as lines:
-            for _, line in zip(range(20), lines, strict=False):
-                try:
-                    record = json.loads(line)
-                except ValueError:
-                    continue
-                seen.update(dict.fromkeys(record if isinstance(record, dict) else ()))
+        with file.open(encoding="utf-8-sig", errors="replace") as lines:
+            for _, record in zip(range(20), first_objects(lines), strict=False):
+                seen.update(dict.fromkeys(record))
         if seen and not {s.lower() for s in seen} & {f.lower() for f in self.fields}:
             raise SourceSchemaError(name, str(file), "no declared field occurs in it", self.fields, tuple(seen))
 
@@ -131,8 +126,9 @@ class ParquetFiles(FileSource):
 
         try:
             seen = pq.read_schema(file)
-        except pyarrow.lib.ArrowInvalid as error:
-            raise SourceSchemaError(name, str(file), f"not a Parquet file ({error})", self.fields, ()) from None
+        except (pyarrow.lib.ArrowException, OSError) as error:
+            said = str(error).splitlines()[0]
+            raise SourceSchemaError(name, str(file), f"not a Parquet file ({said})", self.fields, ()) from None
         missing = [f for f in self.fields if f.lower() not in {n.lower() for n in seen.names}]
         if missing:
             raise SourceSchemaError(name, str(file), f"it lacks {', '.join(missing)}", self.fields, tuple(seen.names))

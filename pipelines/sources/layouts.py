@@ -10,7 +10,8 @@ import bz2
 import csv
 import gzip
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -22,7 +23,10 @@ OTHER_FIELDS = "\x00fields"
 """What `_corrupt` begins with in a line whose fields are others than the schema's: then the fields seen, `\\x00`, the line."""
 _LOOKED_AT = 64 * 1024
 _SHOWN = 200
+_LONGEST_HEADER = 1 << 20
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
+_UNREADABLE = (OSError, EOFError, zlib.error, UnicodeError)
+"""What reading the beginning of a torn, mispacked or gone file raises. Spark says then what is wrong."""
 _PACKED = frozenset({".zst", ".zstd", ".lz4", ".snappy", ".deflate", ".xz"})
 
 
@@ -59,13 +63,21 @@ def header_of(file: str, options: Mapping[str, Any]) -> Header | None:
     given = {name.lower(): value for name, value in options.items()}
     comment = str(given.get("comment") or "")
     try:
-        with _opened(file, str(given.get("encoding") or given.get("charset") or "utf-8-sig")) as lines:
-            for line in lines:
+        with _opened(file, _encoding(given)) as lines:
+            # By so many characters at the most: a file may have no end of a line at all.
+            for line in iter(lambda: lines.readline(_LONGEST_HEADER), ""):
+                line = line.removeprefix("\ufeff")
                 if line.strip() and not (comment and line.startswith(comment)):
                     return Header(_names(line, given), line.rstrip("\r\n"))
-    except (OSError, EOFError, LookupError):
+    except (*_UNREADABLE, LookupError):
         return None
     return None
+
+
+def _encoding(given: Mapping[str, Any]) -> str:
+    """Python's name of the encoding. Java's UTF-16 takes a text without a mark for big-endian; Python refuses it."""
+    said = str(given.get("encoding") or given.get("charset") or "utf-8")
+    return "utf-16-be" if said.lower().replace("_", "-") in ("utf-16be", "utf-16-be") else said
 
 
 def _names(line: str, given: Mapping[str, Any]) -> tuple[str, ...]:
@@ -75,27 +87,32 @@ def _names(line: str, given: Mapping[str, Any]) -> tuple[str, ...]:
     if len(sep) != 1:
         return tuple(name.strip().strip('"') for name in text.split(sep))
     quote = str(given.get("quote") or '"')
-    return tuple(name.strip() for name in next(csv.reader([text], delimiter=sep, quotechar=quote), []))
+    try:
+        return tuple(name.strip() for name in next(csv.reader([text], delimiter=sep, quotechar=quote), []))
+    except (csv.Error, TypeError, ValueError):  # a name of more than 128 KB, a quote of two characters
+        return tuple(name.strip().strip(quote) for name in text.split(sep))
+
+
+def first_objects(lines: IO[str], most: int = _LOOKED_AT) -> Iterator[dict[str, Any]]:
+    """The objects among the first lines of a JSON file; what cannot be read, is nested without end or too long is none."""
+    while most > 0 and (line := lines.readline(most)):
+        most -= len(line)
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            yield record
 
 
 def has_other_fields(file: str, fields: Iterable[str]) -> bool:
     """Whether one of the first lines of a JSON file is an object that has none of some fields."""
-    known, read = set(fields), 0
+    known = set(fields)
     try:
         with _opened(file, "utf-8-sig") as lines:
-            for line in lines:
-                read += len(line)
-                if read > _LOOKED_AT:
-                    break
-                try:
-                    record = json.loads(line)
-                except ValueError:
-                    continue
-                if isinstance(record, dict) and record and not known & set(record):
-                    return True
-    except (OSError, EOFError):
+            return any(record and not known & set(record) for record in first_objects(lines))
+    except _UNREADABLE:
         return False
-    return False
 
 
 def _opened(file: str, encoding: str) -> IO[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from pipelines.errors import FunctionError, NeedsSparkError
+from pipelines.graph.expressions import spark_sql
 from pipelines.planner.plain import Evaluated, Row, Table
 
 if TYPE_CHECKING:
@@ -72,7 +73,9 @@ class SparkStep:
 
         frame = small_frame(session(self._spark, label), table)
         given = expression if isinstance(expression, str) else None
-        columns = F.expr(given) if given else expression(*(F.col(f"`{field}`") for field in table.fields))  # type: ignore[operator]
+        columns = (
+            F.expr(spark_sql(label, given)) if given else expression(*(F.col(f"`{field}`") for field in table.fields))
+        )  # type: ignore[operator]
         out = frame.select(F.col(_INDEX), *(columns if isinstance(columns, tuple | list) else (columns,)))
         if len(out.columns) != len(names) + 1:
             raise FunctionError(label, f"returns {len(out.columns) - 1} column(s) for the fields {', '.join(names)}")

@@ -260,3 +260,42 @@ def test_once_runs_each_flow_to_its_end(streams: Streams, flows: Path) -> None:
     (flows / "b.yaml").write_text("flow: second\n")
     assert what(watched(streams, flows).once()) == [("refused", None), ("started", "first")]
     assert streams.news() == [("catch up", "first")]
+
+
+def test_hostile_files_are_told_each_for_itself_and_all_other_flows_go_on(streams: Streams, flows: Path) -> None:
+    folder = watched(streams, flows)
+    write(flows, "a.yaml", "first")
+    folder.look()
+    streams.news()
+    (flows / "b.yaml").write_text("[" * 5000)
+    os.mkfifo(flows / "c.yaml")
+    (flows / "d.yaml").symlink_to("/dev/zero")
+    (flows / "e.yaml").write_text(FLOW.format(name="e", least="(" * 300 + "1" + ")" * 300))
+    (flows / "f.yaml").write_bytes(b"\xff\xfe\x00")
+    (flows / "g.yaml").write_text("x" * 1_000_000)
+    write(flows, "h.yaml", "last")
+    happened = folder.look()
+    refused = [one.file for one in happened if one.what == "refused"]
+    assert refused == [flows / f"{letter}.yaml" for letter in "bcdefg"]
+    assert set(folder.running) == {"first", "last"}
+    assert streams.news() == [("start", "last", "filter v > 0")]
+    assert folder.look() == []
+
+
+def test_a_file_that_raises_what_nobody_foresaw_is_that_files_fault(
+    streams: Streams, flows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = watched(streams, flows)
+    write(flows, "a.yaml", "first")
+    folder.look()
+    for raised in (RecursionError("deep"), MemoryError(), SystemExit(3), KeyError("x")):
+
+        def fails(*_: Any, raised: BaseException = raised) -> None:
+            raise raised
+
+        with monkeypatch.context() as patch:
+            patch.setattr("pipelines.execution.flow_files.load_flow", fails)
+            (flows / "b.yaml").write_text(f"# {raised!r}")
+            (told,) = folder.look()
+        assert (told.what, type(raised).__name__ in told.reason) == ("refused", True)
+    assert set(folder.running) == {"first"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -396,3 +397,35 @@ def test_the_yaml_of_the_pages_is_a_flow(tmp_path: Path) -> None:
     page = (SCHEMA.parent / "flows.md").read_text("utf-8")
     blocks = [block.split("```")[0] for block in page.split("```yaml\n")[1:]]
     assert [load_flow(written(tmp_path, block)).name for block in blocks] == ["late_departures"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[" * 700 + "]" * 700, "too deep"),
+        ("a: " + "{a: " * 700 + "1" + "}" * 700, "too deep"),
+        ("- " * 700 + "1", "too deep"),
+        ("? " * 5000 + "1", "too deep"),
+        ("a: " + "[" * 200_000, "too deep"),
+        ("flow: " + "1" * 5000, "number"),
+        ("flow: " + "1:" * 20_000 + "1", "number"),
+        ("".join(f"k{number}: 1\n" for number in range(60_000)), "larger than"),
+        ("a: [" + "x," * 120_000 + "]", "too many parts"),
+        ("\ufeff", "is empty"),
+        ("a: !!python/object/apply:os.system ['true']", "is no YAML"),
+    ],
+)
+def test_what_no_flow_has_is_refused_before_it_costs_anything(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(FlowFileError, match=problem):
+        load_flow(written(tmp_path, text))
+
+
+def test_only_ordinary_files_are_read(tmp_path: Path) -> None:
+    """A pipe has no end while nobody writes, a device has none at all."""
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (tmp_path / "zero.yaml").symlink_to("/dev/zero")
+    (tmp_path / "folder.yaml").mkdir()
+    (tmp_path / "loop.yaml").symlink_to(tmp_path / "loop.yaml")
+    for name in ("pipe", "zero", "folder", "loop"):
+        with pytest.raises(FlowFileError, match=r"no ordinary file|cannot be read"):
+            load_flow(tmp_path / f"{name}.yaml")

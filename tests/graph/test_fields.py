@@ -96,3 +96,21 @@ def test_a_schema_names_a_column_once() -> None:
 
 def test_distinct_keeps_the_order() -> None:
     assert distinct(["b", "a", "b"]) == ("b", "a")
+
+
+@pytest.mark.parametrize(
+    ("ddl", "problem"),
+    [
+        ("x decimal(99,2)", r"no decimal\(99,2\)"),
+        ("x array<struct<y: DECIMAL(5, 6)>>", "no DECIMAL"),
+        ("x decimal(0)", "no decimal"),
+        ("x " + "array<" * 300 + "int" + ">" * 300, "nested more than"),
+        ("x " + "(" * 300, "nested more than"),
+        ("x int, " * 5000 + "y int", "characters"),
+        ("`${env:HOME}` int", "Spark would replace"),
+    ],
+)
+def test_types_that_spark_does_not_have_are_refused_when_they_are_written(ddl: str, problem: str) -> None:
+    with pytest.raises(DefinitionError, match=problem) as caught:
+        parse_ddl(ddl)
+    assert len(str(caught.value)) < 400

@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from pipelines import Lake, Runtime
 from pipelines.errors import SourceSchemaError
 from pipelines.quality import drop
-from pipelines.sources import CsvFiles, FileSource, JsonFiles
+from pipelines.sources import CsvFiles, FileSource, JsonFiles, ParquetFiles
+from pipelines.sources.base import links_out
 from pipelines.sources.layouts import Header, has_other_fields, header_of
 from pipelines.trident import DeltaState, TridentTopology
 
@@ -127,3 +128,85 @@ def test_other_fields(tmp_path: Path) -> None:
     assert not has_other_fields(str(file), ["k"])
     assert has_other_fields(str(file), ["other"])
     assert not has_other_fields(str(tmp_path / "none.json"), ["k"])
+
+
+@pytest.mark.parametrize(
+    ("content", "options"),
+    [
+        ("k||n||day\n1||2||3\n", {"sep": "||"}),
+        ("k;n;day\n1;2;3\n", {"delimiter": ";"}),
+        ("\ufeffk,n,day\n", {}),
+        ("\ufeffk,n,day\n", {"encoding": "UTF-8"}),
+        ("k,n,day\n", {"encoding": "UTF-16"}),
+        ("k,n,day\n", {"encoding": "UTF-16LE"}),
+        ("k,n,day\n", {"charset": "UTF-16BE"}),
+        ("k,n,day\n", {"quote": "''"}),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_headers_in_every_writing(tmp_path: Path, content: str, options: dict[str, str], packed: bool) -> None:
+    codec = next((options[one] for one in ("encoding", "charset") if one in options), "UTF-8")
+    file = tmp_path / ("a.csv.gz" if packed else "a.csv")
+    file.write_bytes(gzip.compress(content.encode(codec)) if packed else content.encode(codec))
+    CsvFiles(tmp_path, SCHEMA, **options).check_file("s", file)
+
+
+def test_the_beginning_of_a_hostile_file_stops_nothing(tmp_path: Path) -> None:
+    """What cannot be read here is Spark's to refuse, line by line."""
+    long = ",".join(f"f{number}" for number in range(100_000))
+    (tmp_path / "long.csv").write_text(f"{long}\n")
+    (tmp_path / "name.csv").write_text("k,n," + "d" * 300_000 + "\n")
+    (tmp_path / "endless.csv").write_text("k,n,day," + "x" * 3_000_000)
+    (tmp_path / "torn.csv.gz").write_bytes(gzip.compress(b"k,n,day\n")[:12] + b"\x00\xff\x13")
+    for name in ("long.csv", "name.csv", "endless.csv", "torn.csv.gz"):
+        header = header_of(str(tmp_path / name), {})
+        assert header is None or header.names
+    deep = tmp_path / "deep.json"
+    for content in ("[" * 200_000, '{"a":' * 200_000, '{"k": ' + "1" * 10_000 + "}", "x" * 3_000_000):
+        deep.write_text(content + '\n{"k": 1}\n')
+        JsonFiles(tmp_path, SCHEMA).check_file("s", deep)
+        assert not has_other_fields(str(deep), ["k"])
+
+
+def test_a_parquet_file_with_a_bad_footer_is_one_sentence(tmp_path: Path) -> None:
+    for number, content in enumerate(
+        (b"", b"PAR1", b"PAR1\x00\x00\x00\x00PAR1", b"PAR1" + b"\xff" * 40 + b"\x20\0\0\0PAR1")
+    ):
+        file = tmp_path / f"{number}.parquet"
+        file.write_bytes(content)
+        with pytest.raises(SourceSchemaError, match="not a Parquet file") as caught:
+            ParquetFiles(tmp_path, SCHEMA).check_file("s", file)
+        assert len(str(caught.value).splitlines()) <= 3
+
+
+@pytest.mark.slow
+def test_links_out_of_the_folder_are_not_followed(spark: SparkSession, tmp_path: Path) -> None:
+    """In a stream and in a backfill a link is one refused record; links within the folder are files like others."""
+    folder = tmp_path / "in"
+    (folder / "sub").mkdir(parents=True)
+    secret = tmp_path / "secret.csv"
+    secret.write_text("k,n,day\nsecret,9,d1\n")
+    (folder / "a.csv").symlink_to(secret)
+    (folder / "b.csv").write_text("k,n,day\nb,1,d1\n")
+    flow = Kept(spark, tmp_path, CsvFiles(folder, SCHEMA))
+    flow.runtime.catch_up(flow.topology)
+    assert flow.rows == [("b", 1)]
+    ((rule, _, row),) = flow.refused
+    assert (rule, "a.csv: a link out of the folder" in row) == ("malformed", True)
+    flow.runtime.backfill(flow.topology, ["d1"])
+    assert flow.rows == [("b", 1)]
+
+
+def test_what_a_link_out_of_a_folder_is(tmp_path: Path) -> None:
+    folder, beside = tmp_path / "in", tmp_path / "in2"
+    folder.mkdir()
+    beside.mkdir()
+    (beside / "x").write_text("")
+    (folder / "real").write_text("")
+    targets = {"out": beside / "x", "etc": Path("/etc/passwd"), "within": folder / "real", "gone": folder / "no"}
+    for name, target in targets.items():
+        (folder / name).symlink_to(target)
+    (tmp_path / "alias").symlink_to(folder)
+    for root in (folder, tmp_path / "alias"):
+        files = [str(root / name) for name in ("real", "out", "etc", "within", "gone")]
+        assert links_out(str(root), files) == [str(root / "out"), str(root / "etc")]

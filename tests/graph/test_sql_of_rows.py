@@ -1,0 +1,154 @@
+"""SQL text over one row: what Spark gets is what was checked, and nothing else is let through."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import sqlglot
+from sqlglot import exp
+
+from pipelines.errors import FunctionError
+from pipelines.graph.expressions import fields_of_sql, keeps_values, spark_sql
+from pipelines.graph.row_functions import ROW_FUNCTIONS
+from tests.hostile_text import hostile_texts
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CALL = "reflect('java.lang.System', 'exit', '1')"
+BYPASSES = [
+    f"/* /*+ */ or {CALL} -- */ n > 1",
+    f"/*+ {CALL} */ n > 1",
+    f"n > 1 --\\\n or {CALL}",
+    f"n > 1 /* ' */ or '' = {CALL} -- '",
+    f"n = 'a\\' or {CALL} or \\''",
+    f"n = R'a\\' or {CALL} or '1' = '1'",
+    f'n = "a\\" or {CALL} or \\""',
+    f"`n` = 1 or `n``` = {CALL}",
+    f"reflect/**/{CALL[7:]} is null",
+    f"`reflect`{CALL[7:]} is null",
+    f"REFLECT\t{CALL[7:]} is null",
+    f"system.builtin.{CALL} is null",
+    f"`system`.`builtin`.`reflect`{CALL[7:]} is null",
+    "n > 1 or ${env:HOME}",
+    "`${env:HOME}` = 1",
+    "cast(n as struct<`${env:HOME}`: int>) is null",
+    "from_xml(n, 'a int', map('rowValidationXSDPath', '/etc/passwd')) is null",
+    "from_avro(n, '{}') is null",
+    "input_file_name() = n",
+    "current_user() = n",
+    "current_user = n",
+    "session_user = n",
+    "my_udf(n)",
+    "exists(select 1)",
+    "n in (select 1)",
+    "n > 1; drop table t",
+    "n -> 'a'",
+    "n > :x",
+    "transform(xs, x -> reflect('a', 'b', x))[0] = n",
+    "case when n > 1 then java_method('a', 'b') end",
+]
+
+
+@pytest.mark.parametrize("text", BYPASSES)
+def test_no_way_of_writing_reaches_what_is_not_on_the_list(text: str) -> None:
+    """It is refused, or Spark gets none of it."""
+    try:
+        said = spark_sql("filter", text)
+    except FunctionError:
+        return
+    tree = sqlglot.parse_one(said, read="spark")
+    assert not list(tree.find_all(exp.Anonymous))
+    assert not [sign for sign in ("${", "/*", "--") if sign in said]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("n > 1 -- a comment", "`n` > 1"),
+        (r"a = 'x\dy\'z\n'", "`a` = 'xdy''z\n'"),
+        (r"a rlike '\\d+'", r"`a` RLIKE R'\' 'd+'"),
+        (r"a rlike R'\d+'", r"`a` RLIKE R'\' 'd+'"),
+        ("a = 'it''s' or a = 'x' 'y'", "`a` = 'it''s' OR `a` = 'xy'"),
+        (r"a = '\u0041\101\%'", r"`a` = 'AA' R'\' '%'"),
+        ("a = '${env:HOME}'", "`a` = '$' '{env:HOME}'"),
+        ("(a is not null) = b", "(NOT `a` IS NULL) = `b`"),
+        ("a is not null = b", "(NOT `a` IS NULL) = `b`"),
+        ("named_struct('a', 1).a = ifnull(x, 1)", "NAMED_STRUCT('a', 1).`a` = IFNULL(`x`, 1)"),
+        ("dateadd(DAY, 1, at) > now()", "DATEADD(DAY, 1, `at`) > NOW()"),
+        ("x = 1.5BD", "`x` = CAST('1.5' AS DECIMAL(2, 1))"),
+    ],
+)
+def test_spark_gets_the_same_expression_written_anew(text: str, said: str) -> None:
+    assert spark_sql("filter", text) == said
+    assert spark_sql("filter", said) == said
+
+
+def test_units_of_time_and_variables_are_no_fields() -> None:
+    found = fields_of_sql("filter", "timestampadd(HOUR, n, at) > b and exists(xs, x -> x = c)")
+    assert set(found) == {"n", "at", "b", "xs", "c"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 300 + "n" + ")" * 300,
+        "[" * 300,
+        "not " * 5000 + "n",
+        "- " * 5000 + "n",
+        "case when n then " * 700 + "1" + " end" * 700,
+        "f(" * 49 + "n" + ")" * 49,
+        "n + " * 10_000 + "n",
+        " or ".join(["n = 1"] * 100_000),
+        "cast(n as " + "array<" * 300 + "int" + ">" * 300 + ")",
+    ],
+)
+def test_what_is_too_deep_or_too_long_is_one_sentence(text: str) -> None:
+    with pytest.raises(FunctionError) as caught:
+        fields_of_sql("filter", text)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_long_list_of_alternatives_is_no_depth() -> None:
+    assert fields_of_sql("filter", " or ".join(f"n = {number}" for number in range(900))) == ("n",)
+
+
+def test_a_refusal_names_the_function_and_what_is_allowed() -> None:
+    with pytest.raises(FunctionError, match=r"the function my_udf is not allowed") as caught:
+        fields_of_sql("filter", "my_udf(n) > 1")
+    assert "docs/flows.md" in caught.value.hint
+    with pytest.raises(FunctionError, match="does not look at one tuple alone"):
+        fields_of_sql("filter", "sum(n) > 1")
+
+
+def test_the_same_slice_expression_in_other_words() -> None:
+    assert keeps_values("to_date(at)", "TO_DATE( at )")
+    assert keeps_values("to_date(at)", "coalesce(to_date(at), 'none')")
+    assert not keeps_values("to_date(at)", "to_date(other)")
+    assert keeps_values("was_allowed_once(at)", "was_allowed_once(at)")
+
+
+def test_hostile_texts_are_refused_or_written_anew_to_a_fixed_point() -> None:
+    for one in hostile_texts(400, seed=11):
+        for text in (one, f"a = '{one}'", f"a = {one}", f"f({one})"):
+            try:
+                said = spark_sql("filter", text)
+            except FunctionError:
+                continue
+            assert spark_sql("filter", said) == said
+            assert "${" not in said
+
+
+@pytest.mark.slow
+def test_every_allowed_function_is_sparks_own_and_of_one_row(spark: SparkSession) -> None:
+    """None of them is an aggregate, a generator, a window or of the groups that reach outside."""
+    registry = spark._jsparkSession.sessionState().functionRegistry()  # type: ignore[attr-defined]
+    identifier = spark._jvm.org.apache.spark.sql.catalyst.FunctionIdentifier  # type: ignore[union-attr]
+    syntax = {"extract", "try_cast", "timestampadd", "timestampdiff"}
+    groups = {}
+    for name in sorted(ROW_FUNCTIONS - syntax):
+        found = registry.lookupFunction(identifier(name))
+        groups[name] = found.get().getGroup() if found.isDefined() else "unknown"
+    bad = ("agg_funcs", "generator_funcs", "window_funcs", "xml_funcs", "table_funcs", "unknown")
+    assert {name: group for name, group in groups.items() if group in bad} == {}
