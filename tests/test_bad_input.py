@@ -415,6 +415,7 @@ def test_a_poison_batch_mended(runtime: Runtime, lake: Lake, poisoned: Path) -> 
     assert quarantined(lake) == []
 
 
+@pytest.mark.exhaustive
 def test_a_backfill_leaves_a_poison_batch_in_quarantine(
     runtime: Runtime, lake: Lake, poisoned: Path, poison: PoisonBatchError
 ) -> None:

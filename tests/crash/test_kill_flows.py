@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 from pipelines import Lake, Runtime
 from tests.crash.flow_case import BATCHES, contents, flow
 from tests.crash.lives import Kill, one_life
-from tests.tiers import several
 
 pytestmark = pytest.mark.slow
 
@@ -51,12 +50,12 @@ NAMED_POINTS: tuple[Kill, ...] = (
 )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("points", several(NAMED_POINTS))
 def test_killed_at_each_named_point(
-    spark: SparkSession, tmp_path: Path, undisturbed: dict[str, list[tuple[object, ...]]], points: tuple[Kill, ...]
+    spark: SparkSession, tmp_path: Path, undisturbed: dict[str, list[tuple[object, ...]]]
 ) -> None:
-    for kill in points:
+    for kill in NAMED_POINTS:
         killed(tmp_path, kill)
     assert finished(spark, tmp_path) == undisturbed
 

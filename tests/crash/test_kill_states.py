@@ -12,7 +12,6 @@ from pipelines import Lake, Runtime
 from pipelines.execution.verify import verify
 from tests.crash.kinds_case import BATCHES, contents, expected, topology
 from tests.crash.lives import Kill, one_life
-from tests.tiers import several
 
 pytestmark = pytest.mark.slow
 
@@ -47,10 +46,10 @@ NAMED_POINTS: tuple[Kill, ...] = (
 )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("points", several(NAMED_POINTS))
-def test_killed_at_each_named_point(spark: SparkSession, tmp_path: Path, points: tuple[Kill, ...]) -> None:
-    for kill in points:
+def test_killed_at_each_named_point(spark: SparkSession, tmp_path: Path) -> None:
+    for kill in NAMED_POINTS:
         killed(tmp_path, kill)
     assert_as_undisturbed(spark, tmp_path)
 

@@ -122,6 +122,7 @@ def test_a_changed_threshold_restarts_that_flow_and_the_other_windows_stay(place
     assert place.rows("latest", "n") == [2, 6]
 
 
+@pytest.mark.exhaustive
 def test_windows_that_are_added_begin_anew_where_the_query_stopped(place: Place) -> None:
     place.events([1, 2, 3], 0)
     place.events([10], 10)
@@ -137,6 +138,7 @@ def test_windows_that_are_added_begin_anew_where_the_query_stopped(place: Place)
     assert [one.name for one in (place.lake.root / "replaced" / "f").iterdir()] == ["s__1.0.replaced"]
 
 
+@pytest.mark.exhaustive
 def test_each_event_comes_once_through_any_changes(place: Place) -> None:
     """Windows are added and removed, a table parts them (its query and its channel are new), goes to another query, and back."""
     sides = [

@@ -72,6 +72,7 @@ def test_two_to_five_to_three_and_back(
     assert contents(lake) == undisturbed
 
 
+@pytest.mark.exhaustive
 def test_txids_have_a_gap_and_all_else_goes_on(
     spark: SparkSession, begun: Lake, undisturbed: dict[str, list[tuple[object, ...]]]
 ) -> None:
@@ -108,6 +109,7 @@ def test_a_planned_batch_that_was_not_begun_is_left_out_and_its_rows_come_later(
     assert contents(begun) == undisturbed
 
 
+@pytest.mark.exhaustive
 def test_a_batch_that_was_begun_must_be_finished_first(
     spark: SparkSession,
     begun: Lake,
@@ -202,6 +204,7 @@ def test_a_damaged_state_is_found_and_the_copy_comes_back(
     assert contents(begun) == undisturbed
 
 
+@pytest.mark.exhaustive
 def test_an_error_on_the_way_brings_the_copy_back(spark: SparkSession, begun: Lake) -> None:
     own = checkpoint(begun, TIMED)
     files = _files(own.spark)

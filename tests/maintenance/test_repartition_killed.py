@@ -32,6 +32,7 @@ def killed(lake: Lake, partitions: int, kill: Kill) -> str | None:
     return marker.phase if marker else None
 
 
+@pytest.mark.exhaustive
 def test_killed_at_each_phase(
     spark: SparkSession, tmp_path: Path, undisturbed: dict[str, list[tuple[object, ...]]]
 ) -> None:

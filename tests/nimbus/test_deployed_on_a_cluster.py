@@ -15,6 +15,7 @@ from tests.nimbus.spark_cluster import SparkCluster
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
+@pytest.mark.exhaustive
 def test_losses_of_a_cluster(tmp_path: Path) -> None:
     """An executor, a worker of Spark, then Nimbus' own worker, which is the driver."""
     home = tmp_path / "home"
