@@ -9,6 +9,7 @@ from assets.failures import told_plainly
 from assets.registry import made_from, registered, registry_key, version_of
 from assets.view import FlowView
 from pipelines import bounds
+from pipelines.private import masked_settings
 from resources import markdown
 from resources.nimbus import NimbusResource
 
@@ -135,7 +136,7 @@ def deployment_metadata(seen: "FlowStatus") -> dict[str, Any]:
         "workers": seen.workers,
         "places": ", ".join(places) or "none",
         "parallelism": dict(seen.parallelism),
-        "settings": dict(seen.settings),
+        "settings": masked_settings(seen.settings),
         "queries": dg.MetadataValue.md(markdown.table(list(queries[0]), queries) if queries else "none"),
         "rows_per_second": float(seen.rows_per_second),
         "submitted_at": dg.MetadataValue.timestamp(seen.submitted_at),

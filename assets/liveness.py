@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import subprocess
+import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -105,13 +106,29 @@ def alert(flow: str, wrong: list[str], environment: Mapping[str, str] = os.envir
         return False
     text = json.dumps({"flow": flow, "status": "trouble" if wrong else "well", "trouble": wrong}).encode()
     try:
-        if where.startswith(("http://", "https://")):
+        if where.lower().startswith(("http://", "https://")):
             headers = {"Content-Type": "application/json"}
             request = urllib.request.Request(where, data=text, headers=headers)
+            # No other scheme: a redirection leads to these or fails.
             urllib.request.urlopen(request, timeout=_ALERT_SECONDS).close()
         else:
             subprocess.run(shlex.split(where), input=text, timeout=_ALERT_SECONDS, check=True, capture_output=True)
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        logger.error("alert not delivered", flow=flow, reason=str(error))
+    # Whatever is wrong with the address, the command or what answers: the tick that tells of flows goes on.
+    except Exception as error:
+        logger.error("alert not delivered", flow=flow, reason=_reason(error))
         return False
     return True
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, without the address or the arguments: these may hold a token."""
+    if isinstance(error, subprocess.CalledProcessError):
+        return f"the command ended with exit code {error.returncode}"
+    if isinstance(error, subprocess.TimeoutExpired | TimeoutError):
+        return f"no answer within {_ALERT_SECONDS:g} s"
+    if isinstance(error, urllib.error.HTTPError):
+        return f"the address answered {error.code}"
+    if isinstance(error, OSError):
+        inner = error.reason if isinstance(error, urllib.error.URLError) else error
+        return f"{type(error).__name__}: {getattr(inner, 'strerror', None) or type(inner).__name__}"
+    return f"{type(error).__name__}: {ALERT} is no address and no command that can be used"

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ops import rendering
+from pipelines.private import masked_settings
 from resources.markdown import plain
 
 if TYPE_CHECKING:
@@ -156,7 +157,9 @@ def flow(seen: FlowStatus, history: Sequence[Happened]) -> None:
         parallelism = ", ".join(f"{name}={number}" for name, number in seen.parallelism.items())
         rendering.say(f"workers {seen.workers}, parallelism {parallelism}")
     if seen.settings:
-        rendering.say("settings " + ", ".join(f"{name}={value}" for name, value in seen.settings.items()))
+        rendering.say(
+            "settings " + ", ".join(f"{name}={value}" for name, value in masked_settings(seen.settings).items())
+        )
     rendering.rows("Queries", lean([task_line(task) for task in seen.tasks]))
     gates = gate_lines(seen)
     if gates:
@@ -217,7 +220,7 @@ def version_json(one: Version, current: int) -> dict[str, Any]:
         "definition": dict(one.content.definition),
         "components": dict(one.content.components),
         "workers": one.content.workers,
-        "settings": dict(one.content.settings),
+        "settings": masked_settings(one.content.settings),
     }
 
 
@@ -231,7 +234,7 @@ def version_line(one: Version, current: int) -> dict[str, Any]:
         "plan": found.get("plan", ""),
         "workers": one.content.workers,
         "parallelism": ", ".join(f"{name}={number}" for name, number in found.get("explicit", {}).items()),
-        "settings": ", ".join(f"{name}={value}" for name, value in one.content.settings.items()),
+        "settings": ", ".join(f"{name}={value}" for name, value in masked_settings(one.content.settings).items()),
         "copy of": "" if one.copy_of is None else str(one.copy_of),
     }
 

@@ -151,7 +151,7 @@ class PreloadedRunLauncher(DefaultRunLauncher):
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "ops.preloaded_runs"],
+            [sys.executable, "-P", "-m", "ops.preloaded_runs"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=os.environ | _NO_THREADS,

@@ -17,6 +17,7 @@ from pipelines.bounds import PORT, required
 from pipelines.catalog import FlowSettings
 from pipelines.catalog.flow import PROJECT
 from pipelines.errors import TrideltaError
+from pipelines.private import private_folder
 from pipelines.surroundings import refuse_unless_folder
 
 HOST = "127.0.0.1"
@@ -37,7 +38,7 @@ class PortTakenError(TrideltaError):
 def prepare_home(settings: FlowSettings) -> Path:
     """DAGSTER_HOME with the project's dagster.yaml in it; returns the folder."""
     home = settings.dagster
-    home.mkdir(parents=True, exist_ok=True)
+    private_folder(home)
     ours, there = PROJECT / "dagster.yaml", home / "dagster.yaml"
     if not there.exists() or there.read_bytes() != ours.read_bytes():
         shutil.copyfile(ours, there)

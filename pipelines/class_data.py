@@ -51,7 +51,7 @@ def make_archive(cache: Path | None = None) -> bool:
 def _train(work: Path, archive: Path) -> None:
     """Runs the training in a process of its own and puts what its JVM wrote in place."""
     fresh = work / "fresh.jsa"
-    command = [sys.executable, "-m", "pipelines.class_data", str(fresh)]
+    command = [sys.executable, "-P", "-m", "pipelines.class_data", str(fresh)]
     project = Path(__file__).resolve().parent.parent
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=TRAINING_SECONDS, check=False)
     if done.returncode != 0 or not fresh.is_file():

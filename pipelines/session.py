@@ -7,7 +7,6 @@ import hashlib
 import importlib
 import os
 import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Mapping
@@ -16,13 +15,13 @@ from typing import IO
 
 import pyspark
 from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from pipelines.bounds import required_master
 from pipelines.errors import JarsError, TrideltaError
 from pipelines.jars import cache_folder, jar_paths, kafka_paths
 from pipelines.java import Java, find_java
+from pipelines.jvm_launch import launched
 
 SPARK_HOME = Path(pyspark.__file__).parent
 LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
@@ -215,7 +214,7 @@ def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
     spark_conf = SparkConf(loadDefaults=False).setAll(list(chosen.items()))
     if SparkContext._gateway is None:
         threading.Thread(target=_import_ahead, name="import-ahead").start()
-        gateway = launch_gateway(spark_conf, {"stderr": subprocess.PIPE})
+        gateway = launched(chosen.items())
         threading.Thread(target=_pass_on, args=(gateway.proc.stderr,), name="spark-stderr", daemon=True).start()
         SparkContext._ensure_initialized(gateway=gateway)
     return SparkSession.builder.config(conf=spark_conf).getOrCreate()
@@ -253,6 +252,9 @@ def _prepare_environment(java: Java, cache: Path, *, home: Path | None) -> None:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        # Nor do Python workers take modules from the working directory where this process doesn't.
+        os.environ["PYTHONSAFEPATH"] = "1"
     # These would turn the session into a Connect session.
     for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
         os.environ.pop(name, None)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from pipelines.private import FOLDER_MODE
+
 _PREFIX, _LOCK = "bounded-", ".lock"
 # Without a lock it is of an earlier release, or its run died before it had one: longer than any run takes.
 _OLD_SECONDS = 86_400.0
@@ -24,7 +26,7 @@ def bounded_folder(lake_root: Path, flow: str) -> Iterator[Path]:
     folder = parent / f"{_PREFIX}{uuid.uuid4().hex}"
     # The lock first: a folder without one looks like what a killed run has left.
     with FileLock(_lock_of(folder)):
-        folder.mkdir()
+        folder.mkdir(mode=FOLDER_MODE)
         try:
             yield folder
         finally:

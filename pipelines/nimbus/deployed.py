@@ -19,6 +19,7 @@ from pipelines.nimbus.assignment_model import Component, Demand, UserWorker
 from pipelines.nimbus.errors import DeployError, RebalanceError, SubmitError
 from pipelines.nimbus.flow_settings import SETTINGS, check_settings, check_user_workers
 from pipelines.nimbus.records import Content, Flow, Version
+from pipelines.private import refuse_secrets
 
 if TYPE_CHECKING:
     from pipelines.trident.topology import TridentTopology
@@ -85,6 +86,7 @@ def content_of(
         valid = ",".join(known)
         raise SubmitError(name, f"Invalid component {unknown[0]} for topology {name}, valid values are {valid}")
     check_user_workers(name, chosen, [one["group"] for one in found])
+    refuse_secrets(chosen.get("spark", {}))
     check_partitions(name, found, explicit)
     return Content(
         definition={

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipelines.errors import BadNameError, TrideltaError, nearest
+from pipelines.private import masked
 
 
 class NimbusError(TrideltaError):
@@ -15,8 +16,9 @@ class RegistryError(NimbusError):
     """The registry's database cannot be opened, or has another form than this release."""
 
     def __init__(self, url: str, problem: str, *, hint: str = "") -> None:
-        self.url, self.problem = url, problem
-        super().__init__(f"the registry {url} {problem}", hint=hint)
+        # Whoever raises it may have met the URL before it could be read as one.
+        self.url, self.problem = masked(url), masked(problem)
+        super().__init__(f"the registry {self.url} {self.problem}", hint=hint)
 
 
 class DeployNameError(BadNameError, NimbusError):

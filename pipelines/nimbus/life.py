@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from pipelines.execution.checkpoint import write_json
+from pipelines.private import FILE_MODE
 from pipelines.processes import ProcessIdentity
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Life:
 
     def begun(self, life: str) -> None:
         """This process has the slot."""
-        write_json(self._file, {"life": life, **ProcessIdentity.of().to_json()})
+        write_json(self._file, {"life": life, **ProcessIdentity.of().to_json()}, mode=FILE_MODE)
 
     def read(self) -> LifeRecord | None:
         """The last process that had the slot; None if none had, or the file was lost."""

@@ -33,6 +33,7 @@ from pipelines.nimbus.settings import NimbusSettings, registry_url
 from pipelines.nimbus.status import ASSIGNED, SILENT, ClusterStatus, FlowStatus, SupervisorStatus, TaskStatus
 from pipelines.nimbus.store import Store
 from pipelines.nimbus.submission import check_wait
+from pipelines.private import refuse_secrets
 
 if TYPE_CHECKING:
     from pipelines.state.lake import Lake
@@ -231,6 +232,7 @@ class Nimbus:
         """
         request = Request(workers, dict(parallelism or {}), dict(settings or {}))
         deployed.check_settings(flow, request.settings)
+        refuse_secrets(request.settings.get("spark", {}))
         queries = self.registry.flow(flow).version.content.definition.get("queries", ())
         deployed.check_user_workers(flow, request.settings, [one["group"] for one in queries])
         check_wait(flow, wait_seconds)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pipelines.private import masked_settings
+
 # Where a task stands, as its worker says; the last two nobody says: they follow from what is missing.
 STARTING, REPARTITIONING, RUNNING = "starting", "repartitioning", "running"
 DRAINING, DRAINED, FAILED = "draining", "drained", "failed"
@@ -149,7 +151,7 @@ class FlowStatus:
             "lag_seconds": self.lag_seconds,
             "last_error": self.last_error,
         }
-        return asdict(self) | derived
+        return asdict(self) | derived | {"settings": masked_settings(self.settings)}
 
 
 @dataclass(frozen=True)

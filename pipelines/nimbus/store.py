@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from sqlalchemy.exc import (
 
 from pipelines.nimbus.errors import RegistryError
 from pipelines.nimbus.postgres import postgres
+from pipelines.private import FOLDER_MODE, masked, private_file
 
 _SQLITE_OPTIONS = {"cache", "immutable", "mode", "nolock", "timeout", "uri", "vfs"}
 MIGRATIONS = Path(__file__).with_name("migrations")
@@ -50,7 +51,7 @@ class Store:
     ) -> None:
         parsed = _parsed(url)
         self._silent_seconds = silent_seconds
-        self.url = parsed.render_as_string(hide_password=True)
+        self.url = masked(parsed.render_as_string(hide_password=True))
         with self._openable():
             self.engine = self._open(parsed, busy_seconds)
         try:
@@ -209,9 +210,10 @@ def _parsed(url: str) -> URL:
         # What is no UTF-8 names no database, and could not be told either.
         url.encode()
         parsed = make_url(url)
-    except (ArgumentError, ValueError) as error:
+    except (ArgumentError, ValueError):
+        # The error's text has the URL, with the password.
         url = url.encode(errors="backslashreplace").decode()
-        raise RegistryError(url, "is no URL", hint="write sqlite:///path or postgresql://user@host/database") from error
+        raise RegistryError(url, "is no URL", hint="write sqlite:///path or postgresql://user@host/database") from None
     if parsed.drivername in ("postgresql", "postgres"):
         parsed = parsed.set(drivername="postgresql+psycopg")
     if parsed.get_backend_name() not in ("sqlite", "postgresql"):
@@ -226,7 +228,11 @@ def _parsed(url: str) -> URL:
 
 
 def _sqlite(url: URL, busy_seconds: float) -> Engine:
-    Path(str(url.database)).absolute().parent.mkdir(parents=True, exist_ok=True)
+    file = Path(str(url.database)).absolute()
+    file.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    # What cannot be made is told by the database. Files beside it have its mode.
+    with suppress(OSError):
+        private_file(file)
     engine = create_engine(url, connect_args={"timeout": busy_seconds})
 
     @event.listens_for(engine, "connect")

@@ -32,6 +32,7 @@ from pipelines.nimbus.placing import Places
 from pipelines.nimbus.registry import Registry
 from pipelines.nimbus.settings import PREFIX, WARM, NimbusSettings, registry_url
 from pipelines.nimbus.store import Store
+from pipelines.private import private_folder, private_opener
 from pipelines.processes import ProcessIdentity
 
 if TYPE_CHECKING:
@@ -253,8 +254,9 @@ class Supervisor:
     def _start(self, slot: Slot) -> None:
         life = uuid.uuid4().hex[:12]
         folder = self._settings.worker_folder(self.name, slot.port)
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "worker.out").open("ab") as out:
+        private_folder(self._settings.home / "logs")
+        private_folder(folder)
+        with open(folder / "worker.out", "ab", opener=private_opener) as out:
             # A session of its own: neither the end of the supervisor nor Ctrl-C in its terminal reaches the worker.
             child = subprocess.Popen(
                 self._command(self.name, slot.port, life),
@@ -320,7 +322,7 @@ def default_name() -> str:
 
 def worker_command(supervisor: str, port: int, life: str) -> list[str]:
     """The command of a worker. It names no registry: a URL may hold a password, and commands are for all to see."""
-    command = [sys.executable, "-m", "pipelines.nimbus.worker", "--supervisor", supervisor]
+    command = [sys.executable, "-P", "-m", "pipelines.nimbus.worker", "--supervisor", supervisor]
     return [*command, "--port", str(port), "--life", life]
 
 
@@ -332,16 +334,17 @@ def worker_environment(store: Store, settings: NimbusSettings) -> dict[str, str]
         for name, value in chosen.items()
     }
     url = store.engine.url.render_as_string(hide_password=False)
-    return os.environ | texts | {"TRIDELTA_REGISTRY": url, "PYTHONUNBUFFERED": "1"}
+    return os.environ | texts | {"TRIDELTA_REGISTRY": url, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
 
 
 def start_detached(store: Store, settings: NimbusSettings) -> int:
     """Start a supervisor that outlives this process. Returns its pid."""
     folder = settings.supervisor_folder(default_name())
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "supervisor.out").open("ab") as out:
+    private_folder(settings.home / "supervisors")
+    private_folder(folder)
+    with open(folder / "supervisor.out", "ab", opener=private_opener) as out:
         child = subprocess.Popen(
-            [sys.executable, "-m", "pipelines.nimbus.supervisor"],
+            [sys.executable, "-P", "-m", "pipelines.nimbus.supervisor"],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,

@@ -276,6 +276,7 @@ class Worker:
     # --- Spark ------------------------------------------------------------------------------------------------------
 
     def _spark(self, flows: Iterable[Flow]) -> SparkSession:
+        from pipelines.private import spark_values
         from pipelines.session import cores, is_local, spark_session
 
         # Of a flow whose settings cannot be read no task begins: it must not keep those of others from beginning.
@@ -296,7 +297,7 @@ class Worker:
         if most and not is_local(master):
             conf |= {"spark.cores.max": str(most)}
         for flow in here:
-            conf |= {name: str(value) for name, value in flow.settings.get("spark", {}).items()}
+            conf |= spark_values(flow.settings.get("spark", {}))
         return spark_session(f"tridelta {self._slot[0]}:{self._slot[1]}", master=master, conf=conf)
 
 

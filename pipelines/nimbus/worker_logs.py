@@ -23,6 +23,7 @@ import structlog
 
 from pipelines.logs import FIELDS
 from pipelines.nimbus.log_reading import generation, read
+from pipelines.private import private_folder, private_opener
 
 LONGEST = 20_000
 """Characters of one value. Spark's errors come with plans of megabytes, which no reader of a log wants whole."""
@@ -123,8 +124,8 @@ class LogFile(logging.Handler):
         return self._open_file
 
     def _opened(self) -> int:
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(self.file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        private_folder(self.file.parent)
+        return private_opener(str(self.file), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
 
     def _turn_over(self) -> None:
         self._let_go()

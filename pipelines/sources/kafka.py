@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pipelines import bounds
 from pipelines.errors import DefinitionError, LostRowsError, SourceError
 from pipelines.graph.fields import added, parse_ddl
+from pipelines.private import resolved
 from pipelines.sources.base import CORRUPT
 from pipelines.sources.unsliced import UnslicedSource, offset_of, shown
 
@@ -227,7 +228,7 @@ class Kafka(UnslicedSource):
     def _reader_options(self) -> dict[str, str]:
         found = {
             "kafka.isolation.level": "read_committed",
-            **self.options,
+            **{name: resolved(name, value) for name, value in self.options.items()},
             "kafka.bootstrap.servers": self.servers,
             "subscribe": ",".join(self.topics),
             "failOnDataLoss": "true",

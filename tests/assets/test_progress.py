@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import threading
 import time
@@ -187,6 +188,45 @@ def test_an_alert_goes_to_a_command(tmp_path: Path) -> None:
     assert json.loads(out.read_text()) == {"flow": "days", "status": "trouble", "trouble": ["it stands"]}
     assert not alert("days", [], {ALERT: "/nonexistent"})
     assert not alert("days", [], {})
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "http://127.0.0.1:1/ hook",
+        "http://127.0.0.1:x/",
+        "http://[",
+        "http:///nowhere",
+        "HTTP://127.0.0.1:1/",
+        "'unbalanced",
+        "no such command",
+        "false --token hunter2",
+        "\0",
+        "''",
+    ],
+)
+def test_an_alert_that_cannot_be_sent_stops_nothing(where: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert not alert("days", ["it stands"], {ALERT: where})
+    assert "alert not delivered" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
+def test_a_garbage_answer_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(b"garbage\r\n\r\n")
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        assert not alert("days", [], {ALERT: f"http://127.0.0.1:{server.getsockname()[1]}/services/hunter2"})
+        answering.join()
+    assert "hunter2" not in caplog.text
 
 
 @pytest.fixture

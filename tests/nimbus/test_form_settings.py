@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from pipelines.nimbus.errors import FormSettingError
-from pipelines.nimbus.form_settings import SPARK_SETTINGS, check_form
+from pipelines.nimbus.form_settings import check_form
+from pipelines.spark_settings import SPARK_SETTINGS
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,58 @@
+"""The start of Spark's JVM, with its settings in a file: a command line is for all users of a host to see."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pyspark.java_gateway import launch_gateway
+
+_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
+
+
+def launched(settings: Iterable[tuple[str, str]]) -> Any:
+    """The gateway to a JVM that has been started with these settings.
+
+    pyspark by itself makes `--conf NAME=VALUE` of each. The file is this user's alone, and gone when the JVM has read it.
+
+    Args:
+        settings: Spark settings.
+    """
+    before = os.environ.get(_ARGUMENTS)
+    # A folder for it, which is made for this user alone whatever the umask.
+    with tempfile.TemporaryDirectory(prefix="tridelta-") as folder:
+        file = Path(folder) / "spark.properties"
+        file.write_text(properties(settings), encoding="ascii")
+        file.chmod(0o600)
+        # Defaults of the installation hold beside a file only if that is said.
+        ours = f"--properties-file {shlex.quote(str(file))} --load-spark-defaults"
+        os.environ[_ARGUMENTS] = f"{ours} {before or 'pyspark-shell'}"
+        try:
+            return launch_gateway(None, {"stderr": subprocess.PIPE})
+        finally:
+            if before is None:
+                del os.environ[_ARGUMENTS]
+            else:
+                os.environ[_ARGUMENTS] = before
+
+
+def properties(settings: Iterable[tuple[str, str]]) -> str:
+    """Settings as Java reads them from a file of properties."""
+    return "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in settings)
+
+
+def _escaped(text: str) -> str:
+    return "".join(one if one.isalnum() and one.isascii() else _unicode(one) for one in text)
+
+
+def _unicode(character: str) -> str:
+    r"""As `\uXXXX`, two of them past the first plane: Java takes that anywhere, be it a blank, a `=` or a line break."""
+    if character in "._-/,+@":
+        return character
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))

@@ -1,0 +1,147 @@
+"""What is not for all to see: secrets in texts and settings, and the files and folders of a deployment.
+
+A secret is given by reference, `env:NAME` or `file:PATH`: what is stored, shown and logged is the reference, and its value is
+read where it is used.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipelines.errors import TrideltaError
+
+HIDDEN = "***"
+FILE_MODE, FOLDER_MODE = 0o600, 0o700
+
+# `word:word@`: up to the last `@`, for a password may hold one that was not encoded. A port is not followed by one.
+_LOGIN = re.compile(r":(?!//)[^\s]*@")
+# After the `?` of an address there may be a password under any name, encoded or not.
+_QUERY = re.compile(r"(?<=\?)[^\s'\"]+")
+_NAMED = re.compile(
+    r"(?i)([\w.%-]*(?:passw(?:or)?d|pwd|secret|token|api[_-]?key|access[_-]?key|account[_-]?key|private[_-]?key)[\w.%-]*"
+    r"[\"']?\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|[^\s,;&]+)"
+)
+_SECRET_NAME = re.compile(
+    r"(^|[._-])(?i:password|passwd|passphrase|pwd|secret|token|(api|access|account|secret|private)[._-]?key)([._-]|$)"
+    r"|[a-z](Password|Secret|Token)([._-]|$)"
+)
+# Its value says where the secret is.
+_PLACE_NAME = re.compile(r"(?i)[._-](file|path|location|provider|class|type|name|enabled)$")
+_REFERENCE = re.compile(r"(env|file):(.+)", re.DOTALL)
+
+
+class SecretError(TrideltaError):
+    """A secret is not there where its reference points, or was given in place of a reference."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        self.name, self.problem = name, problem
+        hint = "write a reference, env:NAME or file:PATH, and keep the secret there, where the worker runs"
+        super().__init__(f"setting {name}: {problem}", hint=hint)
+
+
+def masked(text: str) -> str:
+    """A text without the secrets in it: of addresses the passwords and what follows `?`, and values of telling names."""
+    return _NAMED.sub(rf"\1{HIDDEN}", _QUERY.sub(HIDDEN, _LOGIN.sub(f":{HIDDEN}@", text)))
+
+
+def masked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as they may be shown and logged: of Spark's, only values that forms take, and references."""
+    from pipelines.spark_settings import SPARK_SETTINGS
+
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name == "spark" and isinstance(value, Mapping):
+            found[name] = {
+                key: one if key in SPARK_SETTINGS or is_reference(key, one) else HIDDEN for key, one in value.items()
+            }
+        else:
+            found[name] = masked(value) if isinstance(value, str) else value
+    return found
+
+
+def is_secret(name: str) -> bool:
+    """Whether a setting of this name is a secret itself."""
+    return bool(_SECRET_NAME.search(name)) and not _PLACE_NAME.search(name)
+
+
+def is_reference(name: str, value: object) -> bool:
+    """Whether the value of a secret says where the secret is."""
+    return is_secret(name) and isinstance(value, str) and _REFERENCE.fullmatch(value) is not None
+
+
+def refuse_secrets(settings: Mapping[str, Any]) -> None:
+    """Refuse secrets in place of references: what is deployed is stored.
+
+    Raises:
+        SecretError
+    """
+    for name, value in settings.items():
+        if is_secret(name) and not is_reference(name, value):
+            raise SecretError(name, "a secret is not stored")
+
+
+def resolved(name: str, value: str) -> str:
+    """What a reference points to.
+
+    Args:
+        name: Of the setting, for the error.
+        value: `env:NAME` or `file:PATH`; anything else is given back as it is.
+
+    Raises:
+        SecretError: Nothing is there.
+    """
+    found = _REFERENCE.fullmatch(value)
+    if found is None:
+        return value
+    kind, where = found.groups()
+    if kind == "env":
+        if where not in os.environ:
+            raise SecretError(name, f"the environment has no {where}")
+        return os.environ[where]
+    try:
+        return Path(where).read_text("utf-8").rstrip("\r\n")
+    except (OSError, ValueError) as error:
+        raise SecretError(name, f"{where} cannot be read: {error}") from None
+
+
+def spark_values(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Spark settings as Spark takes them: texts, with each secret in place of its reference.
+
+    Raises:
+        SecretError
+    """
+    return {name: resolved(name, str(value)) if is_secret(name) else str(value) for name, value in settings.items()}
+
+
+def private_folder(folder: Path) -> Path:
+    """A folder of this user's alone. One that is there becomes so, where it is this user's."""
+    folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    _only_ours(folder, FOLDER_MODE)
+    return folder
+
+
+def private_opener(path: str, flags: int) -> int:
+    """For `open(opener=)`: a file of this user's alone."""
+    descriptor = os.open(path, flags, FILE_MODE)
+    _only_ours(descriptor, FILE_MODE)
+    return descriptor
+
+
+def private_file(file: Path) -> None:
+    """Make a file of this user's alone, empty if it is not there."""
+    try:
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
+    except FileExistsError:
+        _only_ours(file, FILE_MODE)
+
+
+def _only_ours(there: Path | int, mode: int) -> None:
+    """Take from others what they may, where this user may say so."""
+    seen = os.stat(there)  # noqa: PTH116 (an open file has no path)
+    if seen.st_uid == os.geteuid() and stat.S_IMODE(seen.st_mode) & 0o077:
+        os.chmod(there, mode)  # noqa: PTH101

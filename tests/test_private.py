@@ -1,0 +1,177 @@
+"""Secrets are masked by one function, stored by reference, and files of a deployment are their user's alone."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from pipelines.nimbus.errors import RegistryError
+from pipelines.nimbus.store import Store
+from pipelines.private import (
+    SecretError,
+    is_secret,
+    masked,
+    masked_settings,
+    private_folder,
+    private_opener,
+    refuse_secrets,
+    resolved,
+    spark_values,
+)
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"postgresql://me:{SECRET}@host/db",
+        f"postgresql:/me:{SECRET}@host/db",
+        f"postgresql//me:{SECRET}@host/db",
+        f"postgres ql://me:{SECRET}@host/db",
+        f"me:{SECRET}@host",
+        f"postgresql://me:{SECRET}/x@host:port/db",
+        f"postgresql://me:x@{SECRET}@host/db",
+        f"postgresql://host/db?password={SECRET}",
+        f"postgresql://host/db?pass%77ord={SECRET}",
+        f"postgresql://host/db?sslmode=require&sslpassword={SECRET}",
+        f"sqlite:///file.db?{SECRET}",
+        f"host=x user=y password={SECRET} port=1",
+        f"password='{SECRET} and more'",
+        f'{{"api_key": "{SECRET}"}}',
+        f"spark.hadoop.fs.s3a.secret.key={SECRET}",
+    ],
+)
+def test_secrets_are_masked(text: str) -> None:
+    assert SECRET not in masked(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sqlite:////home/me/registry.db",
+        "postgresql://me@host:5432/db",
+        "http://localhost:3000/runs",
+        "batch 4: 12 rows",
+        "",
+    ],
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert masked(text) == text
+
+
+@pytest.mark.parametrize(
+    "url", [f"postgresql:/me:{SECRET}@h/d", f"mysql://me:{SECRET}@h/d", f"mysql://h/d?password={SECRET}"]
+)
+def test_a_refused_registry_is_told_without_its_password(url: str) -> None:
+    with pytest.raises(RegistryError) as refused:
+        Store(url)
+    seen: BaseException | None = refused.value
+    while seen is not None:
+        assert SECRET not in str(seen) + repr(vars(seen))
+        seen = seen.__cause__
+
+
+def test_of_spark_settings_only_harmless_values_are_shown() -> None:
+    given = {
+        "owner": "me",
+        "spark": {
+            "spark.executor.memory": "4g",
+            "spark.hadoop.x": SECRET,
+            "spark.authenticate.secret": "env:SPARK_SECRET",
+        },
+    }
+    assert masked_settings(given) == {
+        "owner": "me",
+        "spark": {
+            "spark.executor.memory": "4g",
+            "spark.hadoop.x": "***",
+            "spark.authenticate.secret": "env:SPARK_SECRET",
+        },
+    }
+
+
+def test_secrets_are_stored_by_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_text(f"{SECRET}\n")
+    monkeypatch.setenv("THE_SECRET", "from the environment")
+    given = {
+        "spark.authenticate.secret": "env:THE_SECRET",
+        "spark.hadoop.fs.s3a.secret.key": f"file:{tmp_path}/key",
+        "spark.eventLog.dir": "file:/logs",
+        "spark.executor.cores": 2,
+    }
+    refuse_secrets(given)
+    assert spark_values(given) == {
+        "spark.authenticate.secret": "from the environment",
+        "spark.hadoop.fs.s3a.secret.key": SECRET,
+        "spark.eventLog.dir": "file:/logs",
+        "spark.executor.cores": "2",
+    }
+    with pytest.raises(SecretError, match="not stored") as refused:
+        refuse_secrets({"spark.authenticate.secret": SECRET})
+    assert SECRET not in str(refused.value)
+    for missing in ("env:NO_SUCH_SECRET", f"file:{tmp_path}/none", "file:\0"):
+        with pytest.raises(SecretError):
+            resolved("spark.authenticate.secret", missing)
+
+
+def test_names_of_secrets() -> None:
+    for name in ("spark.ssl.keyPassword", "spark.ssl.trustStorePassword"):
+        assert is_secret(name), name
+    for name in (
+        "spark.authenticate.secret",
+        "spark.hadoop.fs.s3a.access.key",
+        "spark.hadoop.fs.azure.account.key.me.dfs.core.windows.net",
+        "spark.hadoop.fs.s3a.session.token",
+        "spark.ssl.ui.password",
+    ):
+        assert is_secret(name), name
+    for name in (
+        "spark.authenticate.secret.file",
+        "spark.hadoop.fs.s3a.aws.credentials.provider",
+        "spark.kubernetes.authenticate.oauthTokenFile",
+        "spark.sql.shuffle.partitions",
+        "spark.authenticate",
+    ):
+        assert not is_secret(name), name
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_files_are_their_users_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        folder = private_folder(tmp_path / "logs")
+        with open(folder / "worker.out", "ab", opener=private_opener) as out:
+            out.write(b"x")
+        assert (mode(folder), mode(folder / "worker.out")) == (0o700, 0o600)
+        folder.chmod(0o755)
+        (folder / "worker.out").chmod(0o644)
+        private_folder(folder)
+        with open(folder / "worker.out", "ab", opener=private_opener):
+            pass
+        assert (mode(folder), mode(folder / "worker.out")) == (0o700, 0o600)
+    finally:
+        os.umask(before)
+
+
+def test_the_registry_is_its_users_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        file = tmp_path / "nimbus" / "registry.db"
+        store = Store(f"sqlite:///{file}")
+        with store.read():
+            assert {mode(one) for one in file.parent.iterdir()} == {0o600}
+        store.close()
+        assert mode(file.parent) == 0o700
+        # Of an earlier release.
+        file.chmod(0o644)
+        Store(f"sqlite:///{file}").close()
+        assert mode(file) == 0o600
+    finally:
+        os.umask(before)
