@@ -15,12 +15,12 @@ def guard() -> None:
     Raises:
         AttributeError: This Dagster makes its application in another way; then nothing is served.
     """
-    made = cli.create_app_from_workspace_process_context
+    made = cli.create_app_from_workspace_process_context  # type: ignore[attr-defined]
 
     def guarded(*args: Any, **options: Any) -> Any:
         return WebGuard(made(*args, **options), hosts())
 
-    cli.create_app_from_workspace_process_context = guarded
+    cli.create_app_from_workspace_process_context = guarded  # type: ignore[attr-defined]
 
 
 def main() -> None:

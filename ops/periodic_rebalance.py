@@ -19,9 +19,10 @@ from ops.asked_clustering import table_loads
 from pipelines.errors import DefinitionError
 
 if TYPE_CHECKING:
-    from pipelines.maintenance.rebalance import Decision, Figures, Thresholds
+    from pipelines.maintenance.rebalance import Decision, Figures
     from pipelines.nimbus.nimbus import Nimbus
     from pipelines.nimbus.records import Flow
+    from pipelines.thresholds import Thresholds
 
 KEPT = 200
 """Looks kept of a query: two days of them, so that a load of yesterday is still known."""
@@ -197,15 +198,15 @@ def _queries(flow: Flow) -> Sequence[Any]:
 
 def _cores(flow: Flow) -> int:
     """Of the flow's application. A cluster gives as many as are asked for."""
-    from pipelines.maintenance.rebalance import BUCKETS
     from pipelines.session import cores, is_local
+    from pipelines.thresholds import BUCKETS
 
     master = str(flow.settings.get("master") or os.environ.get("TRIDELTA_SPARK_MASTER") or "local[*]")
     return cores(master) if is_local(master) else BUCKETS
 
 
 def _thresholds(flow: Flow) -> Thresholds:
-    from pipelines.maintenance.rebalance import Thresholds
+    from pipelines.thresholds import Thresholds
 
     own = dict(flow.settings.get("rebalance") or {})
     try:

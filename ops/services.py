@@ -30,12 +30,12 @@ def main() -> None:
     """Become `dg`."""
     from dagster_dg_cli.cli import main as dg
 
-    start = dev.open_ipc_subprocess
+    start = dev.open_ipc_subprocess  # type: ignore[attr-defined]
 
     def started(parts: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         return start(guarded(parts), **options)
 
-    dev.open_ipc_subprocess = started
+    dev.open_ipc_subprocess = started  # type: ignore[attr-defined]
     dg()
 
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pipelines.catalog.flow import FlowSettings
-from pipelines.nimbus import deployed, supervisor
+from pipelines.nimbus import deployed, flow_settings, supervisor
 from pipelines.nimbus.errors import NotAliveError, RegistryError, WaitError
 from pipelines.nimbus.leader import LEASE
 from pipelines.nimbus.lifecycle import Request, Status
@@ -231,10 +231,10 @@ class Nimbus:
             SubmitError: A setting is unknown or of another kind.
         """
         request = Request(workers, dict(parallelism or {}), dict(settings or {}))
-        deployed.check_settings(flow, request.settings)
+        flow_settings.check_settings(flow, request.settings)
         refuse_secrets(request.settings.get("spark", {}))
         queries = self.registry.flow(flow).version.content.definition.get("queries", ())
-        deployed.check_user_workers(flow, request.settings, [one["group"] for one in queries])
+        flow_settings.check_user_workers(flow, request.settings, [one["group"] for one in queries])
         check_wait(flow, wait_seconds)
         deployed.check_partitions(flow, queries, request.parallelism)
         return self._status(self.registry.rebalance(flow, request, wait_seconds=wait_seconds))

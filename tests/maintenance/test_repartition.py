@@ -18,8 +18,9 @@ from pipelines.execution.verify import verify
 from pipelines.flowmix.compile import as_topology
 from pipelines.maintenance import compact
 from pipelines.maintenance.errors import RepartitionRefusedError, UnfinishedBatchError
-from pipelines.maintenance.rebalance import BUCKETS, window_spread
+from pipelines.maintenance.rebalance import window_spread
 from pipelines.maintenance.repartition import partitions_of, repartition
+from pipelines.thresholds import BUCKETS
 from tests.maintenance.repartition_case import (
     COUNTED,
     SOURCE,
