@@ -47,7 +47,7 @@ _PARTS = frozenset(
         *(exp.BitwiseXor, exp.BitwiseLeftShift, exp.BitwiseRightShift, exp.Case, exp.If, exp.Cast, exp.TryCast),
         *(exp.DataType, exp.DataTypeParam, exp.ColumnDef, exp.Interval, exp.IntervalSpan, exp.Bracket, exp.Dot),
         *(exp.Lambda, exp.Extract, exp.Substring, exp.Trim, exp.Overlay, exp.StrPosition, exp.CurrentDate),
-        *(exp.CurrentTimestamp, exp.Anonymous, exp.Alias, exp.PropertyEQ, exp.Collate, exp.Array),
+        *(exp.CurrentTimestamp, exp.Anonymous, exp.Alias, exp.PropertyEQ, exp.Collate),
     }
 )
 _LIKE = (exp.Like, exp.ILike)
@@ -56,11 +56,14 @@ _UNITS = (
 )
 _WITH_UNITS = ("dateadd", "date_add", "datediff", "date_diff", "timestampadd", "timestampdiff")
 # Of functions with a syntax of their own sqlglot makes parts of their own kind; all others stay calls by their names.
+_RENAMED = frozenset({"position", "substr"})
 _OWN_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "OVERLAY", "POSITION", "SUBSTRING", "SUBSTR", "TRIM")
 
 
 class _RowParser(Spark.Parser):
     FUNCTIONS: Any = {}
+    # `array(1, 2)[0]` would become the array `[0]`.
+    ARRAY_CONSTRUCTORS: Any = {}
     FUNCTION_PARSERS: Any = {name: Spark.Parser.FUNCTION_PARSERS[name] for name in _OWN_SYNTAX}
     NO_PAREN_FUNCTION_PARSERS: Any = {
         name: parser for name, parser in Spark.Parser.NO_PAREN_FUNCTION_PARSERS.items() if name in ("ANY", "CASE", "IF")
@@ -134,7 +137,7 @@ def _read(operation: str, text: str) -> tuple[exp.Expr, str]:
             raise FunctionError(operation, problem)
         # What is read back must be what was written, or it means something that was not checked.
         again = _parsed(operation, said)
-        if again.sql(_Rows, identify=True, comments=False) != said or "${" in said:
+        if again.sql(_Rows, identify=True, comments=False) != said or "${" in said or _lost(text, said):
             raise FunctionError(operation, f"cannot be read without doubt: {text!r}", hint="write it in a plainer way")
     except RecursionError:
         raise FunctionError(operation, f"is nested too deeply: {text[:60]!r}...") from None
@@ -200,6 +203,17 @@ def _with_units(tree: exp.Expr) -> exp.Expr:
         if call.name.lower() in _WITH_UNITS and isinstance(first, exp.Column) and first.name.lower() in _UNITS:
             first.replace(exp.var(first.name.upper()))
     return tree
+
+
+def _lost(text: str, said: str) -> set[str]:
+    """The names and values of a text that are not in what was written anew: nothing may get lost between the two."""
+    found = (_words(one, _Rows().tokenize(one)) for one in (text, said))
+    return set.difference(*found) - _RENAMED
+
+
+def _words(text: str, tokens: Iterable[Token]) -> set[str]:
+    kinds = (TokenType.STRING, TokenType.NUMBER, TokenType.VAR, TokenType.IDENTIFIER, TokenType.HEX_STRING)
+    return {token.text.lower() for token in _with_values(text, tokens) if token.token_type in kinds}
 
 
 # --- texts ----------------------------------------------------------------------------------------------------------

@@ -77,6 +77,7 @@ def test_no_way_of_writing_reaches_what_is_not_on_the_list(text: str) -> None:
         ("a is not null = b", "(NOT `a` IS NULL) = `b`"),
         ("named_struct('a', 1).a = ifnull(x, 1)", "NAMED_STRUCT('a', 1).`a` = IFNULL(`x`, 1)"),
         ("dateadd(DAY, 1, at) > now()", "DATEADD(DAY, 1, `at`) > NOW()"),
+        ("array(1, n)[0] = 1", "ARRAY(1, `n`)[0] = 1"),
         ("x = 1.5BD", "`x` = CAST('1.5' AS DECIMAL(2, 1))"),
     ],
 )
@@ -144,11 +145,86 @@ def test_hostile_texts_are_refused_or_written_anew_to_a_fixed_point() -> None:
 def test_every_allowed_function_is_sparks_own_and_of_one_row(spark: SparkSession) -> None:
     """None of them is an aggregate, a generator, a window or of the groups that reach outside."""
     registry = spark._jsparkSession.sessionState().functionRegistry()  # type: ignore[attr-defined]
-    identifier = spark._jvm.org.apache.spark.sql.catalyst.FunctionIdentifier  # type: ignore[union-attr]
     syntax = {"extract", "try_cast", "timestampadd", "timestampdiff"}
-    groups = {}
-    for name in sorted(ROW_FUNCTIONS - syntax):
-        found = registry.lookupFunction(identifier(name))
-        groups[name] = found.get().getGroup() if found.isDefined() else "unknown"
+    listed = registry.listFunction()
+    known = [listed.apply(number) for number in range(listed.size())]
+    groups = dict.fromkeys(ROW_FUNCTIONS - syntax, "unknown")
+    for one in known:
+        if one.funcName() in groups:
+            groups[one.funcName()] = registry.lookupFunction(one).get().getGroup()
     bad = ("agg_funcs", "generator_funcs", "window_funcs", "xml_funcs", "table_funcs", "unknown")
     assert {name: group for name, group in groups.items() if group in bad} == {}
+
+
+SAME = r"""
+a = 'x\dy\'z\n\\q'
+a like 'x\_%' or a rlike '^\\w+$'
+a = 'it''s' or a = "it's" or a = 'x' 'y'
+R'\d' || a
+1.5BD + n
+1L + n
+2S * n
+1.0F / n
+1e3
+n div 2
+n % 2 = 0
+-n - -1
+a is not null = true
+not n between 1 and 2
+n not in (1, 2)
+a <=> null
+a is distinct from 'x'
+n << 2 | 1 ^ 3 & ~n
+n::string
+cast(n as decimal(10,2))
+try_cast(a as int)
+date '2013-01-01' + interval 1 day
+timestamp '2013-01-01 00:00:00'
+cast(timestamp '2013-01-01 00:00:00' - interval '1 02:03:04' day to second as string)
+dateadd(DAY, n, date '2013-01-01')
+timestampdiff(HOUR, timestamp '2013-01-01 00:00:00', timestamp '2013-01-02 00:00:00')
+extract(year from date '2013-01-01')
+date_format(date '2013-02-03', 'yyyy-MM')
+substring(a from 1 for 1) || substr(a, 2) || substring(a, 1, 1)
+trim(both 'x' from a) || trim(a) || trim(leading 'x' from a)
+position('x' in a) + position('x', a) + locate('x', a, 2)
+overlay(a placing '_' from 2)
+left(a, 1) || right(a, 1) || replace(a, 'x', 'y') || char(65)
+if(n > 1, 'a', 'b')
+case n when 1 then 'one' else a end
+case when n > 1 then null else n end
+coalesce(a, ifnull(a, nvl(a, 'z')))
+array(1, n)[0] + element_at(array(n, 2), 1)
+map('a', n)['a']
+named_struct('k', n).k + struct(n as m).m
+size(filter(xs, x -> x > 1)) + aggregate(xs, 0, (acc, x) -> acc + x)
+to_json(transform(xs, (x, i) -> x * i))
+exists(xs, x -> x = n)
+split(a, '\\|')[0]
+regexp_replace(a, '(\\d+)', '<$1>')
+get_json_object('{"k": {"j": 1}}', '$.k.j')
+concat_ws(',', a, 'b')
+hex(X'1F2e')
+ceil(1.234, 1) + floor(n) + round(2.5)
+int(a) is null and string(n) = '1'
+`n` = 1 and s.k = 2
+n = 1 or n = 2 and n = 3
+a ilike 'X%' or a like any ('x', 'y') or a like 'x!%' escape '!'
+decode(n, 1, 'one', 'other')
+""".strip().splitlines()
+
+
+@pytest.mark.slow
+def test_what_is_written_anew_means_the_same_to_spark(spark: SparkSession) -> None:
+    from pyspark.sql import functions as F
+
+    rows = [("x1|y", 1, [1, 2, 3], (2,)), ("it's", 2, [], (1,)), ("xy", 3, [5], (3,)), (None, None, None, None)]
+    frame = spark.createDataFrame(rows, "a string, n int, xs array<int>, s struct<k: int>").coalesce(1)
+    pairs = [(F.expr(text), F.expr(spark_sql("filter", text))) for text in SAME]
+    given = frame.select(*(one.alias(f"c{number}") for number, (one, _) in enumerate(pairs)))
+    anew = frame.select(*(other.alias(f"c{number}") for number, (_, other) in enumerate(pairs)))
+    assert [field.dataType for field in anew.schema] == [field.dataType for field in given.schema]
+    for text, one, other in zip(
+        SAME, zip(*given.collect(), strict=True), zip(*anew.collect(), strict=True), strict=True
+    ):
+        assert one == other, text
