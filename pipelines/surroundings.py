@@ -116,7 +116,7 @@ def _refused(error: BaseException) -> FileAccessError | None:
         return refusal_of(error, "")
     by_number = _BY_NUMBER.search(text)
     code = int(by_number[1]) if by_number else next((code for said, code in _BY_TEXT.items() if said in text), None)
-    if code not in _HINTS:
+    if code is None or code not in _HINTS:
         return None
     path = _PATH.search(text)
     problem = next((said for said, number in _BY_TEXT.items() if number == code), errno.errorcode.get(code, ""))

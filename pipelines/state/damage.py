@@ -51,16 +51,22 @@ def check_commit(table: str, file: Path) -> Mapping[str, Any]:
     Raises:
         DamagedTableError: it is empty, cut off, or says that it adds more files than it does.
     """
-    data = file.read_bytes()
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        # A folder in its place, a disk that does not answer.
+        raise _commit(table, file, f"cannot be read: {error.strerror}") from error
     if not data.strip():
         raise _commit(table, file, "it is empty" if not data else "it holds no text")
     try:
         actions = [json.loads(line) for line in data.splitlines()]
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _commit(table, file, "it is cut off or overwritten: a line of it is no JSON") from None
-    info: dict[str, Any] = next(
-        (one["commitInfo"] for one in actions if isinstance(one, dict) and "commitInfo" in one), {}
-    )
+    if not all(isinstance(one, dict) and all(isinstance(part, dict) for part in one.values()) for one in actions):
+        raise _commit(table, file, "it is overwritten: a line of it is no action of Delta's")
+    info: dict[str, Any] = next((one["commitInfo"] for one in actions if "commitInfo" in one), {})
     # delta-rs ends a commit without the end of a line; Spark's end with one.
     if str(info.get("engineInfo", "")).startswith("delta-rs") and data.endswith(b"\n"):
         raise _commit(table, file, "it is cut off: actions are missing at its end")
