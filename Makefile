@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo ui test test-all test-fast soak lint docs bench lock clean
+.PHONY: help setup setup-tests demo ui test test-all test-fast soak lint docs bench lock audit clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -58,6 +58,12 @@ lock: ## Write the two lock files anew from pyproject.toml (needs the network; r
 	@{ head -1 requirements-test.lock; .cache/lock/bin/pip freeze --all --exclude-editable --exclude pip | grep -vxFf .cache/lock.txt; } \
 		> .cache/lock-test.txt
 	@mv .cache/lock.txt requirements.lock && mv .cache/lock-test.txt requirements-test.lock && rm -rf .cache/lock
+
+# In an environment of its own: it is no part of what is tested. The versions are asked for at the index's advisories.
+audit: ## Look for known faults of the packages in the lock files (needs the network)
+	@test -x .cache/audit/bin/pip-audit || { mkdir -p .cache && $$(.ci/find-python) -m venv .cache/audit && \
+		.cache/audit/bin/pip install --quiet --disable-pip-version-check pip-audit; }
+	@.cache/audit/bin/pip-audit --disable-pip --no-deps --requirement requirements.lock --requirement requirements-test.lock
 
 clean: ## Remove what setup and the tools made; data (the lake, .tridelta) stays
 	@rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info

@@ -108,9 +108,9 @@ def alert(flow: str, wrong: list[str], environment: Mapping[str, str] = os.envir
     try:
         if where.lower().startswith(("http://", "https://")):
             headers = {"Content-Type": "application/json"}
-            request = urllib.request.Request(where, data=text, headers=headers)
+            request = urllib.request.Request(where, data=text, headers=headers)  # noqa: S310 (the scheme is known)
             # No other scheme: a redirection leads to these or fails.
-            urllib.request.urlopen(request, timeout=_ALERT_SECONDS).close()
+            urllib.request.urlopen(request, timeout=_ALERT_SECONDS).close()  # noqa: S310
         else:
             subprocess.run(shlex.split(where), input=text, timeout=_ALERT_SECONDS, check=True, capture_output=True)
     # Whatever is wrong with the address, the command or what answers: the tick that tells of flows goes on.

@@ -135,7 +135,7 @@ def main(arguments: list[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # workspace.yaml names the code location's folder as seen from here.
     os.chdir(PROJECT)
-    os.execve(command(port)[0], command(port), chosen)
+    os.execve(command(port)[0], command(port), chosen)  # noqa: S606 (no shell is wanted)
 
 
 if __name__ == "__main__":

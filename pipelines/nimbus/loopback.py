@@ -28,6 +28,31 @@ HOST = "127.0.0.1"
 _PAUSE_SECONDS = 0.2
 
 
+# Strangers can connect as often as they like; what is told of them leaves room in the log for others.
+_TOLD_A_MINUTE = 10
+
+
+class _FewWarnings:
+    """Warnings of one server: so many a minute, and with the next one how many were left out."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._since, self._told, self._left_out = 0.0, 0, 0
+
+    def warning(self, event: str, **facts: Any) -> None:
+        """Tell it, or count it."""
+        with self._lock:
+            now = time.monotonic()
+            if not self._told or now - self._since >= 60:
+                self._since, self._told = now, 0
+            if self._told >= _TOLD_A_MINUTE:
+                self._left_out += 1
+                return
+            self._told += 1
+            left_out, self._left_out = self._left_out, 0
+        logger.warning(event, **facts, **({"left_out_before": left_out} if left_out else {}))
+
+
 class BoundedThreads(socketserver.ThreadingMixIn, socketserver.TCPServer):
     """Bounds a socket server's connections in number and in time.
 
@@ -56,6 +81,7 @@ class BoundedThreads(socketserver.ThreadingMixIn, socketserver.TCPServer):
         """Listen."""
         self._lock = threading.Lock()
         self._waiting: dict[socket.socket, float] = {}
+        self._few = _FewWarnings()
         super().server_activate()
 
     def get_request(self) -> tuple[socket.socket, Any]:
@@ -63,7 +89,7 @@ class BoundedThreads(socketserver.ThreadingMixIn, socketserver.TCPServer):
         try:
             return super().get_request()
         except OSError as error:
-            logger.warning("connection not accepted", reason=str(error))
+            self._few.warning("connection not accepted", reason=str(error))
             time.sleep(_PAUSE_SECONDS)
             raise
 
@@ -91,12 +117,12 @@ class BoundedThreads(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Tell what went wrong in a connection's thread; the server goes on."""
-        logger.warning("connection failed", exc_info=True)
+        self._few.warning("connection failed", exc_info=True)
 
     def _end(self, request: socket.socket, reason: str) -> None:
         """Whatever its thread waits for comes to an end; the thread closes it."""
         self.admitted(request)
-        logger.warning("connection closed", reason=reason)
+        self._few.warning("connection closed", reason=reason)
         close_both_ways(request)
 
 
@@ -139,7 +165,7 @@ class KeyedServer(BoundedThreads):
                 answer_challenge(connection, self._key)
             # Junk for an answer is an AssertionError or ValueError there.
             except Exception as error:
-                logger.warning("connection refused", reason=_reason(error))
+                self._few.warning("connection refused", reason=_reason(error))
                 return
             with contextlib.suppress(OSError, EOFError):
                 self._serve(connection, lambda: self.admitted(request))

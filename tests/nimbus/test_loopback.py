@@ -154,3 +154,13 @@ def test_an_answer_that_does_not_come_in_time_is_an_error(echo: Echo) -> None:
             connection.recv_bytes()
         with pytest.raises(TimeoutError, match="in time"):
             deadline.met()
+
+
+def test_junk_without_end_fills_no_log(echo: Echo, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(40):
+        with echo.stranger() as stranger:
+            stranger.sendall(b"\0\0\0\x04junk")
+            assert closed(stranger)
+    assert echo.answers()
+    told = [one for one in caplog.records if one.name == loopback.__name__]
+    assert 1 <= len(told) <= loopback._TOLD_A_MINUTE
