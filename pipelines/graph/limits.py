@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
+
+# What it warns of (a text that it takes for a command) is refused, and told by the error.
+logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 MOST_TEXT = 20_000
 """Characters of one SQL expression, type or schema."""

@@ -84,6 +84,8 @@ def _names(line: str, given: Mapping[str, Any]) -> tuple[str, ...]:
     sep = str(given.get("sep", given.get("delimiter", ",")))
     sep = "\t" if sep == "\\t" else sep
     text = line.rstrip("\r\n")
+    if not sep:  # Spark says that there is none
+        return (text,)
     if len(sep) != 1:
         return tuple(name.strip().strip('"') for name in text.split(sep))
     quote = str(given.get("quote") or '"')

@@ -169,7 +169,7 @@ R'\d' || a
 n div 2
 n % 2 = 0
 -n - -1
-a is not null = true
+(a is not null) = true
 not n between 1 and 2
 n not in (1, 2)
 a <=> null

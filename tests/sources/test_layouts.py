@@ -161,6 +161,7 @@ def test_the_beginning_of_a_hostile_file_stops_nothing(tmp_path: Path) -> None:
     for name in ("long.csv", "name.csv", "endless.csv", "torn.csv.gz"):
         header = header_of(str(tmp_path / name), {})
         assert header is None or header.names
+    assert header_of(str(tmp_path / "name.csv"), {"sep": ""})
     deep = tmp_path / "deep.json"
     for content in ("[" * 200_000, '{"a":' * 200_000, '{"k": ' + "1" * 10_000 + "}", "x" * 3_000_000):
         deep.write_text(content + '\n{"k": 1}\n')
