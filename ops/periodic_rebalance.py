@@ -173,9 +173,15 @@ class LookBook:
     def _read(self) -> dict[str, list[dict[str, Any]]]:
         try:
             found = json.loads(self._file.read_text("utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        looks = found if isinstance(found, dict) else {}
+        whole = all(
+            isinstance(kept, list)
+            and all(isinstance(one, dict) and isinstance(one.get("at"), int | float) for one in kept)
+            for kept in looks.values()
+        )
+        return looks if whole else {}
 
     def _write(self, kept: Mapping[str, Any]) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)

@@ -109,7 +109,7 @@ def test_submit_takes_a_yaml_file(nimbus: FakeNimbus, tmp_path: Path) -> None:
         (["submit", "flights", "--parallelism", "flights=many"], "not a parallelism: 'flights=many'"),
         (["submit", "flights", "--setting", "isolated"], "write it as K=V"),
         (["submit", "flights", "--setting", "hosts=[a"], "not a setting: 'hosts=[a'"),
-        (["supervisor", "--ports", "6900,http"], "not a port: 'http'"),
+        (["supervisor", "--ports", "6900,http"], "--ports must be a whole number from 1 to 65535, not 'http'"),
         (["status", "trips"], "trips is not alive"),
         (["kill", "trips"], "no flow is deployed; submit it first"),
         (["logs", "trips"], "trips is not alive"),
