@@ -206,7 +206,7 @@ get_json_object('{"k": {"j": 1}}', '$.k.j')
 concat_ws(',', a, 'b')
 hex(X'1F2e')
 ceil(1.234, 1) + floor(n) + round(2.5)
-int(a) is null and string(n) = '1'
+int(n) = 1 and string(n) = '1'
 `n` = 1 and s.k = 2
 n = 1 or n = 2 and n = 3
 a ilike 'X%' or a like any ('x', 'y') or a like 'x!%' escape '!'
@@ -214,17 +214,7 @@ decode(n, 1, 'one', 'other')
 """.strip().splitlines()
 
 
-@pytest.mark.slow
-def test_what_is_written_anew_means_the_same_to_spark(spark: SparkSession) -> None:
-    from pyspark.sql import functions as F
-
-    rows = [("x1|y", 1, [1, 2, 3], (2,)), ("it's", 2, [], (1,)), ("xy", 3, [5], (3,)), (None, None, None, None)]
-    frame = spark.createDataFrame(rows, "a string, n int, xs array<int>, s struct<k: int>").coalesce(1)
-    pairs = [(F.expr(text), F.expr(spark_sql("filter", text))) for text in SAME]
-    given = frame.select(*(one.alias(f"c{number}") for number, (one, _) in enumerate(pairs)))
-    anew = frame.select(*(other.alias(f"c{number}") for number, (_, other) in enumerate(pairs)))
-    assert [field.dataType for field in anew.schema] == [field.dataType for field in given.schema]
-    for text, one, other in zip(
-        SAME, zip(*given.collect(), strict=True), zip(*anew.collect(), strict=True), strict=True
-    ):
-        assert one == other, text
+def test_usual_expressions_are_taken_and_come_to_a_fixed_point() -> None:
+    for text in SAME:
+        said = spark_sql("filter", text)
+        assert spark_sql("filter", said) == said
