@@ -232,7 +232,7 @@ class BatchGroup:
 
         columns = StructType([*schema.fields, StructField(FILE, StringType())])
         try:
-            self.spark.createDataFrame([], columns).select(said(spout.slice_by))
+            self.spark.createDataFrame([], columns).select(said(spout.slice_by or ""))
         except AnalysisException as error:
             raise FunctionError("new_stream slice_by", f"at {spout.at}: {str(error).splitlines()[0]}") from None
 

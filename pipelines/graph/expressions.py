@@ -14,7 +14,7 @@ from typing import Any
 import sqlglot
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
-from sqlglot.tokens import Token, TokenType
+from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]
 
 from pipelines.errors import FunctionError
 from pipelines.graph.dialects import SPARK
@@ -60,7 +60,7 @@ _RENAMED = frozenset({"position", "substr"})
 _OWN_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "OVERLAY", "POSITION", "SUBSTRING", "SUBSTR", "TRIM")
 
 
-class _RowParser(Spark.Parser):
+class _RowParser(Spark.Parser):  # type: ignore[misc, valid-type]
     FUNCTIONS: Any = {}
     # `array(1, 2)[0]` would become the array `[0]`.
     ARRAY_CONSTRUCTORS: Any = {}
@@ -70,7 +70,7 @@ class _RowParser(Spark.Parser):
     }
 
 
-class _RowGenerator(Spark.Generator):
+class _RowGenerator(Spark.Generator):  # type: ignore[misc, valid-type]
     def literal_sql(self, expression: exp.Literal) -> str:
         return SPARK.text(expression.name) if expression.is_string else expression.name
 

@@ -72,10 +72,11 @@ class SparkStep:
         from pyspark.sql import functions as F
 
         frame = small_frame(session(self._spark, label), table)
-        given = expression if isinstance(expression, str) else None
-        columns = (
-            F.expr(spark_sql(label, given)) if given else expression(*(F.col(f"`{field}`") for field in table.fields))
-        )  # type: ignore[operator]
+        columns: Any
+        if isinstance(expression, str):
+            columns = F.expr(spark_sql(label, expression))
+        else:
+            columns = expression(*(F.col(f"`{field}`") for field in table.fields))
         out = frame.select(F.col(_INDEX), *(columns if isinstance(columns, tuple | list) else (columns,)))
         if len(out.columns) != len(names) + 1:
             raise FunctionError(label, f"returns {len(out.columns) - 1} column(s) for the fields {', '.join(names)}")
