@@ -53,6 +53,7 @@ def begun(spark: SparkSession, tmp_path: Path) -> Lake:
     return lake
 
 
+@pytest.mark.exhaustive
 def test_two_to_five_to_three_and_back(
     spark: SparkSession, tmp_path: Path, undisturbed: dict[str, list[tuple[object, ...]]]
 ) -> None:
