@@ -89,7 +89,7 @@ TEXTS = frozenset({"application", "master", "on_fresh_checkpoint", "owner"})
 
 _KINDS = {
     "application": "a name",
-    "clustering": "state to a column or a list of columns",
+    "clustering": "columns by state",
     "hosts": "a list of names of hosts, each once",
     "isolated": "true or false",
     "master": "where Spark runs: local, local[4], local[*], yarn, spark://HOST:PORT or k8s://...",
@@ -117,7 +117,7 @@ def check_settings(flow: str, settings: Mapping[str, Any]) -> None:
     try:
         FlowSettingsForm.model_validate(dict(settings))
     except ValidationError as error:
-        raise SubmitError(flow, _sentence(error)) from None
+        raise SubmitError(flow, _sentence(error, settings)) from None
     try:
         Thresholds(**settings.get("rebalance", {}))
     except (TypeError, ValueError) as error:
@@ -139,9 +139,18 @@ def check_user_workers(flow: str, settings: Mapping[str, Any], queries: Sequence
         )
 
 
-def _sentence(error: ValidationError) -> str:
+def _sentence(error: ValidationError, settings: Mapping[str, Any]) -> str:
     """The first fault: which setting, where in it, what it may be and what it is."""
     first = error.errors(include_url=False)[0]
-    name, *inside = (str(part) for part in first["loc"])
-    where = f" ({'.'.join(inside)})" if inside else ""
+    name = str(first["loc"][0])
+    # pydantic names the alternatives that it tried too: what is not in the value is no place.
+    value: Any = settings.get(name)
+    places = []
+    for part in first["loc"][1:]:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            continue
+        places.append(str(part))
+    where = f" ({'.'.join(places)})" if places else ""
     return f"setting {name} must be {_KINDS[name]}, not {shown(first['input'])}{where}"

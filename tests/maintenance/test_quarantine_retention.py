@@ -57,7 +57,8 @@ class Refused:
         for line in lines:
             if "commitInfo" in line:
                 line["commitInfo"]["timestamp"] = int((NOW - timedelta(days=days_ago)).timestamp() * 1000)
-        file.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+        # As delta-rs writes it: one that ends with the end of a line is one that was cut off.
+        file.write_text("\n".join(json.dumps(line, separators=(",", ":")) for line in lines))
 
 
 def _rows(text: str) -> pa.Table:

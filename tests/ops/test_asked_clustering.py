@@ -47,8 +47,8 @@ def filled(root: Path) -> SmallState:
     [
         ({"airport_hours": ["hour"]}, 'the flow writes no state "airport_hours" (did you mean "airport_hour"'),
         ({"airport_hour": ["dep_delay"]}, '"airport_hour" cannot lie by "dep_delay"; it can by origin, hour'),
-        ({"airport_hour": 7}, "must be a column or a list of columns, not 7"),
-        (["airport_hour"], "setting clustering must be dict"),
+        ({"airport_hour": 7}, "must be columns by state, not 7 (airport_hour)"),
+        (["airport_hour"], "setting clustering must be columns by state, not ['airport_hour']"),
     ],
 )
 def test_what_cannot_be_is_refused_at_once(nimbus: Nimbus, asked: Any, says: str) -> None:

@@ -38,13 +38,13 @@ def test_a_session_does_without_them(tmp_path: Path) -> None:
     assert "kafka" not in local["spark.driver.extraClassPath"]
 
 
-def test_they_come_last_on_the_class_path_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_they_come_last_on_the_class_path_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_DIST_CLASSPATH", "/own/conf")
     # What preparing changes is put back by monkeypatch.
     for name in ("JAVA_HOME", "SPARK_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_IP"):
         monkeypatch.setenv(name, os.environ.get(name, "x"))
     for _ in range(2):
-        session._prepare_environment(find_java(), jars.cache_folder(), local=True)
+        session._prepare_environment(find_java(), jars.cache_folder(), home=tmp_path)
     assert os.environ["SPARK_DIST_CLASSPATH"].split(os.pathsep) == ["/own/conf", *map(str, jars.kafka_paths())]
 
 
