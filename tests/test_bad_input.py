@@ -392,6 +392,7 @@ def test_a_function_that_raises(lake: Lake, poison: PoisonBatchError) -> None:
     assert counts(lake) == {"a": (1, 1)}
 
 
+@pytest.mark.exhaustive
 def test_a_poison_batch_skipped(runtime: Runtime, lake: Lake, poisoned: Path, poison: PoisonBatchError) -> None:
     topology = halving(poisoned)
     with pytest.raises(NoPoisonBatchError, match="nothing was skipped"):

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from pipelines.flowmix import Count, Event, Flow, Policy, WindowAggregator, eq, gt, has_not, or_, python
 from pipelines.testing import TICK, run_flow
+from tests.tiers import tier
 
 C, T = Policy.count, Policy.time
 
@@ -100,7 +101,7 @@ CASES = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [pytest.param(one, marks=tier(one in CASES[1::2])) for one in CASES])
 def test_the_bounded_run_agrees(spark: SparkSession, case: Any) -> None:
     flow, script = case()
 

@@ -78,7 +78,7 @@ class Disk:
         return lost
 
 
-@pytest.mark.parametrize("flow", [counts, windows])
+@pytest.mark.parametrize("flow", [counts, pytest.param(windows, marks=pytest.mark.exhaustive)])
 def test_no_batch_is_lost_with_the_power(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flow: type
 ) -> None:

@@ -55,6 +55,7 @@ def test_a_delay_waits_for_events_in_disorder(spark: SparkSession, tmp_path: Pat
     assert found == [(1, 1), (2, 4), (3, 2), (4, 8), (5, 0), (6, 0), (7, 0)]
 
 
+@pytest.mark.exhaustive
 def test_more_batches_take_windows_up_where_they_were(spark: SparkSession, tmp_path: Path) -> None:
     lake, batches = Lake(tmp_path), [[("a", 1, 100)], [("a", 2, 300)], [("a", 4, 2100)]]
     for count in (1, 2, 3):

@@ -274,6 +274,7 @@ def poisoned(shop: Shop) -> Shop:
     return shop
 
 
+@pytest.mark.exhaustive
 def test_a_poison_batch_is_replayed_when_it_was_left_out(poisoned: Shop) -> None:
     shop = poisoned
     (waiting,) = shop.replay(refusing(shop, 9))
@@ -383,6 +384,7 @@ def test_a_half_committed_batch_is_finished_first(shop: Shop) -> None:
     assert shop.rows == Counter({("a", 7): 1})
 
 
+@pytest.mark.exhaustive
 def test_beside_a_running_stream(shop: Shop) -> None:
     shop.put(("a", 7, "d1"))
     shop.runtime.catch_up(shop.flow(3))

@@ -173,6 +173,7 @@ def test_backfills_and_compactions_take_turns(shop: Shop) -> None:
     assert shop.content() == after
 
 
+@pytest.mark.exhaustive
 def test_what_is_too_old_is_told_plainly(shop: Shop) -> None:
     for _ in range(6):
         shop.file()
@@ -190,6 +191,7 @@ def test_what_is_too_old_is_told_plainly(shop: Shop) -> None:
         Lake(shop.lake.root).state("by_key").get([{"key": "a"}], txid=2)
 
 
+@pytest.mark.exhaustive
 def test_a_claim_outlives_the_log_that_made_it(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(writer._CONFIGURATION, "delta.checkpointInterval", "2")
     for _ in range(6):
@@ -227,6 +229,7 @@ def test_a_stream_of_a_compacted_table_reads_no_row_twice(shop: Shop, tmp_path: 
     assert read_on() == 24
 
 
+@pytest.mark.exhaustive
 def test_beside_a_running_stream(shop: Shop) -> None:
     """A stream with a backlog, and compactions as fast as they go: the result is that of an undisturbed run."""
     for _ in range(14):

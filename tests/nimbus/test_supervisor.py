@@ -158,6 +158,7 @@ def test_a_worker_that_dies_at_each_start_is_started_less_and_less_often(
     assert [facts["again_in_seconds"] for facts in said if facts.get("event") == "worker died"] == [0.0, 1.0, 2.0]
 
 
+@pytest.mark.exhaustive
 def test_a_worker_that_is_frozen_is_killed_when_its_lease_has_run_out(host: Host) -> None:
     host.submit()
     host.until(lambda: host.works() and any(slot.beats for slot in host.supervisor._slots.values()))

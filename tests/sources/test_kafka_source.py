@@ -89,6 +89,7 @@ def test_earliest_reads_all_that_is_there(spark: SparkSession, tmp_path: Path, n
     assert flow.source.positions(checkpoint, 1, 0) == frozenset()
 
 
+@pytest.mark.exhaustive
 def test_latest_reads_what_comes_after_the_first_start(
     spark: SparkSession, tmp_path: Path, new_topic: NewTopic
 ) -> None:
@@ -102,6 +103,7 @@ def test_latest_reads_what_comes_after_the_first_start(
     assert again.held == list(range(100, 105))
 
 
+@pytest.mark.exhaustive
 def test_a_time_to_start_at(spark: SparkSession, tmp_path: Path, new_topic: NewTopic) -> None:
     """Rules 10: first poll strategy TIMESTAMP; a time after the last record means what comes from now on."""
     topic = new_topic()
