@@ -57,7 +57,10 @@ lock: ## Write the two lock files anew from pyproject.toml (needs the network; r
 	@.cache/lock/bin/pip install --quiet --disable-pip-version-check --constraint .cache/lock.txt --editable '.[dev]'
 	@{ head -1 requirements-test.lock; .cache/lock/bin/pip freeze --all --exclude-editable --exclude pip | grep -vxFf .cache/lock.txt; } \
 		> .cache/lock-test.txt
-	@mv .cache/lock.txt requirements.lock && mv .cache/lock-test.txt requirements-test.lock && rm -rf .cache/lock
+	@.cache/lock/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement .ci/uv.lock
+	@for one in lock lock-test; do { head -1 .cache/$$one.txt; UV_NATIVE_TLS=1 .cache/lock/bin/uv pip compile --quiet --universal --no-deps \
+		--generate-hashes --no-annotate --no-header .cache/$$one.txt; } > .cache/$$one.hashed || exit 1; done
+	@mv .cache/lock.hashed requirements.lock && mv .cache/lock-test.hashed requirements-test.lock && rm -rf .cache/lock .cache/lock*.txt
 
 # In an environment of its own: it is no part of what is tested. The versions are asked for at the index's advisories.
 audit: ## Look for known faults of the packages in the lock files (needs the network)
