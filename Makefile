@@ -66,7 +66,7 @@ lock: ## Write the two lock files anew from pyproject.toml (needs the network; r
 audit: ## Look for known faults of the packages in the lock files (needs the network)
 	@test -x .cache/audit/bin/pip-audit || { mkdir -p .cache && $$(.ci/find-python) -m venv .cache/audit && \
 		.cache/audit/bin/pip install --quiet --disable-pip-version-check pip-audit; }
-	@.cache/audit/bin/pip-audit --disable-pip --no-deps --requirement requirements.lock --requirement requirements-test.lock
+	@.cache/audit/bin/pip-audit --strict --disable-pip --no-deps --requirement requirements.lock --requirement requirements-test.lock
 
 clean: ## Remove what setup and the tools made; data (the lake, .tridelta) stays
 	@rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
