@@ -80,7 +80,7 @@ def test_scaled_under_load(here: Deployment) -> None:
 @pytest.mark.parametrize(
     ("phase", "number"),
     [
-        ("copied", 4),
+        pytest.param("copied", 4, marks=pytest.mark.exhaustive),
         pytest.param("repartitioned", 2, marks=pytest.mark.exhaustive),
         pytest.param("verified", 5, marks=pytest.mark.exhaustive),
     ],

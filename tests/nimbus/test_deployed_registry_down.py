@@ -29,7 +29,7 @@ def test_postgres_goes_down(tmp_path: Path) -> None:
             here.next_batch("numbers")
             assert here.worker_of("numbers").pid == pid
             postgres.stop()
-            time.sleep(10)
+            time.sleep(here.nimbus.settings.lease_seconds + 5)
             postgres.start()
             here.next_batch("numbers", pid)
         wait_for(lambda: here.nimbus.cluster().leader, PATIENCE, lambda: "nobody leads")
