@@ -17,7 +17,7 @@ demo: setup ## Run a year of flights through the pipeline and show what it found
 	@$(BIN)/python -m ops.demo
 
 ui: setup ## Open Dagster with the flights pipeline on 127.0.0.1
-	@$(BIN)/python -m ops.ui
+	@$(BIN)/python -m ops.web.ui
 
 # Two processes of tests side by side, each with a Spark of its own: half of the time goes into starts and waiting.
 PROCESSES ?= 2

@@ -3,12 +3,13 @@
 import dagster as dg
 
 from assets import FlowView, assets_of, flow_assets
-from ops.catch_up import catch_up_job
-from ops.compaction import checkpoint_compaction_job
-from ops.nimbus_jobs import nimbus_jobs
-from ops.operator_jobs import operator_jobs
+from ops.jobs.catch_up import catch_up_job
+from ops.jobs.compaction import checkpoint_compaction_job
+from ops.jobs.nimbus_jobs import nimbus_jobs
+from ops.jobs.operator_jobs import operator_jobs
+from ops.jobs.relaunch import relaunch_slices_job
+from ops.jobs.slices import slices_job
 from ops.progress_sensor import flows_sensor
-from ops.relaunch import relaunch_slices_job
 from ops.schedules import (
     catch_up_schedule,
     compaction_schedule,
@@ -16,7 +17,6 @@ from ops.schedules import (
     relaunch_schedule,
     slices_schedule,
 )
-from ops.slices import slices_job
 from pipelines.catalog import FlowSettings, flows
 from resources import LakeResource, NimbusResource, QualityResource, SparkResource
 from resources.fixed import fixed

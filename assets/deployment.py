@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from assets.failures import told_plainly
+from assets.events import markdown
+from assets.events.failures import told_plainly
 from assets.registry import made_from, registered, registry_key, version_of
 from assets.view import FlowView
 from pipelines import bounds
 from pipelines.private import masked_settings
-from resources import markdown
 from resources.nimbus import NimbusResource
 
 if TYPE_CHECKING:

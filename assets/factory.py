@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import dagster as dg
 
 from assets.deployment import deployment_asset
-from assets.failed_rows import quarantine_spec
-from assets.liveness import liveness_check
+from assets.events.failed_rows import quarantine_spec
+from assets.events.liveness import liveness_check
 from assets.queries import query_asset
 from assets.registry import registry_spec
 from assets.sources import source_asset

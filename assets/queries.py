@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from assets.failures import told_plainly
+from assets.events import markdown, table_metadata
+from assets.events.failures import told_plainly
 from assets.view import FlowView, state_key
 from pipelines.catalog import QueryAsset, Ranking
-from resources import LakeResource, SparkResource, markdown, table_metadata
+from resources import LakeResource, SparkResource
 
 if TYPE_CHECKING:
     from pipelines import Lake

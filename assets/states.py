@@ -12,10 +12,10 @@ from dagster._check import CheckError
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION
 
-from assets.failures import told_plainly
-from assets.reporting import Reporter
+from assets.events.failures import told_plainly
+from assets.events.reporting import Reporter
+from assets.events.verdicts import check_specs
 from assets.upstream import Upstream
-from assets.verdicts import check_specs
 from assets.view import FlowView, table_key
 from pipelines.execution.report import SliceReport
 from pipelines.graph import nodes

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from assets import failed_rows
-from assets.failures import told_plainly
-from assets.results_page import Checked, page_facts, write
+from assets.events import failed_rows, table_metadata
+from assets.events.failures import told_plainly
+from assets.events.results_page import Checked, page_facts, write
 from assets.view import FlowView, identifier, state_key
 from pipelines.quality import Check, CheckResult, GateResult
-from resources import LakeResource, QualityResource, SparkResource, table_metadata
+from resources import LakeResource, QualityResource, SparkResource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from assets.events import table_metadata
 from pipelines.catalog import FlowSettings, FlowSpec
 from pipelines.graph import nodes
 from pipelines.planner import TopologyPlan
 from pipelines.quality import Check, Gate
 from pipelines.trident import TridentTopology
-from resources import table_metadata
 
 if TYPE_CHECKING:
     from pipelines.state.lake import Lake

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from benchmarks.engine_overhead import BATCHES, generate
 from benchmarks.measure import Ratio, paired, scratch, seconds
 from pipelines import Lake, Runtime
-from pipelines.execution.hooks import Hook
+from pipelines.execution.events.hooks import Hook
 from pipelines.execution.verify import verify
 from pipelines.sources import JsonFiles
 from pipelines.trident import Count, DeltaState, Split, Stream, TridentTopology, count, row_function
@@ -47,7 +47,7 @@ def measure(spark: SparkSession) -> list[Ratio]:
         def run(steps: Callable[[Stream], object], hooks: tuple[Hook, ...] = (), **hidden: Any) -> Callable[[], float]:
             def one() -> float:
                 lake = Lake(folder / f"lake{next(number)}")
-                with patch.multiple("pipelines.execution.plan_run", **hidden) if hidden else nullcontext():
+                with patch.multiple("pipelines.execution.batch.plan_run", **hidden) if hidden else nullcontext():
                     return seconds(lambda: Runtime(spark, lake, hooks=hooks).catch_up(topology(folder, steps)))
 
             return one

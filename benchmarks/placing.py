@@ -13,12 +13,12 @@ from typing import Any
 from benchmarks.assignment import BAR_SECONDS, FLOWS, HOSTS, LOST, SLOTS, cluster, median
 from benchmarks.measure import Ratio, scratch, seconds
 from pipelines.nimbus import plan_flows
-from pipelines.nimbus.leader import Leader
-from pipelines.nimbus.placing import Places
-from pipelines.nimbus.records import Content
-from pipelines.nimbus.registry import Registry
+from pipelines.nimbus.processes.leader import Leader
+from pipelines.nimbus.registry.placements import Places
+from pipelines.nimbus.registry.records import Content
+from pipelines.nimbus.registry.registry import Registry
+from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import NimbusSettings
-from pipelines.nimbus.store import Store
 
 QUERIES, WORKERS, ROUNDS = 10, 3, 5
 

@@ -152,7 +152,7 @@ class Shops:
                 writer.commit_batch(rows, record, "shop/1", known=False)
 
     def _checkpoint(self, flow: str) -> None:
-        from pipelines.execution.checkpoint import Checkpoint, Epoch
+        from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
 
         checkpoint = Checkpoint(flow, self.lake.checkpoint_path(flow, f"{flow}_in"))
         for part in ("offsets", "commits"):
@@ -183,8 +183,8 @@ class Shops:
 
     def _beat(self) -> None:
         """Rows of the registry as workers write them."""
-        from pipelines.nimbus.store import upsert
-        from pipelines.nimbus.tables import beats
+        from pipelines.nimbus.registry.store import upsert
+        from pipelines.nimbus.registry.tables import beats
 
         now = time.time()
         check = {

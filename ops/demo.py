@@ -21,7 +21,8 @@ from typing import Any
 import dagster as dg
 from rich.progress import Progress, TaskID
 
-from ops import rendering, ui
+from ops.cli import rendering
+from ops.web import ui
 from pipelines import Lake
 from pipelines.catalog import FlowSettings, FlowSpec, flow, flows
 from pipelines.catalog.flights_data import LayoutReport, lay_out

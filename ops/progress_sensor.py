@@ -8,8 +8,8 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.liveness import alert
-from assets.progress import Progress
+from assets.events.liveness import alert
+from assets.events.progress import Progress
 from assets.view import FlowView
 from resources import LakeResource, NimbusResource
 

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ops import rendering
-from ops.command_parts import AsJson, emit, plainly
+from ops.cli import rendering
+from ops.cli.parts import AsJson, emit, plainly
 from pipelines.catalog import FlowSettings, flows
 
 if TYPE_CHECKING:
     import dagster as dg
 
     from pipelines.maintenance import HousekeepingReport, Retention, Tidied
-    from pipelines.nimbus.store import Store
+    from pipelines.nimbus.registry.store import Store
     from pipelines.state.lake import Lake
 
 app = typer.Typer()
@@ -86,13 +86,13 @@ def tidied(
 @contextmanager
 def _store(settings: FlowSettings) -> Iterator[Store | None]:
     """The registry; None where none was ever made: housekeeping makes none."""
-    from pipelines.nimbus.unmade import unmade
+    from pipelines.nimbus.registry.registry_exists import unmade
 
     url = os.environ.get("TRIDELTA_REGISTRY") or f"sqlite:///{settings.home / 'nimbus' / 'registry.db'}"
     if unmade(url):
         yield None
         return
-    from pipelines.nimbus.store import Store
+    from pipelines.nimbus.registry.store import Store
 
     store = Store(url)
     try:

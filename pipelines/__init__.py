@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipelines.execution.runtime import Runtime
-    from pipelines.session import spark_session
+    from pipelines.spark.session import spark_session
     from pipelines.state.lake import Lake
 
 __all__ = ["Lake", "Runtime", "spark_session"]
 
-_LAZY = {"Lake": "pipelines.state.lake", "Runtime": "pipelines.execution.runtime", "spark_session": "pipelines.session"}
+_LAZY = {
+    "Lake": "pipelines.state.lake",
+    "Runtime": "pipelines.execution.runtime",
+    "spark_session": "pipelines.spark.session",
+}
 
 
 def __getattr__(name: str) -> Any:

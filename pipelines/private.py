@@ -51,7 +51,7 @@ def masked(text: str) -> str:
 
 def masked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as they may be shown and logged: of Spark's, only values that forms take, and references."""
-    from pipelines.spark_settings import SPARK_SETTINGS
+    from pipelines.spark.spark_settings import SPARK_SETTINGS
 
     found: dict[str, Any] = {}
     for name, value in settings.items():

@@ -11,7 +11,7 @@ from resources.spark import SparkResource
 
 if TYPE_CHECKING:
     from pipelines import Lake, Runtime
-    from pipelines.nimbus.warm import WarmRuntime
+    from pipelines.nimbus.handover.warm import WarmRuntime
 
 
 class LakeResource(dg.ConfigurableResource):
@@ -22,7 +22,7 @@ class LakeResource(dg.ConfigurableResource):
     def lake(self) -> Lake:
         """The lake; opening it reads nothing."""
         from pipelines import Lake
-        from pipelines.nimbus.elsewhere import watch_registry
+        from pipelines.nimbus.handover.elsewhere import watch_registry
 
         watch_registry()
         return Lake(self.root)
@@ -50,6 +50,6 @@ class LakeResource(dg.ConfigurableResource):
 
         if not self.warm or spark.is_up:
             return own()
-        from pipelines.nimbus.warm import find_warm
+        from pipelines.nimbus.handover.warm import find_warm
 
         return find_warm(self.lake().root, otherwise=own, log=passed_on) or own()

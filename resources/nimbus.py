@@ -39,8 +39,8 @@ class NimbusResource(dg.ConfigurableResource):
         Raises:
             RegistryError: The registry does not answer.
         """
+        from pipelines.nimbus.registry.registry_exists import unmade
         from pipelines.nimbus.settings import registry_url
-        from pipelines.nimbus.unmade import unmade
 
         if unmade(self.store_url or registry_url()):
             return {}

@@ -23,7 +23,7 @@ class SparkResource(dg.ConfigurableResource):
         Raises:
             JavaError, JarsError: Spark cannot start; the text says what is missing.
         """
-        from pipelines.session import spark_session
+        from pipelines.spark.session import spark_session
 
         return spark_session(self.app, master=self.master or None)
 

@@ -64,7 +64,7 @@ def _weight(item: pytest.Item) -> int:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The session that all tests share: there is never a second one in this process."""
-    from pipelines.session import spark_session
+    from pipelines.spark.session import spark_session
 
     # The first compiler only: tests start fast and run each query a few times, so the optimising one never pays.
     session = spark_session(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from pipelines.nimbus.errors import AlreadyAliveError, NotAliveError, WaitError
-from pipelines.nimbus.records import AssignmentRecord, Happened, Version
+from pipelines.nimbus.registry.records import AssignmentRecord, Happened, Version
 from pipelines.nimbus.status import ClusterStatus, FlowStatus, SupervisorStatus
 from tests.nimbus.looks import NOW, RUNNING, flow
 

@@ -30,9 +30,9 @@ from pipelines.errors import (
     UnknownQueryError,
     UnknownStateError,
 )
-from pipelines.execution import stream_batch
-from pipelines.execution.checkpoint import Checkpoint
-from pipelines.execution.skipping import NoPoisonBatchError
+from pipelines.execution.batch import stream_batch
+from pipelines.execution.batch.skipping import NoPoisonBatchError
+from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.quality import fail
 from pipelines.sources import CsvFiles, FixedBatches, JsonFiles, ParquetFiles, Source, TextFiles
 from pipelines.state.slices import made_slices

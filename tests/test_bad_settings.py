@@ -15,18 +15,19 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from ops import tidy, ui
+from ops import tidy
+from ops.web import ui
 from pipelines import Lake, Runtime
 from pipelines.bounds import required_master
 from pipelines.catalog import FlowSettings
 from pipelines.errors import DefinitionError, TrideltaError
-from pipelines.execution.checkpoint import Checkpoint
+from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.flow_folder import FlowFolder
 from pipelines.maintenance import Retention
 from pipelines.maintenance.tidied import RetentionSettingError
 from pipelines.nimbus.errors import RegistryError
-from pipelines.nimbus.serving import Endpoint
-from pipelines.nimbus.store import Store
+from pipelines.nimbus.handover.serving import Endpoint
+from pipelines.nimbus.registry.store import Store
 from pipelines.sources import CsvFiles, DeltaTableSource, JsonFiles, ParquetFiles, Rate, TextFiles
 from pipelines.surroundings import FileAccessError, NotAFolderError, refused
 
@@ -127,7 +128,7 @@ def test_a_durable_that_is_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def command(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     """`tridelta` in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "ops.command_line", *arguments],
+        [sys.executable, "-m", "ops.cli.app", *arguments],
         env={**os.environ, "PYTHONPATH": str(PROJECT), "COLUMNS": "200", **environment},
         cwd=cwd,
         capture_output=True,
@@ -151,7 +152,7 @@ def test_a_home_that_is_a_file_is_told(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_folder_that_is_gone(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
-    script = f'mkdir {gone}; cd {gone}; rmdir {gone}; exec "{sys.executable}" -m ops.command_line new mine --yaml'
+    script = f'mkdir {gone}; cd {gone}; rmdir {gone}; exec "{sys.executable}" -m ops.cli.app new mine --yaml'
     done = subprocess.run(
         ["sh", "-c", script],
         env={**os.environ, "PYTHONPATH": str(PROJECT), "TRIDELTA_HOME": str(tmp_path)},

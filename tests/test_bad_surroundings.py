@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 
 from pipelines import Lake, Runtime
 from pipelines.errors import DiskFullError, PoisonBatchError, UnknownStateError
-from pipelines.execution.checkpoint import Checkpoint
-from pipelines.execution.coordinator import AttemptRecord, BatchState
+from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
 from pipelines.sources import FixedBatches, JsonFiles
 from pipelines.trident import Count, DeltaState, TridentTopology
 
@@ -42,7 +42,7 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_no_java(tmp_path: Path) -> None:
     """JAVA_HOME and PATH hold none. A system folder of Javas is left out of the search, should this machine have one."""
     code = f"""
-        import pipelines.java as java
+        import pipelines.spark.java as java
         from pathlib import Path
         from pipelines import spark_session
         from pipelines.errors import JavaError

@@ -21,7 +21,7 @@ def test_every_setting_of_the_processes_and_of_flows_is_named() -> None:
 
 
 def test_every_command_is_named() -> None:
-    from ops import deployed
+    from ops.cli import deployed
 
     words = set(re.findall(r"[a-z]+", " ".join(re.findall(r"^\| `tridelta [^|]*\|", PAGE, re.MULTILINE))))
     assert set(typer.main.get_group(deployed.app).commands) <= words
@@ -30,7 +30,7 @@ def test_every_command_is_named() -> None:
 def test_every_metric_is_named() -> None:
     from prometheus_client import CollectorRegistry
 
-    from pipelines.nimbus.metrics import collector
+    from pipelines.nimbus.telemetry.metrics import collector
     from tests.fake_nimbus import FakeNimbus
     from tests.nimbus.looks import RUNNING, flow
 

@@ -15,7 +15,7 @@ from pipelines.errors import TrideltaError
 PAGE = Path(__file__).parent.parent / "docs" / "handbook.md"
 
 # Imported by nobody but Alembic.
-MIGRATIONS = "pipelines.nimbus.migrations"
+MIGRATIONS = "pipelines.nimbus.registry.migrations"
 
 
 def entries() -> dict[str, str]:
@@ -51,7 +51,7 @@ def test_each_entry_is_of_an_error_that_there_is() -> None:
 
 
 def test_alerts_have_entries() -> None:
-    # The sentences of assets.liveness, by what they begin with.
+    # The sentences of assets.events.liveness, by what they begin with.
     source = (PAGE.parent.parent / "assets" / "liveness.py").read_text(encoding="utf-8")
     for sentence in ("its worker has not beaten", "it has something to read and no batch"):
         assert sentence in source

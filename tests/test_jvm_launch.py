@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipelines import jvm_launch
+from pipelines.spark import jvm_launch
 
 PROJECT = Path(__file__).resolve().parent.parent
 ODD = "a=b: c\\d\n\t#!'\" é 日 \U0001f600 "

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.nimbus.errors import RegistryError
-from pipelines.nimbus.store import Store
+from pipelines.nimbus.registry.store import Store
 from pipelines.private import (
     SecretError,
     is_secret,

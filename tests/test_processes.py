@@ -17,10 +17,10 @@ from typing import Any, cast
 import psutil
 import pytest
 
-from ops import run_launcher
+from ops.launcher import run_launcher
 from pipelines import processes
-from pipelines.nimbus.life import Life
-from pipelines.nimbus.serving import Endpoint
+from pipelines.nimbus.handover.serving import Endpoint
+from pipelines.nimbus.processes.life import Life
 from pipelines.nimbus.settings import NimbusSettings
 from pipelines.processes import ProcessIdentity
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from pipelines.python_daemon import NEEDED, SINGLE_THREADED
+from pipelines.spark.python_daemon import NEEDED, SINGLE_THREADED
 
 
 def test_its_imports_start_no_thread() -> None:
@@ -35,5 +35,5 @@ def test_workers_are_forks_of_it_and_import_nothing(spark: SparkSession) -> None
             yield pa.RecordBatch.from_pydict({"parent": [parent] * batch.num_rows, "there": [there] * batch.num_rows})
 
     (row,) = spark.range(1).mapInArrow(seen, "parent string, there boolean").collect()
-    assert "pipelines.python_daemon" in row.parent
+    assert "pipelines.spark.python_daemon" in row.parent
     assert row.there

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines import class_data, jars, java, session
 from pipelines.errors import JarsError, JavaError, TrideltaError
+from pipelines.spark import class_data, jars, java, session
 
 PROJECT = Path(__file__).resolve().parent.parent
 
@@ -127,7 +127,7 @@ def test_offline_is_one_clear_sentence(tmp_path: Path) -> None:
     settings = tmp_path / "spark-defaults.conf"
     settings.write_text("spark.driver.extraJavaOptions -Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=9\n")
     environment = os.environ | {"TRIDELTA_CACHE": str(tmp_path / "cache"), "SPARK_CONF_DIR": str(tmp_path)}
-    command = [sys.executable, "-m", "pipelines.jars"]
+    command = [sys.executable, "-m", "pipelines.spark.jars"]
     done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stdout == ""
@@ -219,9 +219,9 @@ def test_a_start_is_silent_leaves_no_litter_and_ignores_another_spark(tmp_path: 
 @pytest.mark.parametrize("missing", ["java", "jars"])
 def test_what_is_missing_is_said_before_spark_starts(tmp_path: Path, missing: str) -> None:
     code = (
-        "import pipelines.java, pathlib, sys; from pipelines.errors import TrideltaError\n"
-        "from pipelines.session import spark_session\n"
-        "pipelines.java.find_java.__defaults__ = (pathlib.Path('/nowhere'),)\n"
+        "import pipelines.spark.java, pathlib, sys; from pipelines.errors import TrideltaError\n"
+        "from pipelines.spark.session import spark_session\n"
+        "pipelines.spark.java.find_java.__defaults__ = (pathlib.Path('/nowhere'),)\n"
         "try: spark_session()\n"
         "except TrideltaError as error: sys.exit(f'{type(error).__name__}: {error}')\n"
     )
@@ -239,7 +239,7 @@ def test_what_is_missing_is_said_before_spark_starts(tmp_path: Path, missing: st
 
 
 def test_a_worker_that_ends_with_the_jvm_is_not_told_of(capsys: pytest.CaptureFixture[str]) -> None:
-    from pipelines import session
+    from pipelines.spark import session
 
     idle = b'Traceback (most recent call last):\n  File "pyspark/daemon.py", line 90, in worker\n    raise EOFError\nEOFError\n'
     other = b'Traceback (most recent call last):\n  File "mine.py", line 1\nValueError: no\n'

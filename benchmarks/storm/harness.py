@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.jars import cache_folder
+from pipelines.spark.jars import cache_folder
 
 HERE = Path(__file__).parent
 # Storm's own start script opens these to it.

@@ -24,8 +24,8 @@ from pipelines.errors import (
     StateSchemaError,
     TrideltaError,
 )
-from pipelines.execution.changeover import Changeover
-from pipelines.execution.checkpoint import CONTINUE, REFUSE
+from pipelines.execution.checkpoint.changeover import Changeover
+from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE
 from pipelines.execution.flow_files import FlowFile, FlowFiles, by_flow
 from pipelines.execution.runtime import RunningFlow, Runtime
 from pipelines.flowmix.compile import as_topology

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pipelines.errors import DuplicateFieldError, FlowError
 from pipelines.flowmix import operations as ops
-from pipelines.flowmix import windows_of
+from pipelines.flowmix import window_builders as windows_of
 from pipelines.flowmix.conditions import as_criteria
 from pipelines.flowmix.criteria import Criteria
 from pipelines.flowmix.definition import Feed, Schema, StreamDefinition

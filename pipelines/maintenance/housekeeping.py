@@ -36,7 +36,7 @@ from pipelines.surroundings import refuse_unless_folder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipelines.nimbus.store import Store
+    from pipelines.nimbus.registry.store import Store
     from pipelines.state.lake import Lake
     from pipelines.state.table import StateTable
     from pipelines.trident.topology import TridentTopology
@@ -215,7 +215,7 @@ def _quarantine(lake: Lake, flow: str, kept: Retention, dry_run: bool) -> Tidied
 
 
 def _registry(store: Store, kept: Retention, dry_run: bool) -> Tidied:
-    from pipelines.nimbus.pruning import prune, shrink
+    from pipelines.nimbus.registry.pruning import prune, shrink
 
     many = None if kept.flow_events is None else int(kept.flow_events)
     found = prune(store, days=kept.flow_days, events_a_flow=many, dry_run=dry_run)

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from pipelines.graph.dialects import SPARK
 from pipelines.maintenance.plan import TARGET_FILE_BYTES, Closed, Part, parts_of
-from pipelines.state.keeping import clustered_by
+from pipelines.state.maintenance_commits import clustered_by
 from pipelines.state.record import BatchRecord
 from pipelines.state.schema import GEN, SLICE_COLUMN, TXID
 from pipelines.state.writer import StateWriter

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipelines.execution import spool
-from pipelines.execution.checkpoint import Checkpoint
-from pipelines.execution.checkpoint_copy import Marker
+from pipelines.execution.checkpoint.copy import Marker
+from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.runners import spool
 from pipelines.maintenance.tidied import Tidied
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines.errors import LockedError
-from pipelines.execution.checkpoint import Checkpoint
-from pipelines.execution.checkpoint_copy import Marker
-from pipelines.execution.state_snapshot import VERSION, description
+from pipelines.execution.checkpoint.copy import Marker
+from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.checkpoint.state_snapshot import VERSION, description
 from pipelines.graph.fields import is_name
 from pipelines.maintenance.tidied import Tidied
 

@@ -172,7 +172,7 @@ def skew_of(partition_rows: Sequence[int]) -> float:
 
 
 def look_of_beat(query: str, beat: Mapping[str, Any], *, cores: int, tables: Sequence[TableLoad] = ()) -> Figures:
-    """A look from what a deployed query says of itself (`pipelines.nimbus.figures`).
+    """A look from what a deployed query says of itself (`pipelines.nimbus.telemetry.figures`).
 
     Args:
         query: `<flow>/<group>`.

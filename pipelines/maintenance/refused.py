@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from pipelines.execution.checkpoint import write_json
+from pipelines.execution.checkpoint.engine_files import write_json
 from pipelines.execution.replays.record import Records
 from pipelines.state.commits import HOOKS, properties
 from pipelines.state.literals import literal

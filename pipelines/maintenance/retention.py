@@ -20,7 +20,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from pipelines.state.keeping import REMEMBERED
+from pipelines.state.maintenance_commits import REMEMBERED
 from pipelines.state.record import BATCH, COMPACTION, RESET, SLICE, BatchRecord, CommitRecord
 from pipelines.state.schema import GEN
 from pipelines.state.table import StateTable

@@ -9,33 +9,33 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipelines.nimbus.assignment import Plan, plan_assignment, plan_flows
-    from pipelines.nimbus.assignment_model import Assignment, Component, Demand, Supervisor, UserWorker, Worker
-    from pipelines.nimbus.assignment_tasks import number_tasks, worker_count
-    from pipelines.nimbus.blacklist import Blacklist
     from pipelines.nimbus.nimbus import Nimbus
+    from pipelines.nimbus.placement.assignment import Plan, plan_assignment, plan_flows
+    from pipelines.nimbus.placement.blacklist import Blacklist
+    from pipelines.nimbus.placement.model import Assignment, Component, Demand, Supervisor, UserWorker, Worker
+    from pipelines.nimbus.placement.tasks import number_tasks, worker_count
     from pipelines.nimbus.settings import NimbusSettings
     from pipelines.nimbus.status import ClusterStatus, FlowStatus, SupervisorStatus, TaskStatus
 
 _HOMES = {
-    "Assignment": "assignment_model",
-    "Blacklist": "blacklist",
+    "Assignment": "placement.model",
+    "Blacklist": "placement.blacklist",
     "ClusterStatus": "status",
-    "Component": "assignment_model",
-    "Demand": "assignment_model",
+    "Component": "placement.model",
+    "Demand": "placement.model",
     "FlowStatus": "status",
     "Nimbus": "nimbus",
     "NimbusSettings": "settings",
-    "Plan": "assignment",
-    "Supervisor": "assignment_model",
+    "Plan": "placement.assignment",
+    "Supervisor": "placement.model",
     "SupervisorStatus": "status",
     "TaskStatus": "status",
-    "UserWorker": "assignment_model",
-    "Worker": "assignment_model",
-    "number_tasks": "assignment_tasks",
-    "plan_assignment": "assignment",
-    "plan_flows": "assignment",
-    "worker_count": "assignment_tasks",
+    "UserWorker": "placement.model",
+    "Worker": "placement.model",
+    "number_tasks": "placement.tasks",
+    "plan_assignment": "placement.assignment",
+    "plan_flows": "placement.assignment",
+    "worker_count": "placement.tasks",
 }
 
 __all__ = [

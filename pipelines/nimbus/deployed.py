@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from pipelines.catalog.flow import FlowSettings
 from pipelines.errors import TrideltaError
 from pipelines.nimbus.asked_columns import check_asked_columns
-from pipelines.nimbus.assignment_model import Component, Demand, UserWorker
 from pipelines.nimbus.errors import DeployError, RebalanceError, SubmitError
 from pipelines.nimbus.flow_settings import SETTINGS, check_settings, check_user_workers
-from pipelines.nimbus.records import Content, Flow, Version
+from pipelines.nimbus.placement.model import Component, Demand, UserWorker
+from pipelines.nimbus.registry.records import Content, Flow, Version
 from pipelines.private import refuse_secrets
 
 if TYPE_CHECKING:
@@ -314,7 +314,7 @@ def _from_yaml(name: str, definition: Mapping[str, Any], folder: Path) -> Triden
 
 
 def _queries(topology: TridentTopology) -> list[dict[str, Any]]:
-    from pipelines.execution.group import group_name, spout_groups
+    from pipelines.execution.batch.group import group_name, spout_groups
     from pipelines.graph import nodes
 
     written: dict[str, str] = {}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipelines.nimbus.errors import FormSettingError
-from pipelines.spark_settings import SPARK_SETTINGS
+from pipelines.spark.spark_settings import SPARK_SETTINGS
 
 _VALUE = re.compile(r"-?[0-9][0-9.]{0,18}[A-Za-z]{0,2}|true|false", re.IGNORECASE)
 _MASTER = re.compile(r"local(\[(\*|[0-9]{1,4})\])?")

@@ -13,12 +13,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pipelines.catalog.flow import FlowSettings
-from pipelines.nimbus import deployed, flow_settings, supervisor
+from pipelines.nimbus import deployed, flow_settings
 from pipelines.nimbus.errors import NotAliveError, RegistryError, WaitError
-from pipelines.nimbus.leader import LEASE
-from pipelines.nimbus.lifecycle import Request, Status
-from pipelines.nimbus.placing import Places
-from pipelines.nimbus.records import (
+from pipelines.nimbus.processes import supervisor
+from pipelines.nimbus.processes.leader import LEASE
+from pipelines.nimbus.registry.lifecycle import Request, Status
+from pipelines.nimbus.registry.placements import Places
+from pipelines.nimbus.registry.records import (
     AssignmentRecord,
     Content,
     Flow,
@@ -28,10 +29,10 @@ from pipelines.nimbus.records import (
     TaskBeat,
     Version,
 )
-from pipelines.nimbus.registry import Registry
+from pipelines.nimbus.registry.registry import Registry
+from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import NimbusSettings, registry_url
 from pipelines.nimbus.status import ASSIGNED, SILENT, ClusterStatus, FlowStatus, SupervisorStatus, TaskStatus
-from pipelines.nimbus.store import Store
 from pipelines.nimbus.submission import check_wait
 from pipelines.private import refuse_secrets
 
@@ -322,7 +323,7 @@ class Nimbus:
 
     def _finished(self, flow: FlowStatus) -> int:
         """Batches that its queries have finished, by their checkpoints: beats of a worker that has just come up know none."""
-        from pipelines.execution.checkpoint import Checkpoint
+        from pipelines.execution.checkpoint.engine_files import Checkpoint
 
         groups = [task.group for task in flow.tasks]
         return sum(

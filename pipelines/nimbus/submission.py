@@ -7,8 +7,8 @@ import re
 
 from pipelines.bounds import MESSAGE_TIMEOUT_SECONDS, TASKS, WORKERS, OutOfBoundsError, Range, shown
 from pipelines.nimbus.errors import DeployNameError, RebalanceError, SubmitError
-from pipelines.nimbus.lifecycle import Status, check_timeout
-from pipelines.nimbus.records import Content, Limits, SubmitOptions
+from pipelines.nimbus.registry.lifecycle import Status, check_timeout
+from pipelines.nimbus.registry.records import Content, Limits, SubmitOptions
 
 NAME_PATTERN = r"^[^/.:\\]+$"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pipelines.nimbus.errors import WaitError
-from pipelines.nimbus.lifecycle import Status
+from pipelines.nimbus.registry.lifecycle import Status
 from pipelines.nimbus.status import FlowStatus
 
 _POLL_SECONDS = 0.2

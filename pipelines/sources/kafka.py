@@ -109,8 +109,8 @@ class Kafka(UnslicedSource):
             JarsError: Kafka's jars are not in the cache.
             SourceError: the session started without them, no broker answers, or it lacks a topic.
         """
-        from pipelines.jars import cache_folder, kafka_paths
-        from pipelines.session import is_local
+        from pipelines.spark.jars import cache_folder, kafka_paths
+        from pipelines.spark.session import is_local
 
         jvm = spark._jvm
         assert jvm is not None

@@ -15,8 +15,8 @@ from pipelines.errors import FieldError, ReadPointError
 from pipelines.state.damage import DamagedTableError, check_log, opened
 from pipelines.state.frames import read_by_spark
 from pipelines.state.history import History
+from pipelines.state.key_cache import PointReads
 from pipelines.state.literals import check_mappings, keys_condition
-from pipelines.state.points import PointReads
 from pipelines.state.reading import Reader
 from pipelines.state.record import CommitRecord
 from pipelines.state.schema import HIDDEN, LOG, PROPERTY, ROWS, StateSchema

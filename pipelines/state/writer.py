@@ -22,8 +22,8 @@ from deltalake.exceptions import CommitFailedError
 from pipelines.errors import StateSchemaError
 from pipelines.state.commits import HOOKS, properties
 from pipelines.state.evolution import add_columns
-from pipelines.state.keeping import PLAIN_NAMES, TableKeeper
 from pipelines.state.literals import is_wide, literal
+from pipelines.state.maintenance_commits import PLAIN_NAMES, TableKeeper
 from pipelines.state.merge import merge_arrow, merge_spark
 from pipelines.state.record import BATCH, RESET, BatchRecord, generation
 from pipelines.state.schema import (

@@ -11,8 +11,8 @@ import dagster as dg
 import pytest
 
 from assets import FlowView, assets_of, flow_assets
-from ops.catch_up import catch_up_job
-from ops.slices import slices_job
+from ops.jobs.catch_up import catch_up_job
+from ops.jobs.slices import slices_job
 from pipelines.catalog import DailySlices, FlowSettings, FlowSpec, QueryAsset, Ranking
 from pipelines.quality import drop, fail, warn
 from pipelines.sources import JsonFiles

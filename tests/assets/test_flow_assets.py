@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from assets import FlowView, assets_of, flow_assets
-from ops.catch_up import catch_up_job
-from ops.compaction import checkpoint_compaction_job
+from ops.jobs.catch_up import catch_up_job
+from ops.jobs.compaction import checkpoint_compaction_job
 from pipelines.catalog import FlowSettings, FlowSpec
 from pipelines.errors import DefinitionError
 from pipelines.flowmix import Count, Flow, Policy, Sum

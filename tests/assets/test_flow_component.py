@@ -12,7 +12,7 @@ import dagster as dg
 import pytest
 from dagster.components.testing import create_defs_folder_sandbox
 
-from assets.flow_component import FlowComponent, FlowSchedules
+from ops.flow_component import FlowComponent, FlowSchedules
 from pipelines.catalog import flow as flow_of
 from pipelines.catalog.flow import PROJECT
 from pipelines.errors import DefinitionError, FlowFileError, UnknownFlowError
@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::dagster.PreviewWarning"),
     pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated"),
 ]
-TYPE = "assets.flow_component.FlowComponent"
+TYPE = "ops.flow_component.FlowComponent"
 
 
 @pytest.fixture(autouse=True)

@@ -12,10 +12,10 @@ from dagster._core.loader import LoadingContextForTest
 
 from assets import FlowView
 from assets.deployment import deployment_asset, deployment_key
-from assets.progress import Progress
+from assets.events.progress import Progress
 from assets.registry import registry_spec
 from assets.sources import source_asset
-from ops.nimbus_jobs import nimbus_jobs
+from ops.jobs.nimbus_jobs import nimbus_jobs
 from pipelines import Lake
 from pipelines.nimbus.status import FlowStatus
 from resources import NimbusResource

@@ -17,12 +17,12 @@ import dagster as dg
 import pytest
 
 from assets import FlowView
-from assets.liveness import ALERT, ALIVE, alert, trouble
-from assets.progress import SETTLES_SECONDS, Progress
+from assets.events.liveness import ALERT, ALIVE, alert, trouble
+from assets.events.progress import SETTLES_SECONDS, Progress
 from assets.registry import registry_key
 from benchmarks.sensor_tick import shops
 from ops.progress_sensor import flows_sensor, limit_pools
-from ops.ui import prepare_home
+from ops.web.ui import prepare_home
 from pipelines import Lake, Runtime
 from pipelines.catalog.flow import FlowSettings
 from pipelines.nimbus.status import FlowStatus, TaskStatus
@@ -292,7 +292,7 @@ def test_a_look_at_a_hundred_flows_reads_no_table_that_has_not_moved(
 @pytest.mark.slow
 def test_each_batch_is_told_once_however_looks_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three flows with two tables, each read from its own log; a look tells five events."""
-    monkeypatch.setattr("assets.progress.MOST_EVENTS", 5)
+    monkeypatch.setattr("assets.events.progress.MOST_EVENTS", 5)
     with shops(3, before=3, more=29) as here:
         ticks = [here.tick()]
         for batches in (1, 22, 2, 4):

@@ -6,9 +6,9 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
-from assets import results_page
-from assets.failed_rows import of_result, reason, table
-from assets.results_page import Checked, html, write
+from assets.events import results_page
+from assets.events.failed_rows import of_result, reason, table
+from assets.events.results_page import Checked, html, write
 from pipelines.quality import CheckResult, fail, warn
 
 EVIL = "<script>alert('x')</script><img src=http://elsewhere/x.png>"

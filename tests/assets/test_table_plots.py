@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from assets import FlowView, table_plots
-from assets.table_plots import Grown, TablePlots
+from assets import FlowView
+from assets.events import table_plots
+from assets.events.table_plots import Grown, TablePlots
 from pipelines import Lake
 from pipelines.state.record import BATCH, COMPACTION, SLICE, BatchRecord
 

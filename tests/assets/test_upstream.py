@@ -15,8 +15,8 @@ from dagster._core.test_utils import create_run_for_test
 from assets import FlowView, flow_assets
 from assets.states import backfill_policy
 from assets.upstream import Upstream
+from ops.jobs.slices import slices_job
 from ops.schedules import news, slices_schedule
-from ops.slices import slices_job
 from pipelines import Lake
 from pipelines.catalog import DailySlices
 from pipelines.errors import DefinitionError

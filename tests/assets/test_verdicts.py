@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 from assets import FlowView
-from assets.verdicts import Verdict, check_specs
+from assets.events.verdicts import Verdict, check_specs
 from pipelines import Lake
 
 WRONG: dict[str, Any] = {"success": False, "rows": 20, "unexpected": 8, "observed": None}

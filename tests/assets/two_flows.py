@@ -8,8 +8,8 @@ from pathlib import Path
 import dagster as dg
 
 from assets import FlowView, assets_of, flow_assets
-from ops.relaunch import relaunch_slices_job
-from ops.slices import slices_job
+from ops.jobs.relaunch import relaunch_slices_job
+from ops.jobs.slices import slices_job
 from pipelines.catalog import DailySlices, FlowSettings, FlowSpec
 from pipelines.quality import fail
 from pipelines.sources import DeltaTableSource, JsonFiles

@@ -83,7 +83,7 @@ def dagster_ui(home: Path, **environment: str) -> Iterator[DagsterUi]:
         chosen.pop(name, None)
     with log.open("ab") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "ops.ui", "--port", str(port)],
+            [sys.executable, "-m", "ops.web.ui", "--port", str(port)],
             cwd=PROJECT,
             env=chosen,
             stdin=subprocess.DEVNULL,

@@ -76,7 +76,7 @@ def run_processes(home: Path) -> set[int]:
         try:
             parent = process.parent()
             ours = parent is not None and process.environ().get("TRIDELTA_HOME") == str(home)
-            if ours and process.cmdline() == parent.cmdline() and "ops.preloaded_runs" in process.cmdline():
+            if ours and process.cmdline() == parent.cmdline() and "ops.launcher.preloaded_runs" in process.cmdline():
                 found.add(process.pid)
         except psutil.Error:
             continue

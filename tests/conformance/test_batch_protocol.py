@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from pipelines.errors import AccountingError
-from pipelines.execution.coordinator import (
+from pipelines.execution.protocol.coordinator import (
     AttemptRecord,
     Batch,
     BatchState,
@@ -17,7 +17,7 @@ from pipelines.execution.coordinator import (
     ProtocolError,
     Retry,
 )
-from pipelines.execution.tracker import BatchTracker, Stage
+from pipelines.execution.protocol.tracker import BatchTracker, Stage
 
 STAGES = (Stage("spout"), Stage("b-0", upstream=("spout",), commits=True))
 

@@ -16,7 +16,7 @@ from pipelines.nimbus.errors import (
     RebalanceError,
     SubmitError,
 )
-from pipelines.nimbus.lifecycle import (
+from pipelines.nimbus.registry.lifecycle import (
     PROTECTED_SETTINGS,
     SYSTEM_EVENTS,
     Action,
@@ -32,9 +32,9 @@ from pipelines.nimbus.lifecycle import (
     fire,
     step,
 )
-from pipelines.nimbus.records import Content, Limits, SubmitOptions
-from pipelines.nimbus.registry import Registry
-from pipelines.nimbus.store import Store
+from pipelines.nimbus.registry.records import Content, Limits, SubmitOptions
+from pipelines.nimbus.registry.registry import Registry
+from pipelines.nimbus.registry.store import Store
 
 ASKED = Request(workers=3, parallelism={"counts": 2})
 

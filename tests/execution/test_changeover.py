@@ -12,8 +12,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from pipelines import Lake
 from pipelines.errors import ChangeoverError
-from pipelines.execution.changeover import Changeover
-from pipelines.execution.checkpoint import CONTINUE, REFUSE
+from pipelines.execution.checkpoint.changeover import Changeover
+from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE
 from pipelines.flowmix import Count, Flow, Policy
 from pipelines.flowmix.compile import as_topology
 from pipelines.sources import FixedBatches

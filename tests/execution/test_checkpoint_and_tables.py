@@ -14,10 +14,10 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from ops import command_line
+from ops.cli import app as command_line
 from pipelines import Lake, Runtime
 from pipelines.errors import StateBehindError, TrideltaError
-from pipelines.execution.belonging import (
+from pipelines.execution.checkpoint.belonging import (
     Belonging,
     CheckpointBehindError,
     NotTogetherError,
@@ -25,8 +25,8 @@ from pipelines.execution.belonging import (
     TableBehindError,
     adopt,
 )
-from pipelines.execution.changeover import Changeover
-from pipelines.execution.checkpoint import Checkpoint
+from pipelines.execution.checkpoint.changeover import Changeover
+from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.flowmix import Flow
 from pipelines.flowmix.compile import as_topology
 from pipelines.maintenance import compact

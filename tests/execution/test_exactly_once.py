@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
 from pipelines.errors import StateBehindError
-from pipelines.execution.bounded import SourceGoneError
+from pipelines.execution.runners.bounded import SourceGoneError
 from pipelines.quality import drop, warn
 from pipelines.sources import FixedBatches, JsonFiles
 from pipelines.trident import Count, DeltaState, Sum, TridentTopology

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
 from pipelines.errors import PoisonBatchError
-from pipelines.execution.hooks import Hook, StageEvent
+from pipelines.execution.events.hooks import Hook, StageEvent
 from pipelines.sources import FixedBatches
 from pipelines.trident import Count, DeltaState, TridentTopology, row_function
 from pipelines.trident.counters import LocalSink, count, counted, counting_into

@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
 from pipelines.errors import DefinitionError, MissingPathError
-from pipelines.execution import lineage_events
-from pipelines.execution.group import BatchGroup
-from pipelines.execution.lineage_events import BATCH, STREAMING, LineageRun, told
+from pipelines.execution.batch.group import BatchGroup
+from pipelines.execution.events import openlineage as lineage_events
+from pipelines.execution.events.openlineage import BATCH, STREAMING, LineageRun, told
 from pipelines.execution.report import StateCommit
 from pipelines.sources import JsonFiles
 from pipelines.trident import Count, DeltaState, MapGet, Sum, TridentTopology

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
-from pipelines.execution.checkpoint import Checkpoint
-from pipelines.execution.coordinator import BatchState
+from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.protocol.coordinator import BatchState
 from pipelines.sources import FixedBatches
 from pipelines.state.record import BATCH, BatchRecord
 from pipelines.state.turns import LateWriterError, stream_id

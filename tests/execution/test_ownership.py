@@ -12,9 +12,15 @@ from typing import Any
 import pytest
 
 from pipelines.errors import LockedError, TrideltaError
-from pipelines.execution import ownership
-from pipelines.execution.checkpoint import Checkpoint
-from pipelines.execution.ownership import GONE_HOSTS, OWNER_FILE, Host, OtherHostError, ask_of_leases, owner_of
+from pipelines.execution.checkpoint.engine_files import Checkpoint, ownership
+from pipelines.execution.checkpoint.ownership import (
+    GONE_HOSTS,
+    OWNER_FILE,
+    Host,
+    OtherHostError,
+    ask_of_leases,
+    owner_of,
+)
 
 A, B = Host("a", "machine of a", "first boot of a"), Host("b", "machine of b", "first boot of b")
 

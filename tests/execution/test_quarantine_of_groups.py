@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from pipelines.execution.quarantine import COLUMNS, GROUP, of_group, poison_rows, quarantine_writer, rows_of
+from pipelines.execution.batch.quarantine import COLUMNS, GROUP, of_group, poison_rows, quarantine_writer, rows_of
 from pipelines.sources import FixedBatches
 from pipelines.state.lake import Lake
 from pipelines.state.record import BATCH, RESET, SLICE, BatchRecord

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from pipelines import Lake, Runtime
 from pipelines.errors import BatchError, SourceSchemaError
-from pipelines.execution.queries import QueryRunner
+from pipelines.execution.runners.queries import QueryRunner
 from pipelines.sources import FixedBatches
 from pipelines.trident import Count, DeltaState, MapGet, Split, Sum, TridentTopology, row_function
 

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
 from pipelines.errors import PoisonBatchError
-from pipelines.execution.checkpoint import Checkpoint
-from pipelines.execution.coordinator import BatchState
+from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.protocol.coordinator import BatchState
 from pipelines.flowmix import Flow, Policy, Sum, WindowAggregator
 from pipelines.sources import FixedBatches
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pipelines.execution.state_snapshot import partition_rows
-from pipelines.nimbus.figures import TaskFigures
+from pipelines.execution.checkpoint.state_snapshot import partition_rows
+from pipelines.nimbus.telemetry.figures import TaskFigures
 
 
 def snapshot(checkpoint: Path, operator: int, partition: int, version: int, rows: object) -> Path:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pipelines.errors import AccountingError
-from pipelines.execution.coordinator import (
+from pipelines.execution.protocol.coordinator import (
     AttemptRecord,
     Batch,
     BatchState,
@@ -19,7 +19,7 @@ from pipelines.execution.coordinator import (
     RefusedError,
     Retry,
 )
-from pipelines.execution.tracker import BatchTracker, HashError, Stage
+from pipelines.execution.protocol.tracker import BatchTracker, HashError, Stage
 
 FLIGHTS = (Stage("flights"), Stage("delays", upstream=("flights",), commits=True))
 

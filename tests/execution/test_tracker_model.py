@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pipelines.errors import AccountingError
-from pipelines.execution.coordinator import (
+from pipelines.execution.protocol.coordinator import (
     AttemptRecord,
     Batch,
     Ignored,
@@ -23,7 +23,7 @@ from pipelines.execution.coordinator import (
     RefusedError,
     Retry,
 )
-from pipelines.execution.tracker import BatchTracker, Stage
+from pipelines.execution.protocol.tracker import BatchTracker, Stage
 
 IDLE, MAX_ACTIVE, MAX_ATTEMPTS = 10, 3, 3
 GROUPS = ("bg0", "bg1")

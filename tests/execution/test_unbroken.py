@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipelines.execution.unbroken import unbroken
+from pipelines.execution.batch.deferred_signals import unbroken
 
 
 class AskedError(Exception):

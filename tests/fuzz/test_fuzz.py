@@ -15,25 +15,27 @@ from string import Template
 import pytest
 from typer.testing import CliRunner
 
-from ops import command_line, deployed, flow_watch, supervisor_log
-from ops.command_line import app
-from ops.new_flow import TEMPLATES
-from ops.periodic_rebalance import LookBook
+from ops.cli import app as command_line
+from ops.cli import deployed, supervisor_log
+from ops.cli import watch as flow_watch
+from ops.cli.app import app
+from ops.cli.new_flow import TEMPLATES
 from pipelines.errors import TrideltaError
 from pipelines.flowmix import load_flow
 from pipelines.flowmix.compile import as_topology
 from pipelines.nimbus import deployed as contents
-from pipelines.nimbus import supervisor
 from pipelines.nimbus.flow_settings import SETTINGS, check_settings
-from pipelines.nimbus.leader import Leader
-from pipelines.nimbus.life import Life
+from pipelines.nimbus.handover.serving import Endpoint
 from pipelines.nimbus.nimbus import Nimbus
-from pipelines.nimbus.placing import Places
-from pipelines.nimbus.records import Content
-from pipelines.nimbus.registry import Registry
-from pipelines.nimbus.serving import Endpoint
+from pipelines.nimbus.periodic_rebalance import LookBook
+from pipelines.nimbus.processes import supervisor
+from pipelines.nimbus.processes.leader import Leader
+from pipelines.nimbus.processes.life import Life
+from pipelines.nimbus.registry.placements import Places
+from pipelines.nimbus.registry.records import Content
+from pipelines.nimbus.registry.registry import Registry
+from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import NimbusSettings
-from pipelines.nimbus.store import Store
 from pipelines.state.lake import Lake
 from pipelines.state.schema import LOG, TRANSACTIONAL
 from tests.fuzz.hostile import VALUES, WORDS, damaged_arguments, damaged_bytes, damaged_text, drawn

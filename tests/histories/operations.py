@@ -7,7 +7,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from pipelines.execution.checkpoint import Checkpoint
+from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.maintenance import compact
 from pipelines.maintenance.errors import UnfinishedBatchError
 from pipelines.maintenance.repartition import repartition

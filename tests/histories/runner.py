@@ -116,7 +116,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     given = parser.parse_args(arguments)
-    from pipelines.session import spark_session
+    from pipelines.spark.session import spark_session
 
     console = Console(stderr=True)
     spark = spark_session(

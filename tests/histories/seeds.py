@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest import mock
 
-from pipelines.execution.coordinator import BatchState
+from pipelines.execution.protocol.coordinator import BatchState
 from pipelines.execution.report import BatchReport
 
 
@@ -54,7 +54,7 @@ def channel_by_files() -> Iterator[None]:
     with _replaced(
         ("pipelines.sources.events:ChannelSource", "stream", stream),
         # And a commit is a file per slice again: its rows keep the column.
-        ("pipelines.execution.stream_batch", "SLICE_COLUMN", "no such column"),
+        ("pipelines.execution.batch.stream_batch", "SLICE_COLUMN", "no such column"),
     ):
         yield
 
@@ -66,7 +66,7 @@ def claims_not_compared() -> Iterator[None]:
     def compare(self: Any, *_: Any) -> None:
         pass
 
-    with _replaced(("pipelines.execution.claims:SameSources", "_compare", compare)):
+    with _replaced(("pipelines.execution.checkpoint.claims:SameSources", "_compare", compare)):
         yield
 
 
@@ -77,14 +77,14 @@ def checkpoint_not_compared() -> Iterator[None]:
     def check(self: Any, tables: Any = (), **_: Any) -> None:
         pass
 
-    with _replaced(("pipelines.execution.belonging:Belonging", "check", check)):
+    with _replaced(("pipelines.execution.checkpoint.belonging:Belonging", "check", check)):
         yield
 
 
 @contextmanager
 def quarantine_of_the_flow() -> Iterator[None]:
     """5: what a batch group removes from quarantine by txid or slice goes for all groups of the flow."""
-    with _replaced(("pipelines.execution.group", "rows_of", lambda *_: "true")):
+    with _replaced(("pipelines.execution.batch.group", "rows_of", lambda *_: "true")):
         yield
 
 
@@ -108,7 +108,7 @@ def decimals_as_doubles() -> Iterator[None]:
 @contextmanager
 def skip_without_draining() -> Iterator[None]:
     """7: a skipped batch is not read, so the windows of its query commit no state."""
-    streaming = importlib.import_module("pipelines.execution.streaming")
+    streaming = importlib.import_module("pipelines.execution.runners.stream")
     run = streaming.StreamRunner._run
 
     def undrained(self: Any, frame: Any, batch_id: int) -> BatchReport:
@@ -117,7 +117,7 @@ def skip_without_draining() -> Iterator[None]:
             return BatchReport(self._group.topology.name, self._group.name, txid, 0, 0, 0, (), 0.0, skipped=True)
         return run(self, frame, batch_id)
 
-    with _replaced(("pipelines.execution.streaming:StreamRunner", "_run", undrained)):
+    with _replaced(("pipelines.execution.runners.stream:StreamRunner", "_run", undrained)):
         yield
 
 

@@ -19,7 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake import Schema as DeltaSchema
 
 from pipelines import Lake, Runtime
-from pipelines.execution import failures
+from pipelines.execution.protocol import failures
 from pipelines.maintenance import compaction
 from pipelines.quality import Check, drop, fail
 from pipelines.sources import DeltaTableSource, JsonFiles

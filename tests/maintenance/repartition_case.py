@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime, spark_session
-from pipelines.execution.checkpoint import Checkpoint
+from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.flowmix import Average, Count, Flow, Max, Policy, Sum
 from pipelines.maintenance.repartition import RepartitionReport, repartition
 from pipelines.sources import FixedBatches

@@ -12,11 +12,11 @@ import pytest
 from deltalake import DeltaTable
 
 from pipelines.errors import FieldError, UnknownStateError
-from pipelines.execution.checkpoint import Checkpoint
+from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.maintenance import compact
 from pipelines.maintenance.clustering import clustering_of, recluster
-from pipelines.state.keeping import clustered_by
 from pipelines.state.lake import Lake
+from pipelines.state.maintenance_commits import clustered_by
 from pipelines.state.record import COMPACTION, GENERATION
 from pipelines.state.schema import LOG, MAP, ROWS, TRANSACTIONAL
 from tests.maintenance.small_state import FLOW, STATE, Row, SmallState

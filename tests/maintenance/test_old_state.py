@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pipelines import Lake, Runtime
-from pipelines.execution.checkpoint import Checkpoint
-from pipelines.execution.state_snapshot import partition_rows
+from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.checkpoint.state_snapshot import partition_rows
 from pipelines.maintenance.old_state import prune, tidy_state
 from tests.maintenance.test_channels import Trips, undisturbed
 

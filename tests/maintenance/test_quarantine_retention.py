@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import StringType, StructField, StructType
 
-from pipelines.execution.quarantine import COLUMNS, quarantine_writer
+from pipelines.execution.batch.quarantine import COLUMNS, quarantine_writer
 from pipelines.maintenance import compact
 from pipelines.maintenance.refused import Ages, Span, ages_file, let_go, old_rows
 from pipelines.state import writer as writer_module

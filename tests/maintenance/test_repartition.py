@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
 from pipelines.errors import DefinitionError, LockedError, TrideltaError
-from pipelines.execution.checkpoint_copy import MARKER
-from pipelines.execution.stream_batch import StreamBatch
+from pipelines.execution.batch.stream_batch import StreamBatch
+from pipelines.execution.checkpoint.copy import MARKER
 from pipelines.execution.verify import verify
 from pipelines.flowmix.compile import as_topology
 from pipelines.maintenance import compact

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.execution.checkpoint import Checkpoint
-from pipelines.execution.checkpoint_copy import (
+from pipelines.execution.checkpoint.copy import (
     COPIED,
     COPYING,
     DROPPED,
@@ -24,6 +23,7 @@ from pipelines.execution.checkpoint_copy import (
     make_copy,
     recover,
 )
+from pipelines.execution.checkpoint.engine_files import Checkpoint
 
 FILES = {"metadata": b"{}", "offsets/0": b"v1\n{}", "commits/0": b"v1\n{}", "state/0/1/1.zip": bytes(range(256)) * 99}
 
@@ -131,7 +131,7 @@ def test_a_damaged_copy_never_comes_back(checkpoint: Checkpoint, copy: Path, dam
 def test_a_roll_back_may_be_cut_off_anywhere(
     checkpoint: Checkpoint, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipelines.execution import checkpoint_copy
+    from pipelines.execution.checkpoint.engine_files import copy as checkpoint_copy
 
     steps = ("shutil.rmtree", "_copy_files", "os.sync", "_sync_folder")
     for step in steps:

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
-from pipelines.execution.checkpoint_copy import COPIED, COPYING, MARKER, REPARTITIONED, ROLLING_BACK, VERIFIED, Marker
+from pipelines.execution.checkpoint.copy import COPIED, COPYING, MARKER, REPARTITIONED, ROLLING_BACK, VERIFIED, Marker
 from pipelines.maintenance.repartition import partitions_of, recover
 from tests.crash.lives import Kill, one_life
 from tests.maintenance.repartition_case import COUNTED, changed, checkpoint, contents, flow, run

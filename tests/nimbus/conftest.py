@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from pipelines.nimbus.store import Store
+from pipelines.nimbus.registry.store import Store
 from tests.nimbus.postgres_cluster import server, why_not
 
 _numbers = itertools.count()

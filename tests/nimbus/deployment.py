@@ -18,9 +18,9 @@ from typing import Any
 import psutil
 
 from pipelines import Lake
-from pipelines.execution.checkpoint import Checkpoint
+from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.nimbus import Nimbus
-from pipelines.nimbus.life import Life
+from pipelines.nimbus.processes.life import Life
 from pipelines.nimbus.status import TaskStatus
 from tests.nimbus.deployed_flows import write
 from tests.nimbus.undisturbed import TABLES, differences
@@ -223,7 +223,7 @@ class Deployment:
         folder.mkdir(exist_ok=True)
         with (folder / f"{name}.out").open("ab") as out:
             self._supervisors[name] = subprocess.Popen(
-                [sys.executable, "-m", "pipelines.nimbus.supervisor", "--id", name],
+                [sys.executable, "-m", "pipelines.nimbus.processes.supervisor", "--id", name],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 from sqlalchemy import update
 
-from pipelines.nimbus.tables import beats, leases, supervisors
+from pipelines.nimbus.registry.tables import beats, leases, supervisors
 from tests.nimbus.deployment import Deployment, jvm_of
 
 HOUR = 3600.0

@@ -47,7 +47,7 @@ def _at(moment: str, group: str) -> None:
 
 def _listen() -> None:
     """Every query that starts in this process has one listener more, every repartition tells its phases."""
-    from pipelines.execution.streaming import StreamRunner
+    from pipelines.execution.runners.stream import StreamRunner
     from pipelines.maintenance import repartition as maintenance
 
     begin, change = StreamRunner.__init__, maintenance.repartition
@@ -67,5 +67,5 @@ def _listen() -> None:
 
 
 # The test itself loads the flows, too; it must live.
-if "pipelines.nimbus.worker" in " ".join(getattr(sys, "orig_argv", [])):
+if "pipelines.nimbus.processes.worker" in " ".join(getattr(sys, "orig_argv", [])):
     _listen()

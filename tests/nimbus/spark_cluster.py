@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from pipelines.java import find_java
-from pipelines.session import SPARK_HOME
+from pipelines.spark.java import find_java
+from pipelines.spark.session import SPARK_HOME
 from tests.nimbus.deployment import PATIENCE, PROJECT, end_all, wait_for
 
 # The wheel lacks Spark's start scripts; these are the classes that they start.

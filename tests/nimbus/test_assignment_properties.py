@@ -20,7 +20,7 @@ from pipelines.nimbus import (
     plan_flows,
     worker_count,
 )
-from pipelines.nimbus.assignment_model import MASTER
+from pipelines.nimbus.placement.model import MASTER
 
 
 @st.composite

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.nimbus.processes.supervisor import worker_command, worker_environment
+from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import NimbusSettings
-from pipelines.nimbus.store import Store
-from pipelines.nimbus.supervisor import worker_command, worker_environment
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 
@@ -20,7 +20,7 @@ PROJECT = Path(__file__).resolve().parent.parent.parent
     "command",
     [
         worker_command("s1", 6900, "life"),
-        [sys.executable, "-P", "-m", "pipelines.nimbus.supervisor", "--help"],
+        [sys.executable, "-P", "-m", "pipelines.nimbus.processes.supervisor", "--help"],
     ],
     ids=["worker", "supervisor"],
 )

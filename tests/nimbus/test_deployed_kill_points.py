@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipelines.execution.checkpoint import Checkpoint
+from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.maintenance.repartition import partitions_of
 from tests.nimbus.deployment import PATIENCE, Deployment, wait_for
 from tests.nimbus.killing_flows import killed, plan

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.execution.checkpoint import Checkpoint
+from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.nimbus.errors import AlreadyAliveError
 from tests.nimbus.deployment import PATIENCE, Deployment, wait_for
 

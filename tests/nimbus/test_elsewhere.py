@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.execution import ownership
-from pipelines.execution.checkpoint import Checkpoint
-from pipelines.execution.ownership import OtherHostError
-from pipelines.nimbus.elsewhere import elsewhere, query_elsewhere, watch_registry
-from pipelines.nimbus.life import holder_of
-from pipelines.nimbus.placing import Places
-from pipelines.nimbus.registry import Registry
-from pipelines.nimbus.store import Store
+from pipelines.execution.checkpoint.engine_files import Checkpoint, ownership
+from pipelines.execution.checkpoint.ownership import OtherHostError
+from pipelines.nimbus.handover.elsewhere import elsewhere, query_elsewhere, watch_registry
+from pipelines.nimbus.processes.life import holder_of
+from pipelines.nimbus.registry.placements import Places
+from pipelines.nimbus.registry.registry import Registry
+from pipelines.nimbus.registry.store import Store
 
 
 def deployed(store: Store) -> None:

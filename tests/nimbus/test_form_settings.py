@@ -8,7 +8,7 @@ import pytest
 
 from pipelines.nimbus.errors import FormSettingError
 from pipelines.nimbus.form_settings import check_form
-from pipelines.spark_settings import SPARK_SETTINGS
+from pipelines.spark.spark_settings import SPARK_SETTINGS
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipelines.nimbus.assignment import plan_assignment
-from pipelines.nimbus.assignment_model import Assignment, Demand
-from pipelines.nimbus.leader import LEASE, Leader
-from pipelines.nimbus.lifecycle import Request, Status
-from pipelines.nimbus.placing import Places
-from pipelines.nimbus.records import Content, Flow
-from pipelines.nimbus.registry import Registry
+from pipelines.nimbus.placement.assignment import plan_assignment
+from pipelines.nimbus.placement.model import Assignment, Demand
+from pipelines.nimbus.processes.leader import LEASE, Leader
+from pipelines.nimbus.registry.lifecycle import Request, Status
+from pipelines.nimbus.registry.placements import Places
+from pipelines.nimbus.registry.records import Content, Flow
+from pipelines.nimbus.registry.registry import Registry
+from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import NimbusSettings
-from pipelines.nimbus.store import Store
 
 if TYPE_CHECKING:
     from tests.nimbus.conftest import Clock
@@ -360,7 +360,7 @@ def test_a_version_that_cannot_be_read_is_the_problem_of_its_flow_alone(cluster:
 def test_what_nobody_foresaw_in_placing_is_the_problem_of_its_application(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipelines.nimbus import leader
+    from pipelines.nimbus.processes import leader
 
     def planned(supervisors: object, demand: Demand, **_: object) -> Assignment:
         if demand.flow == "b":

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError
-from pipelines.nimbus.leases import Lease, Leases
-from pipelines.nimbus.store import Store
+from pipelines.nimbus.registry.leases import Lease, Leases
+from pipelines.nimbus.registry.store import Store
 
 NAME = "flights/main"
 SECONDS = 10.0

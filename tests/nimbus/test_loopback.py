@@ -11,8 +11,8 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from pipelines.nimbus import loopback
-from pipelines.nimbus.loopback import HOST, KeyedServer, connected
+from pipelines.nimbus.handover import loopback
+from pipelines.nimbus.handover.loopback import HOST, KeyedServer, connected
 
 KEY = b"k" * 32
 

@@ -11,8 +11,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from pipelines.nimbus.errors import RegistryError, SettingError
-from pipelines.nimbus.metrics import MetricsServer, serve
 from pipelines.nimbus.status import ClusterStatus
+from pipelines.nimbus.telemetry.metrics import MetricsServer, serve
 from tests.nimbus.looks import NOW, RUNNING, SILENT, cluster, flow
 
 
@@ -114,7 +114,7 @@ def test_it_listens_on_this_host_alone_and_is_gone_when_closed() -> None:
 
 
 def test_whoever_says_nothing_is_closed_and_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.nimbus.metrics._Scrapes.waiting_limit", 4)
+    monkeypatch.setattr("pipelines.nimbus.telemetry.metrics._Scrapes.waiting_limit", 4)
     with serve(FakeNimbus(cluster()), 0) as server:
         silent = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(10)]
         assert scrape(server)

@@ -238,6 +238,7 @@ def test_settings_from_the_environment(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_looking_at_flows_loads_neither_spark_nor_dagster() -> None:
-    code = "import sys, pipelines.nimbus.nimbus, pipelines.nimbus.supervisor as s; print({'pyspark', 'dagster'} & {*sys.modules})"
+    code = "import sys, pipelines.nimbus.nimbus, pipelines.nimbus.processes.supervisor"
+    code += "; print({'pyspark', 'dagster'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import func, insert, select, text
 
-from pipelines.execution.coordinator import AttemptRecord, BatchState
+from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
 from pipelines.maintenance import Retention, tidy
-from pipelines.nimbus.attempts import RegistryAttempts
-from pipelines.nimbus.leases import Leases
-from pipelines.nimbus.placing import Places
-from pipelines.nimbus.pruning import Pruned, prune, shrink
-from pipelines.nimbus.records import Content
-from pipelines.nimbus.registry import Registry
-from pipelines.nimbus.store import Store
-from pipelines.nimbus.tables import attempts, events, leases
+from pipelines.nimbus.registry.attempts import RegistryAttempts
+from pipelines.nimbus.registry.leases import Leases
+from pipelines.nimbus.registry.placements import Places
+from pipelines.nimbus.registry.pruning import Pruned, prune, shrink
+from pipelines.nimbus.registry.records import Content
+from pipelines.nimbus.registry.registry import Registry
+from pipelines.nimbus.registry.store import Store
+from pipelines.nimbus.registry.tables import attempts, events, leases
 from pipelines.state.lake import Lake
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipelines.execution.coordinator import AttemptRecord, BatchState, Coordinator, Count
-from pipelines.nimbus.attempts import RegistryAttempts
+from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState, Coordinator, Count
 from pipelines.nimbus.errors import (
     AlreadyAliveError,
     LeaseLostError,
@@ -18,12 +17,13 @@ from pipelines.nimbus.errors import (
     SubmitError,
     VersionError,
 )
-from pipelines.nimbus.leases import Leases
-from pipelines.nimbus.lifecycle import Request, Status
-from pipelines.nimbus.placing import Places
-from pipelines.nimbus.records import Content, Limits
-from pipelines.nimbus.registry import Registry
-from pipelines.nimbus.store import Store
+from pipelines.nimbus.registry.attempts import RegistryAttempts
+from pipelines.nimbus.registry.leases import Leases
+from pipelines.nimbus.registry.lifecycle import Request, Status
+from pipelines.nimbus.registry.placements import Places
+from pipelines.nimbus.registry.records import Content, Limits
+from pipelines.nimbus.registry.registry import Registry
+from pipelines.nimbus.registry.store import Store
 
 if TYPE_CHECKING:
     from tests.nimbus.conftest import Clock

@@ -17,12 +17,12 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import inspect
 
 from pipelines.nimbus.errors import AlreadyAliveError, LeaseHeldError, RegistryError
-from pipelines.nimbus.leases import Lease, Leases
-from pipelines.nimbus.records import Content, Flow
-from pipelines.nimbus.registry import Registry
-from pipelines.nimbus.store import Store, insert_missing
-from pipelines.nimbus.tables import leases as leases_table
-from pipelines.nimbus.tables import metadata
+from pipelines.nimbus.registry.leases import Lease, Leases
+from pipelines.nimbus.registry.records import Content, Flow
+from pipelines.nimbus.registry.registry import Registry
+from pipelines.nimbus.registry.store import Store, insert_missing
+from pipelines.nimbus.registry.tables import leases as leases_table
+from pipelines.nimbus.registry.tables import metadata
 
 if TYPE_CHECKING:
     from tests.nimbus.conftest import Clock
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _HOLDER = """
 import sys
 from pipelines.nimbus.errors import LeaseLostError
-from pipelines.nimbus.leases import Leases
-from pipelines.nimbus.store import Store
+from pipelines.nimbus.registry.leases import Leases
+from pipelines.nimbus.registry.store import Store
 
 leases = Leases(Store(sys.argv[1]))
 lease = leases.take("flights/main", "frozen", 0.5)

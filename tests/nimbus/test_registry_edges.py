@@ -14,10 +14,10 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError, ProgrammingError
 
 from pipelines.nimbus.errors import RegistryError
-from pipelines.nimbus.placing import Places
-from pipelines.nimbus.records import Content
-from pipelines.nimbus.registry import Registry
-from pipelines.nimbus.store import Store
+from pipelines.nimbus.registry.placements import Places
+from pipelines.nimbus.registry.records import Content
+from pipelines.nimbus.registry.registry import Registry
+from pipelines.nimbus.registry.store import Store
 
 
 class Proxy:
@@ -170,7 +170,7 @@ def test_all_that_a_read_sees_is_of_one_moment(store: Store, monkeypatch: pytest
     submit(store, "a")
     registry, other = Registry(store), Registry(store)
     updated: list[Any] = []
-    import pipelines.nimbus.registry as module
+    import pipelines.nimbus.registry.registry as module
 
     made_of = module.and_
 

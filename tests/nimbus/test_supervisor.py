@@ -17,14 +17,14 @@ import pytest
 
 from pipelines import logs
 from pipelines.nimbus.errors import LeaseHeldError
-from pipelines.nimbus.life import Life, LifeRecord, holder_of
-from pipelines.nimbus.placing import Places
-from pipelines.nimbus.records import Content, Flow
-from pipelines.nimbus.registry import Registry
+from pipelines.nimbus.processes.life import Life, LifeRecord, holder_of
+from pipelines.nimbus.processes.shutdown import Ended, shut_down
+from pipelines.nimbus.processes.supervisor import Supervisor, worker_environment
+from pipelines.nimbus.registry.placements import Places
+from pipelines.nimbus.registry.records import Content, Flow
+from pipelines.nimbus.registry.registry import Registry
+from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import NimbusSettings
-from pipelines.nimbus.shutdown import Ended, shut_down
-from pipelines.nimbus.store import Store
-from pipelines.nimbus.supervisor import Supervisor, worker_environment
 from pipelines.processes import ProcessIdentity
 
 pytestmark = pytest.mark.slow
@@ -32,12 +32,12 @@ pytestmark = pytest.mark.slow
 # A worker in all that its supervisor sees of it: its file, its slot's lease, its end.
 _WORKER = """
 import os, sys, time
-from pipelines.nimbus.life import Life, holder_of
-from pipelines.nimbus.placing import Places
-from pipelines.nimbus.registry import Registry
+from pipelines.nimbus.processes.life import Life, holder_of
+from pipelines.nimbus.registry.placements import Places
+from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.settings import NimbusSettings, registry_url
-from pipelines.nimbus.shutdown import Ended, shut_down
-from pipelines.nimbus.store import Store
+from pipelines.nimbus.processes.shutdown import Ended, shut_down
+from pipelines.nimbus.registry.store import Store
 
 manner, supervisor, port, life = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 settings = NimbusSettings.from_environment()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.nimbus.records import AssignmentRecord, SupervisorBeat, WorkerRecord
-from pipelines.nimbus.used_slots import UsedSlots
+from pipelines.nimbus.placement.used_slots import UsedSlots
+from pipelines.nimbus.registry.records import AssignmentRecord, SupervisorBeat, WorkerRecord
 
 HOSTS, PORTS = ("a", "b", "c"), (6900, 6901)
 slots = st.sets(st.tuples(st.sampled_from(HOSTS), st.sampled_from(PORTS)), max_size=4)

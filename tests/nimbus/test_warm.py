@@ -19,12 +19,12 @@ import pytest
 from pipelines import Lake, Runtime
 from pipelines.catalog.flow import FlowSettings
 from pipelines.execution.report import BatchReport, SliceReport
-from pipelines.nimbus import serving
 from pipelines.nimbus.errors import HandedOverError, NobodyWarmError
-from pipelines.nimbus.loopback import HOST, connected
-from pipelines.nimbus.serving import Endpoint, Server
+from pipelines.nimbus.handover import serving
+from pipelines.nimbus.handover.loopback import HOST, connected
+from pipelines.nimbus.handover.serving import Endpoint, Server
+from pipelines.nimbus.handover.warm import WarmRuntime, find_warm
 from pipelines.nimbus.settings import NimbusSettings
-from pipelines.nimbus.warm import WarmRuntime, find_warm
 from pipelines.state.record import BatchRecord
 from pipelines.state.slices import made_slices
 from pipelines.state.writer import StateWriter
@@ -138,7 +138,7 @@ def test_other_code_is_refused_and_done_here_if_it_can_be(
     spark: SparkSession, home: Path, worker: Server, settings: NimbusSettings, topology: TridentTopology,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("pipelines.nimbus.warm.source_digest", lambda name: "0123456789ab")
+    monkeypatch.setattr("pipelines.nimbus.handover.warm.source_digest", lambda name: "0123456789ab")
     found = find_warm(home / "lake", settings)
     assert found is not None
     with pytest.raises(NobodyWarmError, match="other code"):

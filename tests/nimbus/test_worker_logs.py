@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines import logs
-from pipelines.nimbus import log_reading, worker_logs
-from pipelines.nimbus.worker_logs import JsonLines, LogFile, read
+from pipelines.nimbus.telemetry import log_reading, worker_logs
+from pipelines.nimbus.telemetry.worker_logs import JsonLines, LogFile, read
 
 
 @pytest.fixture

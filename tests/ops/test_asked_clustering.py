@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from ops.asked_clustering import clustering_line, table_loads
-from ops.periodic_rebalance import judge
 from pipelines.maintenance.clustering import recluster
 from pipelines.maintenance.rebalance import CLUSTER, TableLoad
+from pipelines.nimbus.asked_clustering import clustering_line, table_loads
 from pipelines.nimbus.errors import SubmitError
 from pipelines.nimbus.nimbus import Nimbus
+from pipelines.nimbus.periodic_rebalance import judge
 from tests.maintenance.small_state import STATE, SmallState
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -83,7 +83,7 @@ def test_the_rebalance_decides_and_is_content_once_it_is_done(nimbus: Nimbus, mo
         return table_loads(state.lake, shop, [STATE])
 
     # The flow's own states would need Spark; a state like them stands for them.
-    monkeypatch.setattr("ops.periodic_rebalance.table_loads", loads)
+    monkeypatch.setattr("pipelines.nimbus.periodic_rebalance.table_loads", loads)
 
     def later() -> float:
         return flow.submitted_at + 10_000

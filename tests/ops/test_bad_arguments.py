@@ -10,9 +10,9 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from ops import command_line
-from ops.command_line import app
-from ops.deployed_options import counts, settings_of
+from ops.cli import app as command_line
+from ops.cli.app import app
+from ops.cli.deployed_options import counts, settings_of
 from pipelines.errors import DefinitionError
 
 pytestmark = pytest.mark.usefixtures("home")

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from assets import FlowView
-from ops.catch_up import catch_up_op
+from ops.jobs.catch_up import catch_up_op
 from pipelines.catalog import FlowSettings, flow
 from pipelines.nimbus.status import FlowStatus
 from resources import LakeResource, NimbusResource, SparkResource

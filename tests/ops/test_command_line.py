@@ -14,8 +14,8 @@ import typer
 from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
-from ops.command_line import app
-from ops.command_parts import plainly
+from ops.cli.app import app
+from ops.cli.parts import plainly
 from pipelines.state.schema import PROPERTY, StateSchema
 
 runner = CliRunner()
@@ -129,7 +129,7 @@ def test_key_values_take_the_type_of_their_column(home: Path) -> None:
 
 def test_the_command_line_starts_without_dagster_and_spark() -> None:
     code = (
-        "import sys, ops.command_line;"
+        "import sys, ops.cli.app;"
         "print([m for m in ('dagster', 'pyspark', 'pandas', 'sqlalchemy', 'alembic') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

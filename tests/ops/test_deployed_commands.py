@@ -14,10 +14,10 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from ops import deployed, deployed_view
-from ops.command_line import app
-from pipelines.nimbus.lifecycle import Status
-from pipelines.nimbus.records import Happened
+from ops.cli import deployed, deployed_view
+from ops.cli.app import app
+from pipelines.nimbus.registry.lifecycle import Status
+from pipelines.nimbus.registry.records import Happened
 from tests.fake_nimbus import FakeNimbus
 from tests.nimbus.looks import NOW, RUNNING, SILENT, flow
 
@@ -231,7 +231,7 @@ def test_top_once_and_as_json(nimbus: FakeNimbus) -> None:
 def test_top_looks_again_until_it_is_ended(
     nimbus: FakeNimbus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from ops import deployed_top
+    from ops.cli import deployed_top
 
     looks: list[float] = []
 
@@ -240,7 +240,7 @@ def test_top_looks_again_until_it_is_ended(
         if len(looks) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("ops.deployed_top.time.sleep", pause)
+    monkeypatch.setattr("ops.cli.deployed_top.time.sleep", pause)
     nimbus.flows = {"flights": flow("flights", RUNNING)}
     deployed_top.live(nimbus.cluster, 0.5)
     assert "q: end" in capsys.readouterr().out

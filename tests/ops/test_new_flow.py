@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ops.command_line import app
+from ops.cli.app import app
 from pipelines.catalog.flow import PROJECT
 
 runner = CliRunner()

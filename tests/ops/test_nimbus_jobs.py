@@ -11,14 +11,14 @@ import pytest
 
 from assets import FlowView
 from assets.deployment import deployment_key
-from ops import periodic_rebalance
-from ops.nimbus_jobs import nimbus_jobs
-from ops.periodic_rebalance import Judged
+from ops.jobs.nimbus_jobs import nimbus_jobs
 from ops.schedules import REBALANCE_EVERY, rebalance_schedule
 from pipelines.catalog import FlowSettings
 from pipelines.catalog import flow as flow_of
 from pipelines.maintenance.rebalance import Decision, Figures
+from pipelines.nimbus import periodic_rebalance
 from pipelines.nimbus.errors import NoTransitionError, RegistryError
+from pipelines.nimbus.periodic_rebalance import Judged
 from pipelines.nimbus.status import FlowStatus
 from resources import NimbusResource
 from resources.fixed import fixed

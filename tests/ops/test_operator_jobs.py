@@ -14,12 +14,13 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from typer.testing import CliRunner
 
 from assets import FlowView
-from ops import command_line, replaying
-from ops.operator_jobs import operator_jobs
+from ops.cli import app as command_line
+from ops.cli import replaying
+from ops.jobs.operator_jobs import operator_jobs
 from pipelines import Lake, Runtime
 from pipelines.catalog import FlowSettings, FlowSpec
 from pipelines.errors import PoisonBatchError
-from pipelines.execution.quarantine import COLUMNS, quarantine_writer
+from pipelines.execution.batch.quarantine import COLUMNS, quarantine_writer
 from pipelines.execution.replays.record import Records
 from pipelines.quality import drop, fail
 from pipelines.sources import JsonFiles

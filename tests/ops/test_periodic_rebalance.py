@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from ops import periodic_rebalance
-from ops.command_line import app
-from ops.periodic_rebalance import Judged, LookBook, judge
+from ops.cli.app import app
 from pipelines.maintenance.rebalance import Figures
+from pipelines.nimbus import periodic_rebalance
 from pipelines.nimbus.errors import NotAliveError, SubmitError
 from pipelines.nimbus.nimbus import Nimbus
+from pipelines.nimbus.periodic_rebalance import Judged, LookBook, judge
 
 pytestmark = pytest.mark.usefixtures("home")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ops.command_line import app
+from ops.cli.app import app
 from pipelines.catalog import FlowSettings, flow
 from pipelines.planner.changes import save_plan
 from pipelines.state.lake import Lake

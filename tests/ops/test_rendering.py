@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from ops import rendering
+from ops.cli import rendering
 
 WORDS = {"flow": ["flow", "orders"], "why": ["why", "a sentence of several words"]}
 QUERY = {"query": "departure_weather", "state": "running", "where": "host:6900", "note": "", "rows": 1234}

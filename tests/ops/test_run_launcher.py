@@ -16,9 +16,10 @@ import pytest
 from dagster._core.launcher.base import LaunchRunContext, WorkerStatus
 from dagster._core.storage.dagster_run import DagsterRun
 
-from ops import preloaded_runs, run_launcher, ui
-from ops.preloaded_runs import PreloadedRuns
-from ops.run_launcher import PROCESS_TAG, PreloadedRunLauncher
+from ops.launcher import preloaded_runs, run_launcher
+from ops.launcher.preloaded_runs import PreloadedRuns
+from ops.launcher.run_launcher import PROCESS_TAG, PreloadedRunLauncher
+from ops.web import ui
 from pipelines.catalog import FlowSettings
 from tests.ops.launched_jobs import launched
 

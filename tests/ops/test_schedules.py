@@ -10,9 +10,9 @@ import pytest
 
 from assets import FlowView, assets_of, flow_assets
 from assets.sources import observation
-from ops.catch_up import catch_up_job
+from ops.jobs.catch_up import catch_up_job
+from ops.jobs.slices import slices_job
 from ops.schedules import catch_up_schedule, slices_schedule
-from ops.slices import slices_job
 from pipelines.catalog import FlowSettings, flow
 
 pytestmark = pytest.mark.filterwarnings("ignore:Property `OpDefinition.version`:DeprecationWarning")

@@ -11,8 +11,8 @@ import dagster as dg
 import pytest
 from typer.testing import CliRunner
 
-from ops.command_line import app
-from ops.compaction import housekeeping_op
+from ops.cli.app import app
+from ops.jobs.compaction import housekeeping_op
 from ops.tidy import remove_runs, tidied
 from pipelines.catalog import FlowSettings
 from pipelines.maintenance import Retention
@@ -54,8 +54,8 @@ def test_a_wrong_retention_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_registry_is_tidied_where_there_is_one(home: Path) -> None:
+    from pipelines.nimbus.registry.store import Store
     from pipelines.nimbus.settings import registry_url
-    from pipelines.nimbus.store import Store
 
     Store(registry_url()).close()
     report = tidied(Lake(home / "lake"), FlowSettings(home), Retention())

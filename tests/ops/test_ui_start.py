@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ops import ui
+from ops.web import ui
 from pipelines.catalog import FlowSettings
 
 

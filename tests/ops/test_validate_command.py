@@ -9,7 +9,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from ops.command_line import app
+from ops.cli.app import app
 
 runner = CliRunner()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ops.command_line import app
+from ops.cli.app import app
 from pipelines import Lake
 
 FLOW = """\
@@ -38,7 +38,7 @@ def test_a_signal_drains_all_flows(home: Path) -> None:
     (home / "flows" / "kept.yaml").write_text(FLOW)
     (home / "flows" / "wrong.yaml").write_text(FLOW.replace("persist", "persits"))
     (home / "in" / "1.json").write_text('{"v": 1}\n')
-    command = [sys.executable, "-m", "ops.command_line", "watch", str(home / "flows"), "--trigger-seconds", "0.2"]
+    command = [sys.executable, "-m", "ops.cli.app", "watch", str(home / "flows"), "--trigger-seconds", "0.2"]
     with (home / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log, env=os.environ) as running:
         end, lake = time.monotonic() + 120, Lake(home / "lake")
         while time.monotonic() < end and not ("kept" in lake.states() and lake.state("kept").scan().num_rows):

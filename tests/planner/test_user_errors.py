@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipelines.aggregators import Aggregator, CombinerAggregator, ReducerAggregator
-from pipelines.execution.failures import reason_of
+from pipelines.execution.protocol.failures import reason_of
 from pipelines.sources import FixedBatches
 from pipelines.state.views import StateView
 from pipelines.trident import ArrowFunction, DeltaState, FixedState, RowFunction, Stream, TridentTopology

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipelines.nimbus.figures import CheckFigures
+from pipelines.nimbus.telemetry.figures import CheckFigures
 from pipelines.quality import Gate, GateResult, compile_gate, drop, fail, warn
 from pipelines.quality.samples import MOST, MOST_CHARACTERS, with_samples
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from resources import markdown
+from assets.events import markdown
 
 
 @pytest.mark.parametrize(

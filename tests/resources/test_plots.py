@@ -9,8 +9,8 @@ import random
 import pytest
 from PIL import Image
 
-from resources import plots
-from resources.plots import Bars
+from assets.events import plots
+from assets.events.plots import Bars
 
 # The pages of Dagster's UI, light and dark.
 PAGES = ((255, 255, 255), (15, 18, 23))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dagster as dg
 import pyarrow as pa
 
-from resources import table_metadata
+from assets.events import table_metadata
 
 
 def test_columns_have_plain_types() -> None:

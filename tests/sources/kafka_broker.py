@@ -16,8 +16,8 @@ import pyspark
 from filelock import FileLock
 from pyspark.sql import SparkSession
 
-from pipelines import jars
-from pipelines.java import find_java
+from pipelines.spark import jars
+from pipelines.spark.java import find_java
 
 VERSION = "3.9.2"
 # What Spark's own folder of jars has, what only ZooKeeper's network or other tools of Kafka need.

@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
-from pipelines.execution import stream_batch
+from pipelines.execution.batch import stream_batch
 from pipelines.execution.verify import BY_COUNT, HOLDS, verify
 from pipelines.sources import FixedBatches, events
 from pipelines.sources.channel_log import last_offset, options

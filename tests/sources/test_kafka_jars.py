@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import jars, session
 from pipelines.errors import JarsError
-from pipelines.java import find_java
+from pipelines.spark import jars, session
+from pipelines.spark.java import find_java
 
 
 def with_delta_alone(cache: Path) -> Path:

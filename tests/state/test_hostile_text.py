@@ -10,7 +10,7 @@ import pytest
 from deltalake import QueryBuilder
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipelines.execution.quarantine import _texts
+from pipelines.execution.batch.quarantine import _texts
 from pipelines.graph.dialects import DATAFUSION, SPARK
 from pipelines.maintenance.compaction import compact
 from pipelines.maintenance.folding import replaced, slices_condition

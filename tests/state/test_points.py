@@ -10,7 +10,7 @@ import pytest
 
 from pipelines.errors import FieldError
 from pipelines.maintenance import compact
-from pipelines.state import points
+from pipelines.state import key_cache as points
 from pipelines.state.lake import Lake
 from pipelines.state.literals import KeyFieldsError, KeyValueError
 from pipelines.state.schema import LOG, MAP, OPAQUE, TRANSACTIONAL

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pipelines.execution.quarantine import BATCH as POISON_STAGE
+from pipelines.execution.batch.quarantine import BATCH as POISON_STAGE
 from pipelines.sources.base import file_key
 from pipelines.state.record import BATCH, RESET, SLICE, CommitRecord
 from pipelines.state.schema import NO_SLICE
 
 if TYPE_CHECKING:
-    from pipelines.execution.checkpoint import Checkpoint
+    from pipelines.execution.checkpoint.engine_files import Checkpoint
     from pipelines.state.table import StateTable
 
 POISON = "poison"
@@ -167,7 +167,7 @@ class Counted:
 
     def _passed(self, txid: int) -> bool:
         """Whether the stream has left a poison batch behind, or will: nobody tries it again."""
-        from pipelines.execution.coordinator import BatchState
+        from pipelines.execution.protocol.coordinator import BatchState
 
         epoch = self._checkpoint.epoch
         if epoch is None or txid < epoch.first_txid:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipelines.errors import nearest
-from pipelines.execution.group import spout_groups
-from pipelines.execution.quarantine import BATCH, NO_TIME, SOURCE
+from pipelines.execution.batch.group import spout_groups
+from pipelines.execution.batch.quarantine import BATCH, NO_TIME, SOURCE
 from pipelines.execution.replays.errors import ReplayError
 from pipelines.graph import nodes
 

@@ -16,7 +16,7 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from pipelines.execution.quarantine import JSON, MALFORMED, POISON
+from pipelines.execution.batch.quarantine import JSON, MALFORMED, POISON
 from pipelines.execution.replays.entry import instead
 from pipelines.execution.replays.errors import ReplayError
 from pipelines.execution.replays.selection import NUMBER

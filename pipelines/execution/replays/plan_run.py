@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pipelines.execution.plan_run import Base, PlanRun
-from pipelines.execution.quarantine import refused_by_gate, refused_by_source
+from pipelines.execution.batch.plan_run import Base, PlanRun
+from pipelines.execution.batch.quarantine import refused_by_gate, refused_by_source
+from pipelines.execution.batch.slicing import with_slice
 from pipelines.execution.replays.parsing import UNREADABLE
-from pipelines.execution.slicing import with_slice
 from pipelines.graph import nodes
 from pipelines.planner.compile import Compiler
 from pipelines.planner.step import REPLAYED
@@ -23,7 +23,7 @@ from pipelines.sources.base import CORRUPT, FILE
 from pipelines.state.schema import SLICE_COLUMN
 
 if TYPE_CHECKING:
-    from pipelines.execution.group import BatchGroup
+    from pipelines.execution.batch.group import BatchGroup
     from pipelines.quality.results import GateResult
     from pipelines.state.table import StateTable
 

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines.execution.checkpoint import write_json
+from pipelines.execution.checkpoint.engine_files import write_json
 from pipelines.execution.replays.selection import Lot
 
 

@@ -19,24 +19,24 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from pipelines.errors import BatchError, GateError, TrideltaError
-from pipelines.execution.belonging import Belonging
-from pipelines.execution.checkpoint import Checkpoint
-from pipelines.execution.failures import disk_full, reason_of
-from pipelines.execution.group import BatchGroup, group_name, spout_groups
-from pipelines.execution.quarantine import NAME, quarantine_writer, table_columns
+from pipelines.execution.batch.group import BatchGroup, group_name, spout_groups
+from pipelines.execution.batch.quarantine import NAME, quarantine_writer, table_columns
+from pipelines.execution.checkpoint.belonging import Belonging
+from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.protocol.failures import disk_full, reason_of
 from pipelines.execution.replays.counted import Counted, Verdict, replaced_since
 from pipelines.execution.replays.entry import Entry, entry_of, instead
 from pipelines.execution.replays.errors import ReplayError
-from pipelines.execution.replays.halves import wait_for_whole_batches
 from pipelines.execution.replays.record import Record, Records
 from pipelines.execution.replays.report import LotReport, ReplayReport
 from pipelines.execution.replays.selection import ROWS_AT_ONCE, Lot, Selection, check_names, lots
+from pipelines.execution.replays.unfinished_batches import wait_for_whole_batches
 from pipelines.execution.replays.work import Work, app_id
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipelines.execution.listeners import Listener
+    from pipelines.execution.events.listeners import Listener
     from pipelines.graph import nodes
     from pipelines.state.lake import Lake
     from pipelines.trident.topology import TridentTopology

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pipelines.bounds import TXID as TXID_LIMIT
 from pipelines.bounds import shown
 from pipelines.errors import DefinitionError, nearest
-from pipelines.execution.quarantine import BATCH, COLUMNS, SOURCE
+from pipelines.execution.batch.quarantine import BATCH, COLUMNS, SOURCE
 from pipelines.execution.replays.errors import ReplayError
 from pipelines.graph.nodes import GateNode
 from pipelines.state.literals import literal

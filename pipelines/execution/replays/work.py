@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from pipelines.execution.accounts import taken_off, with_hash
-from pipelines.execution.durable import sync_table
-from pipelines.execution.plan_run import Base
-from pipelines.execution.quarantine import GROUP, NAME, SOURCE
+from pipelines.execution.batch.plan_run import Base
+from pipelines.execution.batch.quarantine import GROUP, NAME, SOURCE
+from pipelines.execution.batch.updates import changes_and_emitted
+from pipelines.execution.checkpoint.durable import sync_table
+from pipelines.execution.protocol.accounts import taken_off, with_hash
 from pipelines.execution.replays.counted import Row, is_poison, replaced_since
 from pipelines.execution.replays.parsing import UNREADABLE, check_readable, rows_of_gate, rows_of_source
 from pipelines.execution.replays.plan_run import ReplayRun
 from pipelines.execution.replays.report import LotReport
 from pipelines.execution.replays.selection import NUMBER, STORED, Lot, completed, stored_rows
 from pipelines.execution.report import StateCommit
-from pipelines.execution.updates import changes_and_emitted
 from pipelines.graph import nodes
 from pipelines.planner.step import REPLAYED
 from pipelines.sources.base import CORRUPT
@@ -30,8 +30,8 @@ from pipelines.state.schema import GEN, MAP, NO_SLICE, SLICE_COLUMN, TXID, UNSLI
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from pipelines.execution.group import BatchGroup, Sink
-    from pipelines.execution.listeners import Listener
+    from pipelines.execution.batch.group import BatchGroup, Sink
+    from pipelines.execution.events.listeners import Listener
     from pipelines.execution.replays.entry import Entry
     from pipelines.execution.replays.record import Record
     from pipelines.state.lake import Lake

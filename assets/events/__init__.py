@@ -1,0 +1,1 @@
+"""Dagster events of what the engine reports: materializations, verdicts, metadata, plots."""

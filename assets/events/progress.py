@@ -1,0 +1,374 @@
+"""What deployed flows have done since the last look, as Dagster's events: one look over all flows, and a cursor.
+
+A flow whose batches have not come forward costs nothing but the look at the registry. Of the others the new commits are read
+off their log files, one file a commit; the rows of all commits since the last look are one materialization a table and slice.
+
+A look is short, and tells no more than Dagster writes in a moment. Where more flows have come forward than that, those that
+waited longest come first, and the others' batches are told together by one of the next looks; trouble is told at once.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from assets.deployment import RUNS_WITHIN, deployment_key
+from assets.events import failed_rows, plots, table_metadata
+from assets.events.liveness import liveness, trouble
+from assets.events.reporting import refuses, written_slices
+from assets.events.table_plots import LAST, TablePlots
+from assets.registry import registered, version_of
+from assets.view import FlowView, GateCheck, table_key
+from pipelines.nimbus.status import FAILED
+from pipelines.state.record import BATCH, parse_commit
+
+if TYPE_CHECKING:
+    from pipelines import Lake
+    from pipelines.nimbus.status import FlowStatus
+    from pipelines.state.table import StateTable
+
+Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
+
+MOST_COMMITS = 200
+"""Commits of a table that one look reads: a flow that was not looked at for a day is caught up with over some looks."""
+
+MOST_EVENTS = 30
+"""Events of one look, but for trouble: each costs Dagster's SQLite some 15 ms, and a tick is to be over in a second."""
+
+LOOK_SECONDS = 0.4
+"""After that a look begins no other flow."""
+
+DRAWING_SECONDS = 0.15
+"""Of a look, for plots: of flows that waited equally long those that had none for longest come first."""
+
+ALIVE_SECONDS = 6.0
+"""Times the number of deployed flows: how often the check `alive` is told of one that comes forward and is well. Its verdict is
+what it was, so of a hundred flows each is told every ten minutes; a few are told at every look."""
+
+SETTLES_SECONDS = RUNS_WITHIN + 20.0
+"""After a new version: the run that deploys it waits so long, and behind its materialization an older verdict counts no more."""
+
+
+@dataclass
+class Seen:
+    """What was reported of a flow.
+
+    Attributes:
+        id: The submission; another one begins anew.
+        version: The flow's version.
+        mark: What changes when a batch ends.
+        tables: The last Delta version of each table that was looked at.
+        checks: By query and check: how many batches and failures were reported.
+        wrong: What was wrong.
+        looks: Of the last looks at which it had come forward: lag in seconds, and rows a second.
+        drawn_at: When its tables had plots last, in seconds since 1970.
+        told_at: When all that it had done was told last.
+        alive_at: When the check `alive` was told last.
+        settles_at: When the run that has deployed this version is over, and behind it the check is told once more; 0: it was.
+    """
+
+    id: str = ""
+    version: int = 0
+    mark: str = ""
+    tables: dict[str, int] = field(default_factory=dict)
+    checks: dict[str, list[int]] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+    looks: list[tuple[float | None, float]] = field(default_factory=list)
+    drawn_at: float = 0.0
+    told_at: float = 0.0
+    alive_at: float = 0.0
+    settles_at: float = 0.0
+
+    def plots(self) -> dict[str, plots.Bars]:
+        """How late and how fast it was."""
+        first = f"{len(self.looks)} looks ago" if len(self.looks) > 1 else ""
+        return {
+            "lag": plots.Bars([lag for lag, _ in self.looks], "seconds", first, "now"),
+            "rows a second": plots.Bars([speed for _, speed in self.looks], "rows/s", first, "now"),
+        }
+
+
+class Progress:
+    """Follows deployed flows.
+
+    Args:
+        views: The flows of the catalog.
+        lake: Where their tables are.
+        cursor: What the last look gave; None for the first one.
+        schemas: Keeps the columns of tables from look to look, by folder.
+        most: How many events a look tells, but for trouble; MOST_EVENTS without it. A commit is not cut in two.
+    """
+
+    def __init__(
+        self,
+        views: Sequence[FlowView],
+        lake: Lake,
+        cursor: str | None,
+        schemas: dict[Path, dg.TableSchema] | None = None,
+        most: int | None = None,
+    ) -> None:
+        self._views, self._lake = {view.name: view for view in views}, lake
+        self._schemas = {} if schemas is None else schemas
+        self._most = MOST_EVENTS if most is None else most
+        kept = json.loads(cursor) if cursor else {}
+        self._seen = {name: Seen(**values) for name, values in kept.items()}
+        self._drawing = 0.0
+        self.changed: list[tuple[str, list[str]]] = []
+        """Flows that are in trouble now and were not, or in another, or are well again: with what is wrong."""
+
+    @property
+    def cursor(self) -> str:
+        """For the next look."""
+        return json.dumps({name: asdict(seen) for name, seen in self._seen.items()})
+
+    def look(self, deployed: Mapping[str, FlowStatus], now: float) -> list[Event]:
+        """The events since the last look.
+
+        Args:
+            deployed: The deployed flows; those that the catalog does not have are passed over.
+            now: Seconds since 1970.
+        """
+        found: list[Event] = []
+        for name in [name for name in self._seen if name not in deployed]:
+            del self._seen[name]
+            if name in self._views:
+                found.append(registered(name, None))
+        known = [(self._views[name], flow) for name, flow in deployed.items() if name in self._views]
+        # Before any limit: what a flow writes from now on is told, however long that waits.
+        for view, flow in known:
+            self._begin(view, flow)
+        self._left, self._until = self._most, time.perf_counter() + LOOK_SECONDS
+        self._alive_every = ALIVE_SECONDS * len(known)
+        for view, flow in sorted(known, key=lambda one: self._turn(one[0])):
+            for event in self._of_flow(view, flow, now):
+                found.append(event)
+                self._left -= 1
+        return found
+
+    def _turn(self, view: FlowView) -> tuple[float, float]:
+        seen = self._seen[view.name]
+        return seen.told_at, seen.drawn_at
+
+    def _begin(self, view: FlowView, flow: FlowStatus) -> None:
+        if view.name not in self._seen or self._seen[view.name].id != flow.id:
+            # What its tables hold was reported by whoever wrote it.
+            for name in view.writers:
+                self._schemas.pop(view.table(self._lake, name).path, None)
+            self._seen[view.name] = Seen(id=flow.id, tables={name: self._last(view, name) for name in view.writers})
+
+    def _of_flow(self, view: FlowView, flow: FlowStatus, now: float) -> Iterator[Event]:
+        seen = self._seen[view.name]
+        mark = json.dumps([[task.group, task.txid, task.last_batch_at] for task in flow.tasks])
+        wrong = trouble(flow, now)
+        in_turn = self._left > 0 and time.perf_counter() < self._until
+        moved, other = in_turn and mark != seen.mark, in_turn and flow.version != seen.version
+        if moved:
+            seen.looks = [*seen.looks, (flow.lag_seconds, round(flow.rows_per_second, 1))][-LAST:]
+            told = []
+            for number, name in enumerate(view.writers):
+                events, all_read = self._of_table(view, name, seen, now, self._left // (len(view.writers) - number))
+                yield from events
+                told.append(all_read)
+            # Cut off, it has come forward at the next look too, and then it is its turn before the others.
+            moved = all(told)
+        if moved:
+            yield from self._of_checks(view, flow, seen)
+            seen.mark, seen.told_at = mark, now
+        if wrong != seen.wrong:
+            yield from self._refused(view, flow)
+        if other:
+            yield registered(view.name, flow)
+            seen.version, seen.settles_at = flow.version, now + SETTLES_SECONDS
+        if moved or wrong != seen.wrong or other:
+            yield self._observation(flow, seen)
+        settled = in_turn and 0 < seen.settles_at <= now
+        if wrong != seen.wrong or other or settled or (moved and now - seen.alive_at >= self._alive_every):
+            yield liveness(flow, now)
+            seen.alive_at = now
+        if settled:
+            seen.settles_at = 0.0
+        if wrong != seen.wrong:
+            self.changed.append((view.name, wrong))
+            seen.wrong = wrong
+
+    # --- tables -----------------------------------------------------------------------------------------------------
+
+    def _last(self, view: FlowView, name: str) -> int:
+        log = view.table(self._lake, name).path / "_delta_log"
+        return max(map(_version, log.glob("*.json")), default=-1)
+
+    def _next(self, view: FlowView, name: str, version: int) -> int:
+        """The version behind which to read on: another one than the last where the log was cleaned meanwhile."""
+        log = view.table(self._lake, name).path / "_delta_log"
+        if (log / f"{version + 1:020d}.json").exists():
+            return version
+        return (
+            min((found for file in log.glob("*.json") if (found := _version(file)) > version), default=version + 1) - 1
+        )
+
+    def _of_table(
+        self, view: FlowView, name: str, seen: Seen, now: float, most: int
+    ) -> tuple[list[dg.AssetMaterialization], bool]:
+        """What new commits have written, by slice, and whether that are all commits: else they are of `most` slices."""
+        path = view.table(self._lake, name).path
+        rows: dict[str | None, int] = {}
+        facts: dict[str, Any] = {}
+        version, all_read = self._next(view, name, seen.tables.get(name, -1)), True
+        last = version + MOST_COMMITS
+        while (file := path / "_delta_log" / f"{version + 1:020d}.json").exists():
+            if len(rows) >= max(most, 1) or version == last:
+                all_read = False
+                break
+            version += 1
+            commit = parse_commit(version, self._info(file))
+            if commit.kind != BATCH:
+                continue  # a backfill or a compaction: its own run reports it
+            for slice_, count in written_slices(path, version).items():
+                rows[slice_] = rows.get(slice_, 0) + count
+            facts.setdefault("txid_first", commit.txid)
+            facts |= {"txid_last": commit.txid, "attempt": commit.attempt, "delta_version": version}
+        seen.tables[name] = version
+        in_order = sorted(rows.items(), key=lambda one: str(one[0]))
+        events = []
+        for slice_, count in in_order:
+            # A page shows the last event: it carries the plots.
+            drawn = self._drawn(view, name, seen, now) if slice_ == in_order[-1][0] else {}
+            events.append(self._materialization(view, name, slice_, count, {**facts, **drawn}))
+        return events, all_read
+
+    def _info(self, file: Path) -> dict[str, Any]:
+        """The `commitInfo` of a log file; columns that it changes are forgotten."""
+        found: dict[str, Any] = {}
+        for line in file.read_text("utf-8").splitlines():
+            if line.startswith('{"metaData"'):
+                self._schemas.pop(file.parent.parent, None)
+            if '"commitInfo"' in line:
+                found = json.loads(line).get("commitInfo") or found
+        return found
+
+    def _columns(self, table: StateTable) -> dg.TableSchema:
+        """Of a table that was opened before there is no need to open it again."""
+        if table.path not in self._schemas:
+            self._schemas[table.path] = table_metadata.column_schema(table.schema)
+        return self._schemas[table.path]
+
+    def _drawn(self, view: FlowView, name: str, seen: Seen, now: float) -> dict[str, Any]:
+        if self._drawing > DRAWING_SECONDS:
+            return {}
+        started = time.perf_counter()
+        made = TablePlots(view, self._lake, name).metadata() | plots.entries({"lag": seen.plots()["lag"]})
+        self._drawing += time.perf_counter() - started
+        seen.drawn_at = now
+        return made
+
+    def _materialization(
+        self,
+        view: FlowView,
+        name: str,
+        slice_: str | None,
+        rows: int,
+        facts: Mapping[str, Any],
+    ) -> dg.AssetMaterialization:
+        table = view.table(self._lake, name)
+        metadata = {
+            "dagster/row_count": rows,
+            "dagster/column_schema": self._columns(table),
+            "dagster/column_lineage": table_metadata.column_lineage(view.plan.lineage[name], view.keys),
+            **view.event_metadata(name),
+            **facts,
+        }
+        known = slice_ is not None and view.partitions is not None and view.partitions.has_partition_key(slice_)
+        return dg.AssetMaterialization(
+            table_key(view.writers[name]),
+            partition=slice_ if view.partitions is None or known else None,
+            metadata=metadata if slice_ is None else {"slice": slice_, **metadata},
+            tags={"dagster/data_version": f"delta-{facts['delta_version']}"},
+        )
+
+    # --- the flow itself --------------------------------------------------------------------------------------------
+
+    def _of_checks(self, view: FlowView, flow: FlowStatus, seen: Seen) -> Iterator[Event]:
+        known = {f"{one.gate}/{one.check.name}": one for one in view.gate_checks}
+        for task in flow.tasks:
+            for name, figures in task.checks.items():
+                check = known.get(name)
+                key = f"{task.group}:{name}"
+                batches, failures = seen.checks.get(key, [0, 0])
+                if int(figures["batches"]) < batches:
+                    batches = failures = 0  # its worker was started again
+                seen.checks[key] = [int(figures["batches"]), int(figures["failures"])]
+                if check is None or figures["batches"] == batches:
+                    continue
+                failed = int(figures["failures"]) > failures
+                metadata: dict[str, Any] = {
+                    "action": check.check.action,
+                    "expectation": check.check.expectation,
+                    "rows": int(figures["rows"]),
+                    "unexpected": int(figures["unexpected"]),
+                }
+                if failed:
+                    metadata |= {"last_failed_txid": figures["last_failed"], "said": str(figures["said"])}
+                    metadata |= self._refused_rows(view, check, figures["last_failed"], figures.get("detail"))
+                severity = dg.AssetCheckSeverity.ERROR if check.check.action == "fail" else dg.AssetCheckSeverity.WARN
+                yield dg.AssetCheckEvaluation(
+                    asset_key=check.key.asset_key,
+                    check_name=check.name,
+                    passed=not failed,
+                    severity=severity,
+                    metadata=metadata,
+                )
+
+    def _refused_rows(
+        self, view: FlowView, check: GateCheck, txid: int | None, detail: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Rows in quarantine, else those that the beats brought along."""
+        rows = failed_rows.of_gate(view, self._lake, check, () if txid is None else (txid,))
+        rows = rows or failed_rows.of_detail(check.check, detail or {})
+        return failed_rows.refused_metadata(view, check, rows)
+
+    def _refused(self, view: FlowView, flow: FlowStatus) -> Iterator[Event]:
+        """The checks that have stopped a query: its batch never ends, so that no figures tell of it."""
+        for task in flow.tasks:
+            for check in view.gate_checks if task.state == FAILED and task.last_error else ():
+                if refuses(str(task.last_error), check.gate, check.check.name):
+                    yield dg.AssetCheckEvaluation(
+                        asset_key=check.key.asset_key,
+                        check_name=check.name,
+                        passed=False,
+                        severity=dg.AssetCheckSeverity.ERROR,
+                        metadata={
+                            "action": check.check.action,
+                            "said": str(task.last_error),
+                            # The batch after the last one that came through.
+                            **self._refused_rows(view, check, (task.txid if task.txid is not None else -1) + 1),
+                        },
+                    )
+
+    @staticmethod
+    def _observation(flow: FlowStatus, seen: Seen) -> dg.AssetObservation:
+        metadata: dict[str, Any] = {
+            "status": flow.status,
+            "version": flow.version,
+            "rows_per_second": float(flow.rows_per_second),
+            "batches": sum(task.batches for task in flow.tasks),
+            "restarts": sum(task.restarts for task in flow.tasks),
+        }
+        known = {
+            "txid": flow.txid,
+            "lag_seconds": flow.lag_seconds,
+            "batch_seconds": max((task.batch_seconds or 0.0 for task in flow.tasks), default=None),
+            "last_error": flow.last_error,
+        }
+        metadata |= {name: value for name, value in known.items() if value is not None} | plots.entries(seen.plots())
+        tags = {"dagster/data_version": version_of(flow)}
+        return dg.AssetObservation(deployment_key(flow.name), metadata=metadata, tags=tags)
+
+
+def _version(log_file: Path) -> int:
+    return int(log_file.stem) if log_file.stem.isdigit() else -1

@@ -1,0 +1,244 @@
+"""From what the engine reports to Dagster's events: one materialization a state and slice, one verdict a check."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from assets.events import table_metadata
+from assets.events.results_page import page_facts, write
+from assets.events.table_plots import TablePlots
+from assets.events.verdicts import Verdict, materialization_of
+from assets.view import FlowView, table_key
+from pipelines.errors import PoisonBatchError, TrideltaError
+from pipelines.execution.report import BatchReport, SliceReport, StateCommit
+from pipelines.graph import events
+from resources import progress
+
+if TYPE_CHECKING:
+    from pipelines import Lake
+
+
+def written_slices(table: Path, version: int) -> dict[str | None, int]:
+    """The slices that a commit wrote, with their rows: read off the one log file of that version.
+
+    Rows of a channel that are no events but words about the clock do not count.
+    """
+    found: dict[str | None, int] = {}
+    log = table / "_delta_log" / f"{version:020d}.json"
+    for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else ():
+        added = json.loads(line).get("add")
+        if added is not None:
+            stats = json.loads(added.get("stats") or "{}")
+            slice_ = added["partitionValues"].get("_slice")
+            words = stats.get("nullCount", {}).get(events.ID, 0)
+            found[slice_] = found.get(slice_, 0) + int(stats.get("numRecords", 0)) - int(words)
+    return found
+
+
+def refuses(said: str, gate: str, check: str) -> bool:
+    """Whether an error's text says that a check of a gate has refused a batch."""
+    return f'gate "{gate}" refused' in said and f" {check}: " in said
+
+
+def _results(gates: Iterable[Mapping[str, Any]]) -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
+    """The results of all checks, each by its gate and name."""
+    for gate in gates:
+        for result in gate["checks"]:
+            yield (gate["gate"], result["name"]), result
+
+
+def log_evaluation(
+    context: dg.OpExecutionContext | dg.AssetExecutionContext, evaluation: dg.AssetCheckEvaluation
+) -> None:
+    """Log a check's verdict from a step that does not own the check; Dagster takes it, only its type hint leaves it out."""
+    context.log_event(evaluation)  # type: ignore[arg-type]
+
+
+class Reporter:
+    """Tells Dagster of each batch or slice when it is committed.
+
+    An event costs Dagster's SQLite some 30 ms, mostly waiting for the disk, and a batch of nine days makes 36 of them: a
+    thread writes them while Spark runs the next batch. What was reported stays if the run is killed later.
+
+    Args:
+        context: the running op or asset.
+        view: the flow.
+        lake: where its states are.
+    """
+
+    def __init__(self, context: dg.OpExecutionContext | dg.AssetExecutionContext, view: FlowView, lake: Lake) -> None:
+        self._context, self._view, self._lake = context, view, lake
+        sliced = view.partitions is not None
+        # What a run over one partition says at its end is of that slice; another run tells of each slice when it is there.
+        own = context.partition_key if sliced and context.has_partition_key else None
+        self._each_slice = sliced and own is None
+        self._verdicts = {(one.gate, one.check.name): Verdict(one, view, lake, own) for one in view.gate_checks}
+        self._fixed: dict[str, dict[str, Any]] = {}
+        self._plots = {name: TablePlots(view, lake, name) for name in view.writers}
+        self._seconds: dict[str, dict[int, float]] = {name: {} for name in view.writers}
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dagster-events")
+        self._pending: list[Future[None]] = []
+        self.reported = 0
+
+    def __enter__(self) -> Reporter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._writer.shutdown(wait=True)
+        if error is None:
+            for one in self._pending:
+                one.result()
+
+    # --- what the engine calls --------------------------------------------------------------------------------------
+
+    def batch(self, report: BatchReport) -> None:
+        """A batch is committed."""
+        self._take(report.txid, report.gates)
+        txids = {"txid_first": report.txid, "txid_last": report.txid, "attempt": report.attempt}
+        self._context.log.info(
+            f"batch {report.txid}: {report.received:,} rows, {report.quarantined:,} to quarantine, {report.seconds:.1f} s"
+        )
+        for commit in report.commits:
+            self._seconds[commit.state][commit.version] = report.seconds
+            self._submit(commit, txids)
+        progress.tell(report)
+
+    def slice(self, report: SliceReport) -> None:
+        """A slice is replaced in every state, or failed; a slice that failed is not materialized."""
+        self._take(report.slice, report.gates)
+        if report.error is None:
+            self._context.log.info(
+                f"{report.slice}: {report.received:,} rows, {report.quarantined:,} to quarantine, {report.seconds:.1f} s"
+            )
+            for commit in report.commits:
+                self._seconds[commit.state][commit.version] = report.seconds
+                self._submit(commit, {}, report.slice)
+        else:
+            self._context.log.error(f"{report.slice}: {report.error}")
+        if self._each_slice:
+            self._pending.append(self._writer.submit(self._judge, report))
+        progress.tell(report)
+
+    # --- what Dagster gets ------------------------------------------------------------------------------------------
+
+    def _submit(self, commit: StateCommit, txids: Mapping[str, int], slice_: str | None = None) -> None:
+        self.reported += 1
+        self._pending.append(self._writer.submit(self._write, commit, txids, slice_))
+
+    def _write(self, commit: StateCommit, txids: Mapping[str, int], slice_: str | None) -> None:
+        table = self._view.table(self._lake, commit.state)
+        written = written_slices(table.path, commit.version)
+        if slice_ is not None:
+            written = {slice_: written.get(slice_, commit.rows)}
+            txids = self._covered(commit)
+        known = self._partition_keys()
+        in_order = sorted(written.items(), key=lambda one: str(one[0]))
+        for name, rows in in_order:
+            metadata = {
+                "dagster/row_count": rows,
+                **self._table(commit.state),
+                "delta_version": commit.version,
+                **txids,
+                "seconds": round(commit.seconds, 3),
+            }
+            if name == in_order[-1][0]:
+                # A page shows the last event: one of a commit's slices carries the plots.
+                metadata |= self._plots[commit.state].metadata(dict(self._seconds[commit.state]))
+            self._context.log_event(
+                dg.AssetMaterialization(
+                    table_key(self._view.writers[commit.state]),
+                    partition=name if known is None or name in known else None,
+                    metadata=metadata if name is None else {"slice": name, **metadata},
+                    tags={"dagster/data_version": f"delta-{commit.version}"},
+                )
+            )
+
+    def _covered(self, commit: StateCommit) -> dict[str, int]:
+        """The txids of the stream that a slice's replacement covers."""
+        found = [one for one in self._view.table(self._lake, commit.state).history() if one.version == commit.version]
+        last = found[0].txid if found else None
+        return {} if last is None or last < 0 else {"txid_first": 0, "txid_last": last}
+
+    def _partition_keys(self) -> frozenset[str] | None:
+        partitions = self._view.partitions
+        return None if partitions is None else frozenset(partitions.get_partition_keys())
+
+    def _table(self, state: str) -> dict[str, Any]:
+        """What all materializations of a table in this run have in common."""
+        if state not in self._fixed:
+            lineage = self._view.plan.lineage[state]
+            self._fixed[state] = {
+                "dagster/column_schema": table_metadata.column_schema(self._view.table(self._lake, state).schema),
+                "dagster/column_lineage": table_metadata.column_lineage(lineage, self._view.keys),
+                **self._view.event_metadata(state),
+            }
+        return self._fixed[state]
+
+    # --- checks -----------------------------------------------------------------------------------------------------
+
+    def _judge(self, report: SliceReport) -> None:
+        """One verdict a check on a slice, behind the slice's own materializations.
+
+        Of a slice that failed only those are told that were asked: no rows came to what stands behind.
+        """
+        own = {name: Verdict(one.check, self._view, self._lake, report.slice) for name, one in self._verdicts.items()}
+        asked = set()
+        for name, result in _results(report.gates):
+            if name in own:
+                own[name].add(report.slice, result)
+                asked.add(name)
+        self._log(verdict for name, verdict in own.items() if name in asked or report.error is None)
+
+    def _log(self, verdicts: Iterable[Verdict]) -> None:
+        judged: dict[tuple[dg.AssetKey, str], Any] = {}
+        for one in verdicts:
+            if one.slice is None:
+                log_evaluation(self._context, one.evaluation())
+                continue
+            table = one.check.key.asset_key, one.slice
+            if table not in judged:
+                judged[table] = materialization_of(self._context.instance, *table)
+            log_evaluation(self._context, one.evaluation(judged[table]))
+
+    def _take(self, where: int | str, gates: tuple[Mapping[str, Any], ...]) -> None:
+        for name, result in _results(gates):
+            if name in self._verdicts:
+                self._verdicts[name].add(where, result)
+
+    def refused(self, error: TrideltaError) -> None:
+        """Take in a gate's refusal that ended the run: by itself, or as the reason why a batch is poison."""
+        said = error.reason if isinstance(error, PoisonBatchError) else str(error)
+        for (gate, name), verdict in self._verdicts.items():
+            if refuses(said, gate, name) and not verdict.failed:
+                verdict.failed.append({"where": "the batch that stopped the run", "unexpected": said})
+                verdict.txids += [error.txid] if isinstance(error, PoisonBatchError) else []
+
+    def check_results(self) -> Iterator[dg.AssetCheckResult]:
+        """One result a check, for the step that owns the checks."""
+        self._settle()
+        yield from (verdict.result() for verdict in self._verdicts.values())
+
+    def log_checks(self) -> None:
+        """One evaluation a check, for a step that does not own them, or that fails."""
+        self._settle()
+        self._log(verdict for verdict in self._verdicts.values() if verdict.was_asked)
+
+    def _settle(self) -> None:
+        """One page for all gates of the run, where they were asked; behind all that was to be told of the slices."""
+        # A verdict names the materialization that it is about: that must be there.
+        wait(self._pending)
+        told = [one for one in self._verdicts.values() if one.was_asked]
+        if not told:
+            return
+        run, view = self._context.run.run_id, self._view
+        folder = view.settings.home / "checks" / view.name
+        page = write(folder, run, f"Gates of {view.name}", page_facts(view.name, run), [one.checked() for one in told])
+        for one in told:
+            one.page = page

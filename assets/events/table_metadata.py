@@ -1,0 +1,72 @@
+"""What Dagster shows of a table: its columns, where they come from, what wrote it."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from assets.events import markdown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Origins = Mapping[str, tuple[tuple[str, str], ...]]
+"""The origins of each column: (stream or state, column)."""
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """A schema without Arrow's view types: delta-rs reads strings as views, which Spark does not take and nobody asked for."""
+    import pyarrow as pa
+
+    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    return pa.schema([field.with_type(plain.get(field.type, field.type)) for field in schema])
+
+
+def column_schema(schema: pa.Schema) -> dg.TableSchema:
+    """An Arrow schema as Dagster's."""
+    return dg.TableSchema(
+        columns=[
+            dg.TableColumn(field.name, str(field.type), constraints=dg.TableColumnConstraints(nullable=field.nullable))
+            for field in plain_schema(schema)
+        ]
+    )
+
+
+def column_lineage(origins: Origins, keys: Mapping[str, dg.AssetKey]) -> dg.TableColumnLineage:
+    """The graph's lineage as Dagster's; `keys` gives the asset of each stream and state."""
+    return dg.TableColumnLineage(
+        {
+            column: [dg.TableColumnDep(keys[origin], field) for origin, field in found if origin in keys]
+            for column, found in origins.items()
+        }
+    )
+
+
+def lineage_table(origins: Origins) -> str:
+    """The lineage as markdown: the open-source UI keeps column lineage but has no view of it."""
+    return markdown.table(
+        ["column", "comes from"],
+        [
+            {"column": column, "comes from": ", ".join(f"{origin}.{field}" for origin, field in found) or "(counted)"}
+            for column, found in origins.items()
+        ],
+    )
+
+
+def plan_metadata(svg: str) -> dg.MarkdownMetadataValue:
+    """A plan as a picture: Dagster's UI draws no Mermaid."""
+    return dg.MetadataValue.md(f"![plan](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})")
+
+
+def definition_metadata(name: str, path: Path, origins: Origins, plan: dg.MarkdownMetadataValue) -> dict[str, Any]:
+    """What is known of a state's table before anything ran."""
+    return {
+        "dagster/table_name": f"lake.{name}",
+        "path": dg.MetadataValue.path(str(path)),
+        "lineage": dg.MetadataValue.md(lineage_table(origins)),
+        "plan": plan,
+    }

@@ -1,0 +1,165 @@
+"""What the checks of a gate said in a run: of each slice by itself, and over all batches or slices together."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
+
+from assets.events import failed_rows, markdown
+from assets.events.results_page import Checked
+from assets.view import FlowView, GateCheck
+
+if TYPE_CHECKING:
+    from pipelines import Lake
+
+# Days that a check's verdict lists: more would not be read.
+LISTED = 31
+
+
+def check_specs(view: FlowView) -> list[dg.AssetCheckSpec]:
+    """The checks of a flow's gates: with a verdict a slice where the flow has slices."""
+    with warnings.catch_warnings():
+        # A preview in Dagster 1.13; the dependency is held below 1.14. docs/adr/0029-checks-by-slice.md
+        warnings.simplefilter("ignore", dg.PreviewWarning)
+        return [
+            dg.AssetCheckSpec(
+                one.name,
+                asset=one.key.asset_key,
+                description=f"Gate {one.gate}, {one.check.action}: {one.check.written}",
+                blocking=one.check.action == "fail",
+                partitions_def=view.partitions,
+            )
+            for one in view.gate_checks
+        ]
+
+
+def materialization_of(
+    instance: dg.DagsterInstance, key: dg.AssetKey, slice_: str
+) -> AssetCheckEvaluationTargetMaterializationData | None:
+    """What a verdict on a slice is about: the slice's last materialization.
+
+    Dagster counts a partition's verdict only as long as it names the last materialization of that partition. The class
+    is not a public one of Dagster's, which is held below 1.14.
+    """
+    wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=[slice_])
+    found = instance.fetch_materializations(wanted, limit=1).records
+    if not found:
+        return None
+    return AssetCheckEvaluationTargetMaterializationData(
+        storage_id=found[0].storage_id, run_id=found[0].run_id, timestamp=found[0].timestamp
+    )
+
+
+@dataclass
+class Verdict:
+    """What one check of a gate said, over all batches or slices of a run or, with `slice`, of that one slice."""
+
+    check: GateCheck
+    view: FlowView
+    lake: Lake
+    slice: str | None = None
+    rows: int = 0
+    unexpected: int = 0
+    observed: Any = None
+    failed: list[dict[str, Any]] = field(default_factory=list)
+    txids: list[int] = field(default_factory=list)
+    slices: list[str] = field(default_factory=list)
+    page: Path | None = None
+    _seen: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, where: int | str, result: Mapping[str, Any]) -> None:
+        """Take in the result of one batch (its txid) or slice."""
+        self.rows += result.get("rows") or 0
+        self.unexpected += result.get("unexpected") or 0
+        self.observed = result.get("observed")
+        if not result["success"]:
+            said = result.get("error") or result.get("unexpected") or result.get("observed")
+            batch = isinstance(where, int)
+            self.failed.append(
+                {"where": f"batch {where}" if batch else where, "rows": result.get("rows"), "unexpected": said}
+            )
+            self.txids += [where] if isinstance(where, int) else []
+            self.slices += [where] if isinstance(where, str) else []
+            self._take_rows({"txid" if batch else "slice": where}, result)
+
+    def _take_rows(self, place: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+        if len(self._seen) < failed_rows.SHOWN:
+            found = failed_rows.of_detail(self.check.check, result.get("detail") or {})
+            self._seen += [{**place, **row} for row in found][: failed_rows.SHOWN - len(self._seen)]
+
+    @property
+    def severity(self) -> dg.AssetCheckSeverity:
+        return dg.AssetCheckSeverity.ERROR if self.check.check.action == "fail" else dg.AssetCheckSeverity.WARN
+
+    @property
+    def was_asked(self) -> bool:
+        """Whether the check has seen anything, so that there is something to tell."""
+        return bool(self.rows or self.failed)
+
+    def metadata(self) -> dict[str, Any]:
+        """As Dagster shows it."""
+        shown: dict[str, Any] = {
+            "action": self.check.check.action,
+            "expectation": self.check.check.written,
+            "rows": self.rows,
+            "unexpected": self.unexpected,
+        }
+        if self.slice is not None and self.observed is not None:
+            shown["observed"] = self.observed
+        if self.failed:
+            more = len(self.failed) - LISTED
+            text = markdown.table(["where", "rows", "unexpected"], self.failed[:LISTED])
+            shown["where"] = dg.MetadataValue.md(text + (f"\n\nand {more} more" if more > 0 else ""))
+            shown |= failed_rows.refused_metadata(self.view, self.check, self.failed_rows)
+        return shown if self.page is None else {**shown, "page": dg.MetadataValue.path(str(self.page))}
+
+    @cached_property
+    def failed_rows(self) -> list[dict[str, Any]]:
+        """Some of the rows that it found wrong; to be asked when all is said.
+
+        The gate's result brings them along. A batch that was refused as a whole has no result, but a copy in quarantine.
+        """
+        if self._seen or not self.failed:
+            return self._seen
+        return failed_rows.of_gate(self.view, self.lake, self.check, self.txids, self.slices)
+
+    def checked(self) -> Checked:
+        """As the page of results shows it."""
+        check, said = self.check.check, ", ".join(str(one["where"]) for one in self.failed[:LISTED])
+        name = f"{self.check.gate}: {check.name}"
+        refused = self.failed_rows
+        return Checked(name, check.written, check.action, not self.failed, self.rows, self.unexpected, said, refused)
+
+    def result(self) -> dg.AssetCheckResult:
+        """For the step that has the check among its own; of a run of one partition Dagster takes it for that one's."""
+        return dg.AssetCheckResult(
+            asset_key=self.check.key.asset_key,
+            check_name=self.check.name,
+            passed=not self.failed,
+            severity=self.severity,
+            metadata=self.metadata(),
+        )
+
+    def evaluation(self, about: AssetCheckEvaluationTargetMaterializationData | None = None) -> dg.AssetCheckEvaluation:
+        """For a step that does not own the check, that fails, or that tells of each slice by itself.
+
+        Args:
+            about: of a slice the materialization that was judged.
+        """
+        return dg.AssetCheckEvaluation(
+            asset_key=self.check.key.asset_key,
+            check_name=self.check.name,
+            passed=not self.failed,
+            severity=self.severity,
+            metadata=self.metadata(),
+            blocking=self.check.check.action == "fail",
+            partition=self.slice,
+            target_materialization_data=about,
+        )

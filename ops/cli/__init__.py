@@ -1,0 +1,1 @@
+"""`tridelta`, the command line."""

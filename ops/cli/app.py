@@ -1,0 +1,406 @@
+"""`tridelta`: the verbs of the engine on the flows of the catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ops import tidy
+from ops.cli import deployed, new_flow, rendering, replaying, shutdown
+from ops.cli import query_arguments as asking
+from ops.cli.last_resort import PlainGroup
+from ops.cli.parts import AsJson, FlowName, bounded, emit, errors, on_fresh, plainly
+from pipelines import bounds
+from pipelines.catalog import FlowSettings, FlowSpec, flow, flows
+from pipelines.errors import DefinitionError, TrideltaError
+from pipelines.graph.fields import checked_name
+from pipelines.graph.nodes import ChannelNode
+
+if TYPE_CHECKING:
+    from pipelines import Lake, Runtime
+    from pipelines.state.table import StateTable
+
+app = typer.Typer(
+    name="tridelta",
+    cls=PlainGroup,
+    help="Trident topologies on Spark, committed to Delta. Flows and states are those of the catalog and the lake.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(deployed.app)
+app.add_typer(shutdown.app)
+app.add_typer(tidy.app)
+app.add_typer(new_flow.app)
+app.add_typer(replaying.app)
+
+
+def _lake() -> Lake:
+    from pipelines import Lake
+
+    return Lake(FlowSettings.from_environment().lake)
+
+
+@contextmanager
+def _runtime(quiet: bool) -> Iterator[Runtime]:
+    """The engine, with Spark's start shown: it is the longest silence of a short command."""
+    from pipelines import Runtime, spark_session
+
+    with rendering.waiting("Spark starts", quiet):
+        session = spark_session("tridelta")
+    try:
+        yield Runtime(session, _lake())
+    finally:
+        session.stop()
+
+
+@app.command("list")
+@plainly
+def list_flows(as_json: AsJson = False) -> None:
+    """List the flows of the catalog, their states and the channels between their queries, and what is deployed."""
+    lake, running = _lake(), deployed.running()
+    listed = []
+    for spec in flows():
+        topology = spec.topology()
+        tables = {node.state.name: lake.written_by(node) for node in topology.persists}
+        txids = {name: table.last_txid() if table.exists() else None for name, table in tables.items()}
+        channels = [node.state.name for node in topology.persists if isinstance(node, ChannelNode)]
+        listed.append(
+            {
+                "flow": spec.name,
+                "description": spec.description,
+                "states": {name: txid for name, txid in txids.items() if name not in channels},
+                "channels": {name: txids[name] for name in channels},
+                "queries": list(topology.queries),
+                "deployed": running.pop(spec.name, None),
+            }
+        )
+    # Flows that were deployed from files, or that the catalog has lost.
+    listed += [
+        {"flow": name, "description": "", "states": {}, "channels": {}, "queries": [], "deployed": one}
+        for name, one in running.items()
+    ]
+    if as_json:
+        emit(listed)
+    else:
+        rendering.flows(listed)
+
+
+@app.command()
+@plainly
+def plan(
+    name: FlowName,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print the plan as a Mermaid flowchart instead.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what would change against what is deployed. Needs no Spark; exit code 1 if the flow would be refused."""
+    from ops.cli import plan_view
+    from pipelines.planner.changes import plan_changes
+
+    changes = plan_changes(flow(name).topology(), _lake())
+    if mermaid:
+        print(changes.mermaid, end="")
+    elif as_json:
+        emit(changes.to_json())
+    else:
+        plan_view.show(changes)
+    if changes.refused:
+        raise typer.Exit(1)
+
+
+@app.command()
+@plainly
+def run(
+    name: FlowName,
+    max_batches: Annotated[
+        int | None, typer.Option(parser=bounded(bounds.ROWS), help="Stop after so many batches.")
+    ] = None,
+    on_fresh_checkpoint: Annotated[
+        str,
+        typer.Option(
+            parser=on_fresh,
+            metavar="WORD",
+            help="If the checkpoint is gone but the states are there: refuse, continue or reset.",
+        ),
+    ] = "refuse",
+    as_json: AsJson = False,
+) -> None:
+    """Run what the sources hold now, then stop."""
+    spec = flow(name)
+    topology = spec.topology()
+    with _runtime(as_json) as runtime, rendering.bar(f"{name}: batches", None, as_json) as advance:
+        report = runtime.catch_up(
+            topology,
+            on_fresh_checkpoint=on_fresh_checkpoint,
+            max_batches=max_batches,
+            progress=lambda batch: advance(f"batch {batch.txid}, {batch.received:,} rows in {batch.seconds:.1f} s"),
+        )
+    if as_json:
+        emit(report.to_json())
+    else:
+        rendering.run(report)
+
+
+@app.command()
+@plainly
+def backfill(
+    name: FlowName,
+    first: Annotated[str, typer.Option("--from", help="The first slice (day).")],
+    last: Annotated[str, typer.Option("--to", help="The last slice (day), itself included.")],
+    as_json: AsJson = False,
+) -> None:
+    """Make slices again: each is replaced in a commit of its own."""
+    spec = flow(name)
+    slices = _slices(spec, first, last)
+    topology = spec.topology()
+    with _runtime(as_json) as runtime, rendering.bar(f"{name}: slices", len(slices), as_json) as advance:
+        report = runtime.backfill(
+            topology, slices, progress=lambda one: advance(f"{one.slice}, {one.received:,} rows in {one.seconds:.1f} s")
+        )
+    if as_json:
+        emit(report.to_json())
+    else:
+        rendering.backfill(report)
+    if report.failed:
+        days = ", ".join(one.slice for one in report.failed)
+        raise TrideltaError(
+            f'flow "{name}": {len(report.failed)} of {len(slices)} slices failed: {days}; the others are committed',
+            hint="correct the data or the flow and run the command again for these days",
+        )
+
+
+def _slices(spec: FlowSpec, first: str, last: str) -> list[str]:
+    if spec.slices is None:
+        raise DefinitionError(
+            f'flow "{spec.name}" is not sliced, so no part of it can be replaced', hint=f"use: tridelta run {spec.name}"
+        )
+    return spec.slices.between(first, last)
+
+
+@app.command()
+@plainly
+def query(
+    name: FlowName,
+    question: Annotated[str, typer.Argument(metavar="QUERY", help="A query stream of the flow.")],
+    args: Annotated[list[str] | None, typer.Argument(help="Its arguments, in order.")] = None,
+    txid: Annotated[
+        int | None, typer.Option(parser=bounded(bounds.TXID), help="Ask the states as of this batch.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask a query stream of a flow. Spark starts only if the query has functions over columns."""
+    from pipelines.execution.runners.queries import QueryRunner
+
+    with ExitStack() as stack:
+        runner = QueryRunner(
+            _lake(), flow(name).topology(), question, lambda: stack.enter_context(_runtime(as_json)).spark, txid
+        )
+        rows = runner.ask([runner.arguments(args or [])])
+    if as_json:
+        emit(rows)
+    else:
+        rendering.rows(f"{name}.{question}({', '.join(args or ())})", rows)
+
+
+@app.command()
+@plainly
+def state(
+    name: Annotated[str, typer.Argument(metavar="STATE", help="A state of the lake, or a channel.")],
+    key: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="One field of the key; give it once for each.")
+    ] = None,
+    txid: Annotated[int | None, typer.Option(parser=bounded(bounds.TXID), help="Read it as of this batch.")] = None,
+    limit: Annotated[int, typer.Option(parser=bounded(bounds.ROWS), help="At most so many rows.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Show a state: one key, or all of it. Needs no Spark."""
+    table = _table(name)
+    found = (
+        # Of a table without keys a column may have as many rows as it likes.
+        table.get([asking.typed_key(table, asking.pairs(key))], txid=txid)[: limit + 1]
+        if key
+        else table.scan(txid=txid).slice(0, limit + 1).to_pylist()
+    )
+    shown = found[:limit]
+    if as_json:
+        emit(shown)
+    else:
+        rendering.rows(
+            f"{name}, version {table.version()}" + (f", as of txid {txid}" if txid is not None else ""), shown
+        )
+    if len(found) > limit:
+        errors.print(f"There are more than these {limit:,} rows: --limit N shows more.", style="dim")
+
+
+def _table(name: str) -> StateTable:
+    """A state of the lake, or a channel."""
+    lake = _lake()
+    checked_name("state", name)
+    return lake.channel(name) if name in lake.channels() else lake.state(name)
+
+
+@app.command()
+@plainly
+def history(
+    name: Annotated[str, typer.Argument(metavar="STATE", help="A state of the lake, or a channel.")],
+    limit: Annotated[int, typer.Option(parser=bounded(bounds.ROWS), help="The last so many commits.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show a state's commits. Needs no Spark."""
+    names = ("version", "kind", "txid", "attempt", "epoch", "slice", "rows", "time", "flow")
+    commits = _table(name).history()[-limit:]
+    listed = [{field: getattr(commit, field) for field in names} for commit in commits]
+    if as_json:
+        emit(listed)
+    else:
+        for one in listed:
+            one["time"] = f"{one['time']:%Y-%m-%d %H:%M:%S}"
+            del one["flow"]
+        rendering.rows(f"{name}: the last {len(listed)} commits (times in UTC)", listed)
+
+
+@app.command()
+@plainly
+def verify(name: FlowName, as_json: AsJson = False) -> None:
+    """Prove that the tables of a flow still hold what its batches committed. Exit code 1 if one does not."""
+    from pipelines.execution.verify import verify as verify_flow
+
+    topology = flow(name).topology()
+    with _runtime(as_json) as runtime, rendering.waiting("The commits are read", as_json):
+        report = verify_flow(runtime.spark, runtime.lake, topology)
+    if as_json:
+        emit(report.to_json())
+    else:
+        rendering.verified(report)
+    if report.differing or report.faults:
+        raise typer.Exit(1)
+
+
+@app.command()
+@plainly
+def skip(
+    name: FlowName,
+    txid: Annotated[int, typer.Argument(parser=bounded(bounds.TXID), help="The poison batch.")],
+    as_json: AsJson = False,
+) -> None:
+    """Leave out a batch that stopped the flow; its rows stay in quarantine. Needs no Spark."""
+    from pipelines.execution.batch.skipping import skip as leave_out
+
+    leave_out(_lake(), flow(name).topology(), txid)
+    if as_json:
+        emit({"flow": name, "skipped": txid})
+    else:
+        goes_on = (
+            "It is deployed and goes on by itself."
+            if name in deployed.running()
+            else f"Go on with: tridelta run {name}"
+        )
+        rendering.say(f"Batch {txid} of {name} is left out. {goes_on}")
+        rendering.say(f"Its rows can be counted later, when the cause is mended: tridelta replay-quarantine {name}")
+
+
+@app.command()
+@plainly
+def adopt(name: FlowName, as_json: AsJson = False) -> None:
+    """Go on with a checkpoint and tables that do not belong together, as they are: rows may lack or come twice."""
+    from pipelines.execution.checkpoint.belonging import adopt as take_over
+
+    found = take_over(_lake(), flow(name).topology())
+    if as_json:
+        emit({"flow": name, "adopted": {query: error.problem for query, error in found.items()}})
+    elif not found:
+        rendering.say(f"Nothing to do: the checkpoints of {name} and its tables belong together.")
+    for query, error in found.items() if not as_json else ():
+        rendering.say(f"Query {query} goes on as it is, with {error.state}: {error.problem}")
+
+
+@app.command()
+@plainly
+def compact(
+    name: FlowName,
+    retention_hours: Annotated[
+        float, typer.Option(parser=bounded(bounds.HOURS), help="How far back states stay readable.")
+    ] = 168.0,
+    channel_retention_hours: Annotated[
+        float | None,
+        typer.Option(
+            parser=bounded(bounds.HOURS), help="How long channels keep rows that all readers have; else the same."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fold closed generations, join small files, vacuum."""
+    topology = flow(name).topology()
+    with _runtime(as_json) as runtime:
+        from pipelines.maintenance import compact as compact_tables
+
+        report = compact_tables(
+            runtime.spark,
+            runtime.lake,
+            topology,
+            retention_hours=retention_hours,
+            channel_retention_hours=channel_retention_hours,
+        )
+    if as_json:
+        emit(rendering.flat_tables(report))
+    else:
+        rendering.compacted(report)
+
+
+@app.command()
+@plainly
+def validate(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A flow as YAML.")], as_json: AsJson = False
+) -> None:
+    """Check a flow's YAML file; every fault with its line. Needs no Spark; exit code 1 if it is not a flow."""
+    from ops.cli.validate import checked, show
+
+    found = checked(file)
+    if as_json:
+        emit(found)
+    else:
+        show(found)
+    if not found["valid"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+@plainly
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder with a flow's YAML in each file.")],
+    trigger_seconds: Annotated[
+        float, typer.Option(parser=bounded(bounds.TRIGGER_SECONDS), help="How often a stream looks for new events.")
+    ] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Run what the sources hold now, then stop.")] = False,
+    on_fresh_checkpoint: Annotated[
+        str,
+        typer.Option(
+            parser=on_fresh,
+            metavar="WORD",
+            help="If a checkpoint is gone but the states are there: refuse, continue or reset.",
+        ),
+    ] = "refuse",
+) -> None:
+    """Run the flows of a folder, and follow its files: added, changed, removed. Ctrl-C or SIGTERM drains all flows."""
+    from ops.cli import watch as flow_watch
+
+    flow_watch.refuse_unless_folder(folder)
+    with flow_watch.logged(), _runtime(quiet=False) as runtime:
+        faults = flow_watch.run(
+            runtime, folder, trigger_seconds=trigger_seconds, once=once, on_fresh_checkpoint=on_fresh_checkpoint
+        )
+    if faults:
+        raise typer.Exit(1)
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

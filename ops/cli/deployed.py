@@ -1,0 +1,438 @@
+"""`tridelta submit`, `status`, `kill` ...: the verbs of deployed flows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ops.cli import deployed_view, rendering
+from ops.cli.deployed_options import counts, flow_and_file, settings_of
+from ops.cli.parts import AsJson, bounded, emit, errors, plainly, ports_of
+from pipelines import bounds
+from pipelines.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from pipelines.nimbus.nimbus import Nimbus
+    from pipelines.nimbus.status import FlowStatus
+
+app = typer.Typer()
+
+PANEL = "Deployed flows"
+Deployed = Annotated[str, typer.Argument(metavar="FLOW", help="A deployed flow.")]
+FlowOrFile = Annotated[str, typer.Argument(metavar="FLOW|FILE.yaml", help="A flow of the catalog, or a flow as YAML.")]
+Trigger = Annotated[
+    float | None,
+    typer.Option(parser=bounded(bounds.TRIGGER_SECONDS), help="How often a batch begins; 5 if not said."),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(parser=bounded(bounds.WORKERS), help="The most worker processes that the flow may have."),
+]
+Parallelism = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=N", help="Tasks of a stream or state; give it once a name.")
+]
+Setting = Annotated[
+    list[str] | None,
+    typer.Option(metavar="K=V", help="A setting of the flow, e.g. isolated=true, spark.executor.memory=2g."),
+]
+Wait = Annotated[
+    float | None,
+    typer.Option(
+        parser=bounded(bounds.WAIT_SECONDS), help="How long it may drain before it is forced; 30 if not said."
+    ),
+]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait until it is so.")]
+NoSupervisor = Annotated[
+    bool, typer.Option("--no-supervisor", help="Do not start a supervisor on this machine if none is alive.")
+]
+Within = Annotated[float, typer.Option(parser=bounded(bounds.WAIT_SECONDS), help="The most seconds to wait.")]
+
+RUNS_WITHIN = 180.0
+"""A Spark application starts in half a minute on a busy machine; its first query a few seconds later."""
+
+
+@contextmanager
+def nimbus() -> Iterator[Nimbus]:
+    """Nimbus, as the environment says."""
+    from pipelines.nimbus.nimbus import Nimbus
+
+    with Nimbus.from_environment() as opened:
+        yield opened
+
+
+def running() -> dict[str, dict[str, Any]]:
+    """What is deployed, by name, for `tridelta list`; a registry that does not answer is told on standard error."""
+    from pipelines.nimbus.errors import NimbusError
+    from pipelines.nimbus.registry.registry_exists import unmade
+    from pipelines.nimbus.settings import registry_url
+
+    if unmade(registry_url()):
+        return {}
+    try:
+        with nimbus() as there:
+            return {one.name: deployed_view.listed(one) for one in there.cluster().flows}
+    except NimbusError as error:
+        errors.print(str(error), style="yellow", markup=False)
+        return {}
+
+
+@app.command(rich_help_panel=PANEL)
+@plainly
+def supervisor(
+    ports: Annotated[
+        str | None, typer.Option(metavar="N,N", help="Its slots; 6900,6901,6902,6903 if not said.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--id", help="Its id; by default the host's name.")] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(parser=bounded(bounds.PORT_OR_NONE), help="Where it answers Prometheus, on 127.0.0.1."),
+    ] = None,
+    stop_workers: Annotated[bool, typer.Option("--stop-workers", help="Drain its workers when it ends.")] = False,
+) -> None:
+    """Run this host's supervisor. Ctrl-C or SIGTERM ends it; its workers go on, and the next one finds them."""
+    from ops.cli.supervisor_log import logged
+    from pipelines.nimbus.processes import supervisor as process
+
+    chosen = ports_of(ports)
+    with logged(name or process.default_name()):
+        process.run(ports=chosen, name=name, metrics_port=metrics_port, stop_workers=stop_workers)
+
+
+@app.command(rich_help_panel=PANEL)
+@plainly
+def submit(
+    flow: FlowOrFile,
+    trigger_seconds: Trigger = None,
+    workers: Workers = None,
+    parallelism: Parallelism = None,
+    setting: Setting = None,
+    inactive: Annotated[bool, typer.Option("--inactive", help="Deploy it, but start no batch.")] = False,
+    no_supervisor: NoSupervisor = False,
+    no_wait: NoWait = False,
+    wait_at_most: Within = RUNS_WITHIN,
+    as_json: AsJson = False,
+) -> None:
+    """Deploy a flow: it runs around the clock, until it is killed."""
+    name, options = _asked(flow, trigger_seconds, workers, parallelism, setting)
+    with nimbus() as there:
+        seen = there.submit(name, inactive=inactive, **options)
+        started = None if no_supervisor else there.ensure_supervisor()
+        if not (inactive or no_wait):
+            seen = _waited(there, seen, "running", wait_at_most, as_json)
+        _show(seen, "submitted", as_json, supervisor=started)
+
+
+@app.command(rich_help_panel=PANEL)
+@plainly
+def update(
+    flow: FlowOrFile,
+    trigger_seconds: Trigger = None,
+    workers: Workers = None,
+    parallelism: Parallelism = None,
+    setting: Setting = None,
+    no_supervisor: NoSupervisor = False,
+    no_wait: NoWait = False,
+    wait_at_most: Within = RUNS_WITHIN,
+    as_json: AsJson = False,
+) -> None:
+    """Give a deployed flow a new version: what is in the catalog, or the file, now."""
+    name, options = _asked(flow, trigger_seconds, workers, parallelism, setting)
+    with nimbus() as there:
+        before = there.flow(name)
+        seen = there.update(name, **options)
+        started = None if no_supervisor else there.ensure_supervisor()
+        if not no_wait:
+            seen = _again(there, before, seen, wait_at_most, as_json)
+        _show(seen, "updated", as_json, supervisor=started)
+
+
+@app.command(rich_help_panel=PANEL)
+@plainly
+def rollback(
+    flow: Deployed,
+    to: Annotated[
+        int | None,
+        typer.Option(parser=bounded(bounds.VERSION), help="The version to bring back; by default the one before."),
+    ] = None,
+    no_wait: NoWait = False,
+    wait_at_most: Within = RUNS_WITHIN,
+    as_json: AsJson = False,
+) -> None:
+    """Bring an earlier version of a deployed flow back, as a new version."""
+    with nimbus() as there:
+        before = there.flow(flow)
+        seen = there.roll_back(flow, to)
+        if not no_wait:
+            seen = _again(there, before, seen, wait_at_most, as_json)
+        _show(seen, "rolled back", as_json)
+
+
+@app.command(rich_help_panel=PANEL)
+@plainly
+def activate(
+    flow: Deployed, no_wait: NoWait = False, wait_at_most: Within = RUNS_WITHIN, as_json: AsJson = False
+) -> None:
+    """Let a deactivated flow go on."""
+    with nimbus() as there:
+        seen = there.activate(flow)
+        if not no_wait and _somebody(there):
+            seen = _waited(there, seen, "running", wait_at_most, as_json)
+        _show(seen, "active", as_json)
+
+
+@app.command(rich_help_panel=PANEL)
+@plainly
+def deactivate(flow: Deployed, no_wait: NoWait = False, wait_at_most: Within = 60.0, as_json: AsJson = False) -> None:
+    """Drain a flow: running batches end, no further one begins. It stays deployed."""
+    with nimbus() as there:
+        seen = there.deactivate(flow)
+        if not no_wait and _somebody(there):
+            seen = _waited(there, seen, "stopped", wait_at_most, as_json)
+        _show(seen, "inactive", as_json)
+
+
+@app.command(rich_help_panel=PANEL)
+@plainly
+def kill(
+    flow: Deployed,
+    wait_seconds: Wait = None,
+    no_wait: NoWait = False,
+    wait_at_most: Within = 120.0,
+    as_json: AsJson = False,
+) -> None:
+    """Drain a flow and remove it. Its states and checkpoints stay: submitted again, it goes on where it stopped."""
+    with nimbus() as there:
+        seen = there.kill(flow, wait_seconds=wait_seconds)
+        gone = not no_wait and _somebody(there)
+        if gone:
+            within = wait_at_most + (wait_seconds or 0)
+            with rendering.waiting(f"{flow} drains and is removed (Ctrl-C: it goes on without you)", as_json):
+                there.wait(flow, until="gone", seconds=within)
+        if as_json:
+            emit(seen.to_json() | {"gone": gone})
+        else:
+            rendering.say(f"{flow} is removed." if gone else f"{flow}: {deployed_view.sentence(seen)}")
+
+
+@app.command(rich_help_panel=PANEL)
+@plainly
+def rebalance(
+    flow: Deployed,
+    workers: Workers = None,
+    parallelism: Parallelism = None,
+    setting: Setting = None,
+    wait_seconds: Wait = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would change, and change nothing.")] = False,
+    no_wait: NoWait = False,
+    wait_at_most: Within = RUNS_WITHIN,
+    as_json: AsJson = False,
+) -> None:
+    """Give a flow other workers or parallelism. With neither: look at its figures and decide."""
+    given = {"workers": workers, "parallelism": counts(parallelism), "settings": settings_of(setting)}
+    asked: dict[str, Any] = {name: value for name, value in given.items() if value}
+    with nimbus() as there:
+        if not asked:
+            from pipelines.nimbus.periodic_rebalance import judge
+
+            decided = judge(there, [flow])[0]
+            if as_json:
+                emit(decided.to_json())
+            else:
+                rendering.say(decided.sentence)
+            asked = dict(decided.request)
+            if dry_run:
+                return
+            _recluster(there, decided.clustering, as_json)
+            if not asked:
+                return
+        elif dry_run:
+            _show_changes(there.flow(flow), asked, as_json)
+            return
+        before = there.flow(flow)
+        seen = there.rebalance(flow, wait_seconds=wait_seconds, **asked)
+        if not no_wait:
+            within = wait_at_most + (30.0 if wait_seconds is None else wait_seconds)
+            seen = _again(there, before, seen, within, as_json, new_process=False)
+        _show(seen, "rebalanced", as_json)
+
+
+def _recluster(there: Nimbus, tables: Mapping[str, Sequence[str]], as_json: bool) -> None:
+    from pipelines.nimbus.asked_clustering import clustering_line, recluster_all
+
+    if not tables:
+        return
+    done = recluster_all(there.lake, tables)
+    if as_json:
+        emit({"clustered": [report.to_json() for report in done]})
+    else:
+        rendering.rows("Clustered anew", [clustering_line(report) for report in done])
+
+
+def _show_changes(seen: FlowStatus, asked: dict[str, Any], as_json: bool) -> None:
+    before = {"workers": seen.workers, **seen.parallelism, **seen.settings}
+    after = {**({"workers": asked["workers"]} if "workers" in asked else {}), **asked.get("parallelism", {})}
+    after |= asked.get("settings", {})
+    changes = [
+        {"what": name, "now": str(before.get(name, "")), "then": str(value)}
+        for name, value in after.items()
+        if before.get(name) != value
+    ]
+    if as_json:
+        emit({"flow": seen.name, "changes": changes})
+    else:
+        rendering.rows(f"{seen.name}: what a rebalance would change", changes)
+
+
+@app.command(rich_help_panel=PANEL)
+@plainly
+def status(
+    flow: Annotated[str | None, typer.Argument(metavar="[FLOW]", help="A deployed flow; all if not said.")] = None,
+    lines: Annotated[int, typer.Option("-n", parser=bounded(bounds.LINES), help="So many lines of its history.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Show what runs: batch, lag, rows a second, attempts, gates, the last error, what happened."""
+    with nimbus() as there:
+        if flow is None:
+            seen = there.cluster()
+            if as_json:
+                emit(seen.to_json())
+            else:
+                deployed_view.cluster(seen)
+            return
+        one, history = there.flow(flow), there.history(flow)
+        history = history[len(history) - min(lines, len(history)) :]
+        if as_json:
+            emit(one.to_json() | {"history": [deployed_view.happened_json(each) for each in history]})
+        else:
+            deployed_view.flow(one, history)
+
+
+@app.command(rich_help_panel=PANEL)
+@plainly
+def versions(flow: Deployed, as_json: AsJson = False) -> None:
+    """List the versions of a deployed flow."""
+    with nimbus() as there:
+        current, found = there.flow(flow).version, there.versions(flow)
+    listed = [deployed_view.version_line(one, current) for one in found]
+    if as_json:
+        emit([deployed_view.version_json(one, current) for one in found])
+    else:
+        rendering.rows(f"{flow}: versions (times in UTC)", listed)
+
+
+@app.command(rich_help_panel=PANEL)
+@plainly
+def logs(
+    flow: Annotated[str, typer.Argument(metavar="FLOW", help="A flow that is deployed, or was.")],
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what is written from now on.")] = False,
+    lines: Annotated[
+        int, typer.Option("-n", parser=bounded(bounds.LINES), help="So many of the lines that are there already.")
+    ] = 50,
+    level: Annotated[
+        str | None, typer.Option(help="This level and worse: debug, info, warning, error, critical.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Each line as JSON.")] = False,
+) -> None:
+    """Show what workers and supervisors of this machine have written about a flow."""
+    from ops.cli.deployed_logs import FlowLogs, text
+    from pipelines.nimbus.settings import NimbusSettings
+    from pipelines.nimbus.telemetry.log_reading import LEVELS
+
+    if level is not None and level.lower() not in LEVELS:
+        raise DefinitionError(f"no such level: {level}", hint=f"there are: {', '.join(LEVELS)}")
+    with nimbus() as there:
+        found = FlowLogs(there, NimbusSettings.from_environment(), flow)
+        found.tell_what_is_elsewhere()
+        told = False
+        try:
+            for line in found.lines(level=level, follow=follow, last=lines):
+                told = True
+                print(json.dumps(line) if as_json else text(line), flush=follow)
+        except KeyboardInterrupt:
+            if not follow:
+                raise
+        if not told and not follow:
+            errors.print(
+                f"Nothing is logged about {flow}" + (f" of level {level} or worse." if level else "."), style="dim"
+            )
+
+
+@app.command(rich_help_panel=PANEL)
+@plainly
+def top(
+    once: Annotated[bool, typer.Option("--once", help="Show it once.")] = False,
+    seconds: Annotated[float, typer.Option(parser=bounded(bounds.POLL_SECONDS), help="How often to look.")] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """Watch all deployed flows in a live table; q or Ctrl-C ends it. Into a file or a pipe it is shown once."""
+    from ops.cli import deployed_top
+
+    with nimbus() as there:
+        if as_json:
+            emit(there.cluster().to_json())
+        elif once or not rendering.console.is_terminal:
+            rendering.console.print(deployed_view.top(there.cluster()))
+        else:
+            deployed_top.live(there.cluster, seconds)
+
+
+# --- what they share ------------------------------------------------------------------------------------------------
+
+
+def _asked(
+    flow: str,
+    trigger_seconds: float | None,
+    workers: int | None,
+    parallelism: list[str] | None,
+    setting: list[str] | None,
+) -> tuple[str, dict[str, Any]]:
+    """The flow's name, and what was said of it; what was not said is left out."""
+    name, file = flow_and_file(flow)
+    given = {
+        "trigger_seconds": trigger_seconds,
+        "workers": workers,
+        "parallelism": counts(parallelism),
+        "file": file,
+        **settings_of(setting),
+    }
+    return name, {option: value for option, value in given.items() if value not in (None, {})}
+
+
+def _somebody(there: Nimbus) -> bool:
+    """Whether waiting is of use: without a supervisor nothing happens."""
+    if any(one.alive for one in there.cluster().supervisors):
+        return True
+    errors.print("No supervisor is alive: nothing happens until one is started (tridelta supervisor).", style="yellow")
+    return False
+
+
+def _waited(there: Nimbus, seen: FlowStatus, until: str, seconds: float, quiet: bool) -> FlowStatus:
+    title = {"running": "starts", "stopped": "drains"}[until]
+    with rendering.waiting(f"{seen.name} {title} (Ctrl-C: it goes on without you)", quiet):
+        return there.wait(seen.name, until=until, seconds=seconds) or seen
+
+
+def _again(
+    there: Nimbus, before: FlowStatus, seen: FlowStatus, seconds: float, quiet: bool, *, new_process: bool = True
+) -> FlowStatus:
+    """Waits until a changed flow runs again, if it is one that runs."""
+    from pipelines.nimbus.waiting import runs_again
+
+    if "ACTIVE" not in (seen.status, seen.previous) or not _somebody(there):
+        return there.flow(seen.name)
+    with rendering.waiting(f"{seen.name} drains and starts again (Ctrl-C: it goes on without you)", quiet):
+        return runs_again(there, before, seconds=seconds, new_process=new_process)
+
+
+def _show(seen: FlowStatus, done: str, as_json: bool, **more: Any) -> None:
+    if as_json:
+        emit(seen.to_json() | more)
+        return
+    rendering.say(f"{seen.name} is {done}: {deployed_view.sentence(seen)}")
+    if seen.problem:
+        rendering.say(f"Problem: {seen.problem}")
+    rendering.say(f"See: tridelta status {seen.name}, tridelta logs {seen.name} -f")

@@ -1,0 +1,294 @@
+"""How deployed flows look on the screen: their state, their queries, their gates, what happened to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from assets.events.markdown import plain
+from ops.cli import rendering
+from pipelines.private import masked_settings
+
+if TYPE_CHECKING:
+    from pipelines.nimbus.registry.records import Happened, Version
+    from pipelines.nimbus.status import ClusterStatus, FlowStatus, SupervisorStatus, TaskStatus
+
+_COLOURS = {
+    "ACTIVE": "green",
+    "running": "green",
+    "REBALANCING": "yellow",
+    "INACTIVE": "dim",
+    "KILLED": "red",
+    "failed": "red",
+    "silent": "red",
+}
+
+# Columns of queries that are empty on a good day.
+_RARE = ("attempt", "waiting", "quarantined", "restarts")
+_NOTHING = ("", "0", 0, None)
+
+
+def span(seconds: float | None) -> str:
+    """A time as people say it: `0.4 s`, `12 s`, `3 min`, `2.5 h`, `4 d`."""
+    if seconds is None:
+        return ""
+    for limit, unit, measure in ((10, "s", 1.0), (120, "s", 1.0), (7200, "min", 60.0), (172_800, "h", 3600.0)):
+        if abs(seconds) < limit:
+            return f"{seconds / measure:.1f} {unit}" if limit in (10, 172_800) else f"{seconds / measure:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} d"
+
+
+def clock(seconds: float | None) -> str:
+    """A time of day, in UTC."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}" if seconds is not None else ""
+
+
+def size(number: float | None) -> str:
+    """Bytes as people say them."""
+    if number is None:
+        return ""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(number) < 1000 or unit == "TB":
+            break
+        number /= 1000
+    return f"{number:.0f} {unit}"
+
+
+def flow_line(flow: FlowStatus) -> dict[str, Any]:
+    """A flow in one line."""
+    running = sum(task.state == "running" for task in flow.tasks)
+    return {
+        "flow": flow.name,
+        "status": flow.status,
+        "version": flow.version,
+        "queries": f"{running} of {len(flow.tasks)} run" if flow.tasks else "",
+        "batch": "" if flow.txid is None else str(flow.txid),
+        "lag": span(flow.lag_seconds),
+        "rows/s": round(flow.rows_per_second, 1),
+        "problem": flow.problem or flow.gone or _first_line(flow.last_error),
+    }
+
+
+def listed(flow: FlowStatus) -> dict[str, Any]:
+    """What the list of all flows says of a deployed one."""
+    found = {"status": flow.status, "version": flow.version, "running": flow.running, "txid": flow.txid}
+    return found | {"problem": flow.problem}
+
+
+def task_line(task: TaskStatus) -> dict[str, Any]:
+    """A query in one line."""
+    return {
+        "query": task.group,
+        "state": task.state,
+        "where": f"{task.supervisor}:{task.port}" if task.supervisor else "",
+        "batch": "" if task.txid is None else str(task.txid),
+        "attempt": "" if task.attempt is None else str(task.attempt),
+        "rows": task.rows,
+        "rows/s": task.rows_per_second,
+        "batch time": f"{span(task.batch_seconds)} of {span(task.trigger_seconds)}" if task.batch_seconds else "",
+        "lag": span(task.lag_seconds),
+        "waiting": ", ".join(_waiting(what, number) for what, number in task.backlog.items()),
+        "quarantined": task.quarantined,
+        "memory": size(task.memory_bytes),
+        "restarts": task.restarts,
+        "beat": span(task.beat_age_seconds),
+    }
+
+
+def lean(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The lines without the columns that say nothing in any of them: a terminal is narrow."""
+    empty = {name for name in _RARE if all(line.get(name) in _NOTHING for line in lines)}
+    return [{name: value for name, value in line.items() if name not in empty} for line in lines]
+
+
+def gate_lines(flow: FlowStatus) -> list[dict[str, Any]]:
+    """What the gates said of each query's last batch."""
+    return [
+        {
+            "query": task.group,
+            "gate": gate.get("gate"),
+            "check": check.get("name"),
+            "action": check.get("action"),
+            "rows": check.get("rows"),
+            "unexpected": check.get("unexpected"),
+            "holds": "yes" if check.get("success") else "no",
+            "failed batches": _failures(task, gate, check),
+        }
+        for task in flow.tasks
+        for gate in task.gates
+        for check in gate.get("checks", ())
+    ]
+
+
+def _failures(task: TaskStatus, gate: Mapping[str, Any], check: Mapping[str, Any]) -> str:
+    """In how many of its batches a check did not hold, since its worker started it."""
+    told = task.checks.get(f"{gate.get('gate')}/{check.get('name')}")
+    return f"{told['failures']} of {told['batches']}" if told else ""
+
+
+def supervisor_line(one: SupervisorStatus) -> dict[str, Any]:
+    """A supervisor in one line."""
+    return {
+        "supervisor": one.id,
+        "host": one.host,
+        "slots": f"{len(one.used)} of {len(one.ports)} used",
+        "beat": span(one.beat_age_seconds) + ("" if one.alive else ", dead"),
+        "leads": "yes" if one.leader else "",
+    }
+
+
+def cluster(seen: ClusterStatus) -> None:
+    """All flows and supervisors."""
+    rendering.rows("Deployed flows", [flow_line(flow) for flow in seen.flows])
+    rendering.rows("Supervisors", [supervisor_line(one) for one in seen.supervisors])
+
+
+def flow(seen: FlowStatus, history: Sequence[Happened]) -> None:
+    """One flow, in full."""
+    rendering.say(f"{seen.name}: {sentence(seen)}")
+    for problem in filter(None, (seen.problem, seen.gone)):
+        rendering.say(f"Problem: {problem}")
+    if seen.parallelism:
+        parallelism = ", ".join(f"{name}={number}" for name, number in seen.parallelism.items())
+        rendering.say(f"workers {seen.workers}, parallelism {parallelism}")
+    if seen.settings:
+        rendering.say(
+            "settings " + ", ".join(f"{name}={value}" for name, value in masked_settings(seen.settings).items())
+        )
+    rendering.rows("Queries", lean([task_line(task) for task in seen.tasks]))
+    gates = gate_lines(seen)
+    if gates:
+        rendering.rows("Gates, last batch", gates)
+    for task in seen.tasks:
+        if task.last_error:
+            rendering.say(f"\nLast error of {task.group}: {task.last_error}")
+    rendering.rows("History (times in UTC)", [happened_line(one) for one in history])
+
+
+def sentence(seen: FlowStatus) -> str:
+    """Where a flow stands: `ACTIVE, version 2, runs; batch 41, 250.5 rows a second`."""
+    parts = [seen.status, f"version {seen.version}"]
+    if seen.due_event and seen.due_at is not None:
+        parts.append(f"{seen.due_event} at {clock(seen.due_at)} UTC")
+    if seen.running:
+        parts.append("runs")
+    text = ", ".join(parts)
+    return text if seen.txid is None else f"{text}; batch {seen.txid}, {seen.rows_per_second:g} rows a second"
+
+
+def happened_line(one: Happened) -> dict[str, Any]:
+    """A line of a flow's history."""
+    return {
+        "at": clock(one.at),
+        "event": one.event,
+        "status": " -> ".join(str(part) for part in (one.from_status, one.to_status) if part),
+        "version": one.version,
+        # What is nested is for scripts.
+        "detail": ", ".join(
+            f"{name}={value}"
+            for name, value in one.detail.items()
+            if name != "flow" and value not in (None, "", False) and not isinstance(value, Mapping | list)
+        ),
+    }
+
+
+def happened_json(one: Happened) -> dict[str, Any]:
+    """A line of a flow's history for a script; `at` in seconds since 1970."""
+    return {
+        "at": one.at,
+        "event": one.event,
+        "from_status": one.from_status,
+        "to_status": one.to_status,
+        "version": one.version,
+        "detail": dict(one.detail),
+    }
+
+
+def version_json(one: Version, current: int) -> dict[str, Any]:
+    """A version for a script; `created_at` in seconds since 1970."""
+    return {
+        "version": one.number,
+        "current": one.number == current,
+        "created_at": one.created_at,
+        "before": one.before,
+        "copy_of": one.copy_of,
+        "definition": dict(one.content.definition),
+        "components": dict(one.content.components),
+        "workers": one.content.workers,
+        "settings": masked_settings(one.content.settings),
+    }
+
+
+def version_line(one: Version, current: int) -> dict[str, Any]:
+    """A version in one line."""
+    found = one.content.definition
+    return {
+        "version": f"{one.number}" + (" (current)" if one.number == current else ""),
+        "at": clock(one.created_at),
+        "from": found.get("file") or found.get("kind") or "",
+        "plan": found.get("plan", ""),
+        "workers": one.content.workers,
+        "parallelism": ", ".join(f"{name}={number}" for name, number in found.get("explicit", {}).items()),
+        "settings": ", ".join(f"{name}={value}" for name, value in masked_settings(one.content.settings).items()),
+        "copy of": "" if one.copy_of is None else str(one.copy_of),
+    }
+
+
+def top(seen: ClusterStatus) -> RenderableType:
+    """The live table: a line a query."""
+    alive = sum(one.alive for one in seen.supervisors)
+    used = sum(len(one.used) for one in seen.supervisors if one.alive)
+    slots = sum(len(one.ports) for one in seen.supervisors if one.alive)
+    head = Text(
+        f"{clock(seen.at)} UTC   {len(seen.flows)} flows   {alive} supervisors, {used} of {slots} slots used   "
+        f"leader: {next((one.id for one in seen.supervisors if one.leader), 'none')}"
+    )
+    lines = lean([line for flow in seen.flows for line in _top_lines(flow)])
+    problems = [
+        Text(f"{flow.name}: {problem}", style="yellow")
+        for flow in seen.flows
+        for problem in (flow.problem, flow.gone)
+        if problem
+    ]
+    return Group(head, _table(lines), *problems)
+
+
+_TOP = (
+    "flow", "status", "query", "state", "where", "batch", "attempt", "rows/s", "batch time", "lag", "waiting", "restarts",
+    "memory", "beat",
+)  # fmt: skip
+
+
+def _top_lines(flow: FlowStatus) -> Iterable[dict[str, Any]]:
+    for number, task in enumerate(flow.tasks):
+        yield {"flow": "" if number else flow.name, "status": "" if number else flow.status, **task_line(task)}
+    if not flow.tasks:
+        yield {"flow": flow.name, "status": flow.status}
+
+
+def _table(lines: Sequence[Mapping[str, Any]]) -> Table:
+    shown = Table(expand=False)
+    columns = [name for name in _TOP if any(name in line for line in lines) or not lines]
+    for name in columns:
+        right = all(isinstance(line.get(name), int | float | None) for line in lines)
+        shown.add_column(name, justify="right" if right else "left", no_wrap=name != "waiting")
+    for line in lines:
+        shown.add_row(*(_coloured(line.get(name)) for name in columns))
+    return shown
+
+
+def _coloured(value: Any) -> Text:
+    return Text(plain(value), style=_COLOURS.get(value, "") if isinstance(value, str) else "")
+
+
+def _waiting(what: str, number: float) -> str:
+    return size(number) if what == "bytes" else f"{number:,.0f} {what}"
+
+
+def _first_line(text: str | None) -> str:
+    return text.strip().splitlines()[0] if text and text.strip() else ""

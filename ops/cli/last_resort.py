@@ -1,0 +1,116 @@
+"""What nobody foresaw: a sentence, a file with the full report, exit code 70. The outermost handler of the command line."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from typer.core import TyperGroup
+
+from ops.cli.parts import errors, tell_plainly
+from pipelines.surroundings import refused
+
+EXIT_CODE = 70
+"""EX_SOFTWARE of sysexits.h."""
+
+_PASSWORD = re.compile(r"(://[^:/@\s]*:)[^@\s]+@")
+
+
+class PlainGroup(TyperGroup):
+    """The commands of `tridelta`. None ends with a traceback, whatever was given and whatever goes wrong."""
+
+    def main(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
+        """Run a command; an error that no command tells is told here."""
+        given = list(sys.argv[1:] if args is None else args)
+        fault = _fault(given)
+        if fault:
+            errors.print(f"Error: {fault}", markup=False, soft_wrap=True)
+            sys.exit(2)
+        try:
+            return super().main(given, *more, **options)
+        except Exception as error:
+            foreseen = refused(error)
+            if foreseen is not None:
+                tell_plainly(foreseen)
+                sys.exit(1)
+            sys.exit(tell(error, given))
+
+
+def _fault(given: Sequence[str]) -> str | None:
+    """Why no command can take an argument: it is not UTF-8, or holds a zero byte."""
+    for number, one in enumerate(given, start=1):
+        try:
+            one.encode("utf-8")
+        except UnicodeEncodeError:
+            return f"argument {number} is not UTF-8: {os.fsencode(one)!r}"[:300]
+        if "\0" in one:
+            return f"argument {number} holds a zero byte: {one!r}"[:300]
+    return None
+
+
+def tell(error: BaseException, given: Sequence[str]) -> int:
+    """Say what has happened and where the full report is; the exit code."""
+    kind, text = type(error).__name__, _PASSWORD.sub(r"\1***@", " ".join(str(error).split()))[:500]
+    errors.print(
+        f"Tridelta did not foresee this: {kind}{f': {text}' if text else ''}".encode(
+            "utf-8", "backslashreplace"
+        ).decode(),
+        markup=False,
+        soft_wrap=True,
+    )
+    try:
+        path = _write(error, given)
+    except OSError as refused:
+        errors.print(f"  The full report could not be written: {refused}", markup=False, soft_wrap=True)
+    else:
+        errors.print(
+            f"  Next: what is committed stays; run the command again, and if it comes again report it with {path}",
+            markup=False,
+            soft_wrap=True,
+        )
+    return EXIT_CODE
+
+
+def _write(error: BaseException, given: Sequence[str]) -> Path:
+    """The report, for nobody else's eyes: beneath the home if there is one, else among temporary files."""
+    lines = [
+        f"tridelta {' '.join(_without_value(one) for one in given)}",
+        f"at {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}, Python {platform.python_version()}, {platform.platform()}",
+        "",
+        *traceback.format_exception(error),
+    ]
+    text = _PASSWORD.sub(r"\1***@", "\n".join(lines))
+    file, name = tempfile.mkstemp(prefix=f"tridelta-{time.strftime('%Y%m%d-%H%M%S')}-", suffix=".txt", dir=_folder())
+    with os.fdopen(file, "w", encoding="utf-8", errors="backslashreplace") as opened:
+        opened.write(text)
+    return Path(name)
+
+
+def _folder() -> str | None:
+    """`reports` in the home; None: where temporary files go."""
+    from pipelines.catalog.flow import FlowSettings
+
+    try:
+        home = FlowSettings.from_environment().home
+        if not home.is_dir():
+            return None
+        folder = home / "reports"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return str(folder) if os.access(folder, os.W_OK) else None
+    except Exception:
+        # Whatever is wrong with the home may be what is being told.
+        return None
+
+
+def _without_value(argument: str) -> str:
+    """`K=V` without V, which may be a secret."""
+    name, equals, _ = argument.partition("=")
+    return f"{name}=..." if equals else argument

@@ -1,0 +1,235 @@
+"""What the command line and the demo put on the screen."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.cells import cell_len
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Column, Table
+
+from assets.events.markdown import plain
+from ops.cli.screen import Screen
+
+if TYPE_CHECKING:
+    from pipelines.execution.report import BackfillReport, RunReport
+    from pipelines.execution.verify import VerifyReport
+    from pipelines.maintenance.report import CompactionReport
+
+console = Screen(highlight=False)
+Advance = Callable[[str], None]
+
+
+def bars(quiet: bool = False) -> Progress:
+    """Progress bars on standard error; each has a field `last` that says what was done last, cut where the line ends."""
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+        BarColumn(bar_width=16),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        TimeElapsedColumn(table_column=Column(no_wrap=True)),
+        TextColumn("[dim]{task.fields[last]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+        console=Screen(stderr=True),
+        disable=quiet,
+        expand=True,
+    )
+
+
+@contextmanager
+def bar(title: str, total: int | None, quiet: bool = False) -> Iterator[Advance]:
+    """A progress bar on standard error; the block gets a function that advances it by one and says what was done."""
+    with bars(quiet) as progress:
+        task = progress.add_task(title, total=total, last="")
+
+        def advance(last: str) -> None:
+            progress.update(task, advance=1, last=last)
+
+        yield advance
+
+
+@contextmanager
+def waiting(title: str, quiet: bool = False) -> Iterator[None]:
+    """A turning sign while something starts."""
+    if quiet:
+        yield
+        return
+    with Screen(stderr=True).status(title):
+        yield
+
+
+def say(text: str) -> None:
+    """A line for people; a terminal breaks it where it must, so that commands in it can be copied."""
+    console.print(text, markup=False, soft_wrap=True)
+
+
+def rows(title: str, found: Sequence[Mapping[str, Any]]) -> None:
+    """Rows as a table; numbers to the right."""
+    if not found:
+        say(f"{title}: no rows")
+        return
+    columns = list(dict.fromkeys(name for row in found for name in row))
+    # Not as the table's own title, which would be wrapped to the table's width.
+    console.print(f"\n{title}", style="bold", markup=False)
+    texts = [{name: plain(row.get(name)) for name in columns} for row in found]
+    numeric = {name for name in columns if all(isinstance(row.get(name), int | float | None) for row in found)}
+    room = console.width if console.is_terminal or "COLUMNS" in os.environ else None
+    widths = column_widths({name: [name, *(text[name] for text in texts)] for name in columns}, room)
+    if widths is None:
+        console.print(_one_below_another(columns, texts))
+        return
+    shown = Table()
+    for name, width in widths.items():
+        shown.add_column(escape(name), justify="right" if name in numeric else "left", width=width, overflow="fold")
+    for text in texts:
+        shown.add_row(*(escape(text[name]) for name in columns))
+    # Into a file or a pipe each row goes as one line, however long.
+    wide = console if room is not None else Screen(highlight=False, file=console.file, width=_edges(widths.values()))
+    wide.print(shown)
+
+
+def column_widths(texts: Mapping[str, Sequence[str]], room: int | None) -> dict[str, int] | None:
+    """How wide each column is, such that no word is broken; None if the room is too small for that.
+
+    Args:
+        texts: The texts of each column, its name among them.
+        room: The width of the screen; None: there is no bound.
+    """
+    natural = {name: max(map(cell_len, column)) for name, column in texts.items()}
+    if room is None or _edges(natural.values()) <= room:
+        return natural
+    # The longest word of each column; what is left goes to the columns that want most.
+    widths = {
+        name: max(cell_len(word) for text in column for word in text.split() or [""]) for name, column in texts.items()
+    }
+    left = room - _edges(widths.values())
+    if left < 0:
+        return None
+    while left > 0:
+        most = max(widths, key=lambda name: natural[name] - widths[name])
+        widths[most] += 1
+        left -= 1
+    return widths
+
+
+def _edges(widths: Iterable[int]) -> int:
+    """The width of a table: its columns, with a blank on both sides of each and a line between them."""
+    return sum(width + 3 for width in widths) + 1
+
+
+def _one_below_another(columns: Sequence[str], texts: Sequence[Mapping[str, str]]) -> Table:
+    """Rows of too many columns for the screen: a block a row, a line a column that says something."""
+    shown = Table(show_header=False)
+    shown.add_column(style="bold", no_wrap=True)
+    shown.add_column(overflow="fold")
+    for text in texts:
+        for name in columns:
+            if text[name]:
+                shown.add_row(escape(name), escape(text[name]))
+        shown.add_section()
+    return shown
+
+
+def flows(listed: Iterable[Mapping[str, Any]]) -> None:
+    """The catalog: a heading a flow, and a line for each of its states and channels."""
+    for one in listed:
+        console.print(f"\n{one['flow']}", style="bold", markup=False, end=": " if one["description"] else "\n")
+        if one["description"]:
+            say(one["description"])
+        if one["deployed"] is not None:
+            say(f"  deployed: {_deployed(one['deployed'])}")
+        tables = [(name, "state", txid) for name, txid in one["states"].items()]
+        tables += [(name, "channel", txid) for name, txid in one["channels"].items()]
+        longest = max((len(name) for name, _, _ in tables), default=0)
+        for name, kind, txid in tables:
+            told = "not run yet" if txid is None else f"up to batch {txid}"
+            console.print(f"  {kind:<8} {name:<{longest}}  {told}", markup=False, soft_wrap=True)
+        for query in one["queries"]:
+            say(f"  query    {query}")
+
+
+def _deployed(found: Mapping[str, Any]) -> str:
+    return f"{found['status']}, version {found['version']}" + (", runs" if found["running"] else "")
+
+
+def run(report: RunReport) -> None:
+    """A catch-up."""
+    if not report.batches:
+        say(f"{report.flow}: nothing new")
+        return
+    say(
+        f"{report.flow}: {len(report.batches)} batches, {report.received:,} rows, "
+        f"{report.quarantined:,} of them to quarantine, {report.seconds:.1f} s"
+    )
+
+
+def backfill(report: BackfillReport) -> None:
+    """A backfill, slice by slice where that says more than a sum."""
+    if report.failed or len(report.slices) <= 31:
+        rows(
+            f"{report.flow}: slices",
+            [
+                {
+                    "slice": one.slice,
+                    "rows": one.received,
+                    "quarantined": one.quarantined,
+                    "seconds": one.seconds,
+                    "result": "failed" if one.error else "replaced",
+                }
+                for one in report.slices
+            ],
+        )
+    total = sum(one.received for one in report.slices)
+    say(f"{report.flow}: {len(report.slices)} slices, {total:,} rows, {report.seconds:.1f} s")
+
+
+def verified(report: VerifyReport) -> None:
+    """What verify found: a line a state and verdict, and each commit that differs."""
+    tally: dict[tuple[str, str], int] = {}
+    for one in report.findings:
+        tally[one.state, one.verdict] = tally.get((one.state, one.verdict), 0) + 1
+    rows(
+        f"{report.flow}: commits verified",
+        [{"state": state, "verdict": verdict, "commits": n} for (state, verdict), n in tally.items()],
+    )
+    for fault in report.faults:
+        say(str(fault))
+    if report.differing:
+        rows(
+            "these differ",
+            [{"state": d.state, "txid": d.txid, "slice": d.slice, "why": d.reason} for d in report.differing],
+        )
+
+
+def compacted(report: CompactionReport) -> None:
+    """A compaction: a line a table, figures before and after it."""
+    lines = []
+    for table in report.tables:
+        before, after = table.before, table.after
+        line: dict[str, Any] = {"state": table.state, "layout": table.layout}
+        for name in ("files", "bytes", "rows", "log_files"):
+            line[name.replace("_", " ")] = f"{getattr(before, name):,} -> {getattr(after, name):,}"
+        if table.rows_let_go:
+            line["rows let go"] = table.rows_let_go
+        lines.append(line | {"files removed": table.files_removed, "seconds": table.seconds})
+    rows(f"{report.flow}: before and after", lines)
+
+
+def flat_tables(report: Any) -> list[dict[str, Any]]:
+    """A compaction's report as one flat row a table: `before.files` becomes `files before`."""
+    return [_flat(table) for table in report.tables]
+
+
+def _flat(table: Any) -> dict[str, Any]:
+    plain: Mapping[str, Any] = dataclasses.asdict(table) if dataclasses.is_dataclass(table) else dict(table)  # type: ignore[arg-type]
+    row: dict[str, Any] = {}
+    for name, value in plain.items():
+        if isinstance(value, Mapping):
+            row.update({f"{inner} {name}": one for inner, one in value.items()})
+        else:
+            row[name.replace("_", " ")] = value
+    return row

@@ -1,0 +1,176 @@
+"""`tridelta replay-quarantine`: refused rows through their flow again, what there is of them, what was replayed when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ops.cli import rendering
+from ops.cli.parts import AsJson, FlowName, emit, plainly
+from pipelines.catalog import FlowSettings, flow
+
+if TYPE_CHECKING:
+    from pipelines.execution.replays.record import Record
+    from pipelines.execution.replays.report import ReplayReport
+    from pipelines.execution.replays.selection import Selection
+    from pipelines.state.lake import Lake
+    from pipelines.trident import TridentTopology
+
+app = typer.Typer()
+
+
+@app.command("replay-quarantine")
+@plainly
+def replay_quarantine(
+    name: FlowName,
+    gate: Annotated[list[str] | None, typer.Option(help="Refused by this gate; may be given several times.")] = None,
+    spout: Annotated[
+        list[str] | None, typer.Option(help="Refused at the source of this stream, or in a poison batch of it.")
+    ] = None,
+    reason: Annotated[
+        list[str] | None,
+        typer.Option(help="Refused by this check, or as malformed, other_fields, no_slice, bad_slice or poison."),
+    ] = None,
+    txids: Annotated[str, typer.Option(help="Refused by these batches: 40, 40-57, or backfills.")] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing; count what there is. Needs no Spark.")
+    ] = False,
+    history: Annotated[bool, typer.Option("--history", help="Show what was replayed when. Needs no Spark.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run refused rows through a flow again, after it was corrected: each lands once, or stays with its new reason."""
+    from pipelines import Lake
+
+    topology, lake = flow(name).topology(), Lake(FlowSettings.from_environment().lake)
+    selection = selected(gates=gate, spouts=spout, reasons=reason, txids=txids)
+    if history:
+        show_history(name, replays(lake, name), as_json)
+    else:
+        report = looked(lake, topology, selection) if dry_run else replayed(lake, topology, selection, quiet=as_json)
+        emit(report.to_json()) if as_json else show(report)
+
+
+def selected(
+    *,
+    gates: list[str] | None = None,
+    spouts: list[str] | None = None,
+    reasons: list[str] | None = None,
+    txids: str = "",
+) -> Selection:
+    """A selection from the words of a form.
+
+    Raises:
+        DefinitionError: the txids are no range.
+    """
+    from pipelines.execution.replays.selection import Selection, txids_of
+
+    first, last = txids_of(txids)
+    return Selection(tuple(gates or ()), tuple(spouts or ()), first, last, tuple(reasons or ()))
+
+
+def looked(lake: Lake, topology: TridentTopology, selection: Selection) -> ReplayReport:
+    """What there is, without Spark."""
+    from pipelines.execution.replays.runner import look
+
+    return look(lake, topology, selection)
+
+
+def replayed(lake: Lake, topology: TridentTopology, selection: Selection, *, quiet: bool) -> ReplayReport:
+    """Look, then replay: Spark starts only if there is something that can be replayed."""
+    from pipelines.execution.replays.runner import planned, unfinished
+
+    report = planned(lake, topology, selection)
+    if not report.lots and not unfinished(lake, topology):
+        return report
+    from pipelines import Runtime, spark_session
+
+    with rendering.waiting("Spark starts", quiet):
+        session = spark_session("tridelta")
+    try:
+        with rendering.bar(f"{topology.name}: places", len(report.lots), quiet) as advance:
+            return Runtime(session, lake).replay_quarantine(
+                topology, selection, progress=lambda one: advance(f"{one.stage}, {one.selected:,} rows")
+            )
+    finally:
+        session.stop()
+
+
+def replays(lake: Lake, name: str) -> list[Record]:
+    """The replays of a flow, oldest first."""
+    from pipelines.execution.replays.record import Records
+
+    return Records(lake.quarantine_path(name)).all()
+
+
+# --- what the screen shows ------------------------------------------------------------------------------------------
+
+
+def show(report: ReplayReport) -> None:
+    """A line a place and rule, then what was left and why."""
+    verb = "in quarantine" if report.dry_run else "replayed"
+    rendering.rows(f"{report.flow}: {verb}", lines(report))
+    for one in report.lots:
+        for why, rows in one.left.items():
+            word = "cannot be replayed" if report.dry_run else "left"
+            rendering.say(f"{rows:,} rows of {_place(one.stage, one.stream)} {word}: {why}")
+        if one.left and one.hint:
+            rendering.say(f"  Next: {one.hint}")
+    if report.resumed:
+        rendering.say(f"Finished what was cut off: replay {', '.join(map(str, report.resumed))}")
+    if not report.dry_run and report.lots:
+        rendering.say(f"{report.landed:,} landed, {report.refused:,} refused again, {report.left:,} left")
+
+
+def lines(report: ReplayReport) -> list[dict[str, Any]]:
+    """The report as flat rows: what there is by rule, or what became of each place."""
+    if report.dry_run:
+        return [
+            {"refused by": _place(one.stage, one.stream), "reason": rule, "rows": rows, "replayable": not one.left}
+            for one in report.lots
+            for rule, rows in sorted(one.rows.items())
+        ]
+    return [
+        {
+            "replay": "" if one.number is None else one.number,
+            "refused by": _place(one.stage, one.stream),
+            "rows": one.selected,
+            "landed": one.landed,
+            "counted by a backfill": one.counted,
+            "refused again": _counts(one.refused),
+            "left": sum(one.left.values()),
+            "states": ", ".join(f"{commit.state} +{commit.rows:,}" for commit in one.commits),
+        }
+        for one in report.lots
+    ]
+
+
+def show_history(name: str, records: list[Record], as_json: bool) -> None:
+    """What was replayed when."""
+    if as_json:
+        emit([one.to_json() for one in records])
+        return
+    rendering.rows(
+        f"{name}: replays (times in UTC)",
+        [
+            {
+                "replay": one.number,
+                "started": one.started[:19].replace("T", " "),
+                "finished": (one.finished or "cut off")[:19].replace("T", " "),
+                "refused by": _place(one.stage, one.stream),
+                "rows": one.rows,
+                "landed": one.landed,
+                "refused again": _counts(one.refused),
+            }
+            for one in records
+        ],
+    )
+
+
+def _place(stage: str, stream: str | None) -> str:
+    return {"source": f"source {stream}", "batch": f"poison batches of {stream}"}.get(stage, f"gate {stage}")
+
+
+def _counts(found: Mapping[str, int]) -> str:
+    return ", ".join(f"{rule}: {rows:,}" for rule, rows in sorted(found.items()))

@@ -1,0 +1,47 @@
+"""`tridelta validate FILE`: a flow's YAML file, checked as it would be loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ops.cli import rendering
+from pipelines.errors import FlowFileError
+
+
+def checked(file: Path) -> dict[str, Any]:
+    """What a file is: `valid`, the flow and its streams, or the errors with line (from 1), path and problem.
+
+    Nothing that the file names is imported or called.
+    """
+    from pipelines.flowmix import load_flow
+
+    try:
+        flow = load_flow(file, runs=False)
+    except FlowFileError as error:
+        faults = [{"line": line, "path": path, "problem": problem} for line, path, problem in error.faults]
+        return {"file": str(file), "valid": False, "errors": faults}
+    streams = [
+        {
+            "stream": stream.name,
+            "from": "source" if stream.std_input else ", ".join(dict.fromkeys(feed.stream for feed in stream.feeds)),
+            "operations": [operation.label for operation in stream.operations],
+            "to": [*stream.targets, *stream.tables, *(["output"] if stream.std_output else [])],
+        }
+        for stream in flow.streams.values()
+    ]
+    return {"file": str(file), "valid": True, "flow": flow.name, "clock": flow.clock, "streams": streams, "errors": []}
+
+
+def show(found: dict[str, Any]) -> None:
+    """Print it for people."""
+    if not found["valid"]:
+        rendering.say(f"{found['file']} is not a flow:")
+        for fault in found["errors"]:
+            rendering.say(
+                f"  line {fault['line']}" + (f", {fault['path']}" if fault["path"] else "") + f": {fault['problem']}"
+            )
+        return
+    rows = [{**one, "operations": len(one["operations"]), "to": ", ".join(one["to"])} for one in found["streams"]]
+    rendering.say(str(found["file"]))
+    rendering.rows(f"flow {found['flow']}, clock: {found['clock']}", rows)

@@ -1,0 +1,139 @@
+"""catch_up_job: run what the sources hold now, check the tables, renew the answers."""
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from assets.events.failures import told_plainly
+from assets.events.reporting import Reporter, log_evaluation
+from assets.queries import answer_metadata, ask
+from assets.sources import observation
+from assets.suites import check_table, evaluations
+from assets.view import FlowView
+from resources import LakeResource, NimbusResource, QualityResource, SparkResource
+
+# A catch-up ends; one that is still there after six hours hangs, and holds the flow's pool.
+MAX_RUNTIME_SECONDS = 6 * 3600
+
+
+class CatchUpConfig(dg.Config):
+    """How to catch up."""
+
+    on_fresh_checkpoint: str = "refuse"
+    """If the checkpoint is gone but the states are there: `refuse`, `continue` or `reset`."""
+    max_batches: int = 0
+    """Stop after so many batches; 0: when the sources are read."""
+
+
+def catch_up_op(view: FlowView) -> dg.OpDefinition:
+    """Runs a flow's batches and reports each as materializations of the slices that it touched."""
+
+    @dg.op(
+        name=f"catch_up_{view.name}",
+        description=f"Run what the sources of {view.name} hold now.",
+        out=dg.Out(dg.Nothing),
+        tags={"flow": view.name},
+        pool=view.pool,
+    )
+    def catch_up(
+        context: dg.OpExecutionContext,
+        config: CatchUpConfig,
+        spark: SparkResource,
+        lake: LakeResource,
+        nimbus: NimbusResource,
+    ) -> None:
+        for seen in map(observation, view.arriving):
+            if seen is not None:
+                context.log_event(seen)
+        if view.by_slices:
+            context.log.info(f"{view.name} is made slice by slice, behind {', '.join(map(str, view.upstream))}")
+            context.add_output_metadata({"batches": 0, "made by": f"{view.name}_slices_job"})
+            return
+        with told_plainly():
+            worker = nimbus.deployed().get(view.name)
+        if worker is not None and (worker.status == "ACTIVE" or not worker.stopped):
+            # Its queries hold the checkpoints, and read what has arrived by themselves.
+            context.log.info(f"{view.name} is deployed ({worker.status}): its worker reads what arrives")
+            context.add_output_metadata({"batches": 0, "read by": "the deployed flow"})
+            return
+        with Reporter(context, view, lake.lake()) as reporter, told_plainly(reporter):
+            report = lake.runtime(spark, context.log).catch_up(
+                view.topology,
+                on_fresh_checkpoint=config.on_fresh_checkpoint,
+                max_batches=config.max_batches or None,
+                progress=reporter.batch,
+            )
+        reporter.log_checks()
+        context.add_output_metadata(
+            {
+                "batches": len(report.batches),
+                "rows": report.received,
+                "quarantined": report.quarantined,
+                "seconds": round(report.seconds, 1),
+            }
+        )
+
+    return catch_up
+
+
+def check_op(view: FlowView) -> dg.OpDefinition:
+    """Runs the suites on a flow's tables."""
+
+    @dg.op(
+        name=f"check_{view.name}",
+        description=f"Run the suites on the tables of {view.name}.",
+        ins={"caught_up": dg.In(dg.Nothing)},
+        out=dg.Out(dg.Nothing),
+        tags={"flow": view.name},
+    )
+    def check(
+        context: dg.OpExecutionContext, spark: SparkResource, lake: LakeResource, quality: QualityResource
+    ) -> None:
+        broken: list[str] = []
+        for state in view.suites:
+            with told_plainly():
+                found = check_table(view, state, lake, spark, quality)
+            for one in evaluations(view, state, found, context.run_id):
+                log_evaluation(context, one)
+            broken += [f"{state}: {one}" for one in found.refused]
+        if broken:
+            raise dg.Failure(
+                f'flow "{view.name}": its tables do not pass their suites\n  ' + "\n  ".join(broken) + "\n"
+                "  Next: look at the failed checks of these assets; the answers were not renewed"
+            )
+
+    return check
+
+
+def answer_op(view: FlowView) -> dg.OpDefinition:
+    """Renews the answers that a flow keeps."""
+
+    @dg.op(
+        name=f"answer_{view.name}",
+        description=f"Renew the answers of {view.name}.",
+        ins={"checked": dg.In(dg.Nothing)},
+        out=dg.Out(dg.Nothing),
+        tags={"flow": view.name},
+    )
+    def answer(context: dg.OpExecutionContext, spark: SparkResource, lake: LakeResource) -> None:
+        for question in view.spec.queries:
+            with told_plainly():
+                found = ask(view, question, lake, spark)
+            context.log_event(dg.AssetMaterialization(question.name, metadata=answer_metadata(view, question, found)))
+
+    return answer
+
+
+def catch_up_job(views: Sequence[FlowView], name: str = "catch_up_job") -> dg.JobDefinition:
+    """One job for all flows: each catches up, is checked and answers; a flow that fails does not hold up the others."""
+
+    @dg.job(
+        name=name,
+        description="Run what the sources hold now, check the tables, renew the answers.",
+        tags={"dagster/max_runtime": str(MAX_RUNTIME_SECONDS)},
+    )
+    def job() -> None:
+        for view in views:
+            answer_op(view)(check_op(view)(catch_up_op(view)()))
+
+    return job

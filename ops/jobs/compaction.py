@@ -1,0 +1,154 @@
+"""checkpoint_compaction_job: fold closed generations, join small files, drop what no reader needs any more."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+
+from assets.events import markdown, plots
+from assets.events.failures import told_plainly
+from assets.events.table_plots import before_and_after
+from assets.view import FlowView, table_key
+from ops.cli.rendering import flat_tables
+from pipelines.catalog import FlowSettings
+from resources import LakeResource, SparkResource
+
+MAX_RUNTIME_SECONDS = 3 * 3600
+FILES = "files before and after"
+COMPACTIONS = 20
+"""Of a table, that its plot shows."""
+
+
+class CompactionConfig(dg.Config):
+    """How to compact."""
+
+    retention_hours: float = 168.0
+    """How far back a state can be read afterwards (by txid, version or time)."""
+    channel_retention_hours: float | None = None
+    """How long a channel keeps rows that all its readers have taken; none: as long as states stay readable."""
+
+
+def compaction_op(view: FlowView) -> dg.OpDefinition:
+    """Compacts a flow's tables; the report of before and after is the op's metadata."""
+
+    @dg.op(
+        name=f"compact_{view.name}",
+        description=f"Compact the states and the checkpoint of {view.name}.",
+        out=dg.Out(dg.Nothing),
+        tags={"flow": view.name},
+        pool=view.pool,
+    )
+    def compact(
+        context: dg.OpExecutionContext, config: CompactionConfig, spark: SparkResource, lake: LakeResource
+    ) -> None:
+        from pipelines.maintenance import compact as compact_tables
+
+        with told_plainly():
+            report = compact_tables(
+                spark.session(),
+                lake.lake(),
+                view.topology,
+                retention_hours=config.retention_hours,
+                channel_retention_hours=config.channel_retention_hours,
+            )
+        rows = flat_tables(report)
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        pairs = [(row["files before"], row["files after"]) for row in rows]
+        names = [f"{row['state']:.18}" for row in rows]
+        files = before_and_after(pairs, "files", *dict.fromkeys(names[:1] + names[-1:]))
+        context.add_output_metadata(
+            {"tables": dg.MetadataValue.md(markdown.table(columns, rows)), **plots.entries({FILES: files})}
+        )
+        for row in rows:
+            if row["state"] in view.writers:
+                context.log_event(_observed(context.instance, table_key(view.writers[row["state"]]), row))
+
+    return compact
+
+
+def _observed(instance: dg.DagsterInstance, key: dg.AssetKey, row: Mapping[str, Any]) -> dg.AssetObservation:
+    """What a compaction did to a table, and beside it what those before have done."""
+    numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
+    earlier = [one.asset_observation for one in instance.fetch_observations(key, limit=COMPACTIONS - 1).records]
+    told = [one.metadata for one in reversed(earlier) if one is not None and "files before" in one.metadata]
+    pairs = [(float(str(one["files before"].value)), float(str(one["files after"].value))) for one in told]
+    pairs.append((row["files before"], row["files after"]))
+    first = f"{len(pairs)} compactions" if len(pairs) > 1 else ""
+    return dg.AssetObservation(
+        key, metadata={**numbers, **plots.entries({FILES: before_and_after(pairs, "files", first, "now")})}
+    )
+
+
+class HousekeepingConfig(dg.Config):
+    """How long things stay. What is left empty is as TRIDELTA_KEEP_<NAME> says, or as docs/maintenance.md does."""
+
+    quarantine_days: float | None = None
+    """Refused rows."""
+    copies_days: float | None = None
+    """The newest copy of a checkpoint that a repartition made; older ones go at once."""
+    replaced_days: float | None = None
+    """Checkpoints that a change of a flow has put aside."""
+    flow_days: float | None = None
+    """Removed flows and silent supervisors in the registry."""
+    log_days: float | None = None
+    """Logs of workers and supervisors."""
+    log_megabytes: float | None = None
+    """All these logs together."""
+    run_days: float | None = None
+    """Dagster's runs that have ended, with what they have told of assets. Nothing said: they stay."""
+    dry_run: bool = False
+    """Change nothing; count what would go."""
+
+
+def housekeeping_op(settings: FlowSettings) -> dg.OpDefinition:
+    """Tidies all that grows beside the tables of flows; a line a thing is the op's metadata."""
+
+    @dg.op(
+        name="housekeeping",
+        description="Remove what is old: rows of quarantine, copies of checkpoints, records of the registry, logs.",
+        out=dg.Out(dg.Nothing),
+    )
+    def housekeeping(context: dg.OpExecutionContext, config: HousekeepingConfig, lake: LakeResource) -> None:
+        from ops import tidy
+        from pipelines.maintenance import Retention
+
+        chosen = {name: value for name, value in config.model_dump().items() if value is not None}
+        dry_run = chosen.pop("dry_run")
+        with told_plainly():
+            kept = Retention.from_environment(**chosen)
+            report = tidy.tidied(lake.lake(), settings, kept, dry_run=dry_run)
+        rows = tidy.lines(report)
+        for note in report.notes:
+            context.log.warning(note)
+        context.add_output_metadata(
+            {
+                "tidied": dg.MetadataValue.md(markdown.table(list(rows[0]), rows)),
+                "removed": report.removed,
+                "bytes": report.bytes,
+                "dry_run": report.dry_run,
+            }
+        )
+
+    return housekeeping
+
+
+def checkpoint_compaction_job(
+    views: Sequence[FlowView], name: str = "checkpoint_compaction_job", *, tidies: bool = True
+) -> dg.JobDefinition:
+    """One job for all flows; each holds its own pool, so that none is compacted while a run of it writes.
+
+    Housekeeping (`tidies`) needs no pool: it takes the locks of a flow itself, and waits for none for long.
+    """
+
+    @dg.job(
+        name=name,
+        description="Fold closed generations, join small files, vacuum, write Delta checkpoints; tidy what grows beside.",
+        tags={"dagster/max_runtime": str(MAX_RUNTIME_SECONDS)},
+    )
+    def job() -> None:
+        for view in views:
+            compaction_op(view)()
+        if views and tidies:
+            housekeeping_op(views[0].settings)()
+
+    return job

@@ -1,0 +1,282 @@
+"""The jobs of an operator: replay quarantine, skip a poison batch, query. What cannot be is refused before Spark starts."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import dagster as dg
+from pydantic import Field, create_model
+
+from assets.events import markdown
+from assets.events.failures import told_plainly
+from assets.view import FlowView, table_key
+from ops.cli import query_arguments as asking
+from ops.cli import replaying
+from ops.jobs.forms import form, one_of, one_step_job
+from pipelines import bounds
+from pipelines.graph import nodes
+from resources import LakeResource, SparkResource
+
+if TYPE_CHECKING:
+    from pipelines.execution.replays.report import ReplayReport
+    from pipelines.state.lake import Lake
+
+# A replay goes through the driver, half a million rows at a time; one that is still there after an hour hangs.
+MAX_RUNTIME_SECONDS = 3600
+MOST_ROWS = 1000
+
+Act = Callable[[dg.OpExecutionContext, Any, SparkResource, LakeResource], dict[str, Any]]
+
+_TXIDS = Field(
+    "",
+    pattern=r"^(\d+(-\d+)?|backfills)?$",
+    description="Only what these batches refused: 40, or 40-57, or backfills. Empty: all.",
+)
+_AS_OF: Any = (
+    int | None,
+    bounds.TXID.field(None, description="Read the states as of this batch; none: as they are now."),
+)
+_AT_MOST = (int, Field(50, ge=1, le=MOST_ROWS, description=f"At most so many rows of the answer, up to {MOST_ROWS}."))
+_REPLAYED: dict[str, Any] = {
+    "spouts": (
+        list[str],
+        Field([], description="Only what was refused at the source of these streams, or in a poison batch of them."),
+    ),
+    "reasons": (
+        list[str],
+        Field(
+            [],
+            description="Only what these checks refused; also malformed, other_fields, no_slice, bad_slice, poison. Empty: all.",
+        ),
+    ),
+    "txids": (str, _TXIDS),
+    "dry_run": (
+        bool,
+        Field(False, description="Say what there is and what could be replayed, and change nothing."),
+    ),
+}
+_SKIPPED: dict[str, Any] = {
+    "txid": (
+        int,
+        bounds.TXID.field(..., description="The poison batch: its txid stands in the error that stopped the flow."),
+    ),
+    "stream": (str | None, Field(None, description="Its stream, where several of the flow's stand at that txid.")),
+}
+
+
+def operator_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDefinition]:
+    """The jobs, each with a form that offers the flows, gates, queries and states of the catalog.
+
+    Args:
+        prefix: begins the names of jobs and ops.
+    """
+    by_name = {view.name: view for view in views}
+    flow = (one_of(f"{prefix}OperatedFlow", by_name), Field(..., description="The flow."))
+    gate: Any = one_of(f"{prefix}Gate", _gates(views))
+    return [
+        _job(
+            prefix + "replay_quarantine",
+            "Run refused rows through a flow again, after the flow, its gate or its schema was corrected. What passes now "
+            "lands in the states once, however often this runs; what does not stays in quarantine with its new reason.",
+            partial(_replay, by_name),
+            flow=flow,
+            gates=(list[gate], Field([], description="Only what these gates refused. Neither gates nor spouts: all.")),
+            **_REPLAYED,
+        ),
+        _job(
+            prefix + "skip_batch",
+            "Leave out a poison batch, so that its flow goes on behind it. Its rows stay in quarantine, from where "
+            "replay_quarantine_job brings them back when the cause is mended.",
+            partial(_skip, by_name),
+            flow=flow,
+            **_SKIPPED,
+        ),
+        _job(
+            prefix + "query",
+            "Ask a query stream of a flow, or read a state; the answer is a table in the metadata of the run's step.",
+            partial(_query, by_name),
+            # The launchpad would open with both forms of a question, of which there may be one.
+            example=_example(views),
+            ask=(
+                _questions(views, prefix),
+                Field(
+                    ...,
+                    discriminator="kind",
+                    description="One of two: query: {name: FLOW.QUERY, args: []}, or state: {name: STATE, key: {}}.",
+                ),
+            ),
+            rows=_AT_MOST,
+        ),
+    ]
+
+
+def _job(verb: str, what: str, act: Act, example: Mapping[str, Any] | None = None, **fields: Any) -> dg.JobDefinition:
+    config: Any = form(verb, what, **fields)
+
+    @dg.op(name=f"{verb}_op", description=what, out=dg.Out(dg.Nothing))
+    def step(context: dg.OpExecutionContext, config: config, spark: SparkResource, lake: LakeResource) -> None:
+        with told_plainly():
+            context.add_output_metadata(act(context, config, spark, lake))
+
+    return one_step_job(verb, what, step, MAX_RUNTIME_SECONDS, example)
+
+
+# --- forms ----------------------------------------------------------------------------------------------------------
+
+
+def _gates(views: Sequence[FlowView]) -> list[str]:
+    found = [node.gate.name for view in views for node in view.topology.graph if isinstance(node, nodes.GateNode)]
+    return sorted(set(found))
+
+
+def _questions(views: Sequence[FlowView], prefix: str) -> Any:
+    """The two forms of a question: `{query: {...}}` or `{state: {...}}`, never both."""
+    queries = [f"{view.name}.{query}" for view in views for query in view.topology.queries]
+    tables = [name for view in views for name in view.writers]
+    query_fields: dict[str, Any] = {
+        "kind": (Literal["query"], "query"),
+        "name": (one_of(f"{prefix}Query", queries), Field(..., description="The query, as FLOW.QUERY.")),
+        "args": (list[str], Field([], description="Its arguments, in order, as text.")),
+        "txid": _AS_OF,
+    }
+    state_fields: dict[str, Any] = {
+        "kind": (Literal["state"], "state"),
+        "name": (one_of(f"{prefix}State", tables), Field(..., description="The state, or the channel.")),
+        "key": (dict[str, str], Field({}, description="A key, e.g. {carrier: AA}; none: all of it, from its start.")),
+        "txid": _AS_OF,
+    }
+    query: Any = create_model(f"{prefix}AskQuery", __base__=dg.Config, **query_fields)
+    state: Any = create_model(f"{prefix}ReadState", __base__=dg.Config, **state_fields)
+    return query | state
+
+
+def _example(views: Sequence[FlowView]) -> dict[str, Any] | None:
+    """A question that can be launched as it stands: the first state of the catalog, its first rows. None without flows."""
+    for view in views:
+        for name in view.writers:
+            return {"ask": {"state": {"name": name, "key": {}}}, "rows": 50}
+    return None
+
+
+# --- what they do ---------------------------------------------------------------------------------------------------
+
+
+def _replay(
+    views: Mapping[str, FlowView],
+    context: dg.OpExecutionContext,
+    config: Any,
+    spark: SparkResource,
+    lake: LakeResource,
+) -> dict[str, Any]:
+    from pipelines.execution.replays.runner import planned, unfinished
+
+    view, opened = views[config.flow.value], lake.lake()
+    selection = replaying.selected(
+        gates=[one.value for one in config.gates], spouts=config.spouts, reasons=config.reasons, txids=config.txids
+    )
+    if config.dry_run:
+        return _told(context, replaying.looked(opened, view.topology, selection))
+    report = planned(opened, view.topology, selection)
+    if report.lots or unfinished(opened, view.topology):
+        from pipelines import Runtime
+
+        runtime = Runtime(spark.session(), opened)
+        report = runtime.replay_quarantine(
+            view.topology,
+            selection,
+            progress=lambda one: context.log.info(f"{one.stage}: {one.selected:,} rows, {one.landed:,} landed"),
+        )
+        _observe(context, view, report)
+    return _told(context, report)
+
+
+def _told(context: dg.OpExecutionContext, report: "ReplayReport") -> dict[str, Any]:
+    found = replaying.lines(report)
+    table = markdown.table(list(found[0]), found) if found else "nothing that was asked for is in quarantine"
+    context.log.info(table)
+    for one in report.lots:
+        for why, rows in one.left.items():
+            context.log.warning(f"{rows:,} rows refused by {one.stage} are left: {why}\n  Next: {one.hint}")
+    counts = {"rows": report.selected, "landed": report.landed, "refused again": report.refused, "left": report.left}
+    return {"replay": dg.MetadataValue.md(table), **({} if report.dry_run else counts)}
+
+
+def _observe(context: dg.OpExecutionContext, view: FlowView, report: "ReplayReport") -> None:
+    """What the states got, at their assets."""
+    for one in report.lots:
+        for commit in one.commits:
+            context.log_event(
+                dg.AssetObservation(
+                    table_key(view.writers[commit.state]),
+                    description=f"replay {one.number}: {one.landed:,} quarantined rows have landed",
+                    metadata={"delta_version": commit.version, "rows": commit.rows, "replay": one.number or 0},
+                )
+            )
+
+
+def _skip(
+    views: Mapping[str, FlowView],
+    context: dg.OpExecutionContext,
+    config: Any,
+    spark: SparkResource,
+    lake: LakeResource,
+) -> dict[str, Any]:
+    from pipelines.execution.batch.skipping import skip
+
+    view = views[config.flow.value]
+    skip(lake.lake(), view.topology, config.txid, stream=config.stream)
+    context.log.info(f"batch {config.txid} of {view.name} is left out; the flow goes on behind it with its next run")
+    return {"skipped": config.txid, "its rows": "in quarantine; replay_quarantine_job brings them back"}
+
+
+def _query(
+    views: Mapping[str, FlowView],
+    context: dg.OpExecutionContext,
+    config: Any,
+    spark: SparkResource,
+    lake: LakeResource,
+) -> dict[str, Any]:
+    asked, opened = config.ask, lake.lake()
+    name = asked.name.value
+    if asked.kind == "state":
+        found = _state(opened, name, asked, config.rows + 1)
+    else:
+        flow, query = name.split(".")
+        found = _answer(context, views[flow], query, asked, spark, lake)
+    shown = found[: config.rows]
+    table = markdown.table(list(shown[0]), shown) if shown else "no rows"
+    context.log.info(f"{name}\n{table}")
+    more = len(found) > len(shown)
+    return {
+        "answer": dg.MetadataValue.md(table),
+        "rows": len(shown),
+        "cut": f"at {config.rows} rows; there are more" if more else "not cut",
+    }
+
+
+def _state(opened: "Lake", name: str, asked: Any, rows: int) -> list[dict[str, Any]]:
+    table = opened.channel(name) if name in opened.channels() else opened.state(name)
+    if asked.key:
+        return table.get([asking.typed_key(table, asked.key)], txid=asked.txid)[:rows]
+    found: list[dict[str, Any]] = table.scan(txid=asked.txid).slice(0, rows).to_pylist()
+    return found
+
+
+def _answer(
+    context: dg.OpExecutionContext, view: FlowView, query: str, asked: Any, spark: SparkResource, lake: LakeResource
+) -> list[dict[str, Any]]:
+    """Without Spark where the query needs none; else by a worker that is up, or a Spark of the run's own."""
+    from pipelines.execution.runners.queries import QueryRunner
+
+    opened, topology = lake.lake(), view.topology
+    runner = QueryRunner(opened, topology, query, spark.session, asked.txid)
+    arguments = runner.arguments(asked.args)
+    for node in topology.graph.descendants(topology.queries[query].id):
+        static = isinstance(node, nodes.StateQueryNode) and isinstance(
+            topology.graph[node.state_node] if node.state_node is not None else None, nodes.StaticStateNode
+        )
+        if isinstance(node, nodes.StateQueryNode) and not static:
+            opened.state(node.state)
+    if not runner.needs_spark:
+        return runner.ask([arguments])
+    return lake.runtime(spark, context.log).query(topology, query, [arguments], txid=asked.txid)

@@ -1,0 +1,1 @@
+"""The run launcher: runs of Dagster, forked from a preloaded process."""

@@ -1,0 +1,187 @@
+"""A run launcher whose runs begin at once: they are forked from a process that has loaded Dagster and this project.
+
+Dagster's own launcher starts a Python for each run, which imports Dagster and the project again: over a second, of a run
+that hands its batch to a warm worker the greater part. `dagster.yaml` names this launcher.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
+from dagster._core.launcher.default_run_launcher import DefaultRunLauncher
+from dagster._serdes import serialize_value
+
+from pipelines import logs
+from pipelines.processes import ProcessIdentity
+
+if TYPE_CHECKING:
+    import psutil
+    from dagster._core.launcher.base import LaunchRunContext
+    from dagster._core.storage.dagster_run import DagsterRun
+
+logger = logs.logger(__name__)
+
+PROCESS_TAG = ".dagster/tridelta_process"
+"""A run's process: JSON of `host` and of its identity (so that a process id used again is not taken for it).
+Dagster hides tags that begin so."""
+
+LOAD_SECONDS = 120.0
+"""So long the process may take to load; it needs seconds."""
+
+ANSWER_SECONDS = 30.0
+"""So long it may take to fork; it needs milliseconds. Every launch waits for it, so one that is stopped must not keep them."""
+
+# delta-rs has an allocator with a thread of its own, which a forked process would be without.
+_NO_THREADS = {"_RJEM_MALLOC_CONF": "background_thread:false"}
+
+
+class PreloadedRunLauncher(DefaultRunLauncher):
+    """Dagster's launcher of runs on this machine, with a process that is forked for each run.
+
+    The process is started at the first launch and belongs to the one that launches (Dagster's daemon). A run goes the usual
+    way, to the code location's server, where its code is of another Python, and where the process does not answer.
+    """
+
+    def __init__(self, inst_data: Any = None) -> None:
+        super().__init__(inst_data)
+        self._lock = threading.Lock()
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def launch_run(self, context: LaunchRunContext) -> None:
+        """Start the run's process.
+
+        Raises:
+            DagsterLaunchFailedError: The usual way has failed too.
+        """
+        run = context.dagster_run
+        pid = self._fork(run) if self._takes(run) else None
+        if pid is None:
+            super().launch_run(context)
+            return
+        self._run_ids.add(run.run_id)
+        identity = ProcessIdentity.of(pid)
+        # A run that is over already has no process that anybody would ask for.
+        if identity.process() is not None:
+            about = {"host": socket.gethostname(), **identity.to_json()}
+            self._instance.add_run_tags(run.run_id, {PROCESS_TAG: json.dumps(about)})
+
+    def terminate(self, run_id: str) -> bool:
+        """Interrupt a run: it ends as soon as what it has begun is whole. False if there is no such process any more."""
+        run = self._instance.get_run_by_id(run_id) if self.has_instance else None
+        if run is None or run.is_finished:
+            return False
+        if PROCESS_TAG not in run.tags:
+            return bool(super().terminate(run_id))
+        self._instance.report_run_canceling(run)
+        process = _of(run)
+        if process is None:
+            self._instance.report_engine_event("The run's process is not there any more.", run, cls=self.__class__)
+            return False
+        # As Dagster's own does it within the process: the run takes an interrupt for the wish to end.
+        process.send_signal(signal.SIGINT)
+        return True
+
+    @property
+    def supports_check_run_worker_health(self) -> bool:
+        return True
+
+    def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
+        """Whether the process of a run lives; that of a run which has gone the usual way is watched by its server."""
+        if PROCESS_TAG not in run.tags or json.loads(run.tags[PROCESS_TAG])["host"] != socket.gethostname():
+            return CheckRunHealthResult(WorkerStatus.RUNNING)
+        if _of(run) is None:
+            return CheckRunHealthResult(WorkerStatus.NOT_FOUND, "its process is not there any more")
+        return CheckRunHealthResult(WorkerStatus.RUNNING)
+
+    def dispose(self) -> None:
+        """The process goes when its runs have ended; nobody waits for that."""
+        with self._lock:
+            self._give_up()
+        super().dispose()
+
+    # --- the process --------------------------------------------------------------------------------------------------
+
+    def _takes(self, run: DagsterRun) -> bool:
+        origin = run.job_code_origin
+        return (
+            origin is not None
+            and origin.repository_origin.executable_path == sys.executable
+            and not origin.repository_origin.container_image
+        )
+
+    def _fork(self, run: DagsterRun) -> int | None:
+        """The run's process id; None if it must go the usual way."""
+        request = {"run_id": run.run_id, "instance": serialize_value(self._instance.get_ref())}
+        with self._lock:
+            # A second time where the process was loaded before a file changed, or has been killed. A run that was forked by
+            # one just before it died would be ignored by Dagster the second time: it has begun.
+            for _ in range(2):
+                try:
+                    answer = self._ask(request)
+                except TimeoutError as error:
+                    answer = {"hangs": str(error)}
+                    if self._server is not None:
+                        # Its runs go on; what watches over them is `check_run_worker_health`.
+                        self._server.kill()
+                except (OSError, ValueError) as error:
+                    answer = {"ended": str(error)}
+                if "pid" in answer:
+                    return int(answer["pid"])
+                logger.info("runs are forked from a new process", **answer)
+                self._give_up()
+        return None
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Raises TimeoutError if the process does not answer, ValueError or another OSError if it has ended."""
+        server = self._server or self._start()
+        assert server.stdin is not None
+        server.stdin.write(json.dumps(request).encode() + b"\n")
+        server.stdin.flush()
+        return _line_of(server, ANSWER_SECONDS)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._server = subprocess.Popen(
+            [sys.executable, "-P", "-m", "ops.launcher.preloaded_runs"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | _NO_THREADS,
+        )
+        if not _line_of(self._server, LOAD_SECONDS)["loaded"]:
+            raise ValueError("not loaded")
+        return self._server
+
+    def _give_up(self) -> None:
+        """Close its input: it ends after its runs."""
+        server, self._server = self._server, None
+        for end in (server.stdin, server.stdout) if server else ():
+            with contextlib.suppress(OSError):
+                assert end is not None
+                end.close()
+
+
+def _line_of(server: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
+    """The next line of a process. Raises TimeoutError if it says nothing for so long."""
+    assert server.stdout is not None
+    # Nothing is left in the reader's own buffer: a line is written at once, and only when it is asked for.
+    if not select.select([server.stdout], [], [], seconds)[0]:
+        raise TimeoutError(f"process {server.pid} has not answered for {seconds:g} s")
+    answer: dict[str, Any] = json.loads(server.stdout.readline())
+    return answer
+
+
+def _of(run: DagsterRun) -> psutil.Process | None:
+    """The process of a run, if it is on this machine and lives."""
+    about = json.loads(run.tags[PROCESS_TAG])
+    if about["host"] != socket.gethostname():
+        return None
+    return ProcessIdentity.read(about).process()

@@ -1,0 +1,1 @@
+"""Dagster's web interface on this machine, behind a guard."""

@@ -1,0 +1,86 @@
+"""What a batch says of the clock when it commits into a channel (design, section 8).
+
+A channel's commit ends with a row that is no event: nothing older than its clock will come. Behind a source the clock is the
+latest event so far less the allowed delay; behind other channels that of the origin that is furthest behind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.execution.batch.group_sources import clock_of
+from pipelines.graph import events, nodes
+from pipelines.state.schema import SLICE_COLUMN
+from pipelines.windows.bucket import clock_row
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from pipelines.execution.batch.group import BatchGroup, Sink
+
+LATEST, LATE = "latest", "late"
+"""Among the counts of a batch: the latest clock of a source's events, in ms; the events that came behind the watermark."""
+
+
+def clocks_after(
+    group: BatchGroup,
+    sink: Sink,
+    before: Mapping[str, int],
+    heard: Mapping[str, int],
+    counts: Mapping[str, Any],
+    at: int | None = None,
+) -> dict[str, int]:
+    """How far the clock of each origin has come behind a batch.
+
+    Args:
+        before: the same behind the batch before.
+        heard: what the channels that the group reads have said in this batch.
+        counts: the batch's counts; of a source's events `LATEST`.
+        at: of a channel that does not go by the events of a source the clock of the batch.
+    """
+    said = dict(heard)
+    latest = counts.get(LATEST) if sink.node.clock == nodes.EVENTS else at  # type: ignore[attr-defined]
+    if latest is not None:
+        for spout in group.spouts:
+            if spout not in group.entrance.channels or sink.node.clock != nodes.EVENTS:  # type: ignore[attr-defined]
+                mark = latest - getattr(sink.node, "delay", 0)
+                said[spout.stream] = max(mark, said.get(spout.stream, mark))
+    return {one: max(clock, before.get(one, clock)) for one, clock in {**before, **said}.items()}
+
+
+def with_last_clock(rows: pa.Table, heard: Mapping[str, int], counts: Mapping[str, Any], slice_: str) -> pa.Table:
+    """Of a bounded run: the rows of a slice and the latest time of all that the group reads."""
+    known = [*heard.values(), *([counts[LATEST]] if counts.get(LATEST) is not None else [])]
+    known += [clock] if (clock := pc.max(rows[events.CLOCK]).as_py()) is not None else []
+    if not known:
+        return rows
+    word = clock_row(rows.schema, max(known), "")
+    if SLICE_COLUMN in rows.column_names:
+        at = rows.schema.get_field_index(SLICE_COLUMN)
+        word = word.set_column(at, rows.schema.field(at), pa.array([slice_], rows.schema.field(at).type))
+    return pa.concat_tables([rows, word])
+
+
+def now() -> int:
+    """The time of a batch, in ms."""
+    return int(time.time() * 1000)
+
+
+def with_clock(rows: pa.Table, group: BatchGroup, clocks: Mapping[str, int]) -> pa.Table:
+    """The rows to commit and the word about the clock, if there is one to say."""
+    clock = clock_of(clocks, group.entrance.origins)
+    return rows if clock is None else pa.concat_tables([rows, clock_row(rows.schema, clock, "")])
+
+
+def frame_with_clock(frame: DataFrame, group: BatchGroup, clocks: Mapping[str, int]) -> DataFrame:
+    """The same for a frame that Spark writes where it lies."""
+    clock = clock_of(clocks, group.entrance.origins)
+    if clock is None:
+        return frame
+    word = frame.sparkSession.createDataFrame([(clock, "")], f"{events.CLOCK} bigint, {events.FROM} string")
+    return frame.unionByName(word, allowMissingColumns=True)

@@ -1,0 +1,320 @@
+"""A batch group: spouts whose tuples can meet, and all that their batches lead to. One query, one txid sequence."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException
+
+from pipelines.errors import DefinitionError, FunctionError, UnknownStateError
+from pipelines.execution.batch.group_sources import Entrance
+from pipelines.execution.batch.quarantine import quarantine_writer, rows_of
+from pipelines.execution.batch.slicing import said
+from pipelines.graph import bolts, nodes
+from pipelines.planner.compile import Compiler
+from pipelines.quality.compiled import CompiledGate, compile_gate
+from pipelines.sources.base import FILE
+from pipelines.state.lake import Lake
+from pipelines.state.schema import SLICE_COLUMN, TRANSACTIONAL, StateSchema, ValueColumn
+from pipelines.state.writer import StateWriter
+from pipelines.trident.states import LOG
+from pipelines.trident.topology import TridentTopology
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from pipelines.quality.results import GateResult
+    from pipelines.state.table import StateTable
+
+SAMPLE_SECONDS = 60.0
+"""How often a stream reads a batch again to show rows that a gate warned of."""
+
+
+@dataclass(frozen=True)
+class Sink:
+    """A state that the group commits: its persist node and its writer."""
+
+    node: nodes.PersistNode
+    writer: StateWriter
+
+    @property
+    def name(self) -> str:
+        return self.node.state.name
+
+    @property
+    def table(self) -> StateTable:
+        return self.writer.table
+
+    @property
+    def is_channel(self) -> bool:
+        """Whether it leads to another query of the flow."""
+        return isinstance(self.node, nodes.ChannelNode)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it keeps what comes behind the watermark."""
+        return isinstance(self.node, nodes.LatePersistNode)
+
+    def clocks_before(self, txid: int) -> dict[str, int]:
+        """Of a channel: how far the clock of each origin had come before a batch, in ms."""
+        found = [c.record for c in self.table.commits.batches() if c.record and (c.txid or 0) < txid]
+        return dict(found[-1].clocks or {}) if found else {}
+
+
+def spout_groups(topology: TridentTopology) -> list[tuple[nodes.SpoutNode, ...]]:
+    """The spouts of each batch group, groups and spouts in the order of their definition."""
+    by_name = {spout.stream: spout for spout in topology.spouts}
+    return [
+        tuple(by_name[name] for name in group.streams)
+        for group in bolts.batch_groups(topology.graph)
+        if not group.query and group.streams
+    ]
+
+
+def group_name(spouts: tuple[nodes.SpoutNode, ...]) -> str:
+    """The name of the group of some spouts, which its checkpoint carries."""
+    return bolts.group_name(spout.stream for spout in spouts)
+
+
+class BatchGroup:
+    """One batch group of a topology, ready to run.
+
+    Args:
+        spark: the session.
+        lake: where the states are.
+        topology: the flow.
+        spouts: the sources of the group.
+
+    Raises:
+        DefinitionError: if the plan does not compile; the text names the user's line.
+        SourceError: if the source cannot be read.
+        StateSchemaError: if a state that is there does not fit.
+    """
+
+    def __init__(
+        self, spark: SparkSession, lake: Lake, topology: TridentTopology, spouts: tuple[nodes.SpoutNode, ...]
+    ) -> None:
+        self.spark, self.lake, self.topology, self.spouts = spark, lake, topology, spouts
+        self.name = group_name(spouts)
+        self.entrance = Entrance(spouts)
+        self._gates: dict[int, tuple[str, CompiledGate]] = {}
+        self._sampled: dict[int, float] = {}
+        self._check_slices()
+        self.entrance.prepare(spark, lake, topology.name)
+        self.reach = {node.id for spout in spouts for node in topology.graph.descendants(spout.id)}
+        self._check_kinds()
+        self.sinks = tuple(self._prepared())
+        if not self.sinks:
+            raise DefinitionError(
+                f'stream "{self.name}" of flow "{topology.name}" ends in no state, so running it would do nothing',
+                hint="end it with persistent_aggregate or partition_persist",
+            )
+        self.quarantine = quarantine_writer(lake, topology.name)
+        self.refused = rows_of(topology, self.name, [spout.stream for spout in spouts])
+        self.waves = self._in_waves()
+        self.drops = any(
+            isinstance(node, nodes.GateNode) and any(check.action == "drop" for check in node.gate.checks)
+            for node in topology.graph
+            if node.id in self.reach
+        )
+        self.queries_states = any(
+            isinstance(node, nodes.StateQueryNode) or _read_after_commit(node, topology.graph) is not None
+            for node in topology.graph
+            if node.id in self.reach
+        )
+
+    def _prepared(self) -> list[Sink]:
+        """Compile each persist on an empty frame: that gives the table's schema and finds every fault before the start."""
+        empty = self._empty()
+        sinks: dict[int, Sink] = {}
+        waiting = [node for node in self.topology.persists if node.id in self.reach]
+        while waiting:
+            later = [node for node in waiting if not self._prepare(node, empty, sinks, waiting)]
+            if len(later) == len(waiting):
+                self._dry(later[0], empty)  # raises: each waits for a state that another one makes
+            waiting = later
+        return [sinks[node_id] for node_id in sorted(sinks)]
+
+    def _empty(self) -> dict[int, DataFrame]:
+        """By spout a frame without rows."""
+        from pyspark.sql.types import StringType
+
+        empty = {}
+        for spout in self.spouts:
+            schema = self.entrance.schema(spout)
+            if spout.slice_by is not None:
+                self._check_slice(spout, schema)
+                schema = schema.add(SLICE_COLUMN, StringType())
+            empty[spout.id] = self.spark.createDataFrame([], schema)
+        return empty
+
+    def schema_at(self, gate: nodes.GateNode) -> StructType:
+        """The fields of the tuples that pass a gate, with their types."""
+        from pyspark.sql.types import StructType
+
+        frame = Compiler(self.topology.graph, (gate.id,), _Dry(self), self._empty()).frames()[gate.id]
+        by_name = {f.name: f for f in frame.schema.fields}
+        return StructType([by_name[name] for name in gate.fields])
+
+    def _prepare(
+        self,
+        node: nodes.PersistNode,
+        empty: dict[int, DataFrame],
+        sinks: dict[int, Sink],
+        waiting: list[nodes.PersistNode],
+    ) -> bool:
+        """Make one state ready; False if its plan reads a state whose table one of `waiting` has yet to make."""
+        try:
+            columns = self._columns(node, self._dry(node, empty))
+        except UnknownStateError as error:
+            if any(other.state.name == error.state for other in waiting if other is not node):
+                return False
+            raise
+        table = self.lake.written_by(node)
+        sinks[node.id] = Sink(node, StateWriter(table, self._declared(node, columns)))
+        sinks[node.id].writer.prepare(columns)
+        return True
+
+    def _in_waves(self) -> tuple[tuple[Sink, ...], ...]:
+        """The sinks in the order of their commits: one that queries a state of this group, defined before, comes after it.
+
+        So a query behind a persist sees the state as of the batch's own txid, its updates included (design, section 6).
+        """
+        graph, names = self.topology.graph, {sink.name: sink for sink in self.sinks}
+        level: dict[str, int] = {}
+        for sink in self.sinks:
+            read = [_read_after_commit(node, graph) for node in graph.ancestors(sink.node.id) if node is not sink.node]
+            queried = [level[state] for state in read if state in names and names[state].node.id < sink.node.id]
+            level[sink.name] = max(queried, default=-1) + 1
+        return tuple(
+            tuple(sink for sink in self.sinks if level[sink.name] == number) for number in sorted(set(level.values()))
+        )
+
+    @property
+    def source_stage(self) -> str:
+        """The name of the sources' stage in the batch protocol; a state may be named like a stream."""
+        return f"{self.name} (source)" if any(sink.name == self.name for sink in self.sinks) else self.name
+
+    @property
+    def transactional(self) -> bool:
+        """Whether a replay must deliver the same rows: some state would not take others (Trident rules 6)."""
+        return any(sink.writer.declared.kind == TRANSACTIONAL for sink in self.sinks)
+
+    def _check_kinds(self) -> None:
+        """The exactly-once matrix of Trident rules 6: an opaque source needs opaque states."""
+        opaque = [spout.stream for spout in self.spouts if not getattr(spout.source, "transactional", True)]
+        persists = [node for node in self.topology.persists if node.id in self.reach]
+        wrong = [node.state.name for node in persists if node.state.kind == TRANSACTIONAL]
+        if opaque and wrong:
+            raise DefinitionError(
+                f'flow "{self.topology.name}": a replayed batch of the source of "{opaque[0]}" may have other rows, which '
+                f"these transactional states would not take: {', '.join(wrong)}",
+                hint="declare them with kind=OPAQUE (exactly once), or NON_TRANSACTIONAL (a replay counts twice)",
+            )
+
+    def _check_slices(self) -> None:
+        """Of streams that meet all have slices, or none: a joined row has one slice."""
+        without = [spout.stream for spout in self.spouts if spout.slice_by is None]
+        if without and len(without) < len(self.spouts):
+            raise DefinitionError(
+                f'flow "{self.topology.name}": of the streams that meet ({", ".join(s.stream for s in self.spouts)}) '
+                f"these name no slice column: {', '.join(without)}",
+                hint="give each of them slice_by=, or none",
+            )
+
+    def _check_slice(self, spout: nodes.SpoutNode, schema: StructType) -> None:
+        from pyspark.sql.types import StringType, StructField, StructType
+
+        columns = StructType([*schema.fields, StructField(FILE, StringType())])
+        try:
+            self.spark.createDataFrame([], columns).select(said(spout.slice_by or ""))
+        except AnalysisException as error:
+            raise FunctionError("new_stream slice_by", f"at {spout.at}: {str(error).splitlines()[0]}") from None
+
+    def _dry(self, node: nodes.PersistNode, empty: dict[int, DataFrame]) -> DataFrame:
+        try:
+            return Compiler(self.topology.graph, (node.id,), _Dry(self), empty).frames()[node.id]
+        except AnalysisException as error:
+            text = str(error).splitlines()[0]
+            raise FunctionError(f"the way to state {node.state.name}", f"at {node.at}: {text}") from None
+
+    def _columns(self, node: nodes.PersistNode, frame: DataFrame) -> StructType:
+        from pyspark.sql.types import StructType
+
+        by_name = {f.name: f for f in frame.schema.fields}
+        return StructType([by_name[name] for name in node.fields])
+
+    def _declared(self, node: nodes.PersistNode, columns: StructType) -> StateSchema:
+        values: tuple[ValueColumn, ...] = ()
+        if node.state.layout == LOG:
+            values = tuple(
+                ValueColumn(name=a.output, aggregator=type(a.aggregator).__name__) for a in node.aggregations
+            )
+        return StateSchema(
+            layout=node.state.layout,
+            kind=node.state.kind,
+            flow=self.topology.name,
+            keys=node.group,
+            values=values,
+            columns=tuple((f.name, f.dataType.simpleString()) for f in columns.fields),
+            sliced=self.entrance.sliced,
+            slice_by=tuple((spout.stream, spout.slice_by) for spout in self.spouts if spout.slice_by),
+        )
+
+    def compiled_gate(
+        self, node: nodes.GateNode, frame: DataFrame, build: Callable[[Any, StructType], CompiledGate]
+    ) -> CompiledGate:
+        """A gate compiled once for its schema: building it costs more than a small batch."""
+        schema = frame.schema
+        key = json.dumps(schema.jsonValue())
+        if node.id not in self._gates or self._gates[node.id][0] != key:
+            self._gates[node.id] = (key, build(node.gate, schema))
+        return self._gates[node.id][1]
+
+    def may_sample(self, gate: int, result: GateResult) -> bool:
+        """Whether to read a stream's batch again for some of the rows that a gate only warned of.
+
+        It may cost what reading the batch costs, so a stream does it once in a while; dropped rows are in quarantine anyway.
+        """
+        if not any(one.action == "warn" and one.unexpected for one in result.failed):
+            return False
+        now = time.monotonic()
+        if now - self._sampled.get(gate, float("-inf")) < SAMPLE_SECONDS:
+            return False
+        self._sampled[gate] = now
+        return True
+
+
+def _read_after_commit(node: nodes.Node, graph: nodes.Graph) -> str | None:
+    """The state that a node reads as the batch has left it: a query behind a persist, and new values."""
+    if isinstance(node, nodes.StateQueryNode) and node.state_node is not None:
+        return node.state if isinstance(graph[node.state_node], nodes.PersistNode) else None
+    if isinstance(node, nodes.NewValuesNode):
+        persist = graph[node.parents[0]]
+        assert isinstance(persist, nodes.PersistNode)
+        return persist.state.name if persist.aggregations or persist.updater is not None else None
+    return None
+
+
+class _Dry:
+    """The context of a plan that is only analysed."""
+
+    slices: tuple[str, ...] | None = None
+
+    def __init__(self, group: BatchGroup) -> None:
+        self._group = group
+
+    def gate(self, node: nodes.GateNode, frame: DataFrame) -> DataFrame:
+        compiled = self._group.compiled_gate(node, frame, compile_gate)
+        return compiled.kept(compiled.annotate(frame))
+
+    def shared(self, node: nodes.Node, frame: DataFrame) -> DataFrame:
+        return frame
+
+    def state(self, name: str, behind: bool = True) -> tuple[StateTable, int | None]:
+        return self._group.lake.state(name), None

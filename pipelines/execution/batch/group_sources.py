@@ -1,0 +1,236 @@
+"""Where tuples enter a batch group: its sources as one Spark query, so that their batches share a txid (rules 3.6, 8).
+
+A group of one source is that source's own stream. Several are one stream of tagged rows: `_source int`, then a struct of
+each source's fields (null but for the row's own), `_corrupt` and `_file`; `frames` takes them apart again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from pipelines.execution.batch.before_windows import named, rows_before_windows, without_batches
+from pipelines.graph import events, nodes
+from pipelines.planner.compile import Compiler
+from pipelines.planner.prelude import StreamContext
+from pipelines.sources.base import CORRUPT, FILE
+from pipelines.state.schema import struct_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipelines.errors import TrideltaError
+    from pipelines.sources.events import Start
+    from pipelines.state.lake import Lake
+
+SOURCE = "_source"
+
+Frames = dict[int, DataFrame]
+"""By spout node the rows of its source: its fields, `_corrupt string`, `_file string`."""
+
+
+class Entrance:
+    """The sources of one batch group, in the order of their definition (which is that of Spark's offset log).
+
+    Args:
+        spouts: the group's spout nodes, at least one.
+
+    Attributes:
+        prelude: what the part of the plan that runs in the stream itself has told when `stream` made it.
+    """
+
+    def __init__(self, spouts: tuple[nodes.SpoutNode, ...]) -> None:
+        self.spouts = spouts
+        self._schemas: dict[int, StructType] = {}
+        self.prelude = StreamContext()
+
+    @property
+    def sliced(self) -> bool:
+        """Whether the rows have slices; of several spouts all have, or none."""
+        return self.spouts[0].slice_by is not None
+
+    @property
+    def kept(self) -> bool:
+        """Whether a batch must be computed once and kept: several parts read it, or windows have moved on behind it."""
+        return len(self.spouts) > 1 or bool(self.channels)
+
+    @property
+    def channels(self) -> tuple[nodes.ChannelSpoutNode, ...]:
+        """The spouts that read channels of the flow."""
+        return tuple(spout for spout in self.spouts if isinstance(spout, nodes.ChannelSpoutNode))
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether windows run in the stream itself: then each batch, also one that is left out, must run to its end."""
+        return any(isinstance(node, nodes.WindowNode) for spout in self.channels for node in spout.steps)
+
+    def prepare(self, spark: SparkSession, lake: Lake, flow: str) -> None:
+        """Make each source ready and refuse what cannot be read.
+
+        Raises:
+            SourceError
+        """
+        self._spark = spark
+        for channel in self.channels:
+            channel.source.locate({name: lake.channel_path(name) for name in channel.reads})
+        for spout in self.spouts:
+            spout.source.prepare(spout.stream, lake.root / "spool" / flow / spout.stream)
+            spout.source.check(spout.stream, spark)
+
+    def start_at(self, start: Start | None, checkpoint: Path) -> None:
+        """Where the stream of a checkpoint reads its channels on from.
+
+        Args:
+            start: if it took the place of another one.
+            checkpoint: Spark's own.
+        """
+        for channel in self.channels:
+            channel.source.start_at(start, checkpoint)
+
+    def check_same(self, checkpoint: Path) -> None:
+        """Refuse to go on with a source whose positions mean other rows by now.
+
+        Args:
+            checkpoint: Spark's own.
+
+        Raises:
+            LostRowsError
+        """
+        for index, spout in enumerate(self.spouts):
+            source = getattr(spout.source, "inner", spout.source)
+            ask = getattr(source, "check_same", None)
+            if ask:
+                ask(spout.stream, self._spark, checkpoint, index)
+
+    def schema(self, spout: nodes.SpoutNode) -> StructType:
+        if not isinstance(spout, nodes.ChannelSpoutNode):
+            return struct_of(spout.source.schema)
+        if spout.schema:
+            return struct_of(spout.schema)
+        if spout.id not in self._schemas:
+            # Only the channel's table knows the types of its fields, and so only Spark those of the results.
+            frame, _ = spout.source.bounded(self._spark)
+            fields = self._read(spout, frame).schema.fields
+            self._schemas[spout.id] = StructType([field for field in fields if field.name not in (CORRUPT, FILE)])
+        return self._schemas[spout.id]
+
+    def stream(self, spark: SparkSession, left_out: frozenset[int] = frozenset()) -> DataFrame:
+        """The one streaming frame of the group's query.
+
+        Args:
+            left_out: batches (Spark's ids) whose rows do not go into the windows.
+        """
+        found = [self._read(spout, self._begun(spout, spark, left_out)) for spout in self.spouts]
+        if len(found) == 1:
+            return found[0]
+        return reduce(DataFrame.unionByName, (self._tagged(number, one) for number, one in enumerate(found)))
+
+    def _begun(self, spout: nodes.SpoutNode, spark: SparkSession, left_out: frozenset[int]) -> DataFrame:
+        """A source's own streaming frame, of which windows may be made."""
+        frame: DataFrame = spout.source.stream(spark)
+        return without_batches(named(frame, spout.id), left_out) if self.has_windows else frame
+
+    def before_windows(self, spark: SparkSession) -> Frames:
+        """By spout the rows of the batch that Spark is at, as they were before the windows, words about the clock left out.
+
+        Args:
+            spark: the session that the query was started in.
+        """
+        found = rows_before_windows(spark, [spout.id for spout in self.spouts])
+        return {
+            id_: frame.where(F.col(events.ID).isNotNull()) if events.ID in frame.columns else frame
+            for id_, frame in found.items()
+        }
+
+    def _read(self, spout: nodes.SpoutNode, frame: DataFrame) -> DataFrame:
+        """A source's frame, of channels behind the operations that run in the stream itself."""
+        if not isinstance(spout, nodes.ChannelSpoutNode) or spout.prelude is None:
+            return frame
+        first, *_, last = spout.prelude
+        compiler = Compiler(spout.prelude, (last.id,), self.prelude, {first.id: frame.drop(CORRUPT, FILE)})
+        nothing = F.lit(None).cast("string")
+        return compiler.frames()[last.id].select("*", nothing.alias(CORRUPT), nothing.alias(FILE))
+
+    def _tagged(self, number: int, frame: DataFrame) -> DataFrame:
+        structs = []
+        for other, spout in enumerate(self.spouts):
+            own = F.struct(*(F.col(f"`{name}`") for name in spout.fields))
+            kind = self.schema(spout)
+            structs.append((own if other == number else F.lit(None)).cast(kind).alias(f"_source{other}"))
+        return frame.select(F.lit(number).alias(SOURCE), *structs, CORRUPT, FILE)
+
+    def frames(self, batch: DataFrame, files: frozenset[str]) -> Frames:
+        """A stream's batch by spout, words about the clock included. One that is `kept` should be kept first."""
+        if len(self.spouts) == 1:
+            only = self.spouts[0]
+            return {only.id: only.source.of_batch(batch, files)}
+        found = {}
+        for number, spout in enumerate(self.spouts):
+            own = [F.col(f"_source{number}.`{name}`").alias(name) for name in spout.fields]
+            rows = batch.where(F.col(SOURCE) == number).select(*own, CORRUPT, FILE)
+            found[spout.id] = spout.source.of_batch(rows, files)
+        return found
+
+    def bounded(self, spark: SparkSession) -> tuple[Frames, frozenset[str]]:
+        """All that the sources hold now, by spout, and its positions. Words about the clock are included."""
+        frames, positions = {}, frozenset[str]()
+        for spout in self.spouts:
+            frame, own = spout.source.bounded(spark)
+            frames[spout.id] = self._read(spout, frame)
+            positions |= own
+        return frames, positions
+
+    def clocks(self, frames: Mapping[int, DataFrame]) -> dict[str, int]:
+        """How far the clocks of the channels' origins have come, by the words in these frames."""
+        found: dict[str, int] = {}
+        for spout in self.spouts:
+            if not getattr(spout.source, "tells_time", False):
+                continue
+            words = frames[spout.id].where(F.col(events.ID).isNull())
+            for row in words.groupBy(events.FROM).agg(F.max(events.CLOCK).alias("clock")).collect():
+                found[row[events.FROM]] = max(row["clock"], found.get(row[events.FROM], row["clock"]))
+        return found
+
+    def events(self, frames: Frames) -> Frames:
+        """The frames without words about the clock."""
+        own = {spout.id for spout in self.spouts if events.ID in spout.fields}
+        return {
+            id_: frame.where(F.col(events.ID).isNotNull()) if id_ in own else frame for id_, frame in frames.items()
+        }
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Whose clocks decide how far the group has come."""
+        found: list[str] = []
+        for spout in self.spouts:
+            found += spout.origins if isinstance(spout, nodes.ChannelSpoutNode) else [spout.stream]
+        return tuple(found)
+
+    def positions(self, checkpoint: Path, first: int, last: int) -> frozenset[str]:
+        """The positions (as `file_key`) that the stream's batches `first..last` (Spark's ids) took."""
+        found = (spout.source.positions(checkpoint, first, last, n) for n, spout in enumerate(self.spouts))
+        return frozenset().union(*found)
+
+    def fault(self, error: BaseException) -> TrideltaError | None:
+        """What an error of Spark's says about one of the sources; None if it says nothing."""
+        for spout in self.spouts:
+            ask = getattr(spout.source, "fault", None)
+            found: TrideltaError | None = ask(spout.stream, error) if ask else None
+            if found is not None:
+                return found
+        return None
+
+    def __repr__(self) -> str:
+        return ", ".join(repr(spout.source) for spout in self.spouts)
+
+
+def clock_of(clocks: Mapping[str, int], origins: Iterable[str]) -> int | None:
+    """The clock of what waits for all origins; None as long as one has not spoken."""
+    found = [clocks.get(origin) for origin in origins]
+    return None if not found or None in found else min(one for one in found if one is not None)

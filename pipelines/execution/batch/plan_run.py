@@ -1,0 +1,410 @@
+"""One evaluation of a batch group's plan over one frame: a stream's batch, or the slices of a bounded run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from pipelines.errors import BatchError
+from pipelines.execution.batch.channels import LATE, LATEST
+from pipelines.execution.batch.quarantine import refused_by_gate, refused_by_source
+from pipelines.execution.batch.slicing import with_slice
+from pipelines.execution.protocol.accounts import xor, xor_of_rows
+from pipelines.graph import events, nodes
+from pipelines.planner.compile import Compiler
+from pipelines.quality.compiled import FAILED, CompiledGate, compile_gate
+from pipelines.quality.results import GateResult
+from pipelines.quality.samples import with_samples
+from pipelines.sources.base import CORRUPT, FILE
+from pipelines.state.schema import NO_SLICE, SLICE_COLUMN
+from pipelines.state.views import StateView
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column
+
+    from pipelines.execution.batch.group import BatchGroup
+    from pipelines.execution.batch.group_sources import Frames
+    from pipelines.state.table import StateTable
+
+RECEIVED, REFUSED, XOR = "received", "refused", "xor"
+
+# Spark delivers an observation on its listener bus, normally within milliseconds of the action's end.
+_OBSERVATION_SECONDS = 30.0
+
+
+def observed(observation: Observation, otherwise: Callable[[], Mapping[str, Any]] | None = None) -> Mapping[str, Any]:
+    """The values of an observation whose action has ended.
+
+    Args:
+        otherwise: gives them where Spark saw that a result needs no row of what is observed, and left it out.
+
+    Raises:
+        BatchError: if Spark never delivers them (it would be waited for without end).
+    """
+    future = observation._jo.future()  # type: ignore[union-attr]
+    end = time.monotonic() + _OBSERVATION_SECONDS
+    while not future.isCompleted():
+        if time.monotonic() > end:
+            raise BatchError(f"Spark did not report the row counts of the batch within {_OBSERVATION_SECONDS:g} s")
+        time.sleep(0.001)
+    try:
+        return observation.get
+    except Py4JError:
+        if otherwise is None:
+            raise
+        return otherwise()
+
+
+@dataclass(frozen=True)
+class Base:
+    """What a map state held before a batch: the table at a version, without what the txid `before` wrote to it."""
+
+    table: StateTable
+    version: int | None = None
+    before: int | None = None
+
+
+@dataclass
+class _PassedGate:
+    """A gate that a frame has passed in this run."""
+
+    compiled: CompiledGate
+    annotated: DataFrame
+    observation: Observation | None = None
+    results: dict[str, GateResult] = field(default_factory=dict)
+
+    def count(self) -> Mapping[str, Any]:
+        """What the observation would have seen, by a job of its own."""
+        return self.annotated.agg(*self.compiled.metrics()).collect()[0].asDict()
+
+
+class PlanRun:
+    """Builds the frames that a group commits, and accounts for what came in and what was refused.
+
+    Args:
+        group: the batch group.
+        sources: by spout the source's frame: fields, `_corrupt`, `_file`.
+        label: of the batch, for messages.
+        state: gives the table and version that a state query reads, by the name and whether it stands behind the persist.
+        slices: the slices wanted (a bounded run: each is a batch of its own), or None for a stream's batch.
+        txid: of a stream's batch.
+        emitted: what updaters have emitted in this batch, by persist node.
+        base: gives what a map state held before the batch; None: map states start from nothing.
+        watermark: how far the clock of a channel had come before the batch, in ms; None: no event is late.
+    """
+
+    def __init__(
+        self,
+        group: BatchGroup,
+        sources: Frames,
+        label: str,
+        state: Callable[[str, bool], tuple[StateTable, int | None]],
+        slices: tuple[str, ...] | None = None,
+        txid: int | None = None,
+        emitted: Mapping[int, pa.Table] | None = None,
+        base: Callable[[str], Base] | None = None,
+        watermark: Callable[[str], int | None] | None = None,
+    ) -> None:
+        self.group, self.label, self.slices, self.txid = group, label, slices, txid
+        self._state, self._emitted, self._base = state, emitted or {}, base
+        self._cached: list[DataFrame] = []
+        self._observation: Observation | None = None
+        self._source_read = False
+        self._counts: dict[str, Any] | None = None
+        self._first_gate: CompiledGate | None = None
+        self._judged: list[Column] = []
+        self.gates: dict[int, _PassedGate] = {}
+        self.watermark = watermark or _no_watermark
+        self.refused_slices: dict[str, dict[int, str]] = {}
+        self._marked = {spout.id: self._enter(spout, sources[spout.id]) for spout in group.spouts}
+
+    # --- the way in -------------------------------------------------------------------------------------------------
+
+    def _enter(self, spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:
+        """The source's rows with `_slice`, which is `?` for rows that the plan cannot take; counted as they pass."""
+        source = with_slice(spout, source)
+        if self.slices is not None:
+            if spout.slice_by is not None:
+                source = source.where(F.col(SLICE_COLUMN).isin(*self.slices, NO_SLICE))
+            return self._cache(source)
+        if len(self.group.spouts) > 1:
+            # A batch of several sources is kept, so `counts` has them for the price of a small job; an observation
+            # would be waited for in vain where a result does not need every source.
+            return source
+        self._observation = Observation()
+        return self._at_first_gate(spout, source).observe(self._observation, *self._counters(spout), *self._judged)
+
+    def _at_first_gate(self, spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:
+        """The source's rows with `_failed`, if they all come to a gate first whose verdict can be counted with them.
+
+        Each observation ends generated code and copies every row: one does for both.
+        """
+        children = self.group.topology.graph.children(spout.id)
+        if len(children) != 1 or not isinstance(children[0], nodes.GateNode):
+            return source
+        names = [*spout.fields, SLICE_COLUMN] if self.group.entrance.sliced else spout.fields
+        fields = source.select(*(f"`{name}`" for name in names))
+        compiled = self.group.compiled_gate(children[0], fields, compile_gate)
+        if not compiled.by_rows_alone:
+            return source
+        self._first_gate, self._judged = compiled, compiled.metrics(unless=self._refused())
+        return compiled.annotate(source, unless=self._refused())
+
+    def _counters(self, spout: nodes.SpoutNode) -> list[Column]:
+        """Rows, refused rows, and the XOR of the rows' hashes (malformed ones have nothing but nulls to hash)."""
+        found = [
+            F.count(F.lit(1)).alias(RECEIVED),
+            F.count(F.when(self._refused(), 1)).alias(REFUSED),
+            xor_of_rows(self._hashed(spout)).alias(XOR),
+        ]
+        if self._tells_time(spout):
+            good = F.when(~self._refused(), F.col(events.CLOCK))
+            found.append(F.max(good).alias(LATEST))
+            marks = [self.watermark(sink.name) for sink in self.group.sinks if sink.is_channel]
+            known = [mark for mark in marks if mark is not None]
+            late = good < F.lit(max(known)) if known else F.lit(False)
+            found.append(F.count(F.when(late, 1)).alias(LATE))
+        return found
+
+    def _hashed(self, spout: nodes.SpoutNode) -> StructType:
+        """What of a row is hashed: of an event its fields and id. The rest is made of them and of where they lay."""
+        schema = self.group.entrance.schema(spout)
+        left_out = set(events.COLUMNS) - ({events.ID} if spout in self.group.entrance.channels else set())
+        return StructType([field for field in schema.fields if field.name not in left_out])
+
+    def _tells_time(self, spout: nodes.SpoutNode) -> bool:
+        """Whether the clock of a channel comes from this source's events."""
+        return events.CLOCK in spout.fields and spout not in self.group.entrance.channels
+
+    def _refused(self) -> Column:
+        if not self.group.entrance.sliced:
+            return F.col(CORRUPT).isNotNull()
+        return F.col(CORRUPT).isNotNull() | (F.col(SLICE_COLUMN) == NO_SLICE)
+
+    def frames(self, sinks: Iterable[int], left_out: Mapping[str, frozenset[str]]) -> dict[int, DataFrame]:
+        """The frames of the given persist nodes, by node id.
+
+        Args:
+            left_out: rows to leave out, because a backfill has counted them: source files by slice.
+        """
+        good = {}
+        for spout in self.group.spouts:
+            fields = [*spout.fields, SLICE_COLUMN] if self.group.entrance.sliced else list(spout.fields)
+            if self._first_gate is not None and not left_out:
+                fields.append(FAILED)
+            taken = without(self._marked[spout.id], left_out).where(~self._refused())
+            good[spout.id] = taken.select(*(f"`{name}`" for name in fields))
+        compiler = Compiler(self.group.topology.graph, tuple(sinks), self, good)
+        self._source_read = compiler.reads_source
+        return compiler.frames()
+
+    # --- the plan's context -----------------------------------------------------------------------------------------
+
+    def shared(self, node: nodes.Node, frame: DataFrame) -> DataFrame:
+        """Two consumers read it: compute it once. A bounded run's source is kept already, and gates are cheap on it."""
+        if isinstance(node, nodes.SpoutNode | nodes.GateNode) and (self.slices is not None or self._cut(node)):
+            return frame
+        return self._cache(frame)
+
+    def _cut(self, node: nodes.Node) -> bool:
+        passed = self.gates.get(node.id)
+        return passed is not None and passed.observation is None
+
+    def state(self, name: str, behind: bool = True) -> tuple[StateTable, int | None]:
+        return self._state(name, behind)
+
+    def map_base(self, node: nodes.PersistNode) -> DataFrame:
+        """What a map state held before the batch: keys and values."""
+        if self._base is None:
+            return self.group.lake.state(node.state.name).frame(self.group.spark).limit(0)
+        base = self._base(node.state.name)
+        if base.before is None:
+            return base.table.frame(self.group.spark, version=base.version)
+        return base.table.base_frame(self.group.spark, base.before, base.version)
+
+    def base_view(self, node: nodes.PersistNode) -> StateView:
+        """The same as a map that workers open."""
+        if self._base is None:
+            declared = self.group.lake.state(node.state.name).declared
+            return StateView.of_rows(declared.keys, declared.value_names, [])
+        base = self._base(node.state.name)
+        return base.table.view(base.version, before=base.before)
+
+    def emitted(self, node: nodes.PersistNode) -> DataFrame | None:
+        """What an updater emitted, if its state is committed."""
+        rows = self._emitted.get(node.id)
+        return None if rows is None else self.group.spark.createDataFrame(rows)
+
+    def gate(self, node: nodes.GateNode, frame: DataFrame) -> DataFrame:
+        """Let a frame pass: count what the checks find, refuse the batch (or slices) where one says so, keep the rest."""
+        if FAILED in frame.columns and self._first_gate is not None:
+            self.gates[node.id] = _PassedGate(self._first_gate, frame, self._observation)
+            return self._first_gate.kept(frame)
+        compiled = self.group.compiled_gate(node, frame, compile_gate)
+        bounded = self.slices is not None and SLICE_COLUMN in frame.columns
+        annotated = compiled.annotate(frame, within=(SLICE_COLUMN,) if bounded else ())
+        passed = self.gates[node.id] = _PassedGate(compiled, annotated)
+        if bounded:
+            kept = compiled.kept(self._judge_slices(node, passed))
+            passed.results = with_samples(compiled, passed.annotated, passed.results, node.fields, SLICE_COLUMN)
+            return kept
+        if compiled.needs_cut:
+            passed.annotated = self._cache(annotated)
+            metrics = passed.annotated.agg(*compiled.metrics()).first().asDict()  # type: ignore[union-attr]
+            result = compiled.verdict(metrics, compiled.run_batch_checks(passed.annotated))
+            passed.results[self.label] = result
+            result.raise_if_refused(self.label)
+            return compiled.kept(passed.annotated)
+        passed.observation = Observation()
+        return compiled.kept(annotated.observe(passed.observation, *compiled.metrics()))
+
+    def _judge_slices(self, node: nodes.GateNode, passed: _PassedGate) -> DataFrame:
+        compiled = passed.compiled
+        if compiled.needs_cut:
+            passed.annotated = self._cache(passed.annotated)
+        found = passed.annotated.groupBy(SLICE_COLUMN).agg(*compiled.metrics()).collect()
+        for row in found:
+            slice_ = row[SLICE_COLUMN]
+            own = passed.annotated.where(F.col(SLICE_COLUMN) == slice_)
+            result = compiled.verdict(row.asDict(), compiled.run_batch_checks(own) if compiled.batch_checks else ())
+            passed.results[slice_] = result
+            if result.refused:
+                reasons = "; ".join(str(check) for check in result.refused)
+                self.refused_slices.setdefault(slice_, {})[node.id] = f'gate "{node.gate.name}": {reasons}'
+        refused = [slice_ for slice_, by in self.refused_slices.items() if node.id in by]
+        return passed.annotated.where(~F.col(SLICE_COLUMN).isin(*refused)) if refused else passed.annotated
+
+    def _cache(self, frame: DataFrame) -> DataFrame:
+        kept = frame.persist()
+        self._cached.append(kept)
+        return kept
+
+    @property
+    def kept_frames(self) -> int:
+        """How many frames are kept for several consumers."""
+        return len(self._cached)
+
+    def close(self) -> None:
+        """Give the kept frames back."""
+        for frame in self._cached:
+            frame.unpersist()
+
+    # --- accounts ---------------------------------------------------------------------------------------------------
+
+    @property
+    def counts(self) -> Mapping[str, Any]:
+        """`received` and `refused` rows and their `xor`; after a job of the run has ended, else by a job of its own."""
+        if self._counts is None and self._observation is None:
+            found = [self._marked[one.id].agg(*self._counters(one)).collect()[0] for one in self.group.spouts]
+            self._counts = {name: sum(one[name] for one in found) for name in (RECEIVED, REFUSED)}
+            self._counts[XOR] = xor([one[XOR] for one in found])
+            latest = [one[LATEST] for one in found if LATEST in one.asDict() and one[LATEST] is not None]
+            self._counts[LATEST] = max(latest, default=None)
+            self._counts[LATE] = sum(one[LATE] for one in found if LATE in one.asDict())
+        elif self._counts is None:
+            assert self._observation is not None
+            if not self._source_read:
+                self._pass_over_source()
+            self._counts = dict(observed(self._observation, self._counted))
+        return self._counts
+
+    def count_now(self) -> Mapping[str, Any]:
+        """The counts by a pass over the source, for a batch all of whose commits are there already."""
+        self._source_read = False
+        return self.counts
+
+    def _counted(self) -> Mapping[str, Any]:
+        """What the observation would have seen, by a job of its own."""
+        (spout,) = self.group.spouts
+        return self._marked[spout.id].agg(*self._counters(spout), *self._judged).collect()[0].asDict()
+
+    def _pass_over_source(self) -> None:
+        """A job that does nothing but let the observation see the rows."""
+        (only,) = self._marked.values()
+        only.write.format("noop").mode("overwrite").save()
+        self._source_read = True
+
+    def slice_counts(self) -> dict[str, tuple[int, frozenset[str]]]:
+        """Of a bounded run: by slice the rows that came in, and the source files that they came from."""
+        key = F.col(SLICE_COLUMN) if self.group.entrance.sliced else F.lit(self.slices[0])  # type: ignore[index]
+        key = F.when(F.col(CORRUPT).isNotNull(), F.lit(NO_SLICE)).otherwise(key).alias("slice")
+        total: dict[str, tuple[int, frozenset[str]]] = {}
+        for frame in self._marked.values():
+            found = frame.groupBy(key).agg(F.count(F.lit(1)).alias("rows"), F.collect_set(FILE).alias("files"))
+            for row in found.collect():
+                rows, files = total.get(row["slice"], (0, frozenset()))
+                total[row["slice"]] = (rows + row["rows"], files | frozenset(row["files"]))
+        return total
+
+    def gate_results(self, slice_: str | None = None) -> tuple[dict[str, Any], ...]:
+        """The results of the gates as JSON, of the batch or of one slice, with some of the rows that do not hold."""
+        found = []
+        for node_id, passed in self.gates.items():
+            result = self._result(passed, slice_ or self.label)
+            if result is not None and self.slices is None and self.group.may_sample(node_id, result):
+                fields = self._fields(node_id)
+                result = with_samples(passed.compiled, passed.annotated, {"": result}, fields, actions=("warn",))[""]
+            if result is not None:
+                found.append(result.to_json())
+        return tuple(found)
+
+    def _result(self, passed: _PassedGate, key: str) -> GateResult | None:
+        if passed.observation is not None and not passed.results:
+            found = (
+                self.counts if passed.observation is self._observation else observed(passed.observation, passed.count)
+            )
+            passed.results[self.label] = passed.compiled.verdict(found)
+        return passed.results.get(key)
+
+    def quarantine(self, left_out: Mapping[str, frozenset[str]]) -> DataFrame | None:
+        """The rows that the source's format or a gate refused, or None if there are none. Two passes only if needed."""
+        parts: list[DataFrame] = []
+        if self.slices is not None or self.counts[REFUSED]:
+            for spout in self.group.spouts:
+                marked = without(self._marked[spout.id], left_out).where(self._refused())
+                parts.append(refused_by_source(marked, spout))
+        for node_id, passed in self.gates.items():
+            name = passed.compiled.gate.name
+            if passed.compiled.drop_names and self._dropped(passed):
+                dropped = passed.compiled.dropped(passed.annotated)
+                parts.append(refused_by_gate(dropped, name, passed.compiled.drop_names, self._fields(node_id)))
+        return reduce(DataFrame.unionByName, parts) if parts else None
+
+    def _dropped(self, passed: _PassedGate) -> int:
+        self._result(passed, self.label)
+        return sum(
+            check.unexpected or 0
+            for result in passed.results.values()
+            for check in result.checks
+            if check.action == "drop"
+        )
+
+    def _fields(self, node_id: int) -> tuple[str, ...]:
+        return self.group.topology.graph[node_id].fields
+
+
+def _no_watermark(channel: str) -> int | None:
+    return None
+
+
+def without(frame: DataFrame, left_out: Mapping[str, frozenset[str]]) -> DataFrame:
+    """The frame without the rows of the given files in the given slices."""
+    if not left_out:
+        return frame
+    by_files: dict[frozenset[str], list[str]] = {}
+    for slice_, files in left_out.items():
+        by_files.setdefault(files, []).append(slice_)
+    # Without slices all rows are of the one that a bounded run replaces as a whole.
+    sliced = SLICE_COLUMN in frame.columns
+    of_slices = F.col(SLICE_COLUMN).isin if sliced else lambda *_: F.lit(True)
+    hit = [of_slices(*slices) & F.col(FILE).isin(*files) for files, slices in by_files.items() if files]
+    return frame.where(~reduce(lambda a, b: a | b, hit)) if hit else frame

@@ -1,0 +1,189 @@
+"""Quarantine: the table of the rows that a flow refused, each with stage, rule and reason. No row is ever just lost."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from pipelines.execution.batch.slicing import said
+from pipelines.graph import nodes
+from pipelines.quality.compiled import FAILED
+from pipelines.sources.base import CORRUPT, FILE
+from pipelines.sources.events import WITHOUT_TIME
+from pipelines.sources.layouts import OTHER_FIELDS
+from pipelines.state.lake import Lake
+from pipelines.state.literals import literal
+from pipelines.state.schema import (
+    LONGEST_SLICE,
+    NO_SLICE,
+    POISONED,
+    RESERVED,
+    SLICE_COLUMN,
+    TXID,
+    UNSLICED,
+    StateSchema,
+    struct_of,
+)
+from pipelines.state.writer import StateWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from pipelines.trident.topology import TridentTopology
+
+GROUP = "batch_group"
+COLUMNS = tuple((name, "string") for name in ("stage", "rule", "reason", "row", "file", "stream", GROUP))
+"""stage: `source`, a gate's name, or `batch`; rule: what refused it; row: the row as JSON, or the raw text; file: its origin;
+stream: of a source or a batch the stream that it came in by; batch_group: which of the batch groups refused it, for each has
+txids and slices of its own. In rows of earlier releases the last two may be null (`rows_of`)."""
+JSON = {
+    "ignoreNullFields": "false",
+    # To the microsecond, as Spark keeps them: the row can be read back as it was.
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""How a row is written, and read back."""
+SOURCE, BATCH = "source", "batch"
+MALFORMED, NO_TIME, WITHOUT_SLICE, BAD_SLICE, POISON = "malformed", "no_time", "no_slice", "bad_slice", "poison"
+NAMED_OTHERWISE = "other_fields"
+NAME = "quarantine"
+_UNFIT = f"its slice cannot name a folder: over {LONGEST_SLICE} bytes once URL-encoded, with a character of code 0, or not UTF-8"
+
+
+def quarantine_writer(lake: Lake, flow: str) -> StateWriter:
+    """The writer of a flow's quarantine table, which is created on first use."""
+    table = lake.table(lake.quarantine_path(flow), f"quarantine of {flow}")
+    return StateWriter(table, StateSchema(layout="rows", flow=flow, columns=COLUMNS, sliced=True))
+
+
+def of_group(rows: pa.Table, group: str) -> pa.Table:
+    """Refused rows with the batch group that refused them."""
+    return rows.append_column(GROUP, pa.repeat(pa.scalar(group), rows.num_rows))
+
+
+def rows_of(topology: TridentTopology, group: str, streams: Collection[str]) -> str:
+    """The rows of one batch group, as a condition that is never null. Those of earlier releases do not name it: they are told by
+    their stream, or by their gate; of a flow with one group there is no doubt.
+
+    Args:
+        streams: the streams of its spouts.
+    """
+    old = "true"
+    if any(spout.stream not in streams for spout in topology.spouts):
+        reach = {
+            node.id
+            for spout in topology.spouts
+            if spout.stream in streams
+            for node in topology.graph.descendants(spout.id)
+        }
+        gates = {node.gate.name for node in topology.graph if isinstance(node, nodes.GateNode) and node.id in reach}
+        named = (("stream", sorted(streams)), ("stage", sorted(gates)))
+        old = " OR ".join(f"({name} IS NOT NULL AND {name} IN ({_texts(some)}))" for name, some in named if some)
+    return f"(({GROUP} IS NOT NULL AND {GROUP} = {_texts([group])}) OR ({GROUP} IS NULL AND ({old})))"
+
+
+def poison_rows(own: str, txid: int) -> str:
+    """The rows of a poison batch, among those of its batch group."""
+    return f"{own} AND stage IS NOT NULL AND stage = {_texts([BATCH])} AND {TXID} = {txid}"
+
+
+def _texts(some: Iterable[str]) -> str:
+    return ", ".join(literal("stage", one, pa.string()) for one in some)
+
+
+def table_columns() -> StructType:
+    return struct_of(", ".join(f"{name} {kind}" for name, kind in COLUMNS))
+
+
+def as_json(fields: Sequence[str]) -> Column:
+    """A row's fields as text."""
+    return F.to_json(F.struct(*(F.col(f"`{name}`") for name in fields)), JSON)
+
+
+def refused_by_source(marked: DataFrame, spout: nodes.SpoutNode, also: Sequence[str] = ()) -> DataFrame:
+    """Malformed records with their text, events without a time, and rows whose slice is none, or cannot be one.
+
+    Args:
+        also: further columns to keep.
+    """
+    untimed, malformed = F.col(CORRUPT).startswith(WITHOUT_TIME), F.col(CORRUPT).isNotNull()
+    otherwise = F.col(CORRUPT).startswith(OTHER_FIELDS)
+    seen = F.substring_index(_after(OTHER_FIELDS), "\0", 1)
+    value = said(spout.slice_by) if spout.slice_by else F.lit(None).cast("string")
+    unfit = value.isNotNull() & ~value.isin(*RESERVED)
+    return marked.select(
+        F.lit(SOURCE).alias("stage"),
+        F.when(untimed, NO_TIME)
+        .when(otherwise, NAMED_OTHERWISE)
+        .when(malformed, MALFORMED)
+        .when(unfit, BAD_SLICE)
+        .otherwise(WITHOUT_SLICE)
+        .alias("rule"),
+        F.when(untimed, "the event has no time: what its stream's timestamp= says is null")
+        .when(otherwise, F.concat(F.lit("the file's fields are others than the schema's: "), seen))
+        .when(malformed, "the record does not parse as the declared schema")
+        .when(
+            unfit,
+            f"its slice cannot name a folder: over {LONGEST_SLICE} bytes URL-encoded, a character of code 0, or not UTF-8",
+        )
+        .otherwise("the row has no slice: its slice column is null, empty, or a reserved name (? * !)")
+        .alias("reason"),
+        # Text that is not UTF-8 could not be kept: the whole batch would fail by it.
+        F.make_valid_utf8(F.coalesce(_text(), as_json(spout.fields))).alias("row"),
+        F.col(FILE).alias("file"),
+        F.lit(spout.stream).alias("stream"),
+        F.lit(NO_SLICE).alias(SLICE_COLUMN),
+        *also,
+    )
+
+
+def _after(mark: str) -> Column:
+    """The rest of `_corrupt` behind a mark."""
+    return F.col(CORRUPT).substr(F.lit(len(mark) + 1), F.length(CORRUPT))
+
+
+def _text() -> Column:
+    """A refused record's own text, without the engine's marks; null for what was read."""
+    rest = _after(OTHER_FIELDS)
+    line = rest.substr(F.length(F.substring_index(rest, "\0", 1)) + 2, F.length(rest))
+    untimed = F.when(F.col(CORRUPT).startswith(WITHOUT_TIME), _after(WITHOUT_TIME))
+    return F.coalesce(untimed, F.when(F.col(CORRUPT).startswith(OTHER_FIELDS), line), F.col(CORRUPT))
+
+
+def refused_by_gate(
+    dropped: DataFrame, gate: str, drops: Sequence[str], fields: Sequence[str], also: Sequence[str] = ()
+) -> DataFrame:
+    """Rows that a gate's drop checks refused; `rule` names those of `drops` that do not hold.
+
+    Args:
+        also: further columns to keep.
+    """
+    slice_ = F.col(SLICE_COLUMN) if SLICE_COLUMN in dropped.columns else F.lit(UNSLICED)
+    rules = F.array_join(F.array_intersect(F.col(FAILED), F.array(*(F.lit(name) for name in drops))), ", ")
+    return dropped.select(
+        F.lit(gate).alias("stage"),
+        rules.alias("rule"),
+        F.concat(F.lit(f'gate "{gate}": does not hold: '), rules).alias("reason"),
+        as_json(fields).alias("row"),
+        F.lit(None).cast("string").alias("file"),
+        F.lit(None).cast("string").alias("stream"),
+        slice_.alias(SLICE_COLUMN),
+        *also,
+    )
+
+
+def refused_batch(source: DataFrame, fields: Sequence[str], stream: str, reason: str) -> DataFrame:
+    """All rows of a poison batch."""
+    return source.select(
+        F.lit(BATCH).alias("stage"),
+        F.lit(POISON).alias("rule"),
+        F.lit(reason[:2000]).alias("reason"),
+        F.make_valid_utf8(F.coalesce(_text(), as_json(fields))).alias("row"),
+        F.col(FILE).alias("file"),
+        F.lit(stream).alias("stream"),
+        F.lit(POISONED).alias(SLICE_COLUMN),
+    )

@@ -1,0 +1,500 @@
+"""One batch of a stream: attempts, the plan, the commits, the accounts (design, sections 3 and 7)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Observation
+from pyspark.sql import functions as F
+from pyspark.util import inheritable_thread_target
+
+from pipelines.execution.batch.channels import LATE, clocks_after, frame_with_clock, now, with_clock
+from pipelines.execution.batch.group import BatchGroup, Sink
+from pipelines.execution.batch.group_sources import clock_of
+from pipelines.execution.batch.plan_run import RECEIVED, REFUSED, XOR, Base, PlanRun, observed
+from pipelines.execution.batch.quarantine import NAME, of_group, table_columns
+from pipelines.execution.batch.updates import changes_and_emitted
+from pipelines.execution.events.hooks import Counters, Hook, StageEvent, tell
+from pipelines.execution.protocol.accounts import HASH, taken_off, with_hash
+from pipelines.execution.protocol.coordinator import Batch
+from pipelines.execution.protocol.tracker import BatchTracker
+from pipelines.execution.report import BatchReport, StateCommit
+from pipelines.graph import events, nodes
+from pipelines.sources.base import file_key
+from pipelines.state.record import BATCH, BatchRecord
+from pipelines.state.schema import NON_TRANSACTIONAL, OPAQUE, SLICE_COLUMN, TRANSACTIONAL
+from pipelines.state.turns import stream_id
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from pipelines.execution.batch.group_sources import Frames
+    from pipelines.execution.checkpoint.engine_files import Epoch
+    from pipelines.execution.events.listeners import Listener
+    from pipelines.state.table import StateTable
+
+# Up to so many rows a commit travels through the driver as Arrow (some tens of MB), beyond Spark writes it where it lies.
+# At 500,000 rows of a key and a count both ways take about as long on two cores; fewer rows favour the driver.
+DRIVER_ROWS = 500_000
+# A first batch has no earlier one to judge by: above so many bytes of input assume that the result is large.
+DRIVER_BYTES = 128 * 1024 * 1024
+
+
+Claims = Mapping[str, frozenset[str]]
+"""Rows to leave out of a commit: source files by slice."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a batch stands in its source: Spark's batch id and the files (as `file_key`) that it takes."""
+
+    batch_id: int
+    files: frozenset[str]
+    bytes: int | None
+    clocks: Mapping[str, int] = field(default_factory=dict)
+    """How far the clocks of the channels that the group reads have come, as the batch says."""
+    plan: str | None = None
+    """The digest of the batch's entry in Spark's offset log."""
+
+
+class StreamBatch:
+    """Runs one attempt at one txid.
+
+    Args:
+        group: the batch group.
+        epoch: the life of the checkpoint.
+        tracker: the batch protocol.
+        listeners: told of each commit.
+        sizes: rows of each state's last commit, kept from batch to batch.
+        hooks: told a stage.
+        counters: of the group's user functions.
+        before_close: called when all is committed, before the batch counts as done.
+    """
+
+    def __init__(
+        self,
+        group: BatchGroup,
+        epoch: Epoch,
+        tracker: BatchTracker,
+        listeners: tuple[Listener, ...],
+        sizes: dict[str, int],
+        hooks: tuple[Hook, ...] = (),
+        counters: Counters | None = None,
+        before_close: Callable[[], None] | None = None,
+    ) -> None:
+        self._before_close = before_close
+        self._group, self._epoch, self._tracker, self._listeners, self._sizes = group, epoch, tracker, listeners, sizes
+        self._hooks = hooks
+        self._counters = counters or Counters(group.spark, f"{group.topology.name}/{group.name}/")
+        self._started = time.monotonic()
+        self._emitted: dict[int, pa.Table] = {}
+        self._seen: dict[str, int] = {}
+        self._plan: str | None = None
+
+    def run(self, batch: Batch, sources: Frames, position: Position) -> BatchReport:
+        """Compute, commit and account for a batch.
+
+        Raises:
+            GateError: a gate refused it; nothing behind the gate is committed.
+            AccountingError: a stage received other than what was emitted.
+            LateWriterError: another process has written a state since.
+        """
+        started = self._started = time.monotonic()
+        self._plan = position.plan
+        self._counters.start()
+        self._tracker.commit_signal(batch)
+        # What the rows are made for: a commit that counts rows behind this version is another process's.
+        self._seen = {sink.name: sink.table.version() for sink in self._group.sinks}
+        known = {sink.name: self._known(sink, batch.txid) for sink in self._group.sinks}
+        skipped = {sink.name for sink in self._group.sinks if sink.writer.skips(known[sink.name])}
+        commits = [self._replayed(sink, batch.txid) for sink in self._group.sinks if sink.name in skipped]
+        runs: list[tuple[Claims, PlanRun]] = []
+        received: dict[str, Mapping[str, Any]] = {}
+        try:
+            for wave in self._group.waves:
+                todo = tuple(sink for sink in wave if sink.name not in skipped)
+                for claimed, sinks in self._by_claims(todo, position):
+                    run = self._plan_run(batch, sources)
+                    runs.append((claimed, run))
+                    done = self._commit(batch, run, claimed, sinks, position, known)
+                    received |= {commit.state: run.counts for commit in done}
+                    commits += done
+            if not runs:
+                runs.append(({}, self._plan_run(batch, sources)))
+                runs[0][1].count_now()
+            counts = runs[0][1].counts
+            for sink in self._group.sinks:
+                if sink.name in skipped:
+                    received |= self._received_before(sink, batch.txid)
+            complete = not skipped and len(runs) == 1
+            quarantined = self._quarantine(batch, sources, runs if complete else [], counts, position)
+            self._account(batch, counts, commits, received)
+            gates = runs[0][1].gate_results()
+        finally:
+            for _, run in runs:
+                run.close()
+        if self._before_close is not None:
+            self._before_close()
+        self._tracker.close(batch)
+        order = {sink.name: index for index, sink in enumerate(self._group.sinks)}
+        return BatchReport(
+            flow=self._group.topology.name,
+            group=self._group.name,
+            txid=batch.txid,
+            attempt=batch.attempt,
+            received=counts[RECEIVED],
+            quarantined=quarantined,
+            commits=tuple(sorted(commits, key=lambda commit: order[commit.state])),
+            seconds=time.monotonic() - started,
+            gates=gates,
+            counters=self._counters.since_start(),
+        )
+
+    def _plan_run(self, batch: Batch, sources: Frames) -> PlanRun:
+        def state(name: str, behind: bool) -> tuple[StateTable, int | None]:
+            return self._state_as_of(name, batch.txid, behind=behind)
+
+        def base(name: str) -> Base:
+            return self._base(name, batch.txid)
+
+        def watermark(channel: str) -> int | None:
+            sink = next(sink for sink in self._group.sinks if sink.name == channel)
+            return clock_of(sink.clocks_before(batch.txid), self._group.entrance.origins)
+
+        label = f"batch {batch.txid}"
+        return PlanRun(
+            self._group, sources, label, state, txid=batch.txid, emitted=self._emitted, base=base, watermark=watermark
+        )
+
+    def _base(self, name: str, txid: int) -> Base:
+        """What a map state held before the batch, also where the batch is committed already.
+
+        An opaque state knows it row by row (another batch may be folded in since), a transactional one by its version.
+        """
+        table = self._group.lake.state(name)
+        if table.declared.kind == OPAQUE:
+            return Base(table, before=txid)
+        own = [commit.version for commit in table.commits.batches() if commit.txid == txid]
+        return Base(table, own[0] - 1 if own and table.declared.kind == TRANSACTIONAL else None)
+
+    def _state_as_of(self, name: str, txid: int, *, behind: bool) -> tuple[StateTable, int | None]:
+        """The table of a state query and the version to read.
+
+        A state of this group is read as of this txid if the query stands behind its persist (`BatchGroup.waves` has seen to
+        its commit), else as of what was there before the batch: a replay reads what the first attempt read. A state of
+        others is read at its last version.
+        """
+        table = self._group.lake.state(name)
+        own = [commit.version for commit in table.commits.batches() if commit.txid == txid]
+        if not own or all(sink.name != name for sink in self._group.sinks):
+            return table, None
+        return table, own[-1] if behind else own[0] - 1
+
+    # --- commits ----------------------------------------------------------------------------------------------------
+
+    def _app_id(self, name: str) -> str:
+        return stream_id(self._group.topology.name, name, self._epoch.number)
+
+    def _known(self, sink: Sink, txid: int) -> bool:
+        """Whether the table holds this txid already (a replay after a crash before Spark's commit)."""
+        if sink.writer.declared.kind == NON_TRANSACTIONAL:
+            commits = sink.table.commits.batches()
+            return any(c.txid == txid and c.epoch == self._epoch.number for c in commits[-1:])
+        last = sink.writer.committed(self._app_id(sink.name))
+        return last is not None and last >= txid
+
+    def _replayed(self, sink: Sink, txid: int) -> StateCommit:
+        found = [c for c in sink.table.commits.batches() if c.txid == txid][-1:]
+        rows = (found[0].written or found[0].rows) if found else 0
+        return StateCommit(sink.name, sink.table.version(), rows, 0.0, replayed=True)
+
+    def _received_before(self, sink: Sink, txid: int) -> dict[str, Mapping[str, Any]]:
+        """What the state's part of the plan took in when it committed this txid: a replay must bring the same."""
+        found = [c.record for c in sink.table.commits.batches() if c.txid == txid and c.record]
+        if not found or found[-1].received_hash is None:  # written by Spark, which saw the rows after the record
+            return {}
+        return {sink.name: {RECEIVED: found[-1].received, XOR: found[-1].received_hash}}
+
+    def _by_claims(self, sinks: tuple[Sink, ...], position: Position) -> list[tuple[Claims, list[Sink]]]:
+        """The sinks, together where the same rows are left out (nearly always: none, one group)."""
+        groups: dict[frozenset[tuple[str, frozenset[str]]], list[Sink]] = {}
+        for sink in sinks:
+            claimed = claimed_rows(sink.table, position)
+            groups.setdefault(frozenset(claimed.items()), []).append(sink)
+        return [(dict(claimed), members) for claimed, members in groups.items()]
+
+    def _commit(
+        self,
+        batch: Batch,
+        run: PlanRun,
+        claimed: Claims,
+        sinks: list[Sink],
+        position: Position,
+        known: Mapping[str, bool],
+    ) -> list[StateCommit]:
+        late = [sink for sink in sinks if sink.is_late]
+        in_time = [sink for sink in sinks if not sink.is_late]
+        with self._counters.collected():
+            frames = run.frames([sink.node.id for sink in in_time], claimed)
+        small = [sink for sink in in_time if self._is_small(sink, position)]
+        # A channel is accounted for by count, so its rows need no hash.
+        hashed = {s.name: frames[s.node.id] if s.is_channel else with_hash(frames[s.node.id]) for s in small}
+        results = self._compute(run, hashed)
+        # All is computed before the first commit; the commits follow one another in topological order.
+        done = []
+        for sink in in_time:
+            if sink.name in results:
+                rows, seconds = results[sink.name]
+                done.append(self._commit_arrow(batch, run, sink, rows, seconds, position, known=known[sink.name]))
+            elif sink.is_channel:
+                done.append(self._commit_large_channel(batch, run, sink, frames[sink.node.id], position, known))
+            else:
+                done.append(self._commit_spark(batch, sink, frames[sink.node.id], known=known[sink.name]))
+        for sink in late:
+            done.append(self._commit_late(batch, run, sink, claimed, position, known=known[sink.name]))
+        return done
+
+    def _commit_late(
+        self, batch: Batch, run: PlanRun, sink: Sink, claimed: Claims, position: Position, *, known: bool
+    ) -> StateCommit:
+        """The late events, behind the others: they are looked for only if the counts say that there are any."""
+        if run.counts.get(LATE, 1):
+            rows, seconds = _timed_arrow(with_hash(run.frames([sink.node.id], claimed)[sink.node.id]))
+        else:
+            empty = sink.writer.empty().select(sink.writer.declared.names)
+            rows, seconds = empty.append_column(HASH, pa.array([], pa.int64())), 0.0
+        return self._commit_arrow(batch, run, sink, rows, seconds, position, known=known)
+
+    def _compute(self, run: PlanRun, frames: Mapping[str, DataFrame]) -> dict[str, tuple[pa.Table, float]]:
+        """The small results, side by side where that is safe.
+
+        Counts are observed below a frame that is kept for several consumers: only the job that fills it may run then, or
+        a second one would finish on blocks whose counts have not arrived yet. So the first result comes alone, and the
+        others together if that has filled all there is to fill.
+        """
+        names = list(frames)
+        alone = names if run.kept_frames > 1 else names[:1]
+        results = {name: _timed_arrow(frames[name]) for name in alone}
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            target = inheritable_thread_target(self._group.spark)(_timed_arrow)
+            jobs = {name: pool.submit(target, frames[name]) for name in names[len(alone) :]}
+            return results | {name: job.result() for name, job in jobs.items()}
+
+    def _is_small(self, sink: Sink, position: Position) -> bool:
+        if sink.node.updater is not None:
+            return True
+        if sink.name in self._sizes:
+            return self._sizes[sink.name] <= DRIVER_ROWS
+        return position.bytes is not None and position.bytes <= DRIVER_BYTES
+
+    def _record(
+        self,
+        batch: Batch,
+        counts: Mapping[str, Any],
+        rows: int,
+        digest: int | None,
+        clocks: dict[str, int] | None = None,
+    ) -> BatchRecord:
+        return BatchRecord(
+            kind=BATCH,
+            flow=self._group.topology.name,
+            epoch=self._epoch.number,
+            txid=batch.txid,
+            attempt=batch.attempt,
+            received=counts[RECEIVED],
+            rows=rows,
+            received_hash=counts.get(XOR),
+            hash=digest,
+            offsets={"batch": batch.txid - self._epoch.first_txid, "plan": self._plan},
+            clocks=clocks,
+        )
+
+    def _commit_arrow(
+        self,
+        batch: Batch,
+        run: PlanRun,
+        sink: Sink,
+        result: pa.Table,
+        seconds: float,
+        position: Position,
+        *,
+        known: bool,
+    ) -> StateCommit:
+        started = time.monotonic()
+        digest: int | None
+        rows, digest = (result, None) if sink.is_channel else taken_off(result)
+        if sink.node.updater is not None:
+            rows, self._emitted[sink.node.id] = changes_and_emitted(rows, sink.node)
+        clocks = None
+        if sink.is_channel:
+            # Its words about the clock are no rows of the batch, so a channel is accounted for by count.
+            clocks = self._clocks(batch, run, sink, position, pc.max(rows[events.CLOCK]).as_py())
+            # Its readers know no slices, and take a commit whole if it is one file: so one partition, the clock's row in it.
+            rows = rows.drop_columns([SLICE_COLUMN]) if SLICE_COLUMN in rows.column_names else rows
+            rows = with_clock(rows, self._group, clocks)
+        record = self._record(batch, run.counts, rows.num_rows, digest, clocks)
+        self._tell("committing", sink.name, batch)
+        seen = self._seen[sink.name]
+        version = sink.writer.commit_batch(rows, record, self._app_id(sink.name), known=known, seen=seen)
+        self._tell("committed", sink.name, batch)
+        self._sizes[sink.name] = result.num_rows
+        return StateCommit(sink.name, version, rows.num_rows, seconds + time.monotonic() - started)
+
+    def _clocks(self, batch: Batch, run: PlanRun, sink: Sink, position: Position, latest: int | None) -> dict[str, int]:
+        at = now() if sink.node.clock == nodes.NOW else latest  # type: ignore[attr-defined]
+        return clocks_after(self._group, sink, sink.clocks_before(batch.txid), position.clocks, run.counts, at)
+
+    def _commit_large_channel(
+        self,
+        batch: Batch,
+        run: PlanRun,
+        sink: Sink,
+        frame: DataFrame,
+        position: Position,
+        known: Mapping[str, bool],
+    ) -> StateCommit:
+        """Spark writes it where it lies, once it is known how far the clock has come."""
+        frame = frame.persist()
+        try:
+            latest = frame.agg(F.max(events.CLOCK)).collect()[0][0]
+            clocks = self._clocks(batch, run, sink, position, latest)
+            # One file, as readers need it: in one partition of the table, from one task.
+            whole = frame_with_clock(frame.drop(SLICE_COLUMN), self._group, clocks).coalesce(1)
+            return self._commit_spark(batch, sink, whole, known=known[sink.name], clocks=clocks)
+        finally:
+            frame.unpersist()
+
+    def _commit_spark(
+        self, batch: Batch, sink: Sink, frame: DataFrame, *, known: bool, clocks: dict[str, int] | None = None
+    ) -> StateCommit:
+        started = time.monotonic()
+        self._tell("committing", sink.name, batch)
+        emitted = Observation()
+        counted = frame.observe(emitted, F.count(F.lit(1)).alias(RECEIVED))
+        # The record is written before Spark has seen a row: the count is in Delta's own metrics, the hash is not kept.
+        record = self._record(batch, {RECEIVED: 0}, 0, None, clocks)
+        seen = self._seen[sink.name]
+        version = sink.writer.commit_batch(counted, record, self._app_id(sink.name), known=known, seen=seen)
+        self._tell("committed", sink.name, batch)
+        rows = observed(emitted)[RECEIVED]
+        self._sizes[sink.name] = rows
+        return StateCommit(sink.name, version, rows, time.monotonic() - started)
+
+    def _quarantine(
+        self,
+        batch: Batch,
+        sources: Frames,
+        runs: list[tuple[Claims, PlanRun]],
+        counts: Mapping[str, Any],
+        position: Position,
+    ) -> int:
+        """Commit the refused rows of the batch, unless a first life of the batch did. Returns how many there are."""
+        if not self._group.drops and not counts[REFUSED]:
+            return 0
+        writer, app_id = self._group.quarantine, self._app_id(f"{NAME}/{self._group.name}")
+        claimed: Claims = {}
+        if writer.table.exists():
+            last = writer.committed(app_id)
+            if last is not None and last >= batch.txid:
+                own = (c for c in writer.table.commits.batches() if c.group in (None, self._group.name))
+                return sum(c.rows for c in own if c.txid == batch.txid)
+            claimed = claimed_rows(writer.table, position, self._group.name)
+        run = next((run for known, run in runs if known == claimed), None)
+        if run is not None:
+            return self._commit_quarantine(batch, run, claimed, counts, app_id)
+        run = self._plan_run(batch, sources)
+        try:
+            for each in run.frames([sink.node.id for sink in self._group.sinks], claimed).values():
+                each.write.format("noop").mode("overwrite").save()
+            return self._commit_quarantine(batch, run, claimed, counts, app_id)
+        finally:
+            run.close()
+
+    def _commit_quarantine(
+        self, batch: Batch, run: PlanRun, claimed: Claims, counts: Mapping[str, Any], app_id: str
+    ) -> int:
+        refused = run.quarantine(claimed)
+        rows = refused.toArrow() if refused is not None else None
+        if rows is None or not rows.num_rows:
+            return 0
+        self._group.quarantine.prepare(table_columns())
+        record = self._record(batch, counts, rows.num_rows, None).model_copy(update={"group": self._group.name})
+        self._tell("committing", NAME, batch)
+        self._group.quarantine.append_arrow(of_group(rows, self._group.name), record, app_id)
+        self._tell("committed", NAME, batch)
+        return rows.num_rows
+
+    def _account(
+        self,
+        batch: Batch,
+        counts: Mapping[str, Any],
+        commits: list[StateCommit],
+        received: Mapping[str, Mapping[str, Any]],
+    ) -> None:
+        """Feed the tracker: what came in, what each state's part of the plan took in, and what its table says it holds."""
+        self._tracker.emitted(batch, self._group.source_stage, counts[RECEIVED], xor=counts.get(XOR))
+        self._tell_hooks("emitted", batch, self._group.source_stage, counts[RECEIVED])
+        for commit in commits:
+            own = received.get(commit.state, counts)
+            self._tracker.received(batch, commit.state, own[RECEIVED], xor=own.get(XOR))
+            self._tell_hooks("received", batch, commit.state, own[RECEIVED])
+            held = self._held(commit, batch.txid)
+            self._tracker.committed(batch, commit.state, emitted=commit.rows, committed=held)
+            self._tell_hooks("committed", batch, commit.state, held, commit.seconds)
+
+    def _held(self, commit: StateCommit, txid: int) -> int:
+        """Rows that the table's own log says this txid wrote."""
+        table = next(sink.table for sink in self._group.sinks if sink.name == commit.state)
+        found = [c for c in reversed(table.commits.batches()) if c.txid == txid][:1]
+        written = found[0].written if found else None
+        return commit.rows if written is None else written
+
+    def failed(self, batch: Batch, reason: str) -> None:
+        """Tell the hooks that an attempt has failed."""
+        self._tell_hooks("failed", batch, self._group.name, 0, error=reason)
+
+    def _tell_hooks(
+        self, moment: str, batch: Batch, stage: str, rows: int, seconds: float | None = None, error: str | None = None
+    ) -> None:
+        if self._hooks:
+            event = StageEvent(
+                flow=self._group.topology.name,
+                group=self._group.name,
+                stage=stage,
+                txid=batch.txid,
+                attempt=batch.attempt,
+                rows=rows,
+                seconds=time.monotonic() - self._started if seconds is None else seconds,
+                counters=self._counters.since_start(),
+                error=error,
+            )
+            tell(self._hooks, moment, event)
+
+    def _tell(self, moment: str, state: str, batch: Batch) -> None:
+        for listener in self._listeners:
+            listener(moment, state, batch.txid)
+
+
+def claimed_rows(table: StateTable, position: Position, group: str | None = None) -> dict[str, frozenset[str]]:
+    """The rows of this batch that backfills of the table count already: addresses of files, by slice.
+
+    Args:
+        group: in quarantine the batch group.
+    """
+    found = {}
+    for slice_, files in table.commits.claims(group).items():
+        mine = frozenset(file for file in files if file_key(file) in position.files)
+        if mine:
+            found[slice_] = mine
+    return found
+
+
+def _timed_arrow(frame: DataFrame) -> tuple[pa.Table, float]:
+    started = time.monotonic()
+    return frame.toArrow(), time.monotonic() - started

@@ -1,0 +1,350 @@
+"""Whether a checkpoint and its tables belong together: of the same life, and neither older than the other. No Spark here.
+
+Three things tell: the last txid that each table holds in this epoch, the last batch that Spark has planned, and the last one that
+the engine has closed. A table holds every closed batch and none that was never planned. Beside the checkpoint the tables'
+ids and versions are noted (`tables.json`), so that a table that was made anew, or copied back from a backup, is known. Every
+commit carries the digest of its batch's plan, so that another checkpoint with as many batches is known too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.errors import TrideltaError
+from pipelines.execution.batch.group import group_name, spout_groups
+from pipelines.execution.checkpoint.damage import read_own
+from pipelines.execution.checkpoint.engine_files import TABLES, Checkpoint, Epoch, write_json
+from pipelines.state.record import BATCH, SLICE
+from pipelines.state.turns import last_txid, stream_id
+
+if TYPE_CHECKING:
+    from pipelines.state.lake import Lake
+    from pipelines.state.table import StateTable
+    from pipelines.trident.topology import TridentTopology
+
+QUARANTINE = "quarantine"
+_OWN_FOLDERS = ("states", "channels", QUARANTINE)
+_START_OVER = (
+    'move {folder} away and run the flow with on_fresh_checkpoint="reset" (empties the flow\'s states and starts over) or '
+    '"continue" (goes on behind the last txid with all that the source now holds, what was counted included)'
+)
+_ADOPT = "to go on with both as they are, knowing that rows are missing or come twice: tridelta adopt {flow}"
+
+
+class NotTogetherError(TrideltaError):
+    """A checkpoint and a table of a flow do not belong together; nothing was run.
+
+    Attributes:
+        flow, group: the query. state: the table.
+        table_txid: the last txid that the table holds in this epoch, None for none.
+        checkpoint_txid: the txid of the checkpoint that it does not go with.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        state: str,
+        problem: str,
+        *,
+        table_txid: int | None,
+        checkpoint_txid: int | None,
+        hint: str,
+    ) -> None:
+        self.flow, self.group, self.state = checkpoint.flow, checkpoint.folder.name, state
+        self.problem, self.table_txid, self.checkpoint_txid = problem, table_txid, checkpoint_txid
+        given = {"flow": checkpoint.flow, "folder": checkpoint.folder}
+        super().__init__(
+            f'flow "{self.flow}", query "{self.group}": its checkpoint and "{state}" do not belong together: {problem}',
+            hint=f"{hint}; or {_START_OVER.format(**given)}; or, {_ADOPT.format(**given)}",
+        )
+
+
+class CheckpointBehindError(NotTogetherError):
+    """The checkpoint is older than a table, so that new rows would come under txids that the table knows."""
+
+
+class OtherCheckpointError(NotTogetherError):
+    """The checkpoint has as many batches as the table, but it is not the one that wrote them."""
+
+
+class TableBehindError(NotTogetherError):
+    """A table was lost, made anew, or restored to an older version than its checkpoint."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is noted of a table: Delta's id, a version that it had, and the first txid that this query commits into it."""
+
+    id: str
+    version: int
+    since: int
+
+
+def _parsed(found: Any) -> dict[str, Known]:
+    return {name: Known(str(one["id"]), int(one["version"]), int(one["since"])) for name, one in found.items()}
+
+
+class Belonging:
+    """A checkpoint and the tables that its query writes.
+
+    Args:
+        checkpoint: of the query.
+        lake: where the tables are.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, lake: Lake) -> None:
+        self._checkpoint, self._lake = checkpoint, lake
+
+    # --- what is noted ----------------------------------------------------------------------------------------------
+
+    def known(self) -> dict[str, Known]:
+        """The noted tables by their path in the lake; none before the first start."""
+        return self._noted() or {}
+
+    def _noted(self) -> dict[str, Known] | None:
+        """The same; None where nothing was ever noted, which is less than that the query writes none of them any more."""
+        return read_own(self._checkpoint.flow, self._checkpoint.folder / TABLES, _parsed)
+
+    def note(self, tables: Iterable[StateTable], *, only_these: bool = True) -> None:
+        """Write down the tables as they are, once they are known to belong here.
+
+        Args:
+            only_these: what is not among them is the query's no longer.
+        """
+        epoch, known, first = self._checkpoint.epoch, self.known(), self._noted() is None
+        if epoch is None:
+            return
+        noted = {} if only_these else dict(known)
+        for table in tables:
+            name = self._name(table)
+            if name is not None and table.exists():
+                same = name in known and known[name].id == table.id
+                since = known[name].since if same else self._since(epoch, first=first)
+                noted[name] = Known(table.id, table.version(), since)
+        if noted != known:
+            write_json(self._checkpoint.folder / TABLES, {name: asdict(one) for name, one in noted.items()})
+
+    def keep(self, tables: Iterable[StateTable]) -> None:
+        """Forget tables that the query writes no longer: another one may go on with them."""
+        names, known = {self._name(table) for table in tables}, self.known()
+        kept = {name: one for name, one in known.items() if name in names or name.startswith(QUARANTINE)}
+        if kept != known:
+            write_json(self._checkpoint.folder / TABLES, {name: asdict(one) for name, one in kept.items()})
+
+    def begun(self, epoch: Epoch, tables: Iterable[StateTable]) -> None:
+        """Write down the tables of a fresh epoch, whose checkpoint Spark has yet to make."""
+        noted = {}
+        for table in tables:
+            name = self._name(table)
+            if name is not None and table.exists():
+                noted[name] = Known(table.id, table.version(), epoch.txid(epoch.first_batch))
+        write_json(self._checkpoint.folder / TABLES, {name: asdict(one) for name, one in noted.items()})
+
+    def _since(self, epoch: Epoch, *, first: bool) -> int:
+        """The first txid that a table must hold which is noted now: its first start, or that of a table that came later."""
+        if first:
+            return epoch.txid(epoch.first_batch)
+        closed = self._checkpoint.committed_txid()
+        return epoch.txid(self._checkpoint.finished_batches()) if closed is None else closed + 1
+
+    def _name(self, table: StateTable) -> str | None:
+        """The table's path in the lake; None for one elsewhere (a bounded run has channels of its own)."""
+        if not table.path.is_relative_to(self._lake.root):
+            return None
+        path = table.path.relative_to(self._lake.root)
+        return path.as_posix() if path.parts[0] in _OWN_FOLDERS and len(path.parts) == 2 else None
+
+    def knows(self, table: StateTable) -> bool:
+        """Whether a table is noted."""
+        return self._name(table) in self.known()
+
+    def holds(self, tables: Iterable[StateTable], batch: int) -> bool:
+        """Whether one of the tables holds a batch (Spark's id) of this epoch."""
+        epoch = self._checkpoint.epoch
+        named = [(name, table) for table in tables if (name := self._name(table)) is not None]
+        held = [self._held(name, table, epoch) for name, table in named] if epoch is not None else []
+        return epoch is None or any(one is not None and one >= epoch.txid(batch) for one in held)
+
+    # --- the check --------------------------------------------------------------------------------------------------
+
+    def check(self, tables: Iterable[StateTable] = (), *, filling: bool = False) -> None:
+        """Refuse to go on with a checkpoint and tables that do not belong together.
+
+        Reads the tables' ledgers, which a start needs anyway, and a handful of small files. A stream may be running: what it
+        moves on first is read last.
+
+        Args:
+            tables: those that the query writes as it is defined now; none: those that are noted.
+            filling: a backfill, which may fill a table that was lost: one without a batch of this epoch passes.
+
+        Raises:
+            CheckpointBehindError, OtherCheckpointError, TableBehindError
+        """
+        epoch = self._checkpoint.epoch
+        if epoch is None:
+            return
+        noted_ever = self._noted() is not None
+        known, closed, begun = self.known(), self._checkpoint.committed_txid(), self._checkpoint.closed_txid()
+        all_tables = {name: table for table in tables if (name := self._name(table)) is not None}
+        noted = [name for name in known if not all_tables or name.startswith(QUARANTINE)]
+        all_tables |= {name: self._named(name) for name in noted if name not in all_tables}
+        held = {name: self._held(name, table, epoch) for name, table in all_tables.items()}
+        planned = epoch.txid(self._checkpoint.last_batch())
+        self._check_engine(begun, planned)
+        for name, table in all_tables.items():
+            one = known.get(name)
+            if filling and held[name] is None:
+                continue
+            self._check_ahead(table, held[name], planned)
+            # A table that came later holds what came since; one that nothing was noted of, at an upgrade, says less.
+            if one is not None or (not noted_ever and held[name] is not None):
+                self._check_behind(name, table, one, epoch, held[name], closed)
+            self._check_plan(name, table, epoch, held[name])
+
+    def _named(self, name: str) -> StateTable:
+        folder, own = name.split("/")
+        return self._lake.table(self._lake.root / name, f"quarantine of {own}" if folder == QUARANTINE else own)
+
+    def _held(self, name: str, table: StateTable, epoch: Epoch) -> int | None:
+        """The last txid of this epoch that a table holds."""
+        if not table.exists():
+            return None
+        app = stream_id(self._checkpoint.flow, table.name, epoch.number)
+        if name.startswith(QUARANTINE):
+            # All queries of the flow write it, and not in each batch: only what this one has committed last is told.
+            group = f"{QUARANTINE}/{self._checkpoint.folder.name}"
+            return last_txid(table.opened(), stream_id(self._checkpoint.flow, group, epoch.number))
+        held = [one.txid for one in table.commits.batches() if one.epoch == epoch.number and one.txid is not None]
+        if held:
+            return max(held)
+        records = table.history()
+        cleaned = bool(records) and records[0].version > 0 and all(one.restored is None for one in records)
+        return last_txid(table.opened(), app) if cleaned else None
+
+    def _check_engine(self, closed: int | None, planned: int) -> None:
+        """The engine's own files know of batches that Spark's part does not."""
+        if closed is not None and closed > planned:
+            raise CheckpointBehindError(
+                self._checkpoint,
+                "attempts.json",
+                f"Spark's part has planned batches up to txid {planned}, and txid {closed} was committed already",
+                table_txid=closed,
+                checkpoint_txid=planned,
+                hint="put Spark's part of the checkpoint back as it was after its last batch",
+            )
+
+    def _check_ahead(self, table: StateTable, held: int | None, planned: int) -> None:
+        if held is not None and held > planned:
+            raise CheckpointBehindError(
+                self._checkpoint,
+                table.name,
+                f"the checkpoint is older: it has planned batches up to txid {planned}, and the table holds txid {held}, so "
+                "new rows would come under txids that the table knows",
+                table_txid=held,
+                checkpoint_txid=planned,
+                hint="put the newest checkpoint back, or tables and checkpoint of one and the same moment",
+            )
+
+    def _check_behind(
+        self, name: str, table: StateTable, known: Known | None, epoch: Epoch, held: int | None, closed: int | None
+    ) -> None:
+        problem = self._lost(table, known, epoch)
+        whole = name.startswith(QUARANTINE) or closed is None or (known is not None and closed < known.since)
+        if problem is None and not whole and (held is None or held < (closed or 0)):
+            last = "no batch of this epoch" if held is None else f"batches up to txid {held} only"
+            problem = (
+                f"the checkpoint has finished txid {closed}, and the table holds {last}: it was lost or is an older one"
+            )
+        if problem is not None:
+            raise TableBehindError(
+                self._checkpoint,
+                table.name,
+                problem,
+                table_txid=held,
+                checkpoint_txid=closed,
+                hint=f"put the table back as it was ({table.path}; a RESTORE is undone by a RESTORE to the version before it)",
+            )
+
+    def _lost(self, table: StateTable, known: Known | None, epoch: Epoch) -> str | None:
+        """What says that this is not the table of the last start, or an older version of it."""
+        if not table.exists():
+            return "the table is gone"
+        if known is not None and table.id != known.id:
+            return "the table was removed and made anew"
+        since = known.since if known is not None else epoch.txid(epoch.first_batch)
+        undone = sorted(txid for txid in table.commits.undone(epoch.number) if txid >= since)
+        if undone:
+            return f"a RESTORE has undone its txid{'s' * (len(undone) > 1)} {', '.join(map(str, undone[:5]))}"
+        if known is not None and table.version() < known.version:
+            return f"the table is at version {table.version()}, and was at {known.version} before: it is an older copy"
+        return None
+
+    def _check_plan(self, name: str, table: StateTable, epoch: Epoch, held: int | None) -> None:
+        if held is None or name.startswith(QUARANTINE):
+            return
+        own = [one for one in table.commits.batches() if one.txid == held and one.epoch == epoch.number and one.record]
+        offsets = own[-1].record.offsets if own and own[-1].record else None
+        wrote = offsets.get("plan") if isinstance(offsets, Mapping) else None
+        has = self._checkpoint.plan(held - epoch.first_txid)
+        if wrote is not None and has is not None and wrote != has:
+            raise OtherCheckpointError(
+                self._checkpoint,
+                table.name,
+                f"batch txid {held} of the table was planned by another checkpoint than the one that is there",
+                table_txid=held,
+                checkpoint_txid=held,
+                hint="put the checkpoint back that wrote the table, or the table that this checkpoint wrote",
+            )
+
+
+def is_filled(table: StateTable) -> bool:
+    """Whether batches or backfills have put something into a table."""
+    return any(one.kind in (BATCH, SLICE) for one in table.commits.counting())
+
+
+def adopt(lake: Lake, topology: TridentTopology, *, lock_wait_seconds: float = 30.0) -> dict[str, NotTogetherError]:
+    """Go on with checkpoints and tables that do not belong together, as they are: an epoch begins where Spark's part stands.
+
+    What is missing in a table stays missing; what a table holds beyond the checkpoint comes again.
+
+    Returns:
+        By query what did not belong together; empty if there was nothing to do.
+
+    Raises:
+        LockedError: another process runs the flow.
+    """
+    found = {}
+    for spouts in spout_groups(topology):
+        name = group_name(spouts)
+        checkpoint = Checkpoint(topology.name, lake.checkpoint_path(topology.name, name))
+        reach = {node.id for spout in spouts for node in topology.graph.descendants(spout.id)}
+        tables = [lake.written_by(node) for node in topology.persists if node.id in reach]
+        tables.append(lake.table(lake.quarantine_path(topology.name), f"quarantine of {topology.name}"))
+        with checkpoint.running(lock_wait_seconds), checkpoint.committing(lock_wait_seconds):
+            try:
+                Belonging(checkpoint, lake).check(tables)
+            except NotTogetherError as error:
+                found[name] = error
+                _begin_here(checkpoint, lake, [table for table in tables if table.exists()])
+    return found
+
+
+def _begin_here(checkpoint: Checkpoint, lake: Lake, tables: list[StateTable]) -> None:
+    """A new epoch over Spark's part as it stands, with txids beyond all that the tables have ever held."""
+    epoch, done = checkpoint.epoch, checkpoint.finished_batches()
+    assert epoch is not None  # without one there is nothing that could not belong together
+    commits = [one for table in tables for one in table.history()]
+    number = max([epoch.number, *(one.epoch or 0 for one in commits)]) + 1
+    last = max([epoch.txid(checkpoint.last_batch()), *(one.txid for one in commits if one.txid is not None)])
+    begun = checkpoint.begin(Epoch(number, last + 1 - done, done))
+    Belonging(checkpoint, lake).begun(begun, tables)
+
+
+def lake_of(checkpoint: Checkpoint) -> Lake:
+    """The lake that a checkpoint lies in, where only the checkpoint is known."""
+    from pipelines.state.lake import Lake
+
+    return Lake(Path(checkpoint.folder).parents[2])

@@ -1,0 +1,273 @@
+"""Checkpoints under a changed flow: which can go on as they are, and how the others begin anew without losing their place.
+
+Spark takes a checkpoint for the same sources and the same number of stateful operations alone. A query whose channels or number
+of windows have changed gets a fresh checkpoint, and takes up its channels where the old one has stopped: behind the last
+commits that it has read, and with the events that still waited for the clock. A table that goes over to another query goes on
+with that query's txids, so these are raised beyond what the table holds. No Spark here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from pipelines.errors import ChangeoverError, StateSchemaError
+from pipelines.execution.batch.group import group_name, spout_groups
+from pipelines.execution.checkpoint.belonging import Belonging
+from pipelines.execution.checkpoint.copy import recover
+from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, Checkpoint, Epoch
+from pipelines.graph import events, nodes
+from pipelines.planner.changes import plan_changes
+from pipelines.sources.events import Start
+from pipelines.state.schema import TXID
+from pipelines.windows.bucket import NEVER
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pipelines.state.lake import Lake
+    from pipelines.state.table import StateTable
+    from pipelines.trident.topology import TridentTopology
+
+_BASE = -1
+"""Delta's index in an offset that stands between two commits."""
+
+
+@dataclass(frozen=True)
+class Query:
+    """A batch group as it is defined now, and its checkpoint as it is."""
+
+    name: str
+    spouts: tuple[nodes.SpoutNode, ...]
+    checkpoint: Checkpoint
+    sinks: tuple[StateTable, ...]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The channels that it reads, in the order of Spark's offset log."""
+        found = (spout.reads for spout in self.spouts if isinstance(spout, nodes.ChannelSpoutNode))
+        return tuple(channel for reads in found for channel in reads)
+
+    @property
+    def windows(self) -> int:
+        """How many stateful operations run in the stream itself."""
+        steps = (spout.steps for spout in self.spouts if isinstance(spout, nodes.ChannelSpoutNode))
+        return sum(isinstance(node, nodes.WindowNode) for one in steps for node in one)
+
+    @property
+    def windows_before(self) -> int:
+        """The same of the query that wrote the checkpoint."""
+        state = self.checkpoint.spark / "state"
+        return sum(one.name.isdigit() for one in state.iterdir()) if state.is_dir() else 0
+
+    @property
+    def last_txid(self) -> int | None:
+        """The highest txid that one of its tables holds."""
+        return max((txid for table in self.sinks if (txid := _last(table)) is not None), default=None)
+
+
+class Changeover:
+    """From what is deployed to a topology as it is defined now.
+
+    Args:
+        lake: where the flow is deployed.
+        topology: the flow as it is defined now.
+    """
+
+    def __init__(self, lake: Lake, topology: TridentTopology) -> None:
+        self._lake, self._topology = lake, topology
+        self._ids: dict[str, str] = {}
+        self._queries = [self._query(spouts) for spouts in spout_groups(topology)]
+
+    def _query(self, spouts: tuple[nodes.SpoutNode, ...]) -> Query:
+        graph, name = self._topology.graph, group_name(spouts)
+        reach = {node.id for spout in spouts for node in graph.descendants(spout.id)}
+        sinks = tuple(self._lake.written_by(node) for node in self._topology.persists if node.id in reach)
+        checkpoint = Checkpoint(self._topology.name, self._lake.checkpoint_path(self._topology.name, name))
+        return Query(name, spouts, checkpoint, sinks)
+
+    # --- before anything is stopped ---------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Refuse a definition that does not fit the tables that are there.
+
+        Raises:
+            StateSchemaError
+        """
+        for one in plan_changes(self._topology, self._lake).refused:
+            table = self._lake.state_path(one.name), self._lake.channel_path(one.name)
+            new = not any((path / "_delta_log").is_dir() for path in table)
+            if not new and not one.details[0].startswith("the checkpoint is fresh"):
+                raise StateSchemaError(one.name, one.details[0])
+
+    def moves(self, old: Changeover) -> bool:
+        """Whether queries begin anew, or are gone: then the old ones should first read all that is there."""
+        gone = {query.name for query in old._queries} - {query.name for query in self._queries}
+        return bool(gone) or any(self._differs(query) for query in self._queries)
+
+    def left_waiting(self, new: Changeover) -> dict[str, int]:
+        """Of the queries that `new` does not have any more: how many events still wait for the clock in their windows.
+
+        They stay in the query's checkpoint, and come when it comes back.
+        """
+        kept = {query.name for query in new._queries}
+        found = {query.name: self._waiting(query) for query in self._queries if query.name not in kept}
+        return {name: count for name, count in found.items() if count}
+
+    def _waiting(self, query: Query) -> int:
+        if not query.windows_before or not query.checkpoint.finished_batches():
+            return 0
+        start = self._start(query)
+        count = 0
+        for name, txid in start.channels.items():
+            late = (pc.field(TXID) <= txid) & (pc.field(events.CLOCK) > start.clock) & pc.field(events.ID).is_valid()
+            count += self._rows(name).count_rows(filter=late)
+        return count
+
+    # --- between the old and the new --------------------------------------------------------------------------------
+
+    def make(self, wait_seconds: float = 30.0, *, only: str | None = None) -> tuple[str, list[str]]:
+        """Make the checkpoints ready for the new definition.
+
+        Args:
+            wait_seconds: how long to wait for another process that runs a query.
+            only: the one query to make ready, where others of the flow may be running; None: all.
+
+        Returns:
+            What the start is to do with fresh checkpoints (`on_fresh_checkpoint`), and the queries that begin anew.
+
+        Raises:
+            ChangeoverError: a query stands where a fresh checkpoint could not go on; nothing was changed for it.
+            LockedError: another process runs the flow.
+            NotTogetherError: a checkpoint and its tables do not belong together.
+        """
+        anew = []
+        queries = [query for query in self._queries if only in (None, query.name)]
+        for query in queries:
+            with query.checkpoint.running(wait_seconds):
+                recover(query.checkpoint)
+                self._check_together(query)
+                if self._differs(query):
+                    query.checkpoint.begin_at(self._start(query), self._aside(query))
+                    anew.append(query.name)
+                elif query.checkpoint.epoch is not None:
+                    self._raise_txids(query)
+        return (REFUSE if any(self._would_repeat(query) for query in queries) else CONTINUE), anew
+
+    def _check_together(self, query: Query) -> None:
+        """A checkpoint that does not go with its tables must not be taken for one whose tables another query has written.
+
+        Raises:
+            NotTogetherError
+        """
+        belonging = Belonging(query.checkpoint, self._lake)
+        known = belonging.known()
+        own = [table for table in query.sinks if belonging.knows(table) or not known]
+        if own:
+            belonging.check(own)
+        belonging.keep(own)
+
+    def _differs(self, query: Query) -> bool:
+        """Whether Spark would refuse the checkpoint."""
+        if query.checkpoint.last_batch() < 0:
+            return False
+        read = tuple(name for name, _ in self._offsets(query.checkpoint))
+        return query.windows_before != query.windows or read != query.reads
+
+    def _would_repeat(self, query: Query) -> bool:
+        """Whether a fresh checkpoint would bring rows again that its tables hold; channels without rows bring none."""
+        checkpoint = query.checkpoint
+        if checkpoint.epoch is not None or checkpoint.begins_anew or query.last_txid is None:
+            return False
+        channels = (self._lake.table(self._lake.channel_path(name), name) for name in query.reads)
+        if not query.reads or any(_last(one) is not None for one in channels):
+            return True
+        # Said before the channels fill: whoever is cut off here knows it afterwards.
+        checkpoint.begin_at(Start({}))
+        return False
+
+    def _start(self, query: Query) -> Start:
+        """Where the old query has stopped."""
+        checkpoint = query.checkpoint
+        done = checkpoint.finished_batches()
+        if checkpoint.last_batch() >= done and not self._untouched(query, done):
+            raise ChangeoverError(
+                self._topology.name, query.name, f"batch {done} is in some of its tables and not in all"
+            )
+        if not done:
+            return checkpoint.start or Start({})
+        channels = {}
+        for name, offset in self._offsets(checkpoint):
+            if offset.get("isStartingVersion") or offset["index"] != _BASE:
+                raise ChangeoverError(self._topology.name, query.name, f'it is in the middle of a commit of "{name}"')
+            channels[name] = _txid_before(self._lake.channel(name), int(offset["reservoirVersion"]))
+            if name not in query.reads and channels[name] < (_last(self._lake.channel(name)) or 0):
+                problem = f'it has not read all of "{name}", which no query reads any more'
+                raise ChangeoverError(self._topology.name, query.name, problem)
+        # Without windows nothing waits for the clock.
+        clocks = [self._clock(name, txid) for name, txid in channels.items()] if query.windows_before else []
+        return Start(channels, min(clocks, default=None))
+
+    def _untouched(self, query: Query, batch: int) -> bool:
+        """Whether a planned batch is in none of the query's tables."""
+        epoch = query.checkpoint.epoch
+        return epoch is None or query.last_txid is None or query.last_txid < epoch.txid(batch)
+
+    def _clock(self, channel: str, txid: int) -> int:
+        """What a channel has said of the clock up to a txid, in ms."""
+        words = pc.field(events.ID).is_null() & (pc.field(TXID) <= txid)
+        said = pc.max(self._rows(channel).to_table(columns=[events.CLOCK], filter=words)[events.CLOCK]).as_py()
+        return NEVER if said is None else int(said)
+
+    def _rows(self, channel: str) -> Any:
+        return DeltaTable(str(self._lake.channel_path(channel))).to_pyarrow_dataset()
+
+    def _raise_txids(self, query: Query) -> None:
+        """A table of the query that another one has written holds later txids: the query's own go on behind those."""
+        checkpoint, epoch, last = query.checkpoint, query.checkpoint.epoch, query.last_txid
+        done = checkpoint.finished_batches()
+        if epoch is None or last is None or checkpoint.last_batch() >= done or last < epoch.txid(done):
+            return
+        number = max(commit.epoch or 0 for table in query.sinks if table.exists() for commit in table.history()) + 1
+        checkpoint.begin(Epoch(number, last + 1 - done, done), same_tables=True)
+
+    # --- Spark's offset log -----------------------------------------------------------------------------------------
+
+    def _offsets(self, checkpoint: Checkpoint) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The channels that the last finished batch has read, and where it has come in them; sources are left out."""
+        batch = max(checkpoint.finished_batches() - 1, 0)
+        lines = (checkpoint.spark / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()[2:]
+        for offset in (json.loads(line) for line in lines if line.startswith("{")):
+            name = self._channel_of(offset.get("reservoirId", ""))
+            if name is not None:
+                yield name, offset
+
+    def _channel_of(self, table_id: str) -> str | None:
+        """The flow's channel whose Delta table has an id."""
+        if table_id and table_id not in self._ids:
+            for name in (one for one in self._lake.channels() if one.startswith(f"{self._topology.name}__")):
+                self._ids[str(DeltaTable(str(self._lake.channel_path(name))).metadata().id)] = name
+        return self._ids.get(table_id)
+
+    def _aside(self, query: Query) -> Path:
+        """Beside the checkpoints, not among them: it is none that the flow has."""
+        folder = self._lake.root / "replaced" / self._topology.name
+        numbers = (n for n in range(10**6) if not (folder / f"{query.name}.{n}.replaced").exists())
+        return folder / f"{query.name}.{next(numbers)}.replaced"
+
+
+def _last(table: StateTable) -> int | None:
+    """The last txid of a table."""
+    return table.last_txid() if table.exists() else None
+
+
+def _txid_before(table: StateTable, version: int) -> int:
+    """The last txid that a table's commits before a version hold."""
+    commits = [(one.version, one.txid) for one in table.commits.batches() if one.txid is not None]
+    before = [txid for at, txid in commits if at < version]
+    return max(before) if before else min((txid for _, txid in commits), default=0) - 1

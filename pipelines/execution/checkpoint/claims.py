@@ -1,0 +1,151 @@
+"""Claims name the data files that a backfill has counted; a stream must read these rows under the same names, or not begin.
+
+A table's files may be rewritten (OPTIMIZE, a compaction of the flow that writes it, a slice replaced there). A stream that runs
+reads what was appended, under the first names, from the table's log. One that begins reads the table as it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipelines.errors import SourceError
+from pipelines.sources.base import file_key
+from pipelines.sources.delta import DeltaTableSource
+from pipelines.sources.unsliced import offset_of
+
+if TYPE_CHECKING:
+    from pipelines.execution.batch.group import BatchGroup
+    from pipelines.execution.checkpoint.engine_files import Checkpoint
+
+
+class RewrittenSourceError(SourceError):
+    """Files of a Delta source were rewritten between a backfill and its stream: rows would count twice.
+
+    Attributes:
+        source: the stream's name.
+        slices: the slices that a backfill has counted; none where the backfill is refused.
+        file: one of the files.
+    """
+
+    def __init__(self, source: str, slices: tuple[str, ...], file: str) -> None:
+        self.source, self.slices, self.file = source, slices, file
+        if slices:
+            named = ", ".join(slices[:10]) + (", ..." if len(slices) > 10 else "")
+            super().__init__(
+                f'source "{source}": files that a backfill has counted were rewritten since, e.g. {file}; '
+                "the stream that begins would count their rows again",
+                hint=f"backfill these slices again, then start the stream: {named}",
+            )
+        else:
+            super().__init__(
+                f'source "{source}": files that its stream has yet to read were put together, e.g. {file}; '
+                "the stream would count again what a backfill takes from there",
+                hint="let the stream catch up without the backfill: it reads those rows by itself",
+            )
+
+
+class SameSources:
+    """Refuses a stream whose sources are not those of its claims and its checkpoint.
+
+    Asked at the start and again when the first batch is planned: a file that is there both times is what the batch reads,
+    whichever version between them Spark has begun with.
+
+    Args:
+        group: the batch group.
+        checkpoint: its checkpoint.
+    """
+
+    def __init__(self, group: BatchGroup, checkpoint: Checkpoint) -> None:
+        self._group, self._checkpoint = group, checkpoint.spark
+        done = checkpoint.finished_batches() - 1
+        self._new = [
+            (index, name, source)
+            for index, name, source in _tables(group)
+            if done < 0 or offset_of(self._checkpoint, done, index) is None
+        ]
+
+    def check(self) -> None:
+        """Compare the claims with the files that are there now, and sources with those that the checkpoint is of.
+
+        Raises:
+            RewrittenSourceError, LostRowsError
+        """
+        self._group.entrance.check_same(self._checkpoint)
+        for _, name, source in self._new:
+            self._compare(name, source, None)
+
+    def check_planned(self, batch_id: int) -> None:
+        """Compare the claims with the files that a planned batch begins with, once, and the sources each time.
+
+        Raises:
+            RewrittenSourceError, LostRowsError
+        """
+        self._group.entrance.check_same(self._checkpoint)
+        for one in list(self._new):
+            index, name, source = one
+            if offset_of(self._checkpoint, batch_id, index) is not None:
+                self._compare(name, source, source.first_version(self._checkpoint, index))
+                self._new.remove(one)
+
+    def _compare(self, name: str, source: DeltaTableSource, version: int | None) -> None:
+        claims = dict(_claims(self._group, source))
+        if not claims:
+            return
+        there = source.present(version)
+        stale = {slice_: sorted(files - there) for slice_, files in claims.items() if files - there}
+        if stale:
+            slices = tuple(sorted(stale))
+            raise RewrittenSourceError(name, slices, stale[slices[0]][0])
+
+
+def check_unread(group: BatchGroup, checkpoint: Checkpoint, positions: frozenset[str]) -> None:
+    """Refuse a backfill that takes rows from rewritten files which the stream has yet to read under their first names.
+
+    Args:
+        positions: what the backfill has read.
+
+    Raises:
+        RewrittenSourceError
+    """
+    if checkpoint.epoch is None or checkpoint.last_batch() < 0:
+        return
+    read = {file_key(file) for file in positions}
+    for index, name, source in _tables(group):
+        done = max(checkpoint.finished_batches() - 1, 0)
+        rewritten = sorted(source.rewritten_since(checkpoint.spark, done, index) & read)
+        if rewritten:
+            raise RewrittenSourceError(name, (), rewritten[0])
+
+
+def _tables(group: BatchGroup) -> Iterator[tuple[int, str, DeltaTableSource]]:
+    """The Delta tables among the sources, with their places in Spark's offset log."""
+    for index, spout in enumerate(group.spouts):
+        # A stream of events has put columns of its own around the source.
+        source = getattr(spout.source, "inner", spout.source)
+        if isinstance(source, DeltaTableSource):
+            yield index, spout.stream, source
+
+
+def _claims(group: BatchGroup, source: DeltaTableSource) -> Iterator[tuple[str, frozenset[str]]]:
+    """By slice the files of a table (as `file_key`) that backfills of any of the group's tables have claimed."""
+    tables = [sink.table for sink in group.sinks]
+    if group.quarantine.table.exists():
+        tables.append(group.quarantine.table)
+    found: dict[str, frozenset[str]] = {}
+    folder = file_key(source.folder) + "/"
+    for table in tables:
+        for slice_, files in table.commits.claims().items():
+            own = frozenset(key for key in map(file_key, files) if key.startswith(folder))
+            if own:
+                found[slice_] = found.get(slice_, frozenset()) | own
+    yield from found.items()
+
+
+def bytes_of(files: frozenset[str]) -> int | None:
+    """Size of a batch's files, or None where they are not local."""
+    try:
+        return sum(Path(file).stat().st_size for file in files)
+    except OSError:
+        return None

@@ -1,0 +1,247 @@
+"""A copy of Spark's checkpoint, the marker of a repartition that is under way, and the way back from it.
+
+The marker `repartition.json` lies beside Spark's part of a checkpoint for as long as that part may be half-made. Every start of
+a query asks for it first (`recover`), so that no query ever begins on such a checkpoint. No Spark here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pipelines import logs
+from pipelines.errors import TrideltaError
+from pipelines.execution.checkpoint.damage import read_own
+from pipelines.execution.checkpoint.engine_files import Checkpoint, write_json
+
+logger = logs.logger(__name__)
+
+MARKER = "repartition.json"
+COPYING, COPIED, REPARTITIONED, VERIFIED, ROLLING_BACK = (
+    "copying",  # the checkpoint is as it was
+    "copied",  # the copy is whole and on the disk; Spark may be at work on the checkpoint
+    "repartitioned",  # Spark says that it is done; nobody has looked
+    "verified",  # the state is the same one; only the marker has to go
+    "rolling_back",  # the copy is on its way back
+)
+DROPPED, ROLLED_BACK, FINISHED = "dropped", "rolled_back", "finished"
+
+_BLOCK = 1024 * 1024
+# A compaction that reads the offsets of this checkpoint holds the lock for that long at most, as it does for others.
+_WAIT_SECONDS = 600.0
+
+Manifest = Mapping[str, tuple[int, str]]
+"""The files of a copy: bytes and BLAKE2b, by path below the checkpoint."""
+
+
+class CopyError(TrideltaError):
+    """A copy of a checkpoint is not what it was when it was made."""
+
+    def __init__(self, flow: str, group: str, copy: Path, problem: str) -> None:
+        self.flow, self.group, self.copy, self.problem = flow, group, copy, problem
+        super().__init__(
+            f'flow "{flow}", query "{group}": the copy of its checkpoint at {copy} is damaged: {problem}',
+            hint="the query does not start. Bring the copy back from a backup of the disk, or remove the checkpoint and "
+            'run the flow with on_fresh_checkpoint="reset"',
+        )
+
+
+@dataclass(frozen=True)
+class Marker:
+    """A repartition that is under way.
+
+    Attributes:
+        phase: how far it has come.
+        copy: the folder of the copy.
+        before: partitions before; `after`: those wanted.
+        reason: why it is rolled back.
+    """
+
+    phase: str
+    copy: str
+    before: int
+    after: int
+    reason: str = ""
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Marker | None:
+        """The marker of a checkpoint; nearly always there is none."""
+        return read_own(checkpoint.flow, checkpoint.folder / MARKER, lambda found: cls(**found))
+
+    def write(self, checkpoint: Checkpoint) -> Marker:
+        write_json(checkpoint.folder / MARKER, asdict(self))
+        _sync_folder(checkpoint.folder)
+        return self
+
+    def at(self, phase: str, checkpoint: Checkpoint, reason: str = "") -> Marker:
+        """The same one, later."""
+        return replace(self, phase=phase, reason=reason or self.reason).write(checkpoint)
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What was found of a repartition that was cut off.
+
+    Attributes:
+        phase: how far it had come.
+        action: `dropped` (nothing had been changed), `rolled_back` (the copy is back), `finished` (it was done).
+        partitions: the number of partitions now.
+        reason: in a sentence.
+    """
+
+    phase: str
+    action: str
+    partitions: int
+    reason: str
+
+
+def recover(checkpoint: Checkpoint, copies: Path | None = None) -> Recovered | None:
+    """Finish or undo a repartition that was cut off. To be called, with `running` held, before every start of a query.
+
+    Args:
+        checkpoint: of the query; the caller holds `checkpoint.running`.
+        copies: where the copies are now, if that is another place than when they were made.
+
+    Returns:
+        What was found; None, after one look for a file, if there was nothing.
+
+    Raises:
+        CopyError: the checkpoint is half-made and its copy is damaged.
+        LockedError: a compaction holds the flow for too long.
+    """
+    marker = Marker.of(checkpoint)
+    if marker is None:
+        return None
+    folder = _copy_folder(checkpoint, marker, copies)
+    if marker.phase == COPYING:
+        shutil.rmtree(folder, ignore_errors=True)
+        found = Recovered(marker.phase, DROPPED, marker.before, "it was cut off before anything was changed")
+    elif marker.phase == VERIFIED:
+        found = Recovered(marker.phase, FINISHED, marker.after, "it was cut off when all was done")
+        checkpoint.set_partitions(marker.after)
+    else:
+        reason = marker.reason or f"it was cut off when it was {marker.phase}"
+        with checkpoint.rewriting(_WAIT_SECONDS):
+            roll_back(checkpoint, marker, folder, reason)
+        return _told(checkpoint, Recovered(marker.phase, ROLLED_BACK, marker.before, reason))
+    (checkpoint.folder / MARKER).unlink()
+    return _told(checkpoint, found)
+
+
+def roll_back(checkpoint: Checkpoint, marker: Marker, folder: Path, reason: str) -> None:
+    """Put the copy in the place of Spark's checkpoint. Cut off at any point it can be called again.
+
+    Raises:
+        CopyError: the copy is damaged; the checkpoint stays as it is, and so does the marker.
+    """
+    manifest = check_copy(checkpoint, folder)
+    marker.at(ROLLING_BACK, checkpoint, reason)
+    restoring = checkpoint.folder / "spark.restoring"
+    # Both first: on a full disk there is no room for the two of them and the copy.
+    for made in (restoring, checkpoint.spark):
+        if made.exists():
+            shutil.rmtree(made)
+    _copy_files(folder / "spark", restoring, manifest)
+    os.sync()
+    restoring.rename(checkpoint.spark)
+    _sync_folder(checkpoint.folder)
+    (checkpoint.folder / MARKER).unlink()
+
+
+def make_copy(checkpoint: Checkpoint, folder: Path, about: Mapping[str, Any]) -> int:
+    """Copy Spark's checkpoint into `folder/spark`, with `folder/copy.json` about it. Returns its bytes.
+
+    Everything is on the disk when this returns, by one call for all the files: a checkpoint has thousands of small ones.
+    """
+    manifest = _copy_files(checkpoint.spark, folder / "spark")
+    os.sync()
+    size = sum(size for size, _ in manifest.values())
+    write_json(folder / "copy.json", {**about, "bytes": size, "files": manifest})
+    _sync_folder(folder)
+    return size
+
+
+def check_copy(checkpoint: Checkpoint, folder: Path) -> Manifest:
+    """The files of a copy, each of which is what it was.
+
+    Raises:
+        CopyError
+    """
+
+    def damaged(problem: str) -> CopyError:
+        return CopyError(checkpoint.flow, checkpoint.folder.name, folder, problem)
+
+    try:
+        manifest = json.loads((folder / "copy.json").read_text(encoding="utf-8"))["files"]
+    except (OSError, ValueError, KeyError) as error:
+        raise damaged(f"copy.json: {error}") from None
+    found = {str(path.relative_to(folder / "spark")): path for path in _files(folder / "spark")}
+    if missing := sorted(set(manifest) - set(found)):
+        raise damaged(f"{len(missing)} of {len(manifest)} files are missing, {missing[0]} for one")
+    for name, (size, digest) in manifest.items():
+        if found[name].stat().st_size != size or _digest(found[name]) != digest:
+            raise damaged(f"{name} has changed")
+    return {name: (size, digest) for name, (size, digest) in manifest.items()}
+
+
+def _copy_folder(checkpoint: Checkpoint, marker: Marker, copies: Path | None) -> Path:
+    made = Path(marker.copy)
+    if made.exists() or copies is None:
+        return made
+    return copies / checkpoint.flow / checkpoint.folder.name / made.name
+
+
+def _told(checkpoint: Checkpoint, found: Recovered) -> Recovered:
+    logger.warning(
+        "repartition was cut off",
+        flow=checkpoint.flow,
+        group=checkpoint.folder.name,
+        phase=found.phase,
+        now=found.action,
+    )
+    return found
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def _copy_files(source: Path, target: Path, only: Manifest | None = None) -> dict[str, tuple[int, str]]:
+    """Copy all files of a folder (or those of a manifest), empty folders too. Returns what was read of each."""
+    target.mkdir(parents=True)
+    for folder in sorted(path for path in source.rglob("*") if path.is_dir()):
+        (target / folder.relative_to(source)).mkdir()
+    names = list(only) if only is not None else [str(path.relative_to(source)) for path in _files(source)]
+    copied = {}
+    for name in names:
+        with (target / name).open("wb") as out:
+            digest = _digest(source / name, out.write)
+            copied[name] = (out.tell(), digest)
+    return copied
+
+
+def _digest(file: Path, also: Callable[[bytes], object] = lambda block: None) -> str:
+    made = hashlib.blake2b(digest_size=16)
+    with file.open("rb") as blocks:
+        while block := blocks.read(_BLOCK):
+            made.update(block)
+            also(block)
+    return made.hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    """A rename is on the disk once its folder is."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,140 @@
+"""A batch that is on the disk before it counts as done: for lakes that are to outlive a loss of power (docs/adr/0036).
+
+Neither delta-rs nor Delta on Spark nor Spark's checkpoint ask the disk for anything: what they have written is whole for every
+process, and for half a minute in the memory of the machine alone. A durable lake asks twice a batch: for the plan before
+anything of the batch is committed, and for the commits before the batch is closed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    from pipelines.execution.checkpoint.engine_files import Checkpoint
+    from pipelines.state.table import StateTable
+
+_AGAIN = 2
+"""Commits before a start that are asked for again: a process that was killed may not have come to it."""
+
+
+def sync(files: Iterable[Path], root: Path, known: set[Path] | None = None) -> None:
+    """Have files on the disk, and their names: their folders, and of a new folder those above it up to the root of the lake.
+
+    Args:
+        known: folders whose own names are on the disk.
+    """
+    known = set() if known is None else known
+    folders: dict[Path, None] = {}
+    for file in files:
+        if _synced(file):
+            folders[file.parent] = None
+            if file.parent not in known:
+                folders.update((one, None) for one in file.parents if one.is_relative_to(root))
+    for folder in folders:
+        _synced(folder)
+    known.update(folders)
+
+
+def _synced(path: Path) -> bool:
+    """Whether it was there: Spark cleans up beside us."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    return True
+
+
+def commit_files(table: StateTable, since: int) -> Iterator[Path]:
+    """The files of a table's commits behind a version: data files, commits, and checkpoints of the log."""
+    log = table.path / "_delta_log"
+    for version in range(since + 1, table.version() + 1):
+        commit = log / f"{version:020d}.json"
+        yield from _added(table.path, commit)
+        checkpoints = sorted(log.glob(f"{version:020d}.checkpoint*"))
+        yield from checkpoints
+        if checkpoints:
+            yield log / "_last_checkpoint"
+        yield commit
+
+
+def _added(folder: Path, commit: Path) -> Iterator[Path]:
+    lines = commit.read_text(encoding="utf-8").splitlines() if commit.exists() else []
+    for line in lines:
+        if line.startswith('{"add"'):
+            name = json.loads(line)["add"]["path"]
+            yield next((one for one in (folder / name, folder / unquote(name)) if one.exists()), folder / name)
+
+
+def sync_table(table: StateTable, since: int, root: Path) -> None:
+    """Have a table's commits behind a version on the disk."""
+    sync(commit_files(table, since), root)
+
+
+class DurableBatches:
+    """What a stream asks of the disk, batch by batch.
+
+    Args:
+        checkpoint: of the query.
+        tables: those that it writes; one that does not exist yet may come.
+        root: of the lake.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, tables: Iterable[StateTable], root: Path) -> None:
+        self._checkpoint, self._root = checkpoint, root
+        self._done = {table: table.version() - _AGAIN if table.exists() else -1 for table in tables}
+        self._state_seen: dict[Path, int] = {}
+        self._folders: set[Path] = set()
+        self._begun = False
+
+    def planned(self, batch: int) -> None:
+        """The plan of a batch, and Spark's mark of the one before: ahead of every commit.
+
+        A table that knows a batch whose plan is gone would take other rows for known ones.
+        """
+        spark = self._checkpoint.spark
+        sources = sorted((spark / "sources").glob("*")) if (spark / "sources").is_dir() else []
+        logs = [(spark / "offsets", batch), (spark / "commits", batch - 1), *((one, batch) for one in sources)]
+        names = [
+            folder / name
+            for folder, at in logs
+            for name in (str(at), f".{at}.crc", f"{at}.compact", f".{at}.compact.crc")
+        ]
+        if not self._begun:
+            names += [spark.parent / name for name in ("epoch.json", "attempts.json", "tables.json", "start.json")]
+            # A source that has a log of its beginning alone has it in its first file.
+            names += [folder / name for folder in sources for name in ("0", ".0.crc")]
+            names += [spark / "metadata", spark / ".metadata.crc"]
+        sync(names, self._root, self._folders)
+        self._begun = True
+
+    def committed(self) -> None:
+        """What the batch has committed, and the state of its windows: before it is closed."""
+        files = [*self._state_files()]
+        for table, done in self._done.items():
+            if table.exists() and table.version() > done:
+                files += commit_files(table, done)
+        sync(files, self._root, self._folders)
+        self._done = {table: table.version() if table.exists() else -1 for table in self._done}
+
+    def _state_files(self) -> Iterator[Path]:
+        """The files of Spark's state store that are new, or others, since the last look."""
+        state = self._checkpoint.spark / "state"
+        for folder, _, names in os.walk(state) if state.is_dir() else ():
+            for name in names:
+                file = Path(folder, name)
+                try:
+                    changed = file.stat().st_mtime_ns
+                except FileNotFoundError:
+                    continue
+                if self._state_seen.get(file) != changed:
+                    self._state_seen[file] = changed
+                    yield file

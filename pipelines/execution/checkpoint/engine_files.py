@@ -1,0 +1,292 @@
+"""What the engine keeps beside Spark's own checkpoint: the epoch, stored attempts, locks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from filelock import FileLock, Timeout
+
+from pipelines.errors import LockedError
+from pipelines.execution.checkpoint.damage import read_own
+from pipelines.execution.checkpoint.ownership import claim
+from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
+from pipelines.sources.events import Start
+from pipelines.surroundings import told
+
+T = TypeVar("T")
+
+REFUSE, CONTINUE, RESET = "refuse", "continue", "reset"
+"""What to do with states that hold batches when the checkpoint is fresh (`on_fresh_checkpoint`)."""
+
+TABLES = "tables.json"
+"""Beside the checkpoint: which tables it belongs with (`pipelines.execution.checkpoint.belonging`)."""
+
+# Between two batches a stream holds no lock for some tens of milliseconds (Spark's commit and planning): poll faster.
+_POLL_SECONDS = 0.01
+
+
+_COMMIT_LOCK = "commit.lock"
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One life of a checkpoint: its number, and the txid that Spark's batch 0 has, or would have, in it."""
+
+    number: int
+    first_txid: int
+    first_batch: int = 0
+    """Spark's first batch in it: an epoch may begin in the middle of Spark's checkpoint."""
+
+    def txid(self, batch_id: int) -> int:
+        return self.first_txid + batch_id
+
+    def checked(self) -> Epoch:
+        """The same one, its values being numbers.
+
+        Raises:
+            TypeError
+        """
+        if not all(type(one) is int for one in (self.number, self.first_txid, self.first_batch)):
+            raise TypeError("its values are not numbers")
+        return self
+
+
+class Checkpoint:
+    """The folder of one batch group of a flow: Spark's checkpoint in `spark/`, the engine's files beside it."""
+
+    def __init__(self, flow: str, folder: Path) -> None:
+        self.flow, self.folder = flow, folder
+        self.spark = folder / "spark"
+
+    @property
+    def epoch(self) -> Epoch | None:
+        """The epoch of this checkpoint, or None if it is fresh (Spark's part gone counts as fresh)."""
+        if not (self.spark / "metadata").exists():
+            return None
+        return self._read("epoch.json", lambda found: Epoch(**found).checked())
+
+    def begin(self, epoch: Epoch, *, same_tables: bool = False) -> Epoch:
+        """Start a fresh epoch.
+
+        Args:
+            same_tables: what was noted of the tables still holds, for Spark's part goes on.
+        """
+        if not same_tables:
+            (self.folder / TABLES).unlink(missing_ok=True)
+        write_json(self.folder / "epoch.json", asdict(epoch))
+        (self.folder / "attempts.json").unlink(missing_ok=True)
+        return epoch
+
+    @property
+    def start(self) -> Start | None:
+        """Where the channels are read on from, if this checkpoint took the place of another one."""
+        found = self._start_file
+        return Start(found["channels"], found["clock"]) if found else None
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether it is fresh on purpose (`begin_at`), and not because Spark's part was lost."""
+        return self.epoch is None and bool(self._start_file) and self._start_file["behind"] == self._last_epoch
+
+    def begin_at(self, start: Start, aside: Path | None = None) -> None:
+        """Begin anew at `start`, with the next run. Cut off in between, the old checkpoint goes on as before.
+
+        Args:
+            start: what it leaves out the old checkpoint has behind itself.
+            aside: where Spark's part of the old one goes; None: there is none.
+        """
+        write_json(self.folder / "start.json", {**asdict(start), "behind": self._last_epoch})
+        if aside is not None:
+            aside.parent.mkdir(parents=True, exist_ok=True)
+            self.spark.rename(aside)
+
+    @property
+    def _start_file(self) -> dict[str, Any]:
+        return self._read("start.json", _checked_start) or {}
+
+    @property
+    def _last_epoch(self) -> int | None:
+        epoch = self._read("epoch.json", lambda found: Epoch(**found).checked())
+        return epoch.number if epoch else None
+
+    def check_epoch(self) -> None:
+        """Refuse a damaged `epoch.json`.
+
+        Raises:
+            DamagedCheckpointError
+        """
+        self._read("epoch.json", lambda found: Epoch(**found).checked())
+
+    def _read(self, name: str, parse: Callable[[Any], T]) -> T | None:
+        """One of the engine's files, None if there is none.
+
+        Raises:
+            DamagedCheckpointError: it is there and does not say what it should.
+        """
+        return read_own(self.flow, self.folder / name, parse)
+
+    @property
+    def partitions(self) -> int | None:
+        """The number of shuffle partitions that this query runs with; None: nobody has said one."""
+        return self._read("partitions.json", lambda found: int(found["partitions"]))
+
+    def set_partitions(self, number: int) -> None:
+        """Say with how many shuffle partitions the next runs are. The partitions of windows stay (`repartition`)."""
+        if number != self.partitions:
+            write_json(self.folder / "partitions.json", {"partitions": number})
+
+    @property
+    def has_state(self) -> bool:
+        """Whether Spark keeps state for the query: windows run in it."""
+        state = self.spark / "state"
+        return state.is_dir() and any(one.name.isdigit() for one in state.iterdir())
+
+    def attempts(self) -> StoredAttempts:
+        return StoredAttempts(self.folder / "attempts.json", self.flow)
+
+    def last_batch(self) -> int:
+        """The highest batch id that Spark has planned (its offset log), -1 for none."""
+        offsets = self.spark / "offsets"
+        return max((int(p.name) for p in offsets.iterdir() if p.name.isdigit()), default=-1) if offsets.is_dir() else -1
+
+    def finished_batches(self) -> int:
+        """How many batches Spark has marked as done in this epoch."""
+        commits = self.spark / "commits"
+        return (
+            max((int(p.name) for p in commits.iterdir() if p.name.isdigit()), default=-1) + 1 if commits.is_dir() else 0
+        )
+
+    def committed_txid(self) -> int | None:
+        """The last txid of this epoch that is in every table of the query for good, None if none is.
+
+        One that Spark has not marked comes again, and so into a table that has lost it. A mark alone does not say it: a batch
+        that was left out is marked too, and one that a repartition took.
+        """
+        epoch, done = self.epoch, self.finished_batches()
+        if epoch is None:
+            return None
+        if (self.folder / "attempts.json").exists():
+            closed = self.closed_txid()
+            return None if closed is None or done <= epoch.first_batch else min(closed, epoch.txid(done - 1))
+        marked = (batch for batch in range(done - 1, epoch.first_batch - 1, -1) if self._took_rows(batch))
+        batch = next(marked, None)
+        return None if batch is None else epoch.txid(batch)
+
+    def closed_txid(self) -> int | None:
+        """The last txid of this epoch that the engine has closed: that is stored before Spark marks it."""
+        epoch = self.epoch
+        records = self.attempts().get(f"{self.folder.name}/{epoch.number}") if epoch is not None else {}
+        return max((txid for txid, one in records.items() if one.state is BatchState.COMMITTED), default=None)
+
+    def _took_rows(self, batch: int) -> bool:
+        """Whether a marked batch was one of the query: a repartition takes a batch that repeats the offsets before it."""
+        if not (self.spark / "commits" / str(batch)).exists():
+            return False
+        earlier = (one for one in range(batch - 1, -1, -1) if (self.spark / "commits" / str(one)).exists())
+        before = next(earlier, None)
+        return before is None or self._offsets(before) != self._offsets(batch)
+
+    def _offsets(self, batch: int) -> list[str]:
+        """The sources' lines of a batch in Spark's offset log; none if the file is gone."""
+        file = self.spark / "offsets" / str(batch)
+        return file.read_text(encoding="utf-8").splitlines()[2:] if file.exists() else [str(batch)]
+
+    def plan(self, batch: int) -> str | None:
+        """The digest of a batch's entry in Spark's offset log, which holds the time of its planning; None if it is gone."""
+        try:
+            return hashlib.blake2b((self.spark / "offsets" / str(batch)).read_bytes(), digest_size=8).hexdigest()
+        except FileNotFoundError:
+            return None
+
+    @contextmanager
+    def running(self, wait_seconds: float) -> Iterator[None]:
+        """One query a checkpoint, in any process."""
+        with self._locked("run.lock", wait_seconds):
+            yield
+
+    @contextmanager
+    def committing(self, wait_seconds: float) -> Iterator[None]:
+        """Held by a stream for each of its batches, and by a backfill while it replaces slices."""
+        with self._locked(_COMMIT_LOCK, wait_seconds):
+            yield
+
+    @contextmanager
+    def rewriting(self, wait_seconds: float) -> Iterator[None]:
+        """Held by a backfill or a compaction: what rewrites committed rows does so alone."""
+        with self._locked("rewrite.lock", wait_seconds):
+            yield
+
+    @contextmanager
+    def _locked(self, name: str, wait_seconds: float) -> Iterator[None]:
+        with told(str(self.folder)):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.folder / name, timeout=wait_seconds, poll_interval=_POLL_SECONDS)
+            try:
+                lock.acquire()
+            except Timeout:
+                raise LockedError(self.flow, str(self.folder / name), wait_seconds) from None
+        try:
+            with told(str(self.folder)):
+                # The lock keeps out processes of this host; those of others are kept out by name.
+                claim(self.flow, self.folder, begins=name != _COMMIT_LOCK)
+            yield
+        finally:
+            lock.release()
+
+
+class StoredAttempts:
+    """The `AttemptStore` of a checkpoint: one small JSON file, replaced and synced before any work of the attempt."""
+
+    def __init__(self, file: Path, flow: str = "") -> None:
+        self._file = file
+        found: dict[str, dict[str, Any]] = read_own(flow, file, _checked_attempts) or {}
+        # What the last run meant to forget with its next put: else each short run would leave a record for good.
+        self._records = {group: _since_committed(records) for group, records in found.items()}
+
+    def get(self, group: str) -> Mapping[int, AttemptRecord]:
+        return {int(txid): AttemptRecord.from_json(one) for txid, one in self._records.get(group, {}).items()}
+
+    def put(self, group: str, txid: int, record: AttemptRecord) -> None:
+        self._records.setdefault(group, {})[str(txid)] = record.to_json()
+        write_json(self._file, self._records)
+
+    def forget(self, group: str, before: int) -> None:
+        # Not written by itself: the next put does, and a record too many does no harm.
+        kept = {txid: one for txid, one in self._records.get(group, {}).items() if int(txid) >= before}
+        self._records[group] = kept
+
+
+def _checked_start(found: Any) -> dict[str, Any]:
+    Start({str(name): int(txid) for name, txid in found["channels"].items()}, found["clock"])
+    return {**found, "behind": found["behind"]}
+
+
+def _checked_attempts(found: Any) -> dict[str, dict[str, Any]]:
+    for records in found.values():
+        for txid, one in records.items():
+            int(txid), AttemptRecord.from_json(one)
+    return dict(found)
+
+
+def _since_committed(records: dict[str, Any]) -> dict[str, Any]:
+    """The records from the last committed txid on: batches commit in order, so nothing asks for those before it."""
+    last = max((int(txid) for txid, one in records.items() if one["state"] == BatchState.COMMITTED), default=0)
+    return {txid: one for txid, one in records.items() if int(txid) >= last}
+
+
+def write_json(file: Path, value: Any, *, mode: int = 0o666) -> None:
+    """Write a small file so that a crash leaves the old or the new one, whole; with what `mode` and the umask allow."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    with os.fdopen(os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, mode), "w", encoding="utf-8") as out:
+        json.dump(value, out)
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.replace(file)

@@ -1,0 +1,1 @@
+"""Runners of batch groups: the stream, the bounded run, and queries."""

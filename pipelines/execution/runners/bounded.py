@@ -1,0 +1,462 @@
+"""The bounded runner: replaces slices of a flow's states by what the source holds of them now.
+
+Each source row counts once, in whatever order streams and backfills meet it. A backfill lists the source's files (C), works
+out the wanted slices from all of them, then takes the checkpoint's commit lock, which a stream holds for each of its batches,
+and replaces each slice in one commit a state. What the stream has committed of the slice is in C, so it goes with the old
+rows; what C holds beyond the stream's position is claimed in the commit's record, and the stream leaves those rows out when
+it comes to them (`StreamBatch`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.errors import BatchError, DefinitionError, SourceError, TrideltaError
+from pipelines.execution.batch.channels import with_last_clock
+from pipelines.execution.batch.deferred_signals import unbroken
+from pipelines.execution.batch.group import BatchGroup, Sink
+from pipelines.execution.batch.plan_run import Base, PlanRun
+from pipelines.execution.batch.quarantine import NAME, of_group, table_columns
+from pipelines.execution.batch.updates import changes_and_emitted
+from pipelines.execution.checkpoint.belonging import Belonging
+from pipelines.execution.checkpoint.claims import check_unread
+from pipelines.execution.checkpoint.durable import sync_table
+from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.events.listeners import Listener
+from pipelines.execution.protocol.accounts import taken_off, with_hash
+from pipelines.execution.protocol.failures import disk_full, reason_of
+from pipelines.execution.report import BackfillReport, SliceReport, StateCommit
+from pipelines.execution.runners.upstream import refused, versions_read
+from pipelines.graph import nodes
+from pipelines.sources.base import file_key
+from pipelines.state.literals import literal
+from pipelines.state.record import SLICE, BatchRecord
+from pipelines.state.schema import MAP, NO_SLICE, OPAQUE, SLICE_COLUMN, UNSLICED, slice_problem
+from pipelines.state.turns import stream_id
+from pipelines.state.writer import StateWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from pipelines.state.table import StateTable
+
+# Slices worked out in one pass: over a year of days in one, while the results of one pass, which travel through the
+# driver, stay within what it holds.
+SLICES_A_PASS = 400
+# New files may arrive while the slices are worked out, and the stream may take them first: then once more, with them.
+_PASSES = 5
+
+
+class SourceGoneError(SourceError):
+    """Files that the stream has counted are no longer in the source: replacing a slice would lose their rows."""
+
+    def __init__(self, source: str, files: Sequence[str]) -> None:
+        self.source, self.files = source, tuple(files)
+        super().__init__(
+            f'source "{source}": {len(files)} file(s) that the stream has counted are gone, e.g. {files[0]}; '
+            "a backfill would lose their rows",
+            hint="put the files back, then backfill again",
+        )
+
+
+class SliceOfMapError(TrideltaError):
+    """A slice cannot be put into a map state (again): what is folded into a value cannot be taken out of it."""
+
+    def __init__(self, flow: str, state: str, slice_: str, reason: str) -> None:
+        self.flow, self.state, self.slice, self.reason = flow, state, slice_, reason
+        super().__init__(
+            f'flow "{flow}": slice "{slice_}" cannot be replaced in state "{state}", which is a map: {reason}',
+            hint="keep it in layout log (a built-in aggregator), or start over with a fresh checkpoint and "
+            'on_fresh_checkpoint="reset"',
+        )
+
+
+@dataclass
+class _Pass:
+    """What one pass over the source worked out."""
+
+    slices: tuple[str, ...]
+    positions: frozenset[str]
+    results: dict[str, dict[str, pa.Table]]
+    refused: dict[str, pa.Table]
+    counts: dict[str, tuple[int, frozenset[str]]]
+    run: PlanRun
+    clocks: dict[str, int]
+    kept: tuple[DataFrame, ...]
+    read: dict[str, int]
+
+    def close(self) -> None:
+        """Give the kept frames back."""
+        self.run.close()
+        for frame in self.kept:
+            frame.unpersist()
+
+
+class BoundedRunner:
+    """Backfills one batch group of a flow.
+
+    Args:
+        group: the batch group.
+        checkpoint: the group's checkpoint (of its stream, if it ever had one).
+        listeners: told of each commit.
+        lock_wait_seconds: how long to wait for a stream's batch, or for another backfill or compaction.
+        on_slice: called with each slice's report.
+    """
+
+    def __init__(
+        self,
+        group: BatchGroup,
+        checkpoint: Checkpoint,
+        *,
+        listeners: tuple[Listener, ...] = (),
+        lock_wait_seconds: float = 600.0,
+        on_slice: Callable[[SliceReport], None] | None = None,
+    ) -> None:
+        self._group, self._checkpoint, self._listeners = group, checkpoint, listeners
+        self._wait, self._on_slice = lock_wait_seconds, on_slice
+        self._emitted: dict[int, pa.Table] = {}
+        self._seen: dict[str, int] = {}
+
+    def run(self, slices: Sequence[str]) -> BackfillReport:
+        """Replace exactly these slices in every state of the group.
+
+        A slice that a gate refuses is reported with its error, and stays as it was in the states behind the gate; so is
+        one whose source is a table of another flow that does not hold that slice. The others are not touched by that.
+
+        Raises:
+            DefinitionError: a text cannot be a slice.
+            SourceGoneError: the stream has counted files that are gone.
+            RewrittenSourceError: the stream has yet to read files that were rewritten.
+            LockedError: another backfill or compaction holds the flow for too long.
+            NotTogetherError: the checkpoint of the flow's stream and its tables do not belong together.
+        """
+        started = time.monotonic()
+        wanted = tuple(dict.fromkeys(slices))
+        for one in wanted:
+            problem = slice_problem(one)
+            if problem:
+                raise DefinitionError(f"{one[:80]!r} cannot be a slice: {problem}")
+        belonging = Belonging(self._checkpoint, self._group.lake)
+        belonging.check(filling=True)
+        self._check_maps(wanted)
+        # A plan that queries states, or folds into a map, reads what the slices before have committed: one at a time.
+        size = 1 if self._group.queries_states or self._maps() else SLICES_A_PASS
+        reports = self._without_source(wanted)
+        able = [one for one in wanted if one not in reports]
+        with self._checkpoint.rewriting(self._wait):
+            for start in range(0, len(able), size):
+                reports |= {one.slice: one for one in self._whole(tuple(able[start : start + size]))}
+            with self._checkpoint.committing(self._wait):
+                belonging.note([sink.table for sink in self._group.sinks], only_these=False)
+        in_order = tuple(reports[one] for one in wanted)
+        return BackfillReport(self._group.topology.name, in_order, time.monotonic() - started)
+
+    def _without_source(self, slices: tuple[str, ...]) -> dict[str, SliceReport]:
+        """The slices that another flow has yet to make, as failed."""
+        found = refused(self._group.topology.name, self._group.spouts, slices) if self._group.entrance.sliced else {}
+        for report in found.values():
+            if self._on_slice:
+                self._on_slice(report)
+        return found
+
+    def _maps(self) -> list[Sink]:
+        return [sink for sink in self._group.sinks if sink.writer.declared.layout == MAP]
+
+    def _check_maps(self, slices: tuple[str, ...]) -> None:
+        """A map state takes each slice once, and only while no stream has written it. The whole of it is replaced freely.
+
+        Raises:
+            SliceOfMapError
+        """
+        for sink in self._maps() if self._group.entrance.sliced else ():
+            done = {commit.slice for commit in sink.table.commits.counting() if commit.kind == SLICE}
+            for slice_ in slices:
+                if sink.table.commits.batches():
+                    reason = "its stream has counted batches already"
+                elif slice_ in done:
+                    reason = "it is in there already"
+                else:
+                    continue
+                raise SliceOfMapError(self._group.topology.name, sink.name, slice_, reason)
+
+    def _whole(self, slices: tuple[str, ...]) -> list[SliceReport]:
+        """A cancelled backfill leaves whole slices: one that comes in several waves is ended first. Then it is one slice."""
+        if len(self._group.waves) == 1:
+            return self._in_waves(slices)
+        with unbroken():
+            return self._in_waves(slices)
+
+    def _in_waves(self, slices: tuple[str, ...]) -> list[SliceReport]:
+        """States that query other states of the flow are worked out after those are replaced (`BatchGroup.waves`)."""
+        merged: list[SliceReport] = []
+        for number, wave in enumerate(self._group.waves, 1):
+            found = self._replace(slices, wave, last=number == len(self._group.waves))
+            merged = [_together(one, other) for one, other in zip(merged, found, strict=True)] if merged else found
+        for report in merged:
+            if self._on_slice and len(self._group.waves) > 1:
+                self._on_slice(report)
+        return merged
+
+    def _replace(self, slices: tuple[str, ...], wave: tuple[Sink, ...], *, last: bool) -> list[SliceReport]:
+        for _ in range(_PASSES):
+            work = self._work_out(slices, wave, last=last)
+            try:
+                with self._checkpoint.committing(self._wait):
+                    unseen = self._counted_beyond(work.positions)
+                    if not unseen:
+                        check_unread(self._group, self._checkpoint, work.positions)
+                        return list(self._commit(work, wave, last=last))
+            except TrideltaError:
+                raise
+            except Exception as error:
+                raise self._named(error, "slices were replaced") from error
+            finally:
+                work.close()
+        raise SourceGoneError(self._group.name, sorted(unseen))
+
+    def _named(self, error: Exception, doing: str) -> TrideltaError:
+        """An error of Spark's, of the user's function or of the disk, with what a reader needs of it."""
+        return disk_full(error, str(self._group.lake.root), doing) or BatchError(
+            f'flow "{self._group.topology.name}": the backfill stopped while {doing}: {reason_of(error)}',
+            hint="correct the flow or the data and run the backfill again",
+        )
+
+    # --- working out ------------------------------------------------------------------------------------------------
+
+    def _work_out(self, slices: tuple[str, ...], wave: tuple[Sink, ...], *, last: bool) -> _Pass:
+        read = versions_read(self._group.spouts) if self._group.entrance.sliced else {}
+        sources, positions = self._group.entrance.bounded(self._group.spark)
+        # Of channels the windows would be run once for the clocks and once for the events.
+        kept = {id_: frame.persist() for id_, frame in sources.items()} if self._group.entrance.channels else {}
+        sources |= kept
+        clocks = self._group.entrance.clocks(sources)
+        sources = self._group.entrance.events(sources)
+        label = f"slices {slices[0]} to {slices[-1]}" if len(slices) > 1 else f"slice {slices[0]}"
+        lake = self._group.lake
+
+        def state(name: str, behind: bool) -> tuple[StateTable, int | None]:
+            return lake.state(name), None
+
+        def base(name: str) -> Base:
+            return Base(lake.state(name))
+
+        # The whole of a state starts from nothing.
+        sliced = self._group.entrance.sliced
+        run = PlanRun(self._group, sources, label, state, slices, emitted=self._emitted, base=base if sliced else None)
+        try:
+            counts = run.slice_counts()
+            # The last wave passes all gates, so that what they refuse is replaced in quarantine once and whole.
+            frames = run.frames([sink.node.id for sink in (self._group.sinks if last else wave)], {})
+            results = {sink.name: _by_slice(with_hash(frames[sink.node.id]).toArrow()) for sink in wave}
+            refused = run.quarantine({}) if last else None
+            found = _by_slice(refused.toArrow()) if refused else {}
+            return _Pass(slices, positions, results, found, counts, run, clocks, tuple(kept.values()), read)
+        except Exception as error:
+            run.close()
+            for frame in kept.values():
+                frame.unpersist()
+            if isinstance(error, TrideltaError):
+                raise
+            raise self._named(error, "slices were worked out") from error
+
+    # --- committing -------------------------------------------------------------------------------------------------
+
+    def _counted_beyond(self, positions: frozenset[str]) -> frozenset[str]:
+        """Files that the stream has counted and that this pass did not read: new ones, or ones that are gone."""
+        read = {file_key(file) for file in positions}
+        return frozenset().union(*(self._streamed(sink.table) for sink in self._group.sinks)) - read
+
+    def _streamed(self, table: StateTable) -> frozenset[str]:
+        """The files (as `file_key`) whose batches of the present epoch this table has committed."""
+        epoch = self._checkpoint.epoch
+        if epoch is None:
+            return frozenset()
+        last = max(
+            (
+                c.txid
+                for c in table.commits.batches()
+                if c.epoch == epoch.number and c.txid is not None and c.group in (None, self._group.name)
+            ),
+            default=-1,
+        )
+        if table.declared.kind == OPAQUE and last >= 0:
+            # Spark will replay a batch that it has not marked as done, and what that batch wrote then makes way.
+            last = min(last, epoch.first_txid + self._checkpoint.finished_batches() - 1)
+        return self._group.entrance.positions(self._checkpoint.spark, 0, last - epoch.first_txid)
+
+    def _commit(self, work: _Pass, wave: tuple[Sink, ...], *, last: bool) -> Iterator[SliceReport]:
+        # Before anything is asked of the tables: what comes behind these versions is another process's.
+        self._seen = {sink.name: sink.table.version() for sink in wave}
+        streamed = {sink.name: self._streamed(sink.table) for sink in wave}
+        quarantined = self._commit_refused(work) if last else {}
+        for slice_ in work.slices:
+            # Committed in all states, and told: or not begun.
+            with unbroken():
+                report = self._commit_everywhere(work, slice_, wave, streamed, quarantined.get(slice_, 0))
+                if self._on_slice and len(self._group.waves) == 1:
+                    self._on_slice(report)
+            yield report
+
+    def _commit_everywhere(
+        self,
+        work: _Pass,
+        slice_: str,
+        wave: tuple[Sink, ...],
+        streamed: Mapping[str, frozenset[str]],
+        quarantined: int,
+    ) -> SliceReport:
+        started = time.monotonic()
+        blocked = work.run.refused_slices.get(slice_, {})
+        received, files = work.counts.get(slice_, (0, frozenset()))
+        commits = [
+            self._commit_slice(work, sink, slice_, received, files, streamed[sink.name])
+            for sink in wave
+            if not self._is_behind(sink, blocked)
+        ]
+        return SliceReport(
+            flow=self._group.topology.name,
+            slice=slice_,
+            received=received,
+            quarantined=quarantined,
+            commits=tuple(commits),
+            seconds=time.monotonic() - started,
+            gates=work.run.gate_results(slice_),
+            error="; ".join(blocked.values()) or None,
+        )
+
+    def _is_behind(self, sink: Sink, blocked: dict[int, str]) -> bool:
+        ancestors = self._group.topology.graph.ancestors(sink.node.id)
+        return any(isinstance(node, nodes.GateNode) and node.id in blocked for node in ancestors)
+
+    def _commit_slice(
+        self, work: _Pass, sink: Sink, slice_: str, received: int, files: frozenset[str], streamed: frozenset[str]
+    ) -> StateCommit:
+        started = time.monotonic()
+        found = work.results[sink.name].get(slice_)
+        digest: int | None
+        rows, digest = taken_off(found) if found is not None else (None, 0)
+        if sink.node.updater is not None and rows is not None:
+            rows, self._emitted[sink.node.id] = changes_and_emitted(rows, sink.node)
+        rows = sink.writer.empty() if rows is None else rows
+        if sink.is_channel:
+            rows, digest = with_last_clock(rows, work.clocks, work.run.counts, slice_), None
+        version = self._write(sink.writer, sink.name, rows, slice_, received, files, streamed, digest, work.read)
+        return StateCommit(sink.name, version, rows.num_rows, time.monotonic() - started)
+
+    def _write(
+        self,
+        writer: StateWriter,
+        name: str,
+        rows: pa.Table,
+        slice_: str,
+        received: int,
+        files: frozenset[str],
+        streamed: frozenset[str],
+        digest: int | None = None,
+        read: Mapping[str, int] | None = None,
+    ) -> int:
+        group = self._group.name if name == NAME else None
+        own = [one.txid for one in writer.table.commits.batches() if group is None or one.group in (None, group)]
+        txid = own[-1] if own else None
+        epoch = self._checkpoint.epoch
+        record = BatchRecord(
+            kind=SLICE,
+            flow=self._group.topology.name,
+            epoch=epoch.number if epoch else 0,
+            txid=-1 if txid is None else txid,
+            slice=slice_,
+            received=received,
+            rows=rows.num_rows,
+            hash=digest,
+            claims=tuple(sorted(file for file in files if file_key(file) not in streamed)),
+            read=dict(read) if read else None,
+            group=group,
+        )
+        self._tell("committing", name, record.txid)
+        app_id, seen = self._app_id(name, record.epoch), self._seen.get(name)
+        if writer.declared.layout != MAP:
+            among = self._group.refused if group else None
+            version = writer.replace_slice(rows, record, app_id, seen=seen, among=among)
+        elif self._group.entrance.sliced:
+            version = writer.merge_arrow(rows, record, app_id, seen=seen)
+        else:
+            version = writer.replace_map(rows, record, app_id, seen=seen)
+        if name in self._seen:
+            self._seen[name] = version
+        if self._group.lake.durable:
+            sync_table(writer.table, version - 1, self._group.lake.root)
+        self._tell("committed", name, record.txid)
+        return version
+
+    def _app_id(self, name: str, epoch: int) -> str:
+        own = f"{NAME}/{self._group.name}" if name == NAME else name
+        return stream_id(self._group.topology.name, own, epoch)
+
+    def _commit_refused(self, work: _Pass) -> dict[str, int]:
+        """The refused rows of the slices in place of those that quarantine holds of them. Malformed ones have no slice."""
+        writer = self._group.quarantine
+        done = {}
+        for slice_ in (NO_SLICE, *work.slices):
+            rows = work.refused.get(slice_)
+            if writer.table.exists() or rows is not None:
+                writer.prepare(table_columns())
+            if rows is None and not self._holds_refused(writer.table, slice_):
+                continue
+            rows = writer.empty() if rows is None else of_group(rows, self._group.name)
+            received, files = work.counts.get(slice_, (0, frozenset()))
+            # The stream's own quarantine position is not kept by file: claim all of them; a file met twice is left out.
+            self._write(writer, NAME, rows, slice_, received, files, self._streamed(writer.table))
+            done[slice_] = rows.num_rows
+        return done
+
+    def _holds_refused(self, table: StateTable, slice_: str) -> bool:
+        one = literal(SLICE_COLUMN, slice_, pa.string())
+        return table.exists() and table.count(f"{SLICE_COLUMN} = {one} AND {self._group.refused}") > 0
+
+    def _tell(self, moment: str, state: str, txid: int) -> None:
+        for listener in self._listeners:
+            listener(moment, state, txid)
+
+
+def _together(one: SliceReport, other: SliceReport) -> SliceReport:
+    """The reports of two waves of the same slice."""
+    errors = [error for error in (one.error, other.error) if error]
+    return replace(
+        other,
+        commits=one.commits + other.commits,
+        seconds=one.seconds + other.seconds,
+        error="; ".join(dict.fromkeys(errors)) or None,
+    )
+
+
+def _by_slice(rows: pa.Table) -> dict[str, pa.Table]:
+    """An Arrow table cut by its slices."""
+    if SLICE_COLUMN not in rows.column_names:
+        return {UNSLICED: rows} if rows.num_rows else {}
+    ordered = rows.sort_by(SLICE_COLUMN)
+    runs = pc.run_end_encode(ordered[SLICE_COLUMN].combine_chunks()) if ordered.num_rows else None
+    found, start = {}, 0
+    if runs is not None:
+        for value, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+            found[value] = ordered.slice(start, end - start)
+            start = end
+    return found
+
+
+def check_sliced(group: BatchGroup) -> None:
+    """Refuse a backfill of a flow that names no slice column.
+
+    Raises:
+        TrideltaError
+    """
+    if not group.entrance.sliced:
+        raise TrideltaError(
+            f'flow "{group.topology.name}": stream "{group.name}" names no slice column, so no part of it can be replaced',
+            hint='give new_stream(..., slice_by="...") the column of the event date',
+        )

@@ -1,0 +1,272 @@
+"""Query streams answered (the DRPC use): by the plain interpreter where nothing needs Spark, else by one Spark job.
+
+A query that looks up some keys and folds what it finds is milliseconds of work, and a Spark job hundreds of them. The
+interpreter (`pipelines.planner.plain`) has the same operations; only SQL text, functions of Columns without a plain form and
+gates need Spark. Each request is a batch of its own (Trident rules 8); many requests in one Spark job are its slices.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+
+from pipelines.errors import BatchError, TrideltaError, UnknownQueryError
+from pipelines.execution.protocol.failures import reason_of
+from pipelines.graph import nodes
+from pipelines.graph.arrow_types import ARROW_TYPES
+from pipelines.graph.bolts import node_tasks
+from pipelines.graph.fields import parse_ddl
+from pipelines.planner.compile import Compiler
+from pipelines.planner.failures import Where
+from pipelines.planner.plain import Context, Table, needs_spark, plain, read, step
+from pipelines.planner.plain.queries import fixed_view
+from pipelines.planner.plan import answer_node
+from pipelines.sources.fixed import arrow_rows, checked_rows
+from pipelines.state.schema import SLICE_COLUMN
+from pipelines.trident.states import FixedState
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pipelines.state.lake import Lake
+    from pipelines.state.table import StateTable
+    from pipelines.state.views import StateView
+    from pipelines.trident.topology import TridentTopology
+
+Row = dict[str, Any]
+Arguments = Sequence[Sequence[Any]]
+"""The tuples of one request, in the order of the query's schema."""
+
+# Above so many argument tuples Spark's cores beat one interpreter: some 100 microseconds a tuple against half a second of jobs.
+PLAIN_TUPLES = 5_000
+
+
+class ArgumentsError(TrideltaError):
+    """A query stream is asked with more or fewer arguments than it takes, or with one of another type."""
+
+    def __init__(self, query: str, problem: str, takes: str) -> None:
+        self.query, self.problem, self.takes = query, problem, takes
+        super().__init__(f'query "{query}": {problem}', hint=f"give one argument for each of: {takes}")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of one request: its rows, or its error. `seconds` are of the request, or its share of a common job."""
+
+    rows: list[Row] = field(default_factory=list)
+    error: str | None = None
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class QueryRunner:
+    """Answers one query stream. It may be shared by threads.
+
+    Args:
+        lake: where the states are.
+        topology: the flow.
+        name: the query stream.
+        spark: gives the session, if the query needs one.
+        txid: read the states as of this txid; None: as of their last commit, each at one version a request.
+
+    Raises:
+        UnknownQueryError: if the topology has no such query stream.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        topology: TridentTopology,
+        name: str,
+        spark: Callable[[], SparkSession],
+        txid: int | None = None,
+    ) -> None:
+        if name not in topology.queries:
+            raise UnknownQueryError(topology.name, name, tuple(topology.queries))
+        self._lake, self._topology, self._name, self._spark, self._txid = lake, topology, name, spark, txid
+        self._spout = topology.queries[name]
+        graph = topology.graph
+        self._members = graph.descendants(self._spout.id)
+        self._last = answer_node(graph, self._spout.id)
+        self.needs_spark = needs_spark(graph.ancestors(self._last.id))
+
+    def arguments(self, texts: Sequence[str]) -> tuple[Any, ...]:
+        """Arguments from the command line, each as its column's type; of other than simple types as JSON.
+
+        Raises:
+            ArgumentsError: if there are more or fewer than the query takes, or one is not of its type.
+        """
+        columns = parse_ddl(self._spout.schema)
+        if len(texts) != len(columns):
+            problem = f"it takes {len(columns)} argument{'s' * (len(columns) != 1)}, got {len(texts)}"
+            raise ArgumentsError(self._name, problem, self._spout.schema)
+        return tuple(self._typed(name, kind, text) for (name, kind), text in zip(columns, texts, strict=True))
+
+    def _typed(self, name: str, kind: str, text: str) -> Any:
+        try:
+            return pa.scalar(text).cast(ARROW_TYPES[kind]).as_py() if kind in ARROW_TYPES else json.loads(text)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
+            problem = f"{name} is {kind}, got {text!r}"
+            raise ArgumentsError(self._name, problem, self._spout.schema) from None
+
+    def ask(self, arguments: Arguments) -> list[Row]:
+        """The rows that answer one request.
+
+        Raises:
+            BatchError: a function of the query failed.
+            SourceSchemaError: the arguments do not fit the query's schema.
+            UnknownStateError, ReadPointError
+        """
+        if self.needs_spark or len(arguments) > PLAIN_TUPLES:
+            return self._by_spark([arguments])[0]
+        return self._plainly(arguments)
+
+    def ask_each(self, requests: Sequence[Arguments]) -> list[Answer]:
+        """One answer a request, in their order: an error is that of its request alone.
+
+        With Spark one job answers them all; if it fails, each is asked by itself.
+        """
+        if self.needs_spark and len(requests) > 1:
+            started = time.monotonic()
+            try:
+                found = self._by_spark(requests)
+            except (TrideltaError, PySparkException):
+                pass  # one of them; which one is found by asking each
+            else:
+                share = (time.monotonic() - started) / len(requests)
+                return [Answer(rows, seconds=share) for rows in found]
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request: Arguments) -> Answer:
+        started = time.monotonic()
+        try:
+            rows = self.ask(request)
+        except TrideltaError as error:
+            return Answer(error=str(error), seconds=time.monotonic() - started)
+        return Answer(rows, seconds=time.monotonic() - started)
+
+    # --- without Spark ----------------------------------------------------------------------------------------------
+
+    def _plainly(self, arguments: Arguments) -> list[Row]:
+        checked_rows(self._name, self._spout.schema, arguments)
+        graph, views = self._topology.graph, _Views(self._lake, self._topology, self._txid)
+        context = Context(label=f"query {self._name}", tasks=node_tasks(graph), view=views, state_types=views.types)
+        tables: dict[int, Table] = {}
+        for node in graph.ancestors(self._last.id):
+            if isinstance(node, nodes.QuerySpoutNode):
+                given = arguments if node is self._spout else ()
+                tables[node.id] = read(node.schema, given, context.tasks_of(node.id))
+            else:
+                tables[node.id] = self._step(node, [tables[parent] for parent in node.parents], context)
+        return [{name: plain(value) for name, value in row.items()} for row in tables[self._last.id].dicts()]
+
+    def _step(self, node: nodes.Node, tables: list[Table], context: Context) -> Table:
+        try:
+            return step(node, tables, context)
+        except TrideltaError:
+            raise
+        except Exception as error:
+            where, row = Where.of(node), _offending(node, tables, context)
+            raise self._failed(
+                str(where.error("failed", error) if row is None else where.failed(row, error))
+            ) from error
+
+    def _failed(self, reason: str) -> BatchError:
+        text = f'query "{self._name}" of flow "{self._topology.name}" failed: {reason}'
+        return BatchError(text, hint="correct the arguments or the flow")
+
+    # --- by Spark ---------------------------------------------------------------------------------------------------
+
+    def _by_spark(self, requests: Sequence[Arguments]) -> list[list[Row]]:
+        numbers = [str(number) for number in range(len(requests))]
+        several = len(requests) > 1
+        try:
+            frames = [arrow_rows(self._name, self._spout.schema, one) for one in requests]
+            if several:
+                frames = [
+                    one.append_column(SLICE_COLUMN, pa.array([number] * one.num_rows, pa.string()))
+                    for number, one in zip(numbers, frames, strict=True)
+                ]
+            frame = self._spark().createDataFrame(pa.concat_tables(frames))
+            context = _SparkContext(self._lake, self._txid, tuple(numbers) if several else None)
+            compiled = Compiler(self._topology.graph, (self._last.id,), context, {self._spout.id: frame})
+            result = compiled.frames()[self._last.id]
+            kept = [*self._fields(), *([SLICE_COLUMN] if several else [])]
+            found = [row.asDict(recursive=True) for row in result.select(*(f"`{name}`" for name in kept)).collect()]
+        except PySparkException as error:
+            raise self._failed(reason_of(error)) from error
+        if not several:
+            return [found]
+        answers: dict[str, list[Row]] = {number: [] for number in numbers}
+        for row in found:
+            answers[row.pop(SLICE_COLUMN)].append(row)
+        return list(answers.values())
+
+    def _fields(self) -> Sequence[str]:
+        last = self._last
+        return [name for name, _ in parse_ddl(self._spout.schema)] if last is self._spout else last.fields
+
+
+def _offending(node: nodes.Node, tables: list[Table], context: Context) -> Any:
+    """The row on which a step failed, found by trying each; None if it is no single row's fault."""
+    if len(tables) == 1:
+        for number, row in enumerate(tables[0].rows):
+            try:
+                step(node, [tables[0].take([number])], context)
+            except Exception:
+                return row
+    return None
+
+
+class _Views:
+    """The states of one request for the interpreter, each at one version."""
+
+    def __init__(self, lake: Lake, topology: TridentTopology, txid: int | None) -> None:
+        self._lake, self._txid = lake, txid
+        self._fixed = {n.state.name: n.state for n in topology.static_states if isinstance(n.state, FixedState)}
+        self._opened: dict[str, StateView] = {}
+
+    def __call__(self, name: str) -> StateView:
+        if name not in self._opened:
+            self._opened[name] = fixed_view(self._fixed[name]) if name in self._fixed else self._view(name)
+        return self._opened[name]
+
+    def _view(self, name: str) -> StateView:
+        table = self._lake.state(name)
+        return table.view(None if self._txid is None else table.commits.version_of(self._txid))
+
+    def types(self, name: str) -> Mapping[str, str | None]:
+        return self._fixed[name].types if name in self._fixed else dict(self._lake.state(name).declared.columns)
+
+
+class _SparkContext:
+    """The context of a query's plan."""
+
+    def __init__(self, lake: Lake, txid: int | None, slices: tuple[str, ...] | None) -> None:
+        self._lake, self._txid, self.slices = lake, txid, slices
+
+    def gate(self, node: nodes.GateNode, frame: DataFrame) -> DataFrame:
+        from pipelines.quality.compiled import compile_gate
+
+        compiled = compile_gate(node.gate, frame.schema)
+        annotated = compiled.annotate(frame)
+        if compiled.needs_cut:
+            metrics = annotated.agg(*compiled.metrics()).first()
+            assert metrics is not None
+            compiled.verdict(metrics.asDict(), compiled.run_batch_checks(annotated)).raise_if_refused("the query")
+        return compiled.kept(annotated)
+
+    def shared(self, node: nodes.Node, frame: DataFrame) -> DataFrame:
+        return frame
+
+    def state(self, name: str, behind: bool = True) -> tuple[StateTable, int | None]:
+        table = self._lake.state(name)
+        return table, None if self._txid is None else table.commits.version_of(self._txid)

@@ -1,0 +1,475 @@
+"""The streaming runner: a Spark query a batch group, whose foreachBatch is the batch protocol."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import structlog
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame
+
+from pipelines import logs
+from pipelines.errors import (
+    AccountingError,
+    BatchError,
+    BehindStateError,
+    FreshCheckpointError,
+    GateError,
+    LostRowsError,
+    PoisonBatchError,
+    StateBehindError,
+    TrideltaError,
+)
+from pipelines.execution.batch.group import BatchGroup
+from pipelines.execution.batch.poison import PoisonRows
+from pipelines.execution.batch.quarantine import table_columns
+from pipelines.execution.batch.stream_batch import Position, StreamBatch
+from pipelines.execution.checkpoint.belonging import Belonging, is_filled
+from pipelines.execution.checkpoint.claims import SameSources, bytes_of
+from pipelines.execution.checkpoint.damage import make_whole
+from pipelines.execution.checkpoint.durable import DurableBatches
+from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, RESET, Checkpoint, Epoch
+from pipelines.execution.checkpoint.window_fields import check_fields
+from pipelines.execution.events.hooks import Counters, Hook
+from pipelines.execution.events.listeners import Listener
+from pipelines.execution.protocol.coordinator import AttemptStore, Batch, BatchState, Poison, RefusedError
+from pipelines.execution.protocol.failures import back_off, disk_full, reason_of
+from pipelines.execution.protocol.tracker import BatchTracker, Stage
+from pipelines.execution.report import BatchReport
+from pipelines.planner.stored import save_plan
+from pipelines.state.record import BatchRecord
+from pipelines.state.turns import LateWriterError, stream_id
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from pipelines.execution.batch.group_sources import Frames
+    from pipelines.state.table import StateTable
+
+logger = logs.logger(__name__)
+
+KEPT_REPORTS = 10_000
+"""Reports of a runner's last batches: a catch-up tells all of them, for nobody has more; a stream the last ones."""
+
+
+class _Drained(Exception):  # noqa: N818 - not an error: the query is asked to end between two batches
+    pass
+
+
+class StreamRunner:
+    """Runs one batch group of a flow as a stream.
+
+    Args:
+        group: the batch group.
+        checkpoint: its checkpoint.
+        listeners: told of each commit.
+        max_attempts: tries a batch before it is poison.
+        lock_wait_seconds: how long to wait for another process that holds the checkpoint.
+        on_batch: called with each batch's report.
+        hooks: told a stage of each batch.
+        attempts: where attempts are kept; by default beside the checkpoint.
+    """
+
+    def __init__(
+        self,
+        group: BatchGroup,
+        checkpoint: Checkpoint,
+        *,
+        listeners: tuple[Listener, ...] = (),
+        max_attempts: int = 3,
+        lock_wait_seconds: float = 30.0,
+        on_batch: Callable[[BatchReport], None] | None = None,
+        hooks: tuple[Hook, ...] = (),
+        attempts: AttemptStore | None = None,
+    ) -> None:
+        self._group, self._checkpoint, self._listeners = group, checkpoint, listeners
+        self._attempt_store = attempts
+        self._max_attempts, self._wait, self._on_batch = max_attempts, lock_wait_seconds, on_batch
+        self._sizes: dict[str, int] = {}
+        self._hooks = hooks
+        self._poison = PoisonRows(group)
+        self._belonging = Belonging(checkpoint, group.lake)
+        self._counters = Counters(group.spark, f"{group.topology.name}/{group.name}/")
+        self._stop_after: int | None = None
+        self._quarantine_noted = False
+        self._durable: DurableBatches | None = None
+        self.draining = threading.Event()
+        self.reports: list[BatchReport] = []
+        self.batches = 0
+        self.error: BaseException | None = None
+
+    # --- the life of the query --------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        *,
+        on_fresh: str,
+        trigger_seconds: float | None,
+        max_batches: int | None = None,
+        pending_only: bool = False,
+    ) -> StreamingQuery:
+        """Start the query: until the source is read to its end (no trigger), or on and on.
+
+        Args:
+            on_fresh: what to do if the checkpoint is fresh and the tables are not.
+            trigger_seconds: a batch begins that often at most; None: until the source is read.
+            max_batches: end after so many.
+            pending_only: end with the batch that an earlier run has begun and not finished.
+
+        Raises:
+            FreshCheckpointError: a fresh checkpoint meets tables that an earlier epoch wrote, and `on_fresh` is `refuse`.
+            NotTogetherError: the checkpoint or one of the tables is older than the other, or another one.
+            WindowFieldError: a field that windows hold has got another type.
+            RewrittenSourceError, LostRowsError: a source holds other files than backfills have counted, or was made anew.
+        """
+        self._make_whole()
+        self._epoch = self._open_epoch(on_fresh)
+        if self._group.lake.durable:
+            self._durable = DurableBatches(self._checkpoint, self._tables(), self._group.lake.root)
+        save_plan(self._group.topology, self._checkpoint.folder)
+        self._tracker = self._new_tracker()
+        self._stop_after = max_batches
+        self._group.entrance.start_at(self._checkpoint.start, self._checkpoint.spark)
+        self._claims = SameSources(self._group, self._checkpoint)
+        self._claims.check()
+        frame = self._group.entrance.stream(self._group.spark, self._kept_from_windows())
+        check_fields(self._checkpoint, self._group.name, self._group.entrance.prelude.taken)
+        writer = frame.writeStream.foreachBatch(self._on_spark_batch)
+        writer = writer.option("checkpointLocation", str(self._checkpoint.spark))
+        if pending_only:
+            # Of Spark's triggers the one that runs a single batch: a further one would only be begun.
+            return writer.trigger(once=True).start()
+        if trigger_seconds is None:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{trigger_seconds} seconds").start()
+
+    def finish(self, query: StreamingQuery) -> None:
+        """Wait for the query's end.
+
+        Raises:
+            TrideltaError: what stopped it.
+        """
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            if isinstance(self.error, _Drained):
+                return
+            if self.error is not None:
+                raise self.error from self.error.__cause__
+            raise self._named(error) from error
+
+    def drain(self, query: StreamingQuery) -> None:
+        """End the query between two batches: the running one finishes, Spark's commit included."""
+        self.draining.set()
+        while query.isActive and query.status["isTriggerActive"]:
+            time.sleep(0.02)
+        query.stop()
+
+    def _named(self, error: Exception) -> TrideltaError:
+        """An error of Spark's outside our batch, with what a reader needs of it."""
+        known: TrideltaError | None = disk_full(error, str(self._checkpoint.folder), "Spark wrote its checkpoint")
+        known = known or self._group.entrance.fault(error)
+        if known:
+            return known
+        text = str(error).split("JVM stacktrace")[0].strip().splitlines()
+        return TrideltaError(
+            f'flow "{self._group.topology.name}": Spark stopped the stream "{self._group.name}": {text[0] if text else error!r}',
+            hint="mend the cause and run the flow again: it continues with the same batch",
+        )
+
+    # --- epochs -----------------------------------------------------------------------------------------------------
+
+    def _make_whole(self) -> None:
+        """Mend what a loss of power has left of the last batch, before anything else reads it.
+
+        Raises:
+            DamagedCheckpointError
+        """
+        checkpoint, tables = self._checkpoint, self._tables()
+        anew = make_whole(checkpoint.flow, checkpoint.spark, lambda batch: self._belonging.holds(tables, batch))
+        epoch = checkpoint.epoch
+        if not anew or epoch is None:
+            return
+        store, scope = self._attempt_store or checkpoint.attempts(), f"{self._group.name}/{epoch.number}"
+        for txid in map(epoch.txid, anew):
+            record = store.get(scope).get(txid)
+            if record is not None:
+                # Other rows may come under it than before.
+                store.put(scope, txid, replace(record, sources={}))
+
+    def _open_epoch(self, on_fresh: str) -> Epoch:
+        epoch = self._checkpoint.epoch
+        if epoch is not None:
+            self._belonging.check(self._tables())
+            if on_fresh == REFUSE:
+                self._refuse_newcomers()
+            # A backfill notes what it has filled.
+            with self._checkpoint.committing(self._wait):
+                self._belonging.note(self._tables())
+            return epoch
+        epoch = self._fresh_epoch(on_fresh)
+        self._belonging.begun(epoch, self._tables())
+        return epoch
+
+    def _tables(self) -> list[StateTable]:
+        """All tables that the query writes."""
+        return [*(sink.table for sink in self._group.sinks), self._group.quarantine.table]
+
+    def _fresh_epoch(self, on_fresh: str) -> Epoch:
+        commits = [(sink, commit) for sink in self._group.sinks for commit in sink.table.commits.batches()]
+        number = max((c.epoch or 0 for sink in self._group.sinks for c in sink.table.history()), default=0) + 1
+        if not commits:
+            return self._checkpoint.begin(Epoch(number, 0))
+        sink, last = max(commits, key=lambda pair: pair[1].txid or 0)
+        if on_fresh == CONTINUE:
+            return self._checkpoint.begin(Epoch(number, (last.txid or 0) + 1))
+        if on_fresh == RESET:
+            # Not beside a compaction, whose roll-up would bring the emptied rows back.
+            with self._checkpoint.rewriting(self._wait):
+                for one in self._group.sinks:
+                    record = BatchRecord(kind=RESET, flow=self._group.topology.name, epoch=number)
+                    one.writer.reset(record, stream_id(record.flow, one.name, number))
+            self._reset_quarantine(number)
+            (self._checkpoint.folder / "start.json").unlink(missing_ok=True)
+            return self._checkpoint.begin(Epoch(number, 0))
+        raise FreshCheckpointError(self._group.topology.name, sink.name, last.txid or 0, last.epoch or 0)
+
+    def _reset_quarantine(self, epoch: int) -> None:
+        """Empty it: of a flow with several batch groups, which share it, of this one's rows."""
+        flow, writer = self._group.topology.name, self._group.quarantine
+        if not writer.table.exists():
+            return
+        if len(self._group.topology.spouts) == len(self._group.spouts):
+            writer.reset(BatchRecord(kind=RESET, flow=flow, epoch=epoch))
+            return
+        writer.prepare(table_columns())
+        writer.reset(BatchRecord(kind=RESET, flow=flow, epoch=epoch, group=self._group.name), among=self._group.refused)
+
+    def _refuse_newcomers(self) -> None:
+        """A state that was added to a flow that has run, and that no backfill has filled.
+
+        Raises:
+            StateBehindError
+        """
+        if self._checkpoint.committed_txid() is None:
+            return
+        for sink in self._group.sinks:
+            if not is_filled(sink.table) and not self._belonging.knows(sink.table):
+                raise StateBehindError(self._group.topology.name, sink.name, self._checkpoint.finished_batches())
+
+    def _new_tracker(self) -> BatchTracker:
+        source = Stage(self._group.source_stage, lazy=True, group=self._scope, transactional=self._group.transactional)
+        states = [
+            Stage(sink.name, upstream=(source.name,), commits=True, lazy=True, group=self._scope)
+            for sink in self._group.sinks
+        ]
+        tracker = BatchTracker(
+            [source, *states],
+            attempts=self._attempt_store or self._checkpoint.attempts(),
+            max_attempts=self._max_attempts,
+            first_txid=self._epoch.first_txid,
+        )
+        # Whoever starts the flow again has mended something, or wants to see it fail again: the poison batch may retry.
+        waiting = self._checkpoint.last_batch()
+        for batch_id in (waiting - 1, waiting):
+            txid = self._epoch.txid(batch_id)
+            if batch_id >= 0 and tracker.state(txid) is BatchState.POISON:
+                tracker.retry(txid, accept_source=True)
+        return tracker
+
+    def _kept_from_windows(self) -> frozenset[int]:
+        """Spark's ids of the batches whose rows the windows must not see: skipped, for they failed there."""
+        return frozenset(txid - self._epoch.first_txid for txid in self._tracker.kept_from_windows())
+
+    @property
+    def _scope(self) -> str:
+        """The tracker's name of this group; a new epoch is a new one."""
+        return f"{self._group.name}/{self._epoch.number}"
+
+    # --- a batch ----------------------------------------------------------------------------------------------------
+
+    def _on_spark_batch(self, frame: DataFrame, batch_id: int) -> None:
+        """What Spark calls; an error that leaves here ends the query and is raised again by `finish`."""
+        try:
+            if self.draining.is_set() or (self._stop_after is not None and self.batches >= self._stop_after):
+                raise _Drained
+            # Whatever is logged in this thread, by whomever, says which batch it is about.
+            of = {"flow": self._group.topology.name, "group": self._group.name, "txid": self._epoch.txid(batch_id)}
+            with structlog.contextvars.bound_contextvars(**of, attempt=0), self._checkpoint.committing(self._wait):
+                report = self._run(frame, batch_id)
+                self._note_quarantine()
+            self.reports.append(report)
+            # Those of a stream that runs for months are not wanted whole.
+            del self.reports[:-KEPT_REPORTS]
+            self.batches += 1
+            if self._on_batch:
+                self._on_batch(report)
+        except Exception as error:
+            doing = f"batch {self._epoch.txid(batch_id)} was written"
+            known = isinstance(error, TrideltaError | _Drained)
+            self.error = error if known else disk_full(error, str(self._group.lake.root), doing) or error
+            raise
+        except BaseException as error:
+            # The bridge to the JVM passes on Exceptions only; anything else would leave Spark waiting for an answer.
+            self.error = error
+            raise RuntimeError(repr(error)) from error
+
+    def _note_quarantine(self) -> None:
+        """The quarantine is made with the first row that is refused, in the middle of a stream."""
+        table = self._group.quarantine.table
+        if not self._quarantine_noted and table.exists():
+            self._belonging.note([table], only_these=False)
+            self._quarantine_noted = True
+
+    def _run(self, frame: DataFrame, batch_id: int) -> BatchReport:
+        txid = self._epoch.txid(batch_id)
+        skipped = self._tracker.state(txid) is BatchState.SKIPPED
+        report = BatchReport(self._group.topology.name, self._group.name, txid, 0, 0, 0, (), 0.0, skipped=True)
+        if skipped and not self._group.entrance.has_windows:
+            return report
+        if self._durable:
+            self._durable.planned(batch_id)
+        self._claims.check_planned(batch_id)
+        position = self._position(batch_id)
+        started, entrance = time.monotonic(), self._group.entrance
+        frame = frame.persist() if entrance.kept else frame
+        try:
+            frames = entrance.frames(frame, position.files)
+            if skipped:
+                self._run_windows(txid, frames)
+            else:
+                report = self._attempts(txid, frames, position)
+            return replace(report, seconds=time.monotonic() - started)
+        finally:
+            if entrance.kept:
+                frame.unpersist()
+
+    def _run_windows(self, txid: int, frames: Frames) -> None:
+        """Run the windows of a skipped batch to their end, which the state store demands of every batch.
+
+        Raises:
+            BatchError: they fail, too. With the next start the batch's rows are kept from them.
+        """
+        for tries in range(1, self._max_attempts + 1):
+            try:
+                self._group.entrance.clocks(frames)
+                return
+            except PySparkException as error:
+                self._raise_outside(error, txid)
+                if tries < self._max_attempts:
+                    time.sleep(back_off(tries))
+                    continue
+                kept = self._poison.keep(self._epoch, Batch(self._scope, txid, 0), None, reason_of(error))
+                self._tracker.keep_from_windows(txid)
+                raise BatchError(
+                    f'flow "{self._group.topology.name}": batch {txid} of "{self._group.name}" is skipped, but fails in the '
+                    f"windows, too: {reason_of(error)}",
+                    hint=f"run the flow again: now its rows do not reach the windows; they are kept in {kept}",
+                ) from error
+
+    def _attempts(self, txid: int, frames: Frames, position: Position) -> BatchReport:
+        """Attempts at one batch until one comes through, or none is left."""
+        stream_batch = StreamBatch(
+            self._group,
+            self._epoch,
+            self._tracker,
+            self._listeners,
+            self._sizes,
+            self._hooks,
+            self._counters,
+            before_close=self._durable.committed if self._durable else None,
+        )
+        sources, clocks, tries = self._group.entrance.events(frames), None, 0
+        while True:
+            batch = self._open(txid, sources)
+            structlog.contextvars.bind_contextvars(attempt=batch.attempt)
+            self._tell("opened", txid)
+            try:
+                if clocks is None:
+                    # This also runs the windows to their end, which the state store demands even of a batch replayed.
+                    clocks = self._group.entrance.clocks(frames)
+                report = stream_batch.run(batch, sources, replace(position, clocks=clocks))
+                if batch.attempt:
+                    self._poison.forget(txid)
+                self._tell("closed", txid)
+                return report
+            except (LateWriterError, BehindStateError) as error:
+                # Another process runs the flow: it has its own attempts at the batch, and this one none any more.
+                stream_batch.failed(batch, reason_of(error))
+                raise
+            except Exception as error:
+                tries += 1
+                stream_batch.failed(batch, reason_of(error))
+                in_windows = clocks is None and self._group.entrance.has_windows
+                self._after_failure(batch, error, sources, tries, in_windows=in_windows)
+                time.sleep(back_off(tries))
+
+    def _open(self, txid: int, sources: Frames) -> Batch:
+        """The next attempt.
+
+        Raises:
+            PoisonBatchError: no attempt is left, for the process died in each of them.
+        """
+        try:
+            return self._tracker.open(txid)
+        except RefusedError as error:
+            record = error.record
+            if self._group.entrance.has_windows:
+                # Nobody knows where; if in the windows, whoever works them out again may die again.
+                self._tracker.keep_from_windows(txid)
+            rows = None if self._group.entrance.has_windows else sources
+            kept = self._poison.keep(self._epoch, Batch(self._scope, txid, record.attempt), rows, record.reason)
+            raise PoisonBatchError(self._group.topology.name, txid, record.tries, record.reason, kept) from None
+
+    def _after_failure(self, batch: Batch, error: Exception, sources: Frames, tries: int, *, in_windows: bool) -> None:
+        """Let a further attempt come, or stop the flow.
+
+        Args:
+            in_windows: the windows of the query failed: their rows are not to be had.
+
+        Raises:
+            DiskFullError, LostRowsError: the disk is full, or the source has lost rows: nothing is wrong with the batch.
+            PoisonBatchError: no attempt is left, or the same rows can only fail again.
+        """
+        fault = self._group.entrance.fault(error)
+        outcome = self._tracker.fail(batch, error, in_windows=in_windows)
+        try:
+            self._raise_outside(error, batch.txid)
+        except TrideltaError:
+            self._tracker.retry(batch.txid) if isinstance(outcome, Poison) else None
+            raise
+        reason = reason_of(fault or error)
+        logger.warning(
+            "attempt failed", flow=self._group.topology.name, txid=batch.txid, attempt=batch.attempt, reason=reason
+        )
+        if not isinstance(outcome, Poison) and not isinstance(error, GateError | AccountingError):
+            return
+        while self._tracker.state(batch.txid) is not BatchState.POISON:
+            # A gate's verdict or a wrong count is the same at every attempt: use the remaining ones up.
+            self._tracker.fail(self._tracker.open(batch.txid), reason)
+        kept = self._poison.keep(self._epoch, batch, None if in_windows else sources, reason)
+        raise PoisonBatchError(self._group.topology.name, batch.txid, tries, reason, kept) from error
+
+    def _raise_outside(self, error: Exception, txid: int) -> None:
+        """Let pass an error that comes from the batch.
+
+        Raises:
+            DiskFullError, LostRowsError: the disk is full, or the source has lost rows.
+        """
+        fault = self._group.entrance.fault(error)
+        full = disk_full(error, str(self._group.lake.root), f"batch {txid} was written")
+        outside = full or (fault if isinstance(fault, LostRowsError) else None)
+        if outside is not None:
+            raise outside from error
+
+    def _position(self, batch_id: int) -> Position:
+        files = self._group.entrance.positions(self._checkpoint.spark, batch_id, batch_id)
+        return Position(batch_id, files, bytes_of(files), plan=self._checkpoint.plan(batch_id))
+
+    def _tell(self, moment: str, txid: int) -> None:
+        for listener in self._listeners:
+            listener(moment, "", txid)

@@ -1,0 +1,1 @@
+"""Hand-over of runs to a worker whose Spark is already up."""

@@ -1,0 +1,62 @@
+"""Where the queries of deployed flows run, for runs of this host: a query that another host runs keeps them off."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from pipelines.execution.checkpoint.ownership import ask_of_leases
+from pipelines.nimbus.registry.registry_exists import unmade
+from pipelines.nimbus.settings import registry_url
+
+if TYPE_CHECKING:
+    from pipelines.nimbus.registry.store import Store
+
+
+def watch_registry() -> None:
+    """Let the runs of this process ask the registry. A registry in a file is of one host: it is asked only where a checkpoint
+    belongs to another one.
+    """
+    ask_of_leases(elsewhere, always=not registry_url().startswith("sqlite"))
+
+
+def elsewhere(flow: str, host: str) -> str | None:
+    """In words, which query of a flow another host runs; None: none.
+
+    Raises:
+        RegistryError: The registry does not answer.
+    """
+    from pipelines.nimbus.registry.store import Store
+
+    url = registry_url()
+    if unmade(url):
+        return None
+    store = Store(url, migrate=False)
+    try:
+        return query_elsewhere(store, flow, host)
+    finally:
+        store.close()
+
+
+def query_elsewhere(store: Store, flow: str, host: str, *, now: float | None = None) -> str | None:
+    """The same, of a registry that is open."""
+    from sqlalchemy import select
+
+    from pipelines.nimbus.registry.tables import leases, supervisors
+
+    at = time.time() if now is None else now
+    held = select(leases.c.name, leases.c.holder).where(
+        leases.c.name.startswith(f"task:{flow}/", autoescape=True),
+        leases.c.held.is_(True),
+        leases.c.expires_at > at,
+    )
+    with store.read() as connection:
+        found = connection.execute(held.order_by(leases.c.name)).all()
+        hosts = {row.supervisor: row.host for row in connection.execute(select(supervisors))} if found else {}
+    for name, holder in found:
+        supervisor, port, _ = f"{holder}::".split(":", 2)
+        where = hosts.get(supervisor)
+        if where is not None and where != host:
+            query = name.removeprefix(f"task:{flow}/")
+            return f'its query "{query}" runs on host {where} (supervisor {supervisor}, slot {port})'
+    return None

@@ -1,0 +1,319 @@
+"""Requests that a worker serves in its Spark: catch-ups, backfills, queries of runs that need not start a Spark of their own.
+
+A connection is one request: `{"verb", "flow", ...}` as JSON, answered by lines of progress and then `{"report"}` or `{"error"}`.
+It is on the loopback, and both sides prove that they know the key in the endpoint's file (which its owner alone can read).
+A request with `"waits"` is answered by `{"taken"}` at once and begins with `BEGIN`: whoever got no answer in time and does the
+work itself can be sure that it is not done twice.
+When the other side goes away, the request ends after the batch or slice that it is in: what is committed is whole. When it
+says `STOP`, the same, and it is told of that slice, and then of the end (`{"stopped"}`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines import logs
+from pipelines.bounds import PORT
+from pipelines.catalog.flow import FlowSettings
+from pipelines.errors import TrideltaError
+from pipelines.execution.checkpoint.engine_files import write_json
+from pipelines.nimbus.deployed import plan_digest, source_digest
+from pipelines.nimbus.errors import HandedOverError, OtherCodeError, WorkerBusyError
+from pipelines.nimbus.handover.loopback import KeyedServer, hang_up
+from pipelines.processes import ProcessIdentity
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipelines.execution.report import BatchReport, SliceReport
+    from pipelines.execution.runtime import Runtime
+    from pipelines.trident.topology import TridentTopology
+
+logger = logs.logger(__name__)
+
+Send = Callable[[Mapping[str, Any]], None]
+
+
+STOP = b"stop"
+"""What whoever asked may say after the request."""
+
+BEGIN = b"begin"
+"""What whoever waits says when it has heard that its request is taken."""
+
+REQUESTS_LIMIT = 32
+"""So many requests are under way in a worker at once; more are refused."""
+
+
+class GoneError(Exception):
+    """Whoever asked has gone away, or wants no more."""
+
+
+class _NotBegun:
+    """A listener that ends a backfill before its first commit, if nobody wants it any more."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection, self._begun = connection, False
+
+    def __call__(self, moment: str, state: str, txid: int) -> None:
+        if not self._begun and self._connection.poll():
+            raise GoneError
+        self._begun = True
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a worker answers.
+
+    Attributes:
+        port: On 127.0.0.1.
+        key: What both sides must know, as hex digits.
+        worker: Its process.
+        waits: Whether it answers that a request is taken; workers of earlier releases do not.
+    """
+
+    port: int
+    key: str
+    worker: ProcessIdentity
+    waits: bool = False
+
+    @classmethod
+    def read(cls, file: Path) -> Endpoint | None:
+        """What a worker of this or an earlier release has written; None if that is no endpoint."""
+        try:
+            written = json.loads(file.read_text("utf-8"))
+            bytes.fromhex(written["key"])
+            port = PORT.taken(written["port"])
+            return cls(port, written["key"], ProcessIdentity.read(written), bool(written.get("waits")))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+            return None
+
+    def to_json(self) -> dict[str, Any]:
+        """What `read` takes."""
+        return {"port": self.port, "key": self.key, "waits": self.waits, **self.worker.to_json()}
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process is there and runs."""
+        return self.worker.runs
+
+
+class Server:
+    """Serves requests in threads of their own.
+
+    Args:
+        spark: The worker's session.
+        file: Where its endpoint is written to.
+    """
+
+    def __init__(self, spark: SparkSession, file: Path) -> None:
+        self._spark, self._file = spark, file
+        self._serving, self._ended = 0, False
+        self._lock = threading.Lock()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is under way."""
+        return self._serving > 0
+
+    def start(self) -> None:
+        """Listen, and say where."""
+        from pipelines.catalog import flows
+
+        for spec in flows():
+            source_digest(spec.name, loaded=True)
+        key = secrets.token_bytes(32)
+        self._listener = KeyedServer(key, self._serve)
+        endpoint = Endpoint(self._listener.port, key.hex(), ProcessIdentity.of(), waits=True)
+        # Whoever knows the key can write to the lake: nobody else is to read it.
+        write_json(self._file, endpoint.to_json(), mode=0o600)
+        self._listener.start()
+
+    def end_if_idle(self) -> bool:
+        """Take no request from now on, unless one is under way. Returns whether none is."""
+        with self._lock:
+            self._ended = self._serving == 0
+            return self._ended
+
+    def stop(self) -> None:
+        """Take no more requests."""
+        with self._lock:
+            self._ended = True
+        self._file.unlink(missing_ok=True)
+        self._listener.close()
+
+    def _serve(self, connection: Connection, admitted: Callable[[], None]) -> None:
+        asked = json.loads(connection.recv_bytes())
+        with self._lock:
+            if self._ended:
+                return
+            refused = self._serving >= REQUESTS_LIMIT
+            self._serving += 0 if refused else 1
+        if refused:
+            _refuse(connection, WorkerBusyError(str(asked.get("flow")), REQUESTS_LIMIT))
+            return
+        try:
+            if asked.get("waits") and not _told_to_begin(connection):
+                return
+            admitted()
+            self._answer(connection, asked)
+        finally:
+            with self._lock:
+                self._serving -= 1
+
+    def _answer(self, connection: Connection, asked: Mapping[str, Any]) -> None:
+        one_at_a_time = threading.Lock()
+
+        def send(line: Mapping[str, Any]) -> None:
+            with one_at_a_time:
+                try:
+                    connection.send_bytes(json.dumps(line, default=str).encode())
+                except OSError:
+                    # It may have been half sent: nothing more can follow it.
+                    hang_up(connection)
+                    raise GoneError from None
+
+        told = {"verb": asked.get("verb"), "flow": asked.get("flow")}
+        logger.info("request", **told)
+        passed_on = _PassedOn(str(asked.get("flow")), send)
+        logging.getLogger("pipelines").addHandler(passed_on)
+        try:
+            send({"report": self._done(asked, send, connection)})
+            logger.info("request done", **told)
+        except Exception as error:
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(cause, GoneError):
+                cause = cause.__cause__ or cause.__context__
+            if cause is not None:
+                logger.warning("request given up", **told, reason="whoever asked has gone, or wants no more")
+                with contextlib.suppress(GoneError):
+                    send({"stopped": True})
+                return
+            known = isinstance(error, TrideltaError)
+            logger.warning("request failed", **told, reason=str(error), kind=type(error).__name__)
+            with contextlib.suppress(GoneError):
+                send({"error": str(error), "kind": type(error).__name__, "known": known})
+        finally:
+            logging.getLogger("pipelines").removeHandler(passed_on)
+
+    def _done(self, asked: Mapping[str, Any], send: Send, connection: Connection) -> Any:
+        from pipelines import Lake, Runtime
+
+        topology = _same_code(asked)
+        # A batch of a stream that is broken off would be tried again; slices are not.
+        listeners = [_NotBegun(connection)] if asked["verb"] == "backfill" else []
+        runtime = Runtime(self._spark, Lake(asked["lake"]), listeners=listeners)
+        verbs: dict[str, Callable[[Runtime, TridentTopology, Mapping[str, Any], Send, Connection], Any]] = {
+            "catch_up": _catch_up,
+            "backfill": _backfill,
+            "query": _query,
+        }
+        if asked["verb"] not in verbs:
+            raise HandedOverError(asked["flow"], f"there is no request {asked['verb']!r}")
+        # Jobs of a request share the cores evenly with those of the queries.
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", f"request {asked['flow']}")
+        return verbs[asked["verb"]](runtime, topology, asked, send, connection)
+
+
+def _told_to_begin(connection: Connection) -> bool:
+    """Say that a request is taken; whether the other side has heard it, and still wants it."""
+    connection.send_bytes(json.dumps({"taken": True}).encode())
+    return connection.recv_bytes() == BEGIN
+
+
+def _refuse(connection: Connection, error: TrideltaError) -> None:
+    connection.send_bytes(json.dumps({"error": str(error), "kind": type(error).__name__, "known": True}).encode())
+
+
+class _PassedOn(logging.Handler):
+    """Passes what is logged of a flow on to whoever asked for it."""
+
+    def __init__(self, flow: str, send: Send) -> None:
+        super().__init__(logging.INFO)
+        self._flow, self._send = flow, send
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Passes a record on."""
+        if getattr(record, logs.FIELDS, {}).get("flow") == self._flow:
+            with contextlib.suppress(GoneError):
+                self._send({"log": record.getMessage(), "level": record.levelname})
+
+
+def _same_code(asked: Mapping[str, Any]) -> TridentTopology:
+    """The flow as it is defined here.
+
+    Raises:
+        OtherCodeError: Whoever asked has it defined in another way.
+    """
+    from pipelines.catalog import flow
+
+    name = asked["flow"]
+    topology = flow(name).topology(FlowSettings(Path(asked["home"])))
+    if (asked["plan"], asked["code"]) != (plan_digest(topology), source_digest(name, loaded=True)):
+        raise OtherCodeError(name)
+    return topology
+
+
+# What is there to read after the request is STOP, or the end of the connection.
+
+
+def _catch_up(
+    runtime: Runtime, topology: TridentTopology, asked: Mapping[str, Any], send: Send, connection: Connection
+) -> Any:
+    def told(batch: BatchReport) -> None:
+        # A batch that ends here is not marked as done: the next run meets it again, finds it committed, and tells it.
+        if connection.poll():
+            raise GoneError
+        send({"progress": asdict(batch)})
+
+    report = runtime.catch_up(
+        topology,
+        on_fresh_checkpoint=asked["on_fresh_checkpoint"],
+        max_batches=asked["max_batches"],
+        progress=told,
+    )
+    return report.to_json()
+
+
+def _backfill(
+    runtime: Runtime, topology: TridentTopology, asked: Mapping[str, Any], send: Send, connection: Connection
+) -> Any:
+    def told(one: SliceReport) -> None:
+        # Nobody meets this slice again: it is told before the backfill ends.
+        send({"progress": asdict(one)})
+        if connection.poll():
+            raise GoneError
+
+    report = runtime.backfill(topology, asked["slices"], stream=asked["stream"], progress=told)
+    return report.to_json()
+
+
+def _query(
+    runtime: Runtime, topology: TridentTopology, asked: Mapping[str, Any], send: Send, connection: Connection
+) -> Any:
+    return runtime.query(topology, asked["query"], asked["args"], txid=asked["txid"])
+
+
+def restored(kind: type[Any], values: Mapping[str, Any]) -> Any:
+    """A report from its JSON form: a dataclass whose tuples of dataclasses are named by their field."""
+    from pipelines.execution.report import BatchReport, SliceReport, StateCommit
+
+    parts = {"commits": StateCommit, "batches": BatchReport, "slices": SliceReport}
+    found: dict[str, Any] = {}
+    for one in dataclasses.fields(kind):
+        value = values[one.name]
+        if one.name in parts:
+            value = tuple(restored(parts[one.name], part) for part in value)
+        elif isinstance(value, list):
+            value = tuple(value)
+        found[one.name] = value
+    return kind(**found)

@@ -1,0 +1,224 @@
+"""The periodic rebalance: from the figures of deployed flows to what is to change. Applying it is the caller's.
+
+The judgement itself, with its thresholds, is `pipelines.maintenance.rebalance.decide`. It wants several looks in a row, which are
+kept between the runs in a small file a flow beside Nimbus' own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.errors import DefinitionError
+from pipelines.nimbus.asked_clustering import table_loads
+
+if TYPE_CHECKING:
+    from pipelines.maintenance.rebalance import Decision, Figures
+    from pipelines.nimbus.nimbus import Nimbus
+    from pipelines.nimbus.registry.records import Flow
+    from pipelines.thresholds import Thresholds
+
+KEPT = 200
+"""Looks kept of a query: two days of them, so that a load of yesterday is still known."""
+
+APART_SECONDS = 60.0
+"""Two looks that are closer count as one: asking three times in a minute is no patience."""
+
+CHANGES = frozenset({"SUBMIT", "UPDATE", "ROLL_BACK", "ACTIVATE", "DO_REBALANCE", "REPARTITION"})
+"""What a query starts anew by, and catches up after: until it has settled its batches are no measure."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What was decided for one flow.
+
+    Attributes:
+        flow: Its name.
+        decisions: One a query that runs, with the look that it rests on.
+        request: What a rebalance is to ask for, as `Nimbus.rebalance` takes it; empty: nothing.
+        why_not: Why there are no decisions.
+    """
+
+    flow: str
+    decisions: tuple[tuple[Decision, Figures], ...] = ()
+    request: Mapping[str, Any] = field(default_factory=dict)
+    why_not: str = ""
+
+    @property
+    def clustering(self) -> dict[str, tuple[str, ...]]:
+        """The states whose files are to lie by other columns, and these columns."""
+        return {state: columns for one, _ in self.decisions for state, columns in one.tables.items()}
+
+    @property
+    def sentence(self) -> str:
+        """The decisions, for people."""
+        return "\n".join(one.sentence for one, _ in self.decisions) or f"{self.flow}: none: {self.why_not}"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A table's rows."""
+        if not self.decisions:
+            return [{"query": self.flow, "decision": "none", "why": self.why_not}]
+        return [
+            {
+                "query": one.query,
+                "decision": one.action,
+                "partitions": one.before if one.before == one.after else f"{one.before} -> {one.after}",
+                "median batch in s": statistics.median(look.batch_seconds) if look.batch_seconds else None,
+                "trigger in s": look.trigger_seconds,
+                "waiting": look.backlog[-1] if look.backlog else 0,
+                "rows a second": look.rows_per_second,
+                "state rows": look.state_rows,
+                "skew": None if look.skew is None else round(look.skew, 2),
+                "why": "; ".join(one.reasons),
+            }
+            for one, look in self.decisions
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        decisions = [{**one.to_json(), "figures": asdict(look)} for one, look in self.decisions]
+        return {"flow": self.flow, "decisions": decisions, "request": dict(self.request), "why_not": self.why_not}
+
+
+def judge(
+    nimbus: Nimbus, flows: Sequence[str] | None = None, *, clock: Callable[[], float] = time.time
+) -> list[Judged]:
+    """What the figures of deployed flows ask for.
+
+    Args:
+        nimbus: Where they are deployed.
+        flows: Their names; None: all.
+        clock: Seconds since 1970.
+
+    Raises:
+        NotAliveError: One is not deployed.
+        DefinitionError: A flow's own thresholds (setting `rebalance`) are not possible.
+    """
+    names = [one.name for one in nimbus.registry.flows()] if flows is None else flows
+    return [_judged(nimbus, nimbus.registry.flow(name), clock()) for name in names]
+
+
+def _judged(nimbus: Nimbus, flow: Flow, now: float) -> Judged:
+    from pipelines.maintenance.rebalance import decide
+
+    limits = _thresholds(flow)
+    looks = look_at(nimbus, flow)
+    if flow.status != "ACTIVE" or not looks:
+        return Judged(flow.name, why_not=f"it is {flow.status}" if flow.status != "ACTIVE" else "no query of it runs")
+    book = LookBook(nimbus.settings.home / "rebalance" / f"{flow.id}.json")
+    history = book.add(looks.values(), now)
+    last = max((one.at for one in nimbus.history(flow.name) if one.event in CHANGES), default=None)
+    decided = {
+        group: decide([*history[look.query][:-1], look], limits, last_change_at=last, now=now)
+        for group, look in looks.items()
+    }
+    components = {query.group: query.components for query in _queries(flow)}
+    parallelism = {
+        name: one.after for group, one in decided.items() if one.after != one.before for name in components[group]
+    }
+    return Judged(
+        flow.name,
+        tuple((one, looks[group]) for group, one in decided.items()),
+        {"parallelism": parallelism} if parallelism else {},
+    )
+
+
+def look_at(nimbus: Nimbus, flow: Flow) -> dict[str, Figures]:
+    """The figures of a flow's queries that run, by group."""
+    from pipelines.maintenance.rebalance import look_of_beat
+
+    beats, found = nimbus.places.beats(flow), {}
+    for query in _queries(flow):
+        told: Mapping[str, Any] = beats[query.task].figures if query.task in beats else {}
+        if told.get("state") != "running":
+            continue
+        asked = query.partitions or max((flow.parallelism.get(name, 1) for name in query.components), default=1)
+        partitions = told.get("partitions") or asked
+        tables = table_loads(nimbus.lake, flow, query.components)
+        found[query.group] = look_of_beat(
+            f"{flow.name}/{query.group}", {**told, "partitions": partitions}, cores=_cores(flow), tables=tables
+        )
+    return found
+
+
+class LookBook:
+    """The looks at a flow's queries, kept in a file.
+
+    Args:
+        file: JSON: query to looks, each with its time. One that cannot be read counts as none: looks come again.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def add(self, looks: Any, now: float) -> dict[str, list[Figures]]:
+        """Adds a look at each query; returns all that are kept, by query, the oldest first."""
+        from pipelines.maintenance.rebalance import Figures
+
+        kept = self._read()
+        for look in looks:
+            earlier = [one for one in kept.get(look.query, ()) if one["at"] <= now]
+            if earlier and now - earlier[-1]["at"] < APART_SECONDS:
+                earlier.pop()
+            kept[look.query] = [*earlier, {"at": now, **asdict(look)}][-KEPT:]
+        self._write(kept)
+        return {query: [_look(Figures, one) for one in found] for query, found in kept.items()}
+
+    def _read(self) -> dict[str, list[dict[str, Any]]]:
+        try:
+            found = json.loads(self._file.read_text("utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return {}
+        looks = found if isinstance(found, dict) else {}
+        whole = all(
+            isinstance(kept, list)
+            and all(isinstance(one, dict) and isinstance(one.get("at"), int | float) for one in kept)
+            for kept in looks.values()
+        )
+        return looks if whole else {}
+
+    def _write(self, kept: Mapping[str, Any]) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self._file.with_suffix(f".{os.getpid()}")
+        fresh.write_text(json.dumps(kept), "utf-8")
+        fresh.replace(self._file)
+
+
+def _look(made: Any, kept: Mapping[str, Any]) -> Any:
+    """A look as it was; what an older release has kept beside it is left out, and so are tables: only the last look counts."""
+    known = made.__dataclass_fields__.keys() - {"tables"}
+    return made(**{name: tuple(one) if isinstance(one, list) else one for name, one in kept.items() if name in known})
+
+
+def _queries(flow: Flow) -> Sequence[Any]:
+    from pipelines.nimbus.deployed import queries_of
+
+    return queries_of(flow)
+
+
+def _cores(flow: Flow) -> int:
+    """Of the flow's application. A cluster gives as many as are asked for."""
+    from pipelines.spark.session import cores, is_local
+    from pipelines.thresholds import BUCKETS
+
+    master = str(flow.settings.get("master") or os.environ.get("TRIDELTA_SPARK_MASTER") or "local[*]")
+    return cores(master) if is_local(master) else BUCKETS
+
+
+def _thresholds(flow: Flow) -> Thresholds:
+    from pipelines.thresholds import Thresholds
+
+    own = dict(flow.settings.get("rebalance") or {})
+    try:
+        return Thresholds(**own)
+    except (TypeError, ValueError) as error:
+        known = ", ".join(Thresholds.__dataclass_fields__)
+        raise DefinitionError(
+            f'flow "{flow.name}": its setting rebalance={own} is not possible: {error}', hint=f"thresholds are: {known}"
+        ) from None

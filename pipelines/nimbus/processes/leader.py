@@ -1,0 +1,378 @@
+"""The leader: fires what is due, looks for dead tasks, and gives every application its slots.
+
+Any supervisor may lead; the lease `nimbus` says which one does. It loads no user code: a version's content says which queries
+a flow has. Placement is the planner's (Nimbus rules 5), an application at a time, and only where something has changed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from pipelines import logs
+from pipelines.errors import AssignmentError
+from pipelines.nimbus.deployed import application_of, check_deployed, component_id, demand_of, queries_of
+from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, NimbusError, RegistryError
+from pipelines.nimbus.placement.assignment import plan_assignment
+from pipelines.nimbus.placement.blacklist import Blacklist
+from pipelines.nimbus.placement.model import Assignment, Kind, Supervisor, Worker
+from pipelines.nimbus.placement.used_slots import UsedSlots
+from pipelines.nimbus.registry.leases import Lease
+from pipelines.nimbus.registry.lifecycle import Status
+from pipelines.nimbus.registry.placements import Places, Placing, dead_of
+from pipelines.nimbus.registry.pruning import prune
+from pipelines.nimbus.registry.records import AssignmentRecord, Flow
+from pipelines.nimbus.registry.registry import Registry
+from pipelines.nimbus.registry.store import Store
+from pipelines.nimbus.settings import NimbusSettings
+from pipelines.nimbus.status import ASSIGNED, DRAINED
+
+logger = logs.logger(__name__)
+
+LEASE = "nimbus"
+_LEASE_SECONDS = 15.0
+_TIDY_SECONDS = 86_400.0
+_EVENTS_A_FLOW = 1000
+_PLACED_AT_ONCE = 50
+"""Flows whose assignments are written in one transaction: a commit costs as much as five flows, and nobody should wait long."""
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What the leader sees in one round.
+
+    Attributes:
+        alive: Ids of the supervisors that are alive.
+        flows: By application, those that need places.
+        records: Assignments at the round's begin, by serial.
+        dead: Dead tasks by serial.
+        used: Slots, those that were given in this round too.
+    """
+
+    alive: frozenset[str]
+    flows: Mapping[str, list[Flow]]
+    records: Mapping[int, AssignmentRecord]
+    dead: Mapping[int, set[int]]
+    used: UsedSlots
+
+
+class Leader:
+    """Leads, when it can.
+
+    Args:
+        store: The registry's database.
+        settings: Nimbus' settings.
+        holder: Under which it takes the lease.
+        clock: Seconds since 1970.
+    """
+
+    def __init__(
+        self, store: Store, settings: NimbusSettings, holder: str, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._settings, self._holder, self._clock = settings, holder, clock
+        self._registry, self._places = Registry(store, clock=clock), Places(store, clock=clock)
+        self._lease: Lease | None = None
+        self._store, self._tidied_at = store, float("-inf")
+        self._watched_at = float("-inf")
+        self._seen: tuple[object, ...] = ()
+        self._blacklist = Blacklist(round_seconds=max(1, int(settings.monitor_seconds)))
+        self._listed: tuple[str, ...] = ()
+        self._placed: list[Placing] = []
+        self._checked: dict[int, object] = {}
+
+    @property
+    def leads(self) -> bool:
+        """Whether it led in its last round."""
+        return self._lease is not None
+
+    def tick(self) -> None:
+        """One round, if it leads or can.
+
+        Raises:
+            RegistryError: The registry does not answer.
+        """
+        try:
+            self._lead(self._held())
+        except LeaseHeldError:
+            return
+        except LeaseLostError as error:
+            logger.warning("leads no longer", reason=str(error))
+            self._lease = None
+
+    def _held(self) -> Lease:
+        """Its lease, prolonged or taken. One that has run out while nobody else wanted it is taken again.
+
+        Raises:
+            LeaseHeldError: Another leads.
+        """
+        if self._lease is not None:
+            try:
+                self._lease = self._registry.leases.renew(self._lease, _LEASE_SECONDS)
+                return self._lease
+            except LeaseLostError:
+                self._lease = None
+        self._lease = self._registry.leases.take(LEASE, self._holder, _LEASE_SECONDS)
+        self._registry.gain_leadership(under=self._lease)
+        logger.info("leads", holder=self._holder)
+        return self._lease
+
+    def resign(self) -> None:
+        """Let another lead at once."""
+        if self._lease is not None:
+            self._registry.leases.release(self._lease)
+            self._lease = None
+
+    # --- a round ----------------------------------------------------------------------------------------------------
+
+    def _lead(self, lease: Lease) -> None:
+        flows = self._registry.flows()
+        for flow in flows:
+            if flow.status in (Status.REBALANCING, Status.KILLED) and self._drained(flow):
+                self._registry.hurry(flow, under=lease)
+        self._tidy()
+        fired = self._registry.fire(under=lease)
+        for flow, step in fired:
+            logger.info("fired", flow=flow.name, status=str(flow.status), action=str(step.action))
+        if fired:
+            flows = self._registry.flows()
+        watching = (
+            self._clock() - self._watched_at >= self._settings.monitor_seconds or self._clock() < self._watched_at
+        )
+        seen = tuple((flow.serial, flow.version.number, flow.scratch, flow.status) for flow in flows)
+        if not watching and seen == self._seen:
+            return
+        self._seen = seen
+        look = self._look(self._readable(flows, lease), watching)
+        for application, members in look.flows.items():
+            if lease.expires_at - self._clock() < _LEASE_SECONDS / 2:
+                # Thousands of flows take longer to place than a lease lasts.
+                self._lease = lease = self._registry.leases.renew(lease, _LEASE_SECONDS)
+            self._place_or_tell(application, members, look, lease)
+            if len(self._placed) >= _PLACED_AT_ONCE:
+                self._assign(lease)
+        self._assign(lease)
+
+    def _tidy(self) -> None:
+        """Once a day, what the registry need not keep. Without Dagster nobody else does it."""
+        now = time.monotonic()
+        if now - self._tidied_at < _TIDY_SECONDS:
+            return
+        self._tidied_at = now
+        removed = prune(
+            self._store, days=self._settings.retention_days, events_a_flow=_EVENTS_A_FLOW, clock=self._clock
+        )
+        logger.info("registry tidied", **{one.what.replace(" ", "_"): one.removed for one in removed})
+
+    def _drained(self, flow: Flow) -> bool:
+        """Whether all of its queries have stopped since the rebalance or kill was asked for: then it need not wait longer."""
+        due, wait = flow.standing.due, flow.standing.wait_seconds or 0.0
+        since = due.at - wait if due else 0.0
+        beats = self._places.beats(flow)
+        # Nobody knows whether a worker that has not beaten yet has begun: a killed flow keeps its places for its time.
+        if not beats and flow.status is Status.KILLED:
+            return False
+        return all(beat.beat_at > since and beat.figures.get("state") in (DRAINED, ASSIGNED) for beat in beats.values())
+
+    def _look(self, flows: list[Flow], watching: bool) -> _Look:
+        supervisors = tuple(self._places.supervisors())
+        now = self._clock()
+        alive = frozenset(
+            one.supervisor for one in supervisors if now - one.beat_at <= self._settings.supervisor_timeout_seconds
+        )
+        if watching:
+            self._watched_at = now
+            present = [
+                Supervisor(one.supervisor, one.ports, host=one.host) for one in supervisors if one.supervisor in alive
+            ]
+            self._listed = self._blacklist.round(present)
+        applications: dict[str, list[Flow]] = {}
+        for flow in flows:
+            if flow.status is not Status.KILLED:
+                applications.setdefault(application_of(flow), []).append(flow)
+        records, beat_at = self._places.assignments(), self._places.all_beats()
+        dead = {
+            flow.serial: self._dead(records.get(flow.serial), beat_at.get(flow.serial, {}), alive) for flow in flows
+        }
+        return _Look(alive, applications, records, dead, UsedSlots(supervisors, records, now))
+
+    def _dead(self, record: AssignmentRecord | None, beat_at: Mapping[int, float], alive: frozenset[str]) -> set[int]:
+        """Tasks to be placed again (Nimbus rules 5.1.3): silent ones.
+
+        One whose supervisor lives is started again by that, where it is: it has the time of a launch for it.
+        """
+        launch, now = self._settings.task_launch_seconds, self._clock()
+        timeout = self._settings.task_timeout_seconds
+        silent = dead_of(record, beat_at, now=now, timeout_seconds=timeout, launch_seconds=launch)
+        if record is None or not silent:
+            return set()
+        long = dead_of(record, beat_at, now=now, timeout_seconds=launch, launch_seconds=launch)
+        return {
+            task
+            for worker in record.workers
+            for task in worker.tasks
+            if task in (long if worker.supervisor in alive else silent)
+        }
+
+    def _readable(self, flows: list[Flow], lease: Lease) -> list[Flow]:
+        """The flows that this release can place. Of another one its problem is told; it keeps the places that it has."""
+        found = []
+        for flow in flows:
+            try:
+                if self._checked.get(flow.serial) != _content_of(flow):
+                    check_deployed(flow)
+                    self._checked[flow.serial] = _content_of(flow)
+                found.append(flow)
+            except NimbusError as error:
+                self._registry.problem(flow, f"it cannot be placed: {error}", under=lease)
+        return found
+
+    # --- placing ----------------------------------------------------------------------------------------------------
+
+    def _place_or_tell(self, application: str, members: list[Flow], look: _Look, lease: Lease) -> None:
+        """Place an application. What nobody foresaw is the problem of its flows alone; the leader goes on with the others."""
+        try:
+            self._place(application, members, look, lease)
+        except (RegistryError, LeaseLostError):
+            raise
+        except Exception as error:
+            logger.exception("not placed", application=application)
+            for flow in members:
+                self._registry.problem(flow, f"it cannot be placed: {type(error).__name__}: {error}", under=lease)
+
+    def _place(self, application: str, members: list[Flow], look: _Look, lease: Lease) -> None:
+        members = sorted(members, key=lambda flow: flow.serial)
+        kind = self._kind(members, look)
+        if kind is None:
+            return
+        ids = _Ids(members)
+        old = _former(application, members, look.records, ids)
+        if old is None:
+            kind = "NEW"
+        draining = any(flow.status is Status.REBALANCING for flow in members)
+        if draining and kind != "MONITOR" and all(flow.serial in look.records for flow in members):
+            # Whoever shares its application waits for the moment until it has drained.
+            return
+        try:
+            made = plan_assignment(
+                look.used.supervisors(),
+                demand_of(application, members),
+                kind=kind,
+                old=old,
+                dead=[ids.planned(serial, task) for serial in ids.serials for task in look.dead.get(serial, ())],
+                alive=_left_alone(members, look, ids),
+                reassign=kind == "REBALANCE" and _resized(members, old),
+                blacklist=self._listed,
+                now=self._clock(),
+                supervisor_timeout_seconds=self._settings.supervisor_timeout_seconds,
+            )
+        except AssignmentError as error:
+            for flow in members:
+                self._registry.problem(flow, str(error), under=lease)
+            return
+        self._keep(members, made, kind, ids, look, lease)
+
+    def _kind(self, members: list[Flow], look: _Look) -> Kind | None:
+        """What there is to plan; None: nothing."""
+        if any(flow.scratch for flow in members):
+            return "REBALANCE"
+        if any(flow.serial not in look.records for flow in members):
+            # Those that are placed stay where they are.
+            return "REBALANCE" if any(flow.serial in look.records for flow in members) else "NEW"
+        return "MONITOR" if any(look.dead.get(flow.serial) for flow in members) else None
+
+    def _keep(self, members: list[Flow], made: Assignment, kind: Kind, ids: _Ids, look: _Look, lease: Lease) -> None:
+        slots: dict[int, dict[tuple[str, int], list[int]]] = {flow.serial: {} for flow in members}
+        for worker in made.workers:
+            for planned in worker.tasks:
+                serial, task = ids.of_component(made.components[planned])
+                slots[serial].setdefault(worker.slot, []).append(task)
+        for flow in members:
+            self._registry.problem(flow, None, under=lease)
+            record = look.records.get(flow.serial)
+            before = {(one.supervisor, one.port): sorted(one.tasks) for one in record.workers} if record else None
+            now = {slot: sorted(tasks) for slot, tasks in slots[flow.serial].items()}
+            if before == now and not flow.scratch:
+                continue
+            look.used.place(flow.serial, now)
+            self._placed.append(Placing(flow, now, kind if record else "NEW"))
+        for note in made.notes:
+            logger.warning("assignment", application=made.flow, note=note)
+
+    def _assign(self, lease: Lease) -> None:
+        """Writes down what was placed. A flow that was removed meanwhile has no place."""
+        placed, self._placed = self._placed, []
+        made = self._places.assign_all(placed, under=lease) if placed else {}
+        for one in placed:
+            if one.flow.serial in made:
+                slots = {f"{supervisor}:{port}": tasks for (supervisor, port), tasks in one.slots.items()}
+                logger.info("assigned", flow=one.flow.name, kind=one.kind, slots=slots)
+
+
+def _content_of(flow: Flow) -> object:
+    """What of a flow may change from look to look."""
+    return flow.version.number, flow.scale
+
+
+def _left_alone(members: Iterable[Flow], look: _Look, ids: _Ids) -> list[int]:
+    """Tasks that beat although their supervisor is dead (Nimbus rules 5.1.4)."""
+    return [
+        ids.planned(flow.serial, task)
+        for flow in members
+        if flow.serial in look.records
+        for worker in look.records[flow.serial].workers
+        for task in worker.tasks
+        if worker.supervisor not in look.alive and task not in look.dead.get(flow.serial, ())
+    ]
+
+
+def _resized(members: Iterable[Flow], old: Assignment | None) -> bool:
+    """Whether another number of workers is asked for: then tasks that stand have to move."""
+    asked = demand_of("", list(members))
+    most = min(asked.workers or 1, len(asked.components))
+    return old is not None and len(old.workers) != most
+
+
+class _Ids:
+    """The planner's numbers for the tasks of the flows of an application, and back."""
+
+    def __init__(self, members: Iterable[Flow]) -> None:
+        self._by_component: dict[str, tuple[int, int]] = {}
+        self._planned: dict[tuple[int, int], int] = {}
+        self.serials: list[int] = []
+        for flow in members:
+            self.serials.append(flow.serial)
+            for query in queries_of(flow):
+                key = (flow.serial, query.task)
+                self._by_component[component_id(flow.name, query.group)] = key
+                self._planned[key] = len(self._planned) + 1
+
+    def of_component(self, component: str) -> tuple[int, int]:
+        return self._by_component[component]
+
+    def planned(self, serial: int, task: int) -> int:
+        return self._planned.get((serial, task), 0)
+
+    def component(self, serial: int, task: int) -> str | None:
+        return next((name for name, key in self._by_component.items() if key == (serial, task)), None)
+
+
+def _former(
+    application: str, members: Iterable[Flow], records: Mapping[int, AssignmentRecord], ids: _Ids
+) -> Assignment | None:
+    """The application's assignment so far; None if none of its flows has one."""
+    tasks: dict[tuple[str, int], list[int]] = {}
+    components: dict[int, str] = {}
+    for flow in members:
+        record = records.get(flow.serial)
+        for worker in record.workers if record else ():
+            for task in worker.tasks:
+                name = ids.component(flow.serial, task)
+                if name is not None:
+                    planned = ids.planned(flow.serial, task)
+                    components[planned] = name
+                    tasks.setdefault((worker.supervisor, worker.port), []).append(planned)
+    if not tasks:
+        return None
+    workers = tuple(Worker(supervisor, port, tuple(found)) for (supervisor, port), found in sorted(tasks.items()))
+    return Assignment(application, workers, components)

@@ -1,0 +1,101 @@
+"""The life of a worker process, as a file beside its log: so that a supervisor which comes up later finds it again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psutil
+
+from pipelines.execution.checkpoint.engine_files import write_json
+from pipelines.private import FILE_MODE
+from pipelines.processes import ProcessIdentity
+
+if TYPE_CHECKING:
+    from pipelines.nimbus.settings import NimbusSettings
+
+
+@dataclass(frozen=True)
+class LifeRecord:
+    """A process that has, or had, a slot.
+
+    Attributes:
+        life: What tells it from the slot's other processes.
+        identity: The process; a number alone may be another process' by now.
+    """
+
+    life: str
+    identity: ProcessIdentity
+
+    @property
+    def pid(self) -> int:
+        """Its process' number."""
+        return self.identity.pid
+
+    def process(self) -> psutil.Process | None:
+        """The process, while it is there (a stopped one is)."""
+        return self.identity.process()
+
+    def kill(self) -> None:
+        """SIGKILL for it, its JVM and whatever else it has started."""
+        found = self.process()
+        if found is None:
+            return
+        family = [found]
+        with contextlib.suppress(psutil.Error):
+            family += found.children(recursive=True)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        for one in family:
+            with contextlib.suppress(psutil.Error):
+                one.kill()
+
+
+class Life:
+    """The record of one slot.
+
+    Args:
+        settings: Nimbus' settings.
+        supervisor: The supervisor's id.
+        slot: Its port; `supervisor` for the supervisor itself.
+    """
+
+    def __init__(self, settings: NimbusSettings, supervisor: str, slot: int | str) -> None:
+        self._file = settings.supervisor_folder(supervisor) / f"{slot}.json"
+
+    def begun(self, life: str) -> None:
+        """This process has the slot."""
+        write_json(self._file, {"life": life, **ProcessIdentity.of().to_json()}, mode=FILE_MODE)
+
+    def read(self) -> LifeRecord | None:
+        """The last process that had the slot; None if none had, or the file was lost."""
+        try:
+            written = json.loads(self._file.read_text("utf-8"))
+            return LifeRecord(str(written["life"]), ProcessIdentity.read(written))
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+    def touch(self) -> None:
+        """A beat that needs no registry: its supervisor sees it."""
+        with contextlib.suppress(OSError):
+            os.utime(self._file)
+
+    def touched(self) -> int:
+        """When it was touched last, in nanoseconds; 0 if there is no file."""
+        try:
+            return self._file.stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def forget(self) -> None:
+        """The slot is free."""
+        self._file.unlink(missing_ok=True)
+
+
+def holder_of(supervisor: str, port: int, life: str) -> str:
+    """Under what name a worker takes leases."""
+    return f"{supervisor}:{port}:{life}"

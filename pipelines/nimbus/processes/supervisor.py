@@ -1,0 +1,439 @@
+"""The supervisor: one process a host that beats, leads if nobody else does, and keeps the workers of its slots running.
+
+`tridelta supervisor` or `python -m pipelines.nimbus.processes.supervisor`. It needs no Spark. Workers outlive it, and the next
+one finds them by their files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipelines import logs
+from pipelines.errors import TrideltaError
+from pipelines.execution.checkpoint.ownership import host_name
+from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError
+from pipelines.nimbus.processes.leader import Leader
+from pipelines.nimbus.processes.life import Life, LifeRecord, holder_of
+from pipelines.nimbus.registry.leases import Lease
+from pipelines.nimbus.registry.placements import Places
+from pipelines.nimbus.registry.registry import Registry
+from pipelines.nimbus.registry.store import Store
+from pipelines.nimbus.settings import PREFIX, WARM, NimbusSettings, registry_url
+from pipelines.private import private_folder, private_opener
+from pipelines.processes import ProcessIdentity
+
+if TYPE_CHECKING:
+    from pipelines.nimbus.telemetry.metrics import MetricsServer
+
+logger = logs.logger(__name__)
+
+_RECOVERED_SECONDS = 60.0
+# A supervisor's own lease: who finds it held waits so long for a dead one.
+_OWN_LEASE_SECONDS = 10.0
+# So long a supervisor that starts waits for a registry that does not answer.
+_REGISTRY_SECONDS = 60.0
+
+
+@dataclass
+class Slot:
+    """A slot and the worker process in it.
+
+    Attributes:
+        port: The slot.
+        record: The last process that had it.
+        started_at: When it was started, on the monotonic clock; 0 for one that was found.
+        failures: How often in a row it has died.
+        again_at: Not to be started before, on the monotonic clock.
+        touched, heard_at, beats: The last beat seen in its file, when it was seen (monotonic clock), and how many were.
+        empty_since: Since when there is nothing to run, on the monotonic clock; None while there is.
+    """
+
+    port: int
+    record: LifeRecord | None = None
+    started_at: float = 0.0
+    failures: int = 0
+    again_at: float = 0.0
+    touched: int = 0
+    heard_at: float = 0.0
+    beats: int = 0
+    empty_since: float | None = None
+
+
+class Supervisor:
+    """Keeps the slots of a host.
+
+    Args:
+        store: The registry's database.
+        settings: Nimbus' settings.
+        name: Its id in the registry; by default the host's name.
+        command: The command of a worker, from supervisor, port and life.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: NimbusSettings,
+        name: str | None = None,
+        *,
+        command: Callable[[str, int, str], list[str]] | None = None,
+    ) -> None:
+        self._store, self._settings, self._command = store, settings, command or worker_command
+        self.name = name or default_name()
+        self._registry, self._places = Registry(store), Places(store)
+        self._holder = f"supervisor:{self.name}:{uuid.uuid4().hex[:8]}"
+        self._leader = Leader(store, settings, self._holder)
+        self._slots = {port: Slot(port) for port in settings.ports}
+        # Not a slot of the registry's: what is up there takes requests, and no flow is placed in it.
+        self._kept = [*self._slots.values(), *([Slot(WARM)] if settings.warm else [])]
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._started_at = time.time()
+        self._own: Lease | None = None
+        self.ending = threading.Event()
+
+    def run(self) -> None:
+        """Until `ending` is set.
+
+        Raises:
+            LeaseHeldError: A supervisor of this name runs already.
+        """
+        self._begin()
+        logger.info("supervisor up", supervisor=self.name, ports=list(self._slots), pid=os.getpid())
+        while not self.ending.is_set():
+            began = time.monotonic()
+            self.look()
+            self.ending.wait(max(0.05, self._settings.beat_seconds - (time.monotonic() - began)))
+        try:
+            self._leader.resign()
+            if self._own is not None:
+                self._registry.leases.release(self._own)
+        except RegistryError as error:
+            logger.warning("leases not given back: they run out", reason=str(error))
+        logger.info("supervisor ends; its workers stay", supervisor=self.name)
+
+    def _begin(self) -> None:
+        """Take its name and find its workers; it waits for a registry that does not answer."""
+        while not self.ending.is_set():
+            try:
+                if self._own is None:
+                    self.take_name()
+                self.find_workers()
+                return
+            except RegistryError as error:
+                logger.warning("registry does not answer", reason=str(error))
+                for slot in self._kept:
+                    # One of them, frozen, may be what keeps it locked.
+                    slot.record = Life(self._settings, self.name, slot.port).read()
+                    self._watch(slot)
+                self.ending.wait(1.0)
+
+    def look(self) -> None:
+        """One round: beat, lead, look after each slot. A registry that does not answer is asked again in the next one."""
+        for slot in self._kept:
+            # First, and without the registry: a frozen worker may be what keeps it locked.
+            self._watch(slot)
+        try:
+            self._renew_own()
+            self._places.beat_supervisor(self.name, host_name(), tuple(self._slots), started_at=self._started_at)
+            self._alone(self._leader.tick, "leading")
+            for slot in self._kept:
+                self._alone(partial(self._keep, slot), f"slot {slot.port}")
+        except RegistryError as error:
+            logger.warning("registry does not answer", reason=str(error))
+        self._children = [child for child in self._children if child.poll() is None]
+
+    def _alone(self, work: Callable[[], None], what: str) -> None:
+        """Do a part of a round. What nobody foresaw there ends neither the other parts nor this process, which starts workers.
+
+        Raises:
+            RegistryError: The registry does not answer.
+        """
+        try:
+            work()
+        except RegistryError:
+            raise
+        except Exception:
+            logger.exception("a part of the round failed; it is tried again", part=what)
+
+    def stop_workers(self) -> None:
+        """Tell the workers to drain and end, and wait for them as long as a worker may take."""
+        records = [slot.record for slot in self._kept if slot.record and slot.record.process()]
+        for record in records:
+            os.kill(record.pid, signal.SIGTERM)
+        until = time.monotonic() + self._settings.stop_seconds
+        while time.monotonic() < until and any(record.process() for record in records):
+            self._children = [child for child in self._children if child.poll() is None]
+            time.sleep(0.1)
+        for record in records:
+            record.kill()
+
+    # --- itself -----------------------------------------------------------------------------------------------------
+
+    def take_name(self) -> None:
+        name = f"supervisor:{self.name}"
+        held = self._registry.leases.holder(name)
+        if held is not None and not self._alive_elsewhere(held.holder):
+            # It died on this very host: nobody needs to wait for its lease to run out.
+            self._registry.leases.release_all(held.holder)
+        self._own = self._registry.leases.take(name, self._holder, _OWN_LEASE_SECONDS)
+        Life(self._settings, self.name, "supervisor").begun(self._holder)
+
+    def _alive_elsewhere(self, holder: str) -> bool:
+        """Whether the holder of this name's lease may still be alive."""
+        record = Life(self._settings, self.name, "supervisor").read()
+        return record is None or record.life != holder or record.process() is not None
+
+    def _renew_own(self) -> None:
+        assert self._own is not None
+        try:
+            self._own = self._registry.leases.renew(self._own, _OWN_LEASE_SECONDS)
+        except LeaseLostError:
+            # It was frozen, or the clock has jumped. If another has come up meanwhile, this one is the one too many.
+            try:
+                self._own = self._registry.leases.take(self._own.name, self._holder, _OWN_LEASE_SECONDS)
+            except LeaseHeldError as error:
+                logger.error("another supervisor of this name runs", reason=str(error))
+                self.ending.set()
+
+    def find_workers(self) -> None:
+        """Workers of an earlier supervisor go on; what dead ones held is free."""
+        for slot in self._kept:
+            slot.record = Life(self._settings, self.name, slot.port).read()
+            if slot.record is None:
+                continue
+            if slot.record.process() is None:
+                self._buried(slot)
+            else:
+                slot.heard_at = time.monotonic()
+                logger.info("worker found", port=slot.port, pid=slot.record.pid)
+
+    # --- a slot -----------------------------------------------------------------------------------------------------
+
+    def _keep(self, slot: Slot) -> None:
+        """Bring one slot to what the registry says of it."""
+        here = bool(self._places.in_slot(self.name, slot.port)) or slot.port == WARM
+        written = Life(self._settings, self.name, slot.port).read()
+        if written is not None and (slot.record is None or written.life == slot.record.life):
+            slot.record = written
+        alive = slot.record is not None and slot.record.process() is not None
+        if slot.record is not None and not alive:
+            self._died(slot, wanted=here)
+        elif alive and not here:
+            self._end_empty(slot)
+        if here:
+            slot.empty_since = None
+        if slot.record is None and here and time.monotonic() >= slot.again_at:
+            self._start(slot)
+
+    def _watch(self, slot: Slot) -> None:
+        """Kill a process that is there and does nothing any more (stopped, swapped out, deadlocked)."""
+        if slot.record is None:
+            return
+        touched = Life(self._settings, self.name, slot.port).touched()
+        now = time.monotonic()
+        if touched != slot.touched:
+            slot.beats = slot.beats + 1 if slot.touched else 0
+            slot.touched, slot.heard_at = touched, now
+        # It touches its file with each beat; before the first one it has the time of a launch.
+        patience = self._settings.lease_seconds if slot.beats else self._settings.task_launch_seconds
+        if now - slot.heard_at > patience and slot.record.process() is not None:
+            self._kill(slot, f"it has not beaten for {now - slot.heard_at:.0f} s")
+
+    def _start(self, slot: Slot) -> None:
+        life = uuid.uuid4().hex[:12]
+        folder = self._settings.worker_folder(self.name, slot.port)
+        private_folder(self._settings.home / "logs")
+        private_folder(folder)
+        with open(folder / "worker.out", "ab", opener=private_opener) as out:
+            # A session of its own: neither the end of the supervisor nor Ctrl-C in its terminal reaches the worker.
+            child = subprocess.Popen(
+                self._command(self.name, slot.port, life),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=worker_environment(self._store, self._settings),
+            )
+        self._children.append(child)
+        slot.record = LifeRecord(life, ProcessIdentity.of(child.pid))
+        slot.started_at = slot.heard_at = time.monotonic()
+        slot.touched = slot.beats = 0
+        logger.info("worker started", port=slot.port, pid=child.pid)
+
+    def _died(self, slot: Slot, *, wanted: bool) -> None:
+        """Its leases are free; it is started again, sooner or later."""
+        assert slot.record is not None
+        code = next((child.poll() for child in self._children if child.pid == slot.record.pid), None)
+        lived = time.monotonic() - slot.started_at
+        pid = slot.record.pid
+        self._buried(slot)
+        if not wanted or code == 0:
+            slot.failures, slot.again_at = 0, 0.0
+            logger.info("worker ended", port=slot.port, pid=pid)
+            return
+        slot.failures = 1 if lived > _RECOVERED_SECONDS else slot.failures + 1
+        pause = 0.0 if slot.failures == 1 else min(self._settings.back_off_seconds, 2.0 ** (slot.failures - 2))
+        slot.again_at = time.monotonic() + pause
+        logger.warning("worker died", port=slot.port, pid=pid, code=code, again_in_seconds=pause)
+        self._tell_flows(slot, {"supervisor": self.name, "port": slot.port, "code": code})
+
+    def _buried(self, slot: Slot) -> None:
+        assert slot.record is not None
+        # Its JVM may have outlived it for a moment.
+        slot.record.kill()
+        self._registry.leases.release_all(holder_of(self.name, slot.port, slot.record.life))
+        Life(self._settings, self.name, slot.port).forget()
+        slot.record = None
+
+    def _end_empty(self, slot: Slot) -> None:
+        """A worker with nothing to run ends by itself; one that does not is killed after a while."""
+        slot.empty_since = slot.empty_since or time.monotonic()
+        if time.monotonic() - slot.empty_since > self._settings.stop_seconds:
+            self._kill(slot, "its slot is empty and it has not ended")
+
+    def _kill(self, slot: Slot, why: str) -> None:
+        assert slot.record is not None
+        logger.warning("worker killed", port=slot.port, pid=slot.record.pid, reason=why)
+        slot.record.kill()
+
+    def _tell_flows(self, slot: Slot, detail: dict[str, object]) -> None:
+        here = self._places.in_slot(self.name, slot.port)
+        for flow in self._registry.flows():
+            if flow.serial in here:
+                self._registry.tell(flow, "WORKER_DIED", detail)
+
+
+def default_name() -> str:
+    """The host's name, as far as a name can hold it."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", host_name())
+
+
+def worker_command(supervisor: str, port: int, life: str) -> list[str]:
+    """The command of a worker. It names no registry: a URL may hold a password, and commands are for all to see."""
+    command = [sys.executable, "-P", "-m", "pipelines.nimbus.processes.worker", "--supervisor", supervisor]
+    return [*command, "--port", str(port), "--life", life]
+
+
+def worker_environment(store: Store, settings: NimbusSettings) -> dict[str, str]:
+    """The environment in which workers, and supervisors on demand, find the same registry and files."""
+    chosen = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
+    texts = {
+        PREFIX + name.upper(): ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        for name, value in chosen.items()
+    }
+    url = store.engine.url.render_as_string(hide_password=False)
+    return os.environ | texts | {"TRIDELTA_REGISTRY": url, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
+
+
+def start_detached(store: Store, settings: NimbusSettings) -> int:
+    """Start a supervisor that outlives this process. Returns its pid."""
+    folder = settings.supervisor_folder(default_name())
+    private_folder(settings.home / "supervisors")
+    private_folder(folder)
+    with open(folder / "supervisor.out", "ab", opener=private_opener) as out:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "pipelines.nimbus.processes.supervisor"],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=worker_environment(store, settings),
+        )
+    # Nobody here waits for it; it is not to stay as a zombie either.
+    threading.Thread(target=child.wait, name="supervisor", daemon=True).start()
+    return child.pid
+
+
+def run(
+    *,
+    ports: Sequence[int] | None = None,
+    name: str | None = None,
+    metrics_port: int | None = None,
+    stop_workers: bool = False,
+) -> None:
+    """A supervisor in the foreground, until SIGTERM or SIGINT.
+
+    Args:
+        ports: Its slots; by default those of the settings.
+        name: Its id; by default the host's name.
+        metrics_port: Where it answers Prometheus on 127.0.0.1; 0: nowhere.
+        stop_workers: Whether its workers are drained with it. They go on otherwise.
+
+    Raises:
+        LeaseHeldError: A supervisor of this name runs already.
+        RegistryError: The registry cannot be opened.
+    """
+    settings = NimbusSettings.from_environment(ports=tuple(ports) if ports else None, metrics_port=metrics_port)
+    # Not to wait long for a lock: it may be one of its own workers, frozen, that keeps it.
+    store = _opened(settings.lease_seconds / 4)
+    supervisor = Supervisor(store, settings, name)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: supervisor.ending.set())
+    served = _serve_metrics(store, settings)
+    try:
+        supervisor.run()
+        if stop_workers:
+            supervisor.stop_workers()
+    finally:
+        if served is not None:
+            served.close()
+        store.close()
+
+
+def _opened(busy_seconds: float) -> Store:
+    """The registry; after a start of the whole host its database may be up a moment later.
+
+    Raises:
+        RegistryError: It is not there, or does not answer for a minute.
+    """
+    until = time.monotonic() + _REGISTRY_SECONDS
+    while True:
+        try:
+            return Store(registry_url(), busy_seconds=busy_seconds)
+        except RegistryError as error:
+            if not error.problem.startswith("does not answer") or time.monotonic() > until:
+                raise
+            logger.warning("registry does not answer", reason=str(error))
+            time.sleep(1.0)
+
+
+def _serve_metrics(store: Store, settings: NimbusSettings) -> MetricsServer | None:
+    if not settings.metrics_port:
+        return None
+    from pipelines.nimbus.nimbus import Nimbus
+    from pipelines.nimbus.telemetry.metrics import serve
+
+    return serve(Nimbus.over(store, settings), settings.metrics_port)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """`python -m pipelines.nimbus.processes.supervisor`: as `run`, with its log in a file of its own."""
+    from pipelines.nimbus.telemetry.worker_logs import configure
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--id", default=None)
+    chosen = parser.parse_args(arguments)
+    settings = NimbusSettings.from_environment()
+    folder = settings.supervisor_folder(chosen.id or default_name())
+    configure(Path(folder) / "supervisor.jsonl", settings.log_megabytes, settings.log_files)
+    try:
+        run(name=chosen.id)
+    except TrideltaError as error:
+        logger.error("supervisor cannot run", reason=str(error), kind=type(error).__name__)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,340 @@
+"""A task: one streaming query of a deployed flow, in a thread of its worker.
+
+It runs while it is wanted, and drains when it is not: the running batch finishes, Spark's own commit included. A query that
+fails is started again, after a pause that doubles. Whoever beats for it reads its figures.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from pipelines import logs
+from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.checkpoint.ownership import leased
+from pipelines.execution.events.openlineage import STREAMING, LineageRun, told
+from pipelines.nimbus.deployed import Query, component_id
+from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError
+from pipelines.nimbus.registry.attempts import FencedAttempts, RegistryAttempts
+from pipelines.nimbus.registry.leases import Lease
+from pipelines.nimbus.status import ASSIGNED, DRAINED, DRAINING, FAILED, REPARTITIONING, STARTING
+from pipelines.nimbus.telemetry.figures import TaskFigures
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from pipelines.execution.batch.group import BatchGroup
+    from pipelines.execution.report import BatchReport
+    from pipelines.execution.runners.stream import StreamRunner
+    from pipelines.nimbus.registry.records import Flow
+    from pipelines.nimbus.registry.registry import Registry
+    from pipelines.nimbus.registry.store import Store
+    from pipelines.trident.topology import TridentTopology
+
+logger = logs.logger(__name__)
+
+LONGEST_BACK_OFF = 60.0
+"""Seconds between two starts of a query that fails."""
+# A query that has come through for so long has recovered: its next failure is a first one.
+_RECOVERED_SECONDS = 120.0
+# Another run of the flow may hold the checkpoint; the task shows that it waits, and tries again after this.
+_LOCK_WAIT_SECONDS = 5.0
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Application:
+    """What the tasks of a worker share.
+
+    Attributes:
+        spark: Its session.
+        store, registry: The registry.
+        holder: Under which the worker takes leases.
+        lease_seconds: How long a lease lasts.
+        folder: Nimbus' own files.
+        preparing: Held by a task while it compiles and starts, so that starts do not slow each other down.
+    """
+
+    spark: SparkSession
+    store: Store
+    registry: Registry
+    holder: str
+    lease_seconds: float
+    folder: Path
+    preparing: threading.Lock
+
+
+class Task(threading.Thread):
+    """One query of a deployed flow.
+
+    Args:
+        application: What it runs in.
+        flow: The flow, as it was deployed when the task came here.
+        query: Which of its queries.
+        topology: The flow's topology.
+    """
+
+    def __init__(self, application: Application, flow: Flow, query: Query, topology: TridentTopology) -> None:
+        super().__init__(name=f"{flow.name}/{query.group}", daemon=True)
+        self._application, self.flow, self.query, self._topology = application, flow, query, topology
+        definition, settings = flow.version.content.definition, flow.settings
+        self._lake_root = Path(definition["lake"])
+        self._trigger = float(settings.get("trigger_seconds", 5.0))
+        self.figures = TaskFigures(query.group, self._trigger)
+        self.lease: Lease | None = None
+        self._wanted, self._leaving, self._failures = threading.Event(), threading.Event(), 0
+        self._streaming: StreamingQuery | None = None
+        self._lineage: LineageRun | None = None
+        self.lost: LeaseLostError | None = None
+        self.revision = 0
+        """Of the assignment that put it here."""
+
+    # --- what the worker asks ---------------------------------------------------------------------------------------
+
+    def want(self, wanted: bool) -> None:
+        """Run, or drain."""
+        (self._wanted.set if wanted else self._wanted.clear)()
+
+    def leave(self) -> None:
+        """Drain, give the lease back and end."""
+        self._leaving.set()
+        self._wanted.clear()
+
+    def force(self) -> None:
+        """Stop in the middle of a batch: the time to drain is over. What is not committed comes again."""
+        streaming = self._streaming
+        if streaming is not None and streaming.isActive:
+            self._told("forced", "its time to drain is over")
+            streaming.stop()
+
+    # --- its life ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Until it leaves. Never raises: what goes wrong is in its figures."""
+        with structlog.contextvars.bound_contextvars(flow=self.flow.name, group=self.query.group):
+            while not self._leaving.is_set() and self.lost is None:
+                try:
+                    if self.lease is None:
+                        self._take_lease()
+                    elif self._wanted.is_set():
+                        # The lease says who owns the checkpoint: whichever host had it before.
+                        with leased():
+                            self._live()
+                    else:
+                        self.figures.state = DRAINED
+                        self._wanted.wait(_POLL_SECONDS)
+                except LeaseLostError as error:
+                    self.lost = error
+                except Exception as error:
+                    self._failed(error)
+            self._release()
+
+    def _take_lease(self) -> None:
+        self.figures.state = ASSIGNED
+        name = f"task:{component_id(self.flow.name, self.query.group)}"
+        try:
+            self.lease = self._application.registry.leases.take(
+                name, self._application.holder, self._application.lease_seconds
+            )
+        except LeaseHeldError as error:
+            self.figures.last_error = str(error)
+            self._leaving.wait(1.0)
+
+    def _release(self) -> None:
+        lease, self.lease = self.lease, None
+        if lease is None or self.lost is not None:
+            return
+        try:
+            self._application.registry.leases.release(lease)
+        except RegistryError as error:
+            logger.warning("lease not given back", reason=str(error))
+
+    def _live(self) -> None:
+        """One life of the query, from its start to its end."""
+        self.figures.state = STARTING
+        checkpoint = Checkpoint(self.flow.name, self._lake.checkpoint_path(self.flow.name, self.query.group))
+        self._wait_for_channels()
+        on_fresh = self._made_ready(checkpoint)
+        with checkpoint.running(_LOCK_WAIT_SECONDS):
+            self.figures.stands_at(checkpoint)
+            self._repartition(checkpoint, on_fresh)
+            with self._application.preparing:
+                group = self._group(checkpoint)
+                runner = self._runner(checkpoint, group)
+            try:
+                with told(group, STREAMING) as self._lineage:
+                    with self._application.preparing:
+                        self._streaming = streaming = runner.start(on_fresh=on_fresh, trigger_seconds=self._trigger)
+                    self.figures.started(self._failures > 0)
+                    self._told("running", None)
+                    self._watch(runner, streaming, checkpoint.spark)
+            finally:
+                self._streaming = self._lineage = None
+        self.figures.state = DRAINED
+        self._told("drained", None)
+
+    def _watch(self, runner: StreamRunner, streaming: StreamingQuery, checkpoint: Path) -> None:
+        """Until the query has ended, by itself or because it is not wanted.
+
+        Raises:
+            TrideltaError: What stopped it.
+        """
+        since = time.monotonic()
+        while self._wanted.is_set() and self.lost is None and streaming.isActive:
+            self.figures.look(streaming, checkpoint)
+            if self._failures and time.monotonic() - since > _RECOVERED_SECONDS:
+                self._failures = 0
+            time.sleep(_POLL_SECONDS)
+        if streaming.isActive:
+            self.figures.state = DRAINING
+            runner.drain(streaming)
+        runner.finish(streaming)
+
+    # --- before it starts -------------------------------------------------------------------------------------------
+
+    @property
+    def _lake(self) -> Any:
+        from pipelines.state.lake import Lake
+
+        return Lake(self._lake_root)
+
+    def _made_ready(self, checkpoint: Checkpoint) -> str:
+        """Fit the checkpoint to the definition; says what to do with a fresh one."""
+        from pipelines.execution.checkpoint.changeover import Changeover
+        from pipelines.maintenance.repartition import recover
+
+        with checkpoint.running(_LOCK_WAIT_SECONDS):
+            recover(checkpoint, self._lake.root / "copies")
+        with self._application.preparing:
+            changeover = Changeover(self._lake, self._topology)
+            changeover.check()
+            on_fresh, anew = changeover.make(_LOCK_WAIT_SECONDS, only=self.query.group)
+        if anew:
+            self._told("windows anew", "their number, or the channels that the query reads, have changed")
+        return str(self.flow.settings.get("on_fresh_checkpoint", on_fresh))
+
+    def _repartition(self, checkpoint: Checkpoint, on_fresh: str) -> None:
+        """Change the number of partitions, if the flow's parallelism asks for another than the checkpoint has."""
+        from pipelines.maintenance.errors import RepartitionRefusedError, UnfinishedBatchError
+        from pipelines.maintenance.repartition import partitions_of, repartition
+
+        wanted, present = self.query.partitions, partitions_of(checkpoint)
+        if wanted is None or wanted == present:
+            return
+        if not checkpoint.has_state:
+            checkpoint.set_partitions(wanted)
+            return
+        self.figures.state = REPARTITIONING
+        self._told("repartitioning", f"from {present} to {wanted} partitions")
+        copies = self._lake.root / "copies"
+        try:
+            with self._application.preparing:
+                report = repartition(self._application.spark, checkpoint, wanted, copies=copies)
+        except UnfinishedBatchError:
+            self._finish_batch(checkpoint, on_fresh)
+            with self._application.preparing:
+                report = repartition(self._application.spark, checkpoint, wanted, copies=copies)
+        except RepartitionRefusedError as error:
+            # It runs as it is: a number that cannot be is no reason to stand still.
+            self._application.registry.tell(self.flow, "REPARTITION_REFUSED", {"reason": str(error)})
+            logger.error("query not repartitioned", reason=str(error))
+            return
+        self._application.registry.tell(self.flow, "REPARTITION", {"group": self.query.group} | report.to_json())
+        self.figures.state = STARTING
+
+    def _finish_batch(self, checkpoint: Checkpoint, on_fresh: str) -> None:
+        """Run the one batch that an earlier life has begun, with the partitions that it was begun with."""
+        runner = self._runner(checkpoint, self._group(checkpoint))
+        runner.finish(runner.start(on_fresh=on_fresh, trigger_seconds=None, pending_only=True))
+
+    def _wait_for_channels(self) -> None:
+        """The channels that the query reads are made by others of the flow when those start for the first time."""
+        from pipelines.graph import nodes
+
+        reads = [spout for spout in self._spouts if isinstance(spout, nodes.ChannelSpoutNode)]
+        paths = [self._lake.channel_path(name) / "_delta_log" for spout in reads for name in spout.reads]
+        while self._wanted.is_set() and not all(path.is_dir() for path in paths):
+            time.sleep(_POLL_SECONDS)
+
+    @property
+    def _spouts(self) -> tuple[Any, ...]:
+        from pipelines.execution.batch.group import group_name, spout_groups
+
+        return next(one for one in spout_groups(self._topology) if group_name(one) == self.query.group)
+
+    def _group(self, checkpoint: Checkpoint) -> BatchGroup:
+        from pipelines.execution.batch.group import BatchGroup
+        from pipelines.execution.runners.partitioned_session import own_session
+
+        spark = self._application.spark
+        # Batches of several queries share the cores evenly: each thread's jobs go into a pool of their own.
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+        session = own_session(spark, checkpoint.partitions)
+        return BatchGroup(session, self._lake, self._topology, self._spouts)
+
+    def _runner(self, checkpoint: Checkpoint, group: BatchGroup) -> StreamRunner:
+        from pipelines.execution.runners.stream import StreamRunner
+
+        assert self.lease is not None
+        registry = RegistryAttempts(self._application.store, self._application.registry.leases, self.lease)
+        return StreamRunner(
+            group,
+            checkpoint,
+            listeners=(self._guard,),
+            max_attempts=int(self.flow.settings.get("max_attempts", 3)),
+            lock_wait_seconds=600.0,
+            on_batch=self._came_through,
+            attempts=FencedAttempts(checkpoint.attempts(), registry, f"{self.flow.name}/"),
+        )
+
+    def _guard(self, moment: str, state: str, txid: int) -> None:
+        """Before each commit: is the query still ours? A worker that was frozen finds out here at the latest."""
+        if moment == "committing" and self.lease is not None:
+            self._application.registry.leases.check(self.lease)
+
+    def _came_through(self, report: BatchReport) -> None:
+        self.figures.batch(report)
+        if self._lineage is not None:
+            self._lineage.wrote(report.commits)
+        # In the thread of Spark's callback, which does not know what is bound in this one.
+        logger.info(
+            "batch finished",
+            flow=self.flow.name,
+            group=self.query.group,
+            txid=report.txid,
+            attempt=report.attempt,
+            rows=report.received,
+            quarantined=report.quarantined,
+            seconds=round(report.seconds, 3),
+        )
+
+    # --- when it fails ----------------------------------------------------------------------------------------------
+
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error.__cause__, LeaseLostError):
+            self.lost = error.__cause__
+            return
+        self._failures += 1
+        self.figures.failed(str(error))
+        pause = min(LONGEST_BACK_OFF, 2.0 ** (self._failures - 1))
+        logger.error("query failed", reason=str(error), kind=type(error).__name__, again_in_seconds=pause)
+        try:
+            if self._failures == 1:
+                self._application.registry.tell(
+                    self.flow, "TASK_FAILED", {"group": self.query.group, "reason": str(error)}
+                )
+        except RegistryError as problem:
+            logger.warning("failure not told", reason=str(problem))
+        self.figures.state = FAILED
+        until = time.monotonic() + pause
+        while time.monotonic() < until and self._wanted.is_set():
+            time.sleep(_POLL_SECONDS)
+
+    def _told(self, what: str, why: str | None) -> None:
+        logger.info(f"query {what}", **({"reason": why} if why else {}))

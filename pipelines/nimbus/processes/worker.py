@@ -1,0 +1,372 @@
+"""The worker process: one Spark application in a supervisor's slot, with the tasks that the registry puts there.
+
+`python -m pipelines.nimbus.processes.worker --supervisor S --port P --life L`; the registry comes from TRIDELTA_REGISTRY, for a
+URL may hold a password. It outlives whoever started it. What stops it: an empty slot, SIGTERM (both drain first), and the loss
+of a lease, after which it must not live a moment longer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from pipelines import logs
+from pipelines.errors import TrideltaError
+from pipelines.nimbus import deployed
+from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, NimbusError, NotAliveError, RegistryError
+from pipelines.nimbus.handover.elsewhere import watch_registry
+from pipelines.nimbus.handover.serving import Server
+from pipelines.nimbus.processes.life import Life, holder_of
+from pipelines.nimbus.processes.task import Application, Task
+from pipelines.nimbus.registry.placements import Places
+from pipelines.nimbus.registry.records import Flow
+from pipelines.nimbus.registry.registry import Registry
+from pipelines.nimbus.registry.store import Store
+from pipelines.nimbus.settings import WARM, NimbusSettings, registry_url
+from pipelines.nimbus.status import DRAINING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipelines.trident.topology import TridentTopology
+
+logger = logs.logger(__name__)
+
+LEASE_LOST, SPARK_GONE = 3, 4
+"""Exit codes: the worker had to end at once; its JVM has died."""
+
+Key = tuple[int, int]
+"""A flow's serial and a task of it."""
+
+
+class Worker:
+    """Runs the tasks of one slot.
+
+    Args:
+        store: The registry's database.
+        settings: Nimbus' settings.
+        supervisor, port: The slot.
+        life: What tells this process from others that had the slot.
+    """
+
+    def __init__(self, store: Store, settings: NimbusSettings, supervisor: str, port: int, life: str) -> None:
+        self._store, self._settings = store, settings
+        self._registry, self._places = Registry(store), Places(store)
+        self._slot, self._holder = (supervisor, port), holder_of(supervisor, port, life)
+        self._tasks: dict[Key, Task] = {}
+        self._loaded: dict[int, tuple[int, TridentTopology | TrideltaError]] = {}
+        self._renewed_at = 0.0
+        self._supervised_at = time.monotonic()
+        self._revisions: dict[int, int] = {}
+        self.ending, self._ended = threading.Event(), threading.Event()
+        self._memory: tuple[float, int] = (0.0, 0)
+
+    def run(self) -> None:
+        """Until the slot is empty, or it is told to end.
+
+        Raises:
+            LeaseHeldError: Another process has the slot.
+            TrideltaError: Spark cannot start.
+        """
+        self._slot_lease = self._registry.leases.take(
+            f"slot:{self._slot[0]}:{self._slot[1]}", self._holder, self._settings.lease_seconds
+        )
+        threading.Thread(target=self._beats, name="beats", daemon=True).start()
+        spark = self._spark(self._flows().values())
+        self._application = Application(
+            spark,
+            self._store,
+            self._registry,
+            self._holder,
+            self._settings.lease_seconds,
+            self._settings.home,
+            threading.Lock(),
+        )
+        logger.info("worker up", supervisor=self._slot[0], port=self._slot[1], pid=os.getpid())
+        endpoint = self._settings.supervisor_folder(self._slot[0]) / f"{self._slot[1]}.endpoint.json"
+        self._server = Server(spark, endpoint)
+        self._server.start()
+        while not (self._round(spark) and self._server.end_if_idle()):
+            time.sleep(self._settings.beat_seconds / 2)
+        self._server.stop()
+        self._ended.set()
+        self._registry.leases.release(self._slot_lease)
+        logger.info("worker ends", supervisor=self._slot[0], port=self._slot[1])
+
+    # --- a round ----------------------------------------------------------------------------------------------------
+
+    def _round(self, spark: SparkSession) -> bool:
+        """Look what is to run. True: there is nothing left to do."""
+        if not _lives(spark):
+            self._end_now(SPARK_GONE, "its Spark has died")
+        try:
+            flows = self._flows()
+        except RegistryError as error:
+            logger.warning("registry does not answer", reason=str(error))
+        else:
+            self._follow(flows)
+            for key in [key for key, task in self._tasks.items() if not task.is_alive()]:
+                self._collect(key)
+            if self._tasks or self._server.busy:
+                return False
+            return self.ending.is_set() or not (flows or self._is_warm())
+        return False
+
+    def _is_warm(self) -> bool:
+        """Whether it is to be up without a flow, for requests: as long as its supervisor is."""
+        if self._slot[1] != WARM:
+            return False
+        try:
+            if self._registry.leases.holder(f"supervisor:{self._slot[0]}") is not None:
+                self._supervised_at = time.monotonic()
+        except RegistryError as error:
+            # Nobody knows: as long as that lasts, its patience is what it was.
+            logger.warning("registry does not answer", reason=str(error))
+        return time.monotonic() - self._supervised_at < self._settings.supervisor_timeout_seconds
+
+    def _flows(self) -> dict[Key, Flow]:
+        """What the registry puts into the slot."""
+        here = self._places.in_slot(*self._slot)
+        flows = {flow.serial: flow for flow in self._registry.flows() if flow.serial in here}
+        for flow in flows.values():
+            assignment = self._places.assignment(flow)
+            self._revisions[flow.serial] = assignment.revision if assignment else 0
+        return {(serial, task): flow for serial, flow in flows.items() for task in here[serial]}
+
+    def _follow(self, flows: dict[Key, Flow]) -> None:
+        """Begin, drain and drop tasks."""
+        for flow in flows.values():
+            loaded = self._loaded.get(flow.serial)
+            if loaded is not None and loaded[0] != flow.version.number and not self.ending.is_set():
+                # Python code that was imported stays as it was: another version needs another process.
+                logger.info("worker restarts for a new version", flow=flow.name, version=flow.version.number)
+                self.ending.set()
+        for key, task in self._tasks.items():
+            if key not in flows:
+                task.leave()
+                # The flow is removed: its time to drain is over.
+                task.force()
+            else:
+                self._steer(task, flows[key])
+        if not self.ending.is_set():
+            for key in flows.keys() - self._tasks.keys():
+                self._begin(key, flows[key])
+
+    def _steer(self, task: Task, flow: Flow) -> None:
+        """Tell a task what its flow's status means for it."""
+        query = next((one for one in deployed.queries_of(flow) if one.task == task.query.task), None)
+        if self.ending.is_set() or query is None or flow.scale != task.flow.scale:
+            # It comes again, with another number of partitions or in another process.
+            task.leave()
+        else:
+            task.want(flow.standing.accepting)
+        revision = self._revisions[flow.serial]
+        if task.figures.state == DRAINING and task.revision != revision:
+            # The flow goes on with another assignment: the rebalance has waited as long as it was to.
+            task.force()
+
+    def _begin(self, key: Key, flow: Flow) -> None:
+        query = next((one for one in deployed.queries_of(flow) if one.task == key[1]), None)
+        if query is None:
+            return
+        topology = self._load(flow)
+        if isinstance(topology, TrideltaError):
+            return
+        task = Task(self._application, flow, query, topology)
+        task.revision = self._revisions[flow.serial]
+        task.want(flow.standing.accepting)
+        self._tasks[key] = task
+        task.start()
+
+    def _load(self, flow: Flow) -> TridentTopology | TrideltaError:
+        """The flow's topology; why there is none is told once a version."""
+        loaded = self._loaded.get(flow.serial)
+        if loaded is None or loaded[0] != flow.version.number:
+            made: TridentTopology | TrideltaError
+            try:
+                deployed.check_deployed(flow)
+                made = deployed.load(flow, self._settings.home / "flows")
+            except TrideltaError as error:
+                logger.error("flow not loaded", flow=flow.name, reason=str(error))
+                self._registry.problem(flow, str(error))
+                made = error
+            self._loaded[flow.serial] = loaded = (flow.version.number, made)
+        return loaded[1]
+
+    def _collect(self, key: Key) -> None:
+        task = self._tasks.pop(key)
+        if task.lost is not None:
+            self._end_now(LEASE_LOST, str(task.lost))
+
+    # --- beats ------------------------------------------------------------------------------------------------------
+
+    def _beats(self) -> None:
+        """In a thread of its own: Spark takes seconds to start, and neither that nor a look may hold up a beat."""
+        self._renewed_at = time.monotonic()
+        life = Life(self._settings, *self._slot)
+        while not self._ended.wait(self._settings.beat_seconds):
+            life.touch()
+            self._beat()
+
+    def _beat(self) -> None:
+        memory = self._memory_bytes()
+        try:
+            self._slot_lease = self._registry.leases.renew(self._slot_lease, self._settings.lease_seconds)
+            self._renewed_at = time.monotonic()
+            for task in list(self._tasks.values()):
+                self._beat_for(task, memory)
+        except LeaseLostError as error:
+            if not self._ended.is_set():
+                self._end_now(LEASE_LOST, str(error))
+        except RegistryError as error:
+            logger.warning("no beat", reason=str(error))
+        if time.monotonic() - self._renewed_at > self._settings.lease_seconds:
+            self._end_now(LEASE_LOST, f"the registry has not answered for {self._settings.lease_seconds:g} s")
+
+    def _beat_for(self, task: Task, memory: int) -> None:
+        lease = task.lease
+        if lease is None:
+            return
+        figures = task.figures.to_json() | {"memory_bytes": memory}
+        try:
+            self._places.beat(
+                task.flow,
+                task.query.task,
+                self._slot,
+                lease,
+                lease_seconds=self._settings.lease_seconds,
+                figures=figures,
+            )
+        except NotAliveError:
+            task.leave()
+            task.force()
+        except LeaseLostError:
+            # It may have been given back in this moment, by its own thread.
+            if task.is_alive() and task.lease is not None:
+                raise
+
+    def _memory_bytes(self) -> int:
+        """Resident memory of the process and all that it has started; looked at every ten seconds."""
+        import psutil
+
+        if time.monotonic() - self._memory[0] > 10 or not self._memory[1]:
+            own = psutil.Process()
+            total = 0
+            for one in [own, *own.children(recursive=True)]:
+                try:
+                    total += one.memory_info().rss
+                except psutil.Error:
+                    continue
+            self._memory = (time.monotonic(), total)
+        return self._memory[1]
+
+    def _end_now(self, code: int, why: str) -> None:
+        """End without draining: from now on others may write what this process was writing."""
+        logger.error("worker ends at once", reason=why)
+        kill_jvm()
+        os._exit(code)
+
+    # --- Spark ------------------------------------------------------------------------------------------------------
+
+    def _spark(self, flows: Iterable[Flow]) -> SparkSession:
+        from pipelines.private import spark_values
+        from pipelines.spark.session import cores, is_local, spark_session
+
+        # Of a flow whose settings cannot be read no task begins: it must not keep those of others from beginning.
+        here = [flow for flow in flows if _readable(flow)]
+        wanted = [query.partitions or 0 for flow in here for query in deployed.queries_of(flow)]
+        chosen = [flow.settings["master"] for flow in here if flow.settings.get("master")]
+        master = chosen[0] if chosen else os.environ.get("TRIDELTA_SPARK_MASTER", "local[*]")
+        most = max(wanted, default=0)
+        if is_local(master) and most > cores(master):
+            master = f"local[{most}]"
+        conf: dict[str, str] = {
+            "spark.driver.memory": f"{self._settings.worker_memory_mb}m",
+            # Queries side by side: none waits until all tasks of another's job are through.
+            "spark.scheduler.mode": "FAIR",
+            # Spark's own threads may die of it and leave a query waiting for ever; the supervisor starts a dead worker again.
+            "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError",
+        }
+        if most and not is_local(master):
+            conf |= {"spark.cores.max": str(most)}
+        for flow in here:
+            conf |= spark_values(flow.settings.get("spark", {}))
+        return spark_session(f"tridelta {self._slot[0]}:{self._slot[1]}", master=master, conf=conf)
+
+
+def _readable(flow: Flow) -> bool:
+    try:
+        deployed.check_deployed(flow)
+    except NimbusError:
+        return False
+    return True
+
+
+def _lives(spark: SparkSession) -> bool:
+    from py4j.protocol import Py4JError
+
+    try:
+        return not spark._jsc.sc().isStopped()
+    except (Py4JError, OSError):
+        return False
+
+
+def kill_jvm() -> None:
+    """Kill this process' JVM, so that nothing that it has begun goes on."""
+    from pyspark import SparkContext
+
+    process: Any = getattr(SparkContext._gateway, "proc", None)
+    if process is not None:
+        process.kill()
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The process."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--supervisor", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--life", required=True)
+    chosen = parser.parse_args(arguments)
+    settings = NimbusSettings.from_environment()
+    _log(settings, chosen.supervisor, chosen.port)
+    watch_registry()
+    Life(settings, chosen.supervisor, chosen.port).begun(chosen.life)
+    store = Store(registry_url(), busy_seconds=settings.lease_seconds / 2)
+    worker = Worker(store, settings, chosen.supervisor, chosen.port, chosen.life)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: worker.ending.set())
+    try:
+        worker.run()
+    except LeaseHeldError as error:
+        logger.error("slot is taken", reason=str(error))
+        sys.exit(1)
+    except TrideltaError as error:
+        logger.error("worker cannot run", reason=str(error), kind=type(error).__name__)
+        sys.exit(1)
+    finally:
+        kill_jvm()
+        store.close()
+    # Threads of libraries must not keep a drained worker alive.
+    os._exit(0)
+
+
+def _log(settings: NimbusSettings, supervisor: str, port: int) -> None:
+    from pipelines.nimbus.telemetry.worker_logs import configure
+
+    folder = settings.worker_folder(supervisor, port)
+    # In every line, whichever thread writes it.
+    always = {"supervisor": supervisor, "port": port}
+    configure(folder / "worker.jsonl", settings.log_megabytes, settings.log_files, always=always)
+    # It logs each exception on its way from a batch back to Spark, a drain's too; ours are logged where they arrive.
+    logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The registry of deployed flows: its database, records, leases, assignments and beats."""

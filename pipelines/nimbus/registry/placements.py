@@ -1,0 +1,335 @@
+"""Where deployed flows run, and who is alive: assignments, the beats of supervisors and tasks.
+
+A part of the registry, over the same database. A task beats under its lease, so that a worker which lost it hears so at
+its next beat, and its beat cannot pass for its successor's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, insert, select, update
+
+from pipelines.nimbus.errors import NotAliveError
+from pipelines.nimbus.registry.leases import Lease, Leases
+from pipelines.nimbus.registry.records import AssignmentRecord, Flow, SupervisorBeat, TaskBeat, WorkerRecord
+from pipelines.nimbus.registry.store import Store, upsert
+from pipelines.nimbus.registry.tables import assignments, beats, flows, supervisors, workers
+
+
+@dataclass(frozen=True)
+class Placing:
+    """Where a flow is to run.
+
+    Attributes:
+        flow: As the planner saw it.
+        slots: (supervisor, port) to the ids of its tasks.
+        kind: NEW, REBALANCE or MONITOR.
+    """
+
+    flow: Flow
+    slots: Mapping[tuple[str, int], Iterable[int]]
+    kind: str
+
+
+class Places:
+    """Assignments and beats.
+
+    Args:
+        store: The database.
+        clock: Seconds since 1970.
+    """
+
+    def __init__(self, store: Store, *, clock: Callable[[], float] = time.time) -> None:
+        self._store, self._clock, self._leases = store, clock, Leases(store, clock=clock)
+
+    # --- assignments
+
+    def assign(
+        self,
+        flow: Flow,
+        slots: Mapping[tuple[str, int], Iterable[int]],
+        *,
+        kind: str,
+        under: Lease | None = None,
+    ) -> AssignmentRecord:
+        """Replaces a flow's assignment.
+
+        A task that stays in its slot keeps its start time and its beat; one that moves gets a new start time and has no
+        beat; with kind NEW all begin now (Nimbus rules 5.1.7).
+
+        Args:
+            flow: The flow, as the planner saw it.
+            slots: (supervisor, port) to the ids of its tasks.
+            kind: NEW, REBALANCE or MONITOR.
+            under: The caller's lease on leadership.
+
+        Raises:
+            ValueError: A task is in two slots.
+            NotAliveError: The flow was removed meanwhile.
+            LeaseLostError: `under` is no longer held.
+        """
+        made = self.assign_all([Placing(flow, slots, kind)], under=under)
+        if flow.serial not in made:
+            raise NotAliveError(flow.name)
+        return made[flow.serial]
+
+    def assign_all(self, placed: Sequence[Placing], *, under: Lease | None = None) -> dict[int, AssignmentRecord]:
+        """Replaces the assignments of several flows in one transaction, each as `assign` does.
+
+        Returns:
+            The new assignments by the flows' serials; those of flows that were removed meanwhile are not among them.
+
+        Raises:
+            ValueError: A task is in two slots.
+            LeaseLostError: `under` is no longer held.
+        """
+        checked = [(one, _checked(one.flow, one.slots)) for one in placed]
+        made: dict[int, AssignmentRecord] = {}
+        with self._store.write() as connection:
+            if under is not None:
+                self._leases.guard(connection, under)
+            for one, slots in checked:
+                if (record := self._assigned(connection, one.flow, slots, one.kind)) is not None:
+                    made[one.flow.serial] = record
+        return made
+
+    def _assigned(
+        self, connection: Connection, flow: Flow, placed: Mapping[tuple[str, int], list[int]], kind: str
+    ) -> AssignmentRecord | None:
+        row = connection.execute(select(flows).where(flows.c.serial == flow.serial).with_for_update()).one_or_none()
+        if row is None or row.removed_at is not None:
+            return None
+        self._put(connection, flow, self._read(connection, flow.serial), placed, kind)
+        # An update or a rebalance may have asked for another assignment since the planner looked.
+        looked = (flow.scratch, flow.version.number, flow.scale.to_json())
+        if looked == (row.scratch, row.version, row.scale):
+            connection.execute(update(flows).where(flows.c.serial == flow.serial).values(scratch=False))
+        return self._read(connection, flow.serial)
+
+    def assignment(self, flow: Flow) -> AssignmentRecord | None:
+        """A flow's assignment; None before the first, and once it was removed."""
+        with self._store.read() as connection:
+            alive = select(flows.c.serial).where(flows.c.serial == flow.serial, flows.c.removed_at.is_(None))
+            return self._read(connection, flow.serial) if connection.scalar(alive) is not None else None
+
+    def assignments(self) -> dict[int, AssignmentRecord]:
+        """The assignments of all deployed flows, by serial."""
+        heads = (
+            select(assignments).join(flows, flows.c.serial == assignments.c.flow).where(flows.c.removed_at.is_(None))
+        )
+        slots = select(workers).join(flows, flows.c.serial == workers.c.flow).where(flows.c.removed_at.is_(None))
+        found: dict[int, list[WorkerRecord]] = {}
+        with self._store.read() as connection:
+            for row in connection.execute(slots.order_by(workers.c.supervisor, workers.c.port)):
+                found.setdefault(row.flow, []).append(_worker(row))
+            return {
+                row.flow: AssignmentRecord(
+                    row.revision, row.kind, row.version, row.made_at, tuple(found.get(row.flow, ()))
+                )
+                for row in connection.execute(heads)
+            }
+
+    def last_assignment(self, name: str) -> AssignmentRecord | None:
+        """The latest assignment of any flow of this name, removed ones too (Nimbus rules 5.1.2: the backup)."""
+        query = (
+            select(flows.c.serial)
+            .join(assignments, assignments.c.flow == flows.c.serial)
+            .where(flows.c.name == name)
+            .order_by(flows.c.serial.desc())
+            .limit(1)
+        )
+        with self._store.read() as connection:
+            serial = connection.scalar(query)
+            return None if serial is None else self._read(connection, serial)
+
+    def in_slot(self, supervisor: str, port: int) -> dict[int, tuple[int, ...]]:
+        """What a slot's worker is to run: the serial of each deployed flow there, with its tasks."""
+        query = (
+            select(workers.c.flow, workers.c.tasks)
+            .join(flows, flows.c.serial == workers.c.flow)
+            .where(flows.c.removed_at.is_(None), workers.c.supervisor == supervisor, workers.c.port == port)
+        )
+        with self._store.read() as connection:
+            return {row.flow: tuple(row.tasks) for row in connection.execute(query)}
+
+    def used_slots(self) -> dict[tuple[str, int], list[str]]:
+        """(supervisor, port) to the names of the deployed flows that run there."""
+        query = (
+            select(workers.c.supervisor, workers.c.port, flows.c.name)
+            .join(flows, flows.c.serial == workers.c.flow)
+            .where(flows.c.removed_at.is_(None))
+            .order_by(workers.c.supervisor, workers.c.port, flows.c.name)
+        )
+        used: dict[tuple[str, int], list[str]] = {}
+        with self._store.read() as connection:
+            for row in connection.execute(query):
+                used.setdefault((row.supervisor, row.port), []).append(row.name)
+        return used
+
+    # --- beats
+
+    def beat_supervisor(self, supervisor: str, host: str, ports: Sequence[int], *, started_at: float) -> None:
+        """A supervisor says that it lives and which slots it offers."""
+        told = {"host": host, "ports": list(ports), "started_at": started_at, "beat_at": self._clock()}
+        with self._store.write() as connection:
+            upsert(connection, supervisors, {"supervisor": supervisor, **told})
+
+    def supervisors(self, *, timeout_seconds: float | None = None) -> list[SupervisorBeat]:
+        """The supervisors, by id; with a time-out only those that are alive: age <= time-out (Nimbus rules 5.1.1)."""
+        query = select(supervisors).order_by(supervisors.c.supervisor)
+        if timeout_seconds is not None:
+            query = query.where(supervisors.c.beat_at >= self._clock() - timeout_seconds)
+        with self._store.read() as connection:
+            return [
+                SupervisorBeat(row.supervisor, row.host, tuple(row.ports), row.started_at, row.beat_at)
+                for row in connection.execute(query)
+            ]
+
+    def forget_supervisors(self, *, silent_seconds: float) -> int:
+        """Deletes supervisors that have not beaten for so long. Returns how many."""
+        with self._store.write() as connection:
+            old = supervisors.c.beat_at < self._clock() - silent_seconds
+            return connection.execute(delete(supervisors).where(old)).rowcount
+
+    def beat(
+        self,
+        flow: Flow,
+        task: int,
+        slot: tuple[str, int],
+        lease: Lease,
+        *,
+        lease_seconds: float,
+        figures: Mapping[str, Any] | None = None,
+    ) -> Lease:
+        """A task says that it lives and how far it is; its lease is prolonged in the same transaction.
+
+        Raises:
+            LeaseLostError: The task runs elsewhere by now, or its lease ran out: stop it at once.
+            NotAliveError: The flow was removed: stop it.
+        """
+        told = {"supervisor": slot[0], "port": slot[1], "token": lease.token, "figures": dict(figures or {})}
+        with self._store.write() as connection:
+            longer = self._leases.renew_in(connection, lease, lease_seconds)
+            alive = select(flows.c.serial).where(flows.c.serial == flow.serial, flows.c.removed_at.is_(None))
+            # The lock keeps a removal from passing between this look and the beat.
+            if connection.scalar(alive.with_for_update(read=True)) is None:
+                raise NotAliveError(flow.name)
+            upsert(connection, beats, {"flow": flow.serial, "task": task, "beat_at": self._clock(), **told})
+        return longer
+
+    def beats(self, flow: Flow) -> dict[int, TaskBeat]:
+        """The last beat of every task of a flow that has beaten."""
+        query = select(beats).where(beats.c.flow == flow.serial).order_by(beats.c.task)
+        with self._store.read() as connection:
+            return {row.task: _beat(row) for row in connection.execute(query)}
+
+    def beats_of_all(self) -> dict[int, dict[int, TaskBeat]]:
+        """The same of every deployed flow, by serial: one query."""
+        query = select(beats).join(flows, flows.c.serial == beats.c.flow).where(flows.c.removed_at.is_(None))
+        found: dict[int, dict[int, TaskBeat]] = {}
+        with self._store.read() as connection:
+            for row in connection.execute(query.order_by(beats.c.task)):
+                found.setdefault(row.flow, {})[row.task] = _beat(row)
+        return found
+
+    def all_beats(self) -> dict[int, dict[int, float]]:
+        """When each task of every deployed flow has beaten last: by serial and task."""
+        query = select(beats.c.flow, beats.c.task, beats.c.beat_at).join(flows, flows.c.serial == beats.c.flow)
+        found: dict[int, dict[int, float]] = {}
+        with self._store.read() as connection:
+            for row in connection.execute(query.where(flows.c.removed_at.is_(None))):
+                found.setdefault(row.flow, {})[row.task] = row.beat_at
+        return found
+
+    def dead_tasks(self, flow: Flow, *, timeout_seconds: float, launch_seconds: float) -> set[int]:
+        """The tasks that are to be placed again; see `dead_of`."""
+        seen = {task: beat.beat_at for task, beat in self.beats(flow).items()}
+        record, now = self.assignment(flow), self._clock()
+        return dead_of(record, seen, now=now, timeout_seconds=timeout_seconds, launch_seconds=launch_seconds)
+
+    def _put(
+        self,
+        connection: Connection,
+        flow: Flow,
+        old: AssignmentRecord | None,
+        placed: Mapping[tuple[str, int], list[int]],
+        kind: str,
+    ) -> None:
+        now = self._clock()
+        before = {
+            (w.supervisor, w.port, task): at for w in (old.workers if old else ()) for task, at in w.started_at.items()
+        }
+        kept = {} if kind == "NEW" else before
+        rows, stays = [], set()
+        for (supervisor, port), tasks in placed.items():
+            started = {task: kept.get((supervisor, port, task), now) for task in tasks}
+            stays |= {task for task in tasks if (supervisor, port, task) in kept}
+            times = {str(task): at for task, at in started.items()}
+            rows.append(
+                {"flow": flow.serial, "supervisor": supervisor, "port": port, "tasks": tasks, "started_at": times}
+            )
+        connection.execute(delete(workers).where(workers.c.flow == flow.serial))
+        if rows:
+            connection.execute(insert(workers), rows)
+        connection.execute(delete(beats).where(beats.c.flow == flow.serial, beats.c.task.not_in(stays)))
+        made = {"kind": kind, "version": flow.version.number, "made_at": now}
+        revision = old.revision + 1 if old else 1
+        upsert(connection, assignments, {"flow": flow.serial, "revision": revision, **made})
+
+    @staticmethod
+    def _read(connection: Connection, serial: int) -> AssignmentRecord | None:
+        head = connection.execute(select(assignments).where(assignments.c.flow == serial)).one_or_none()
+        if head is None:
+            return None
+        query = select(workers).where(workers.c.flow == serial).order_by(workers.c.supervisor, workers.c.port)
+        found = tuple(_worker(row) for row in connection.execute(query))
+        return AssignmentRecord(head.revision, head.kind, head.version, head.made_at, found)
+
+
+def dead_of(
+    assignment: AssignmentRecord | None,
+    beat_at: Mapping[int, float],
+    *,
+    now: float,
+    timeout_seconds: float,
+    launch_seconds: float,
+) -> set[int]:
+    """The tasks of a flow that are to be placed again (Nimbus rules 5.1.3).
+
+    A task is dead when its last beat is older than `timeout_seconds`, or when it has never beaten in its slot and was put
+    there more than `launch_seconds` ago. All tasks of its worker are dead with it: they are one process.
+
+    Args:
+        assignment: Of the flow.
+        beat_at: Task to its last beat, in seconds since 1970.
+        now: The same clock's time.
+        timeout_seconds, launch_seconds: See above.
+    """
+    dead: set[int] = set()
+    for worker in assignment.workers if assignment else ():
+        silent = any(now - beat_at[task] > timeout_seconds for task in worker.tasks if task in beat_at)
+        unborn = any(now - worker.started_at[task] > launch_seconds for task in worker.tasks if task not in beat_at)
+        if silent or unborn:
+            dead.update(worker.tasks)
+    return dead
+
+
+def _checked(flow: Flow, slots: Mapping[tuple[str, int], Iterable[int]]) -> dict[tuple[str, int], list[int]]:
+    placed = {slot: sorted(tasks) for slot, tasks in slots.items()}
+    every = [task for tasks in placed.values() for task in tasks]
+    if len(every) != len(set(every)):
+        raise ValueError(f'flow "{flow.name}": a task is assigned twice: {sorted(every)}')
+    return placed
+
+
+def _beat(row: Row[Any]) -> TaskBeat:
+    return TaskBeat(row.task, row.supervisor, row.port, row.token, row.beat_at, row.figures)
+
+
+def _worker(row: Row[Any]) -> WorkerRecord:
+    started = {int(task): at for task, at in row.started_at.items()}
+    return WorkerRecord(row.supervisor, row.port, tuple(row.tasks), started)

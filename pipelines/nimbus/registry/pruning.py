@@ -1,0 +1,150 @@
+"""What the registry need not remember: flows removed long ago, silent supervisors, history beyond its length, old attempts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import ColumnElement, Connection, Table, and_, delete, false, func, or_, select
+from sqlalchemy.engine import make_url
+
+from pipelines.execution.protocol.coordinator import BatchState
+from pipelines.nimbus.registry.store import Store
+from pipelines.nimbus.registry.tables import attempts, beats, events, flows, supervisors
+
+_DAY = 86_400.0
+# Below so much free space in its file a SQLite database is not worth being written anew.
+_LEAST_FREE_BYTES, _LEAST_FREE_PART = 1_000_000, 0.25
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What went of one kind of records."""
+
+    what: str
+    before: int
+    removed: int
+
+
+def prune(
+    store: Store,
+    *,
+    days: float | None,
+    events_a_flow: int | None,
+    dry_run: bool = False,
+    clock: Callable[[], float] = time.time,
+) -> list[Pruned]:
+    """Delete what is old, in one transaction; safe beside supervisors, workers and a leader.
+
+    Leases stay: the token of a name must not start over.
+
+    Args:
+        store: the database.
+        days: how long removed flows stay, with their versions and history, and supervisors and tasks that are silent; None:
+            for good.
+        events_a_flow: how many lines of history a flow keeps, the newest; None: all.
+        dry_run: only count.
+    """
+    oldest = None if days is None else clock() - days * _DAY
+    with store.read() if dry_run else store.write() as connection:
+        found = []
+        if oldest is not None:
+            found.append(_go(connection, flows, "removed flows", flows.c.removed_at < oldest, dry_run))
+            found.append(_go(connection, supervisors, "supervisors", supervisors.c.beat_at < oldest, dry_run))
+            found.append(_go(connection, beats, "beats", beats.c.beat_at < oldest, dry_run))
+        if events_a_flow is not None:
+            found.append(_go(connection, events, "history", _beyond(connection, events_a_flow), dry_run))
+        found.append(_prune_attempts(connection, dry_run))
+    return found
+
+
+def shrink(store: Store, *, dry_run: bool = False) -> int:
+    """Give a SQLite file's free pages back to the disk, where they are worth it. Returns the bytes.
+
+    PostgreSQL does that itself. A database that others are busy with is left as it is.
+    """
+    url = make_url(store.engine.url)
+    if url.get_backend_name() != "sqlite":
+        return 0
+    file = Path(str(url.database))
+    raw = store.engine.raw_connection()
+    try:
+        driver = raw.driver_connection
+        assert driver is not None
+        ((free,), (pages,), (size,)) = (
+            driver.execute(f"PRAGMA {name}").fetchone() for name in ("freelist_count", "page_count", "page_size")
+        )
+        if free * size < max(_LEAST_FREE_BYTES, _LEAST_FREE_PART * pages * size):
+            return 0
+        if dry_run:
+            return int(free * size)
+        before = file.stat().st_size
+        driver.execute("VACUUM")
+        driver.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return max(0, before - file.stat().st_size)
+    except _busy():
+        return 0
+    finally:
+        raw.close()
+
+
+def _busy() -> type[Exception]:
+    from sqlite3 import OperationalError
+
+    return OperationalError
+
+
+def _go(connection: Connection, table: Table, what: str, where: ColumnElement[bool], dry_run: bool) -> Pruned:
+    before = connection.scalar(select(func.count()).select_from(table)) or 0
+    doomed = connection.scalar(select(func.count()).select_from(table).where(where)) or 0
+    if doomed and not dry_run:
+        connection.execute(delete(table).where(where))
+    return Pruned(what, before, doomed)
+
+
+def _beyond(connection: Connection, events_a_flow: int) -> ColumnElement[bool]:
+    """The lines of history that come before the newest so many of their flow."""
+    counts = select(events.c.flow).group_by(events.c.flow).having(func.count() > events_a_flow)
+    terms = []
+    for flow in connection.scalars(counts).all():
+        newest = select(events.c.serial).where(events.c.flow == flow).order_by(events.c.serial.desc())
+        last = connection.scalar(newest.offset(events_a_flow).limit(1))
+        terms.append(and_(events.c.flow == flow, events.c.serial <= last))
+    return or_(false(), *terms)
+
+
+def _prune_attempts(connection: Connection, dry_run: bool) -> Pruned:
+    """Attempts of batches before the last one that was committed, of epochs that have ended, and of flows that are gone.
+
+    Named `<flow>/<group>/<epoch>`. Batches of an epoch commit in order, so nothing asks for those before the last.
+    """
+    known = set(connection.scalars(select(flows.c.name)).all())
+    rows = connection.execute(select(attempts.c.batch_group, attempts.c.txid, attempts.c.record)).all()
+    last: dict[str, int] = {}
+    for row in rows:
+        if row.record["state"] == BatchState.COMMITTED:
+            last[row.batch_group] = max(last.get(row.batch_group, 0), row.txid)
+    ended = _ended({row.batch_group for row in rows}, known)
+    removed = 0
+    for group in sorted({row.batch_group for row in rows}):
+        own = [row.txid for row in rows if row.batch_group == group]
+        before = max(own) + 1 if group in ended else last.get(group, 0)
+        removed += sum(txid < before for txid in own)
+        if not dry_run:
+            connection.execute(delete(attempts).where(attempts.c.batch_group == group, attempts.c.txid < before))
+    return Pruned("attempts", len(rows), removed)
+
+
+def _ended(groups: Iterable[str], known: set[str]) -> set[str]:
+    """Groups of flows that the registry has forgotten, and all but the last epoch of the others."""
+    ended, epochs = set(), dict[str, int]()
+    named = [(group, *group.rpartition("/")[::2]) for group in groups]
+    for _, name, number in named:
+        if number.isdigit():
+            epochs[name] = max(epochs.get(name, 0), int(number))
+    for group, name, number in named:
+        if name.partition("/")[0] not in known or (number.isdigit() and int(number) < epochs[name]):
+            ended.add(group)
+    return ended

@@ -1,0 +1,228 @@
+"""What the registry hands out: flows, versions, assignments, beats. Values: they may have gone stale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Row
+
+from pipelines.nimbus.registry.lifecycle import Due, Event, Request, Standing, Status
+
+
+@dataclass(frozen=True)
+class SubmitOptions:
+    """How a flow starts.
+
+    Attributes:
+        status: ACTIVE or INACTIVE.
+    """
+
+    status: Status = Status.ACTIVE
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that one flow may ask for (`nimbus.slots.perTopology`, `nimbus.executors.perTopology`); None: any."""
+
+    workers: int | None = None
+    executors: int | None = None
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a version of a flow consists of.
+
+    Attributes:
+        definition: The flow, or where it is found; Nimbus does not look inside. Plain JSON values.
+        components: Every component with its number of executors.
+        workers: The number of workers.
+        settings: The flow's settings. `message_timeout_seconds` is the delay of a kill or rebalance that names none.
+    """
+
+    definition: Mapping[str, Any]
+    components: Mapping[str, int]
+    workers: int = 1
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+Validate = Callable[[str, Content], None]
+"""A check of a flow's content, by name; it raises what is wrong, before anything is written."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of a deployed flow.
+
+    Attributes:
+        number: From 1; only grows.
+        content: What it consists of.
+        created_at: Seconds since 1970.
+        before: The version that a roll back from this one returns to; None for the first.
+        copy_of: The version whose content a roll back brought back; None for a submission or an update.
+    """
+
+    number: int
+    content: Content
+    created_at: float
+    before: int | None = None
+    copy_of: int | None = None
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A deployed flow.
+
+    Attributes:
+        serial: The number of its submission; larger than every earlier one.
+        name: The name that it was submitted under.
+        submitted_at: Seconds since 1970.
+        standing: Its status and what is due.
+        version: The current version.
+        scale: What rebalances have set on top of the version.
+        scratch: Its next assignment is to be made from scratch, not only for the tasks that are dead.
+        removed_at: When it was removed; None while it is alive.
+        problem: Why it has no place, in a sentence; None if it has one.
+    """
+
+    serial: int
+    name: str
+    submitted_at: float
+    standing: Standing
+    version: Version
+    scale: Request
+    scratch: bool = False
+    removed_at: float | None = None
+    problem: str | None = None
+
+    @property
+    def id(self) -> str:
+        """`name-serial-seconds`, as the original names it (Nimbus rules 1.2)."""
+        return flow_id(self.name, self.serial, self.submitted_at)
+
+    @property
+    def status(self) -> Status:
+        """Where it stands."""
+        return self.standing.status
+
+    @property
+    def workers(self) -> int:
+        """The number of workers that it is to have now."""
+        return self.scale.workers or self.version.content.workers
+
+    @property
+    def parallelism(self) -> dict[str, int]:
+        """Every component with the number of executors that it is to have now."""
+        return {**self.version.content.components, **self.scale.parallelism}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that hold now."""
+        return {**self.version.content.settings, **self.scale.settings}
+
+
+@dataclass(frozen=True)
+class Happened:
+    """One line of a flow's history; `detail` is plain data, by the event."""
+
+    at: float
+    event: str
+    from_status: Status | None
+    to_status: Status | None
+    version: int
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class WorkerRecord:
+    """A worker of one flow: its slot and the tasks that run in it.
+
+    Attributes:
+        supervisor: The supervisor's id.
+        port: The slot.
+        tasks: Task ids.
+        started_at: Task to the time since when it is here.
+    """
+
+    supervisor: str
+    port: int
+    tasks: tuple[int, ...]
+    started_at: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AssignmentRecord:
+    """Where a flow runs.
+
+    Attributes:
+        revision: From 1; grows with each new assignment of the flow.
+        kind: NEW, REBALANCE or MONITOR.
+        version: The flow's version that it was made for.
+        made_at: Seconds since 1970.
+        workers: By supervisor and port.
+    """
+
+    revision: int
+    kind: str
+    version: int
+    made_at: float
+    workers: tuple[WorkerRecord, ...]
+
+
+@dataclass(frozen=True)
+class SupervisorBeat:
+    """A supervisor, as it last told."""
+
+    supervisor: str
+    host: str
+    ports: tuple[int, ...]
+    started_at: float
+    beat_at: float
+
+
+@dataclass(frozen=True)
+class TaskBeat:
+    """The last beat of a task, with the token it ran under and its figures (batch, lag, rows a second)."""
+
+    task: int
+    supervisor: str
+    port: int
+    token: int
+    beat_at: float
+    figures: Mapping[str, Any]
+
+
+def flow_id(name: str, serial: int, submitted_at: float) -> str:
+    """The id of a submission."""
+    return f"{name}-{serial}-{int(submitted_at)}"
+
+
+def standing_of(row: Row[Any]) -> Standing:
+    """The standing that a row of `flows` keeps."""
+    return Standing(
+        flow=flow_id(row.name, row.serial, row.submitted_at),
+        status=Status(row.status),
+        previous=Status(row.previous_status) if row.previous_status else None,
+        wait_seconds=row.wait_seconds,
+        due=Due(Event(row.due_event), row.due_at) if row.due_event else None,
+        request=Request.from_json(row.request) if row.request is not None else None,
+    )
+
+
+def standing_columns(standing: Standing) -> dict[str, Any]:
+    """The inverse of `standing_of`, as columns of `flows`."""
+    return {
+        "status": standing.status.value,
+        "previous_status": standing.previous.value if standing.previous else None,
+        "wait_seconds": standing.wait_seconds,
+        "due_event": standing.due.event.value if standing.due else None,
+        "due_at": standing.due.at if standing.due else None,
+        "request": standing.request.to_json() if standing.request else None,
+    }
+
+
+def version_of(row: Row[Any]) -> Version:
+    """A row of `versions`."""
+    content = Content(row.definition, row.components, row.workers, row.settings)
+    return Version(row.number, content, row.created_at, row.before, row.copy_of)

@@ -1,0 +1,452 @@
+"""The registry: which flows are deployed, in which version and status. It is the place of the original's ZooKeeper.
+
+Every call is one transaction. A call with `under` is refused, in that transaction, when the lease is no longer held: so a
+nimbus that lost its leadership while it was frozen changes nothing when it wakes up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from pipelines.nimbus.errors import AlreadyAliveError, NotAliveError, NoTransitionError, VersionError
+from pipelines.nimbus.registry.leases import Lease, Leases
+from pipelines.nimbus.registry.lifecycle import Action, Event, Request, Standing, Status, Step
+from pipelines.nimbus.registry.records import (
+    Content,
+    Flow,
+    Happened,
+    Limits,
+    SubmitOptions,
+    Validate,
+    Version,
+    standing_columns,
+    standing_of,
+    version_of,
+)
+from pipelines.nimbus.registry.registry import lifecycle
+from pipelines.nimbus.registry.store import Store
+from pipelines.nimbus.registry.tables import beats, events, flows, versions
+from pipelines.nimbus.submission import check_content, check_name, check_options
+
+_ACTIVE = SubmitOptions()
+
+
+class Registry:
+    """Deployed flows, their versions and statuses.
+
+    Args:
+        store: The database.
+        clock: Seconds since 1970.
+        limits: The most that one flow may ask for.
+        validate: A further check of each content, run before anything is written.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Callable[[], float] = time.time,
+        limits: Limits | None = None,
+        validate: Validate | None = None,
+    ) -> None:
+        self.leases = Leases(store, clock=clock)
+        self._store, self._clock = store, clock
+        self._limits, self._validate = limits or Limits(), validate
+
+    # --- versions
+
+    def submit(
+        self, name: str, content: Content, *, options: SubmitOptions | None = _ACTIVE, under: Lease | None = None
+    ) -> Flow:
+        """Deploys a flow as version 1 (Nimbus rules 1.2).
+
+        Raises:
+            DeployNameError: The name is not possible.
+            SubmitError: The options or the content are not.
+            AlreadyAliveError: A flow of this name is deployed; a killed one counts until it is removed.
+            LeaseLostError: `under` is no longer held.
+        """
+        check_name(name)
+        chosen = check_options(name, options)
+        self._check(name, content)
+        try:
+            with self._write(under) as connection:
+                alive = self._alive(connection, name)
+                if alive is not None:
+                    raise AlreadyAliveError(name, alive.status)
+                return self._insert(connection, name, content, chosen.status)
+        except IntegrityError as error:
+            # Another process has submitted it between the look and the insert (PostgreSQL).
+            raise AlreadyAliveError(name, Status.ACTIVE) from error
+
+    def update(self, name: str, content: Content, *, expected: int | None = None, under: Lease | None = None) -> Flow:
+        """Gives a flow a new version; what rebalances have set stays, but for components that are gone.
+
+        Args:
+            name: The flow's name.
+            content: The new version.
+            expected: The version that the caller has seen as the current one; None: whichever it is.
+            under: The caller's lease on leadership.
+
+        Raises:
+            NotAliveError: No flow of this name is deployed.
+            SubmitError: The content is not possible.
+            NoTransitionError: It is REBALANCING or KILLED.
+            VersionError: `expected` is not the current version.
+            LeaseLostError: `under` is no longer held.
+        """
+        with self._write(under) as connection:
+            row = self._changeable(connection, name, "UPDATE")
+            self._check(name, content)
+            if expected is not None and row.version != expected:
+                raise VersionError(name, expected, "is not the current one", row.version)
+            return self._new_version(connection, row, content, "UPDATE", before=row.version)
+
+    def roll_back(self, name: str, to: int | None = None, *, under: Lease | None = None) -> Flow:
+        """Makes an earlier version's content the current one, as a new version: history is only added to.
+
+        Without `to` it is the one before the current; called again, the one before that.
+
+        Raises:
+            NotAliveError: No flow of this name is deployed.
+            NoTransitionError: It is REBALANCING or KILLED.
+            VersionError: There is no such version, or none before the current one.
+            LeaseLostError: `under` is no longer held.
+        """
+        with self._write(under) as connection:
+            row = self._changeable(connection, name, "ROLL_BACK")
+            current = self._version(connection, row, row.version)
+            target = current.before if to is None else to
+            if target is None:
+                raise VersionError(name, row.version, "there is none before it", row.version)
+            found = self._version(connection, row, target)
+            return self._new_version(
+                connection, row, found.content, "ROLL_BACK", before=found.before, copy_of=found.number
+            )
+
+    def versions(self, name: str) -> list[Version]:
+        """Every version of a deployed flow, the oldest first."""
+        with self._store.read() as connection:
+            row = self._found(connection, name)
+            query = select(versions).where(versions.c.flow == row.serial).order_by(versions.c.number)
+            return [version_of(found) for found in connection.execute(query)]
+
+    # --- statuses
+
+    def activate(self, name: str, *, under: Lease | None = None) -> Flow:
+        """ACTIVE; a flow that is so already stays it. Raises as `kill`."""
+        return self._send(name, Event.ACTIVATE, under)
+
+    def deactivate(self, name: str, *, under: Lease | None = None) -> Flow:
+        """INACTIVE; a flow that is so already stays it. Raises as `kill`."""
+        return self._send(name, Event.INACTIVATE, under)
+
+    def kill(self, name: str, *, wait_seconds: float | None = None, under: Lease | None = None) -> Flow:
+        """KILLED at once; assignment and all stay until the delay is over (`fire`). Killed again: a new delay.
+
+        Raises:
+            NotAliveError: No flow of this name is deployed.
+            NoTransitionError: Its status does not allow it.
+            LeaseLostError: `under` is no longer held.
+        """
+        return self._send(name, Event.KILL, under, wait_seconds=wait_seconds)
+
+    def rebalance(
+        self,
+        name: str,
+        request: Request | None = None,
+        *,
+        wait_seconds: float | None = None,
+        under: Lease | None = None,
+    ) -> Flow:
+        """REBALANCING at once; the request is applied and the flow assigned anew when the delay is over (`fire`).
+
+        Raises:
+            NotAliveError, NoTransitionError, LeaseLostError: As `kill`.
+            RebalanceError: The request names an unknown component, or a number that is not above 0.
+        """
+        return self._send(name, Event.REBALANCE, under, wait_seconds=wait_seconds, request=request)
+
+    def fire(self, *, under: Lease | None = None) -> list[tuple[Flow, Step]]:
+        """Does what has come due: applies rebalances, removes killed flows.
+
+        A flow whose step says REASSIGN is to be assigned from scratch; `scratch` stays until that is done.
+
+        Returns:
+            The flows as they stand now, each with its step, those due first in front.
+        """
+        fired = []
+        with self._write(under) as connection:
+            now = self._clock()
+            due = select(flows).where(flows.c.removed_at.is_(None), flows.c.due_at <= now)
+            for row in connection.execute(due.order_by(flows.c.due_at, flows.c.serial).with_for_update()).all():
+                standing = standing_of(row)
+                step = lifecycle.fire(standing, now=now)
+                if step is not None and standing.due is not None:
+                    fired.append((self._apply(connection, row, standing.due.event, step), step))
+        return fired
+
+    def gain_leadership(self, *, under: Lease | None = None) -> list[Flow]:
+        """Tells every flow that another nimbus leads: a rebalance or kill under way waits its delay again."""
+        with self._write(under) as connection:
+            now = self._clock()
+            alive = select(flows).where(flows.c.removed_at.is_(None)).order_by(flows.c.serial).with_for_update()
+            rows = connection.execute(alive).all()
+            steps = [(row, lifecycle.step(standing_of(row), Event.GAIN_LEADERSHIP, now=now)) for row in rows]
+            return [self._apply(connection, row, Event.GAIN_LEADERSHIP, step) for row, step in steps]
+
+    # --- what is told
+
+    def hurry(self, flow: Flow, *, under: Lease | None = None) -> bool:
+        """Lets a rebalance or kill go on at once: all of the flow's queries have drained, nothing is left to wait for."""
+        with self._write(under) as connection:
+            changed = connection.execute(
+                update(flows)
+                .where(
+                    flows.c.serial == flow.serial,
+                    flows.c.status.in_((Status.REBALANCING, Status.KILLED)),
+                    flows.c.due_at > self._clock(),
+                )
+                .values(due_at=self._clock())
+            )
+            return changed.rowcount > 0
+
+    def tell(self, flow: Flow, event: str, detail: Mapping[str, Any], *, under: Lease | None = None) -> None:
+        """Adds a line to a flow's history that changes nothing: `detail` is plain JSON."""
+        with self._write(under) as connection:
+            line = {"flow": flow.serial, "at": self._clock(), "event": event, "from_status": flow.status}
+            values = {**line, "to_status": flow.status, "version": flow.version.number, "detail": dict(detail)}
+            connection.execute(insert(events).values(**values))
+
+    def problem(self, flow: Flow, problem: str | None, *, under: Lease | None = None) -> None:
+        """Says why a flow has no place; None: it has one. A new problem is a line in its history."""
+        if flow.problem == problem:
+            return
+        with self._write(under) as connection:
+            connection.execute(update(flows).where(flows.c.serial == flow.serial).values(problem=problem))
+        if problem is not None:
+            self.tell(flow, "PROBLEM", {"problem": problem}, under=under)
+
+    # --- reading
+
+    def flow(self, name: str) -> Flow:
+        """A deployed flow.
+
+        Raises:
+            NotAliveError: No flow of this name is deployed.
+        """
+        with self._store.read() as connection:
+            return self._read(connection, self._found(connection, name))
+
+    def flows(self) -> list[Flow]:
+        """Every deployed flow, by name."""
+        with self._store.read() as connection:
+            rows = connection.execute(select(flows).where(flows.c.removed_at.is_(None)).order_by(flows.c.name)).all()
+            # All versions by one query: the leader asks for the flows twice a second, and they may be thousands.
+            current = and_(versions.c.flow == flows.c.serial, versions.c.number == flows.c.version)
+            query = select(versions).join(flows, current).where(flows.c.removed_at.is_(None))
+            found = {row.flow: version_of(row) for row in connection.execute(query)}
+            return [_flow_of(row, found[row.serial]) for row in rows]
+
+    def next_due(self) -> float | None:
+        """When `fire` next has something to do, in seconds since 1970; None: nothing is under way."""
+        with self._store.read() as connection:
+            return connection.scalar(select(func.min(flows.c.due_at)).where(flows.c.removed_at.is_(None)))
+
+    def history(self, name: str) -> list[Happened]:
+        """What happened to the flows of this name, removed ones too, the oldest first."""
+        query = (
+            select(events)
+            .join(flows, flows.c.serial == events.c.flow)
+            .where(flows.c.name == name)
+            .order_by(events.c.serial)
+        )
+        with self._store.read() as connection:
+            rows = connection.execute(query).all()
+        return [
+            Happened(row.at, row.event, _status(row.from_status), _status(row.to_status), row.version, row.detail or {})
+            for row in rows
+        ]
+
+    def forget(self, before: float, *, under: Lease | None = None) -> int:
+        """Deletes flows that were removed before a time, with all that belongs to them. Returns how many."""
+        with self._write(under) as connection:
+            return connection.execute(delete(flows).where(flows.c.removed_at < before)).rowcount
+
+    # --- inside a transaction
+
+    @contextmanager
+    def _write(self, under: Lease | None) -> Iterator[Connection]:
+        with self._store.write() as connection:
+            if under is not None:
+                self.leases.guard(connection, under)
+            yield connection
+
+    def _check(self, name: str, content: Content) -> None:
+        check_content(name, content, self._limits)
+        if self._validate is not None:
+            self._validate(name, content)
+
+    def _send(
+        self,
+        name: str,
+        event: Event,
+        under: Lease | None,
+        *,
+        wait_seconds: float | None = None,
+        request: Request | None = None,
+    ) -> Flow:
+        with self._write(under) as connection:
+            row = self._found(connection, name, lock=True)
+            seen = self._read(connection, row)
+            if request is not None:
+                request = lifecycle.check_request(name, request, seen.version.content.components)
+            step = lifecycle.step(
+                seen.standing,
+                event,
+                now=self._clock(),
+                wait_seconds=wait_seconds,
+                message_timeout_seconds=seen.settings.get("message_timeout_seconds"),
+                request=request,
+            )
+            return self._apply(connection, row, event, step)
+
+    def _apply(self, connection: Connection, row: Row[Any], event: Event, step: Step) -> Flow:
+        """Writes a step's outcome."""
+        changes: dict[str, Any] = standing_columns(step.standing) if step.standing else {"due_at": None}
+        if step.action is Action.REASSIGN and step.request is not None:
+            changes |= {"scale": _scaled(Request.from_json(row.scale), step.request).to_json(), "scratch": True}
+        if step.action is Action.REMOVE:
+            # The assignment stays as the flow's last one: a new submission of the name may use it again.
+            changes = {"removed_at": self._clock(), "due_event": None, "due_at": None}
+            connection.execute(delete(beats).where(beats.c.flow == row.serial))
+        connection.execute(update(flows).where(flows.c.serial == row.serial).values(**changes))
+        if step.standing is None or step.standing != standing_of(row):
+            self._log(connection, row, event, step.standing.status if step.standing else None)
+        return self._again(connection, row.serial)
+
+    def _log(self, connection: Connection, row: Row[Any], event: str, to: Status | None) -> None:
+        line = {"flow": row.serial, "at": self._clock(), "event": str(event), "from_status": row.status}
+        connection.execute(insert(events).values(**line, to_status=to, version=row.version))
+
+    def _insert(self, connection: Connection, name: str, content: Content, status: Status) -> Flow:
+        now = self._clock()
+        values = {"name": name, "submitted_at": now, "version": 1, "scale": Request().to_json(), "scratch": False}
+        made = connection.execute(insert(flows).values(**values, **standing_columns(Standing("", status))))
+        serial = int(made.inserted_primary_key[0])  # type: ignore[index]
+        self._insert_version(connection, serial, 1, content)
+        line = {"flow": serial, "at": now, "event": "SUBMIT", "to_status": status.value, "version": 1}
+        connection.execute(insert(events).values(**line))
+        return self._again(connection, serial)
+
+    def _new_version(
+        self,
+        connection: Connection,
+        row: Row[Any],
+        content: Content,
+        event: str,
+        *,
+        before: int | None,
+        copy_of: int | None = None,
+    ) -> Flow:
+        highest = connection.scalar(select(func.max(versions.c.number)).where(versions.c.flow == row.serial)) or 0
+        self._insert_version(connection, row.serial, highest + 1, content, before=before, copy_of=copy_of)
+        scale = Request.from_json(row.scale)
+        known = {c: n for c, n in scale.parallelism.items() if c in content.components or c.startswith("__")}
+        seen = self._read(connection, row)
+        resized = (seen.version.content.components, seen.version.content.workers) != (
+            content.components,
+            content.workers,
+        )
+        changes = {
+            "version": highest + 1,
+            "scale": replace(scale, parallelism=known).to_json(),
+            "scratch": row.scratch or resized,
+        }
+        connection.execute(update(flows).where(flows.c.serial == row.serial).values(**changes))
+        flow = self._again(connection, row.serial)
+        line = {"flow": row.serial, "at": self._clock(), "event": event, "from_status": row.status}
+        connection.execute(insert(events).values(**line, to_status=row.status, version=highest + 1))
+        return flow
+
+    def _insert_version(
+        self,
+        connection: Connection,
+        serial: int,
+        number: int,
+        content: Content,
+        *,
+        before: int | None = None,
+        copy_of: int | None = None,
+    ) -> None:
+        parts = {
+            "definition": dict(content.definition),
+            "settings": dict(content.settings),
+            "components": dict(content.components),
+            "workers": content.workers,
+        }
+        place = {"flow": serial, "number": number, "before": before, "copy_of": copy_of}
+        connection.execute(insert(versions).values(**place, **parts, created_at=self._clock()))
+
+    def _changeable(self, connection: Connection, name: str, event: str) -> Row[Any]:
+        row = self._found(connection, name, lock=True)
+        if row.status not in (Status.ACTIVE, Status.INACTIVE):
+            raise NoTransitionError(event, row.status, standing_of(row).flow)
+        return row
+
+    @staticmethod
+    def _alive(connection: Connection, name: str, *, lock: bool = False) -> Row[Any] | None:
+        query = select(flows).where(flows.c.name == name, flows.c.removed_at.is_(None))
+        return connection.execute(query.with_for_update() if lock else query).one_or_none()
+
+    def _found(self, connection: Connection, name: str, *, lock: bool = False) -> Row[Any]:
+        row = self._alive(connection, name, lock=lock)
+        if row is None:
+            alive = select(flows.c.name).where(flows.c.removed_at.is_(None)).order_by(flows.c.name)
+            raise NotAliveError(name, connection.scalars(alive).all())
+        return row
+
+    def _again(self, connection: Connection, serial: int) -> Flow:
+        return self._read(connection, connection.execute(select(flows).where(flows.c.serial == serial)).one())
+
+    def _read(self, connection: Connection, row: Row[Any]) -> Flow:
+        return _flow_of(row, self._version(connection, row, row.version))
+
+    @staticmethod
+    def _version(connection: Connection, row: Row[Any], number: int) -> Version:
+        query = select(versions).where(versions.c.flow == row.serial, versions.c.number == number)
+        found = connection.execute(query).one_or_none()
+        if found is None:
+            raise VersionError(row.name, number, "there is no such version", row.version)
+        return version_of(found)
+
+
+def _flow_of(row: Row[Any], version: Version) -> Flow:
+    return Flow(
+        row.serial,
+        row.name,
+        row.submitted_at,
+        standing_of(row),
+        version,
+        Request.from_json(row.scale),
+        row.scratch,
+        row.removed_at,
+        row.problem,
+    )
+
+
+def _status(value: str | None) -> Status | None:
+    return Status(value) if value else None
+
+
+def _scaled(scale: Request, request: Request) -> Request:
+    """What holds after a further rebalance: the later word wins."""
+    parallelism: Mapping[str, int] = {**scale.parallelism, **request.parallelism}
+    return Request(request.workers or scale.workers, parallelism, {**scale.settings, **request.settings})

@@ -1,0 +1,258 @@
+"""The registry's database: SQLite in a file by default, PostgreSQL by URL; opened, migrated, read and written here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, make_url
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    DisconnectionError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    SQLAlchemyError,
+    TimeoutError,
+)
+
+from pipelines.nimbus.errors import RegistryError
+from pipelines.nimbus.registry.postgres import postgres
+from pipelines.private import FOLDER_MODE, masked, private_file
+
+_SQLITE_OPTIONS = {"cache", "immutable", "mode", "nolock", "timeout", "uri", "vfs"}
+MIGRATIONS = Path(__file__).with_name("migrations")
+
+
+class Store:
+    """One database with the registry's tables.
+
+    Args:
+        url: `sqlite:///path` or `postgresql://user@host/database`.
+        busy_seconds: How long a statement waits for another process's lock.
+        silent_seconds: How long a transaction on PostgreSQL may take at all; by default half as long again as `busy_seconds`.
+        migrate: Bring the tables to this release's form; False: refuse another form.
+
+    Raises:
+        RegistryError: The database cannot be opened, its driver is not installed, or its tables have another form.
+    """
+
+    def __init__(
+        self, url: str, *, busy_seconds: float = 30.0, silent_seconds: float | None = None, migrate: bool = True
+    ) -> None:
+        parsed = _parsed(url)
+        self._silent_seconds = silent_seconds
+        self.url = masked(parsed.render_as_string(hide_password=True))
+        with self._openable():
+            self.engine = self._open(parsed, busy_seconds)
+        try:
+            with self._openable():
+                if migrate and self.revision() != self.newest():
+                    self.upgrade()
+                self._check_form()
+        except BaseException:
+            self.close()
+            raise
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that only reads and waits for no writer. All that it reads is of one moment.
+
+        Raises:
+            RegistryError: The database does not answer.
+        """
+        with self._told(), self.engine.connect() as connection:
+            if connection.dialect.name == "postgresql":
+                # By itself each statement would see what was committed since the one before.
+                connection = connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+            with connection.begin():
+                yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that writes: all or nothing, durable when the block ends.
+
+        On SQLite it is the only one from its first line on (BEGIN IMMEDIATE). On PostgreSQL others may run beside it, so
+        whoever reads a row to change it must lock it (`with_for_update`, which SQLite leaves out).
+
+        Raises:
+            RegistryError: The database does not answer, or another process has kept it locked for `busy_seconds`.
+        """
+        with self._told(), self.engine.connect().execution_options(writes=True) as connection, connection.begin():
+            yield connection
+
+    def revision(self) -> str | None:
+        """The migration that the tables stand at; None for an empty database."""
+        with self.read() as connection:
+            return MigrationContext.configure(connection).get_current_revision()
+
+    def newest(self) -> str | None:
+        """The last migration of this release."""
+        return ScriptDirectory.from_config(_config()).get_current_head()
+
+    def upgrade(self, to: str = "head") -> None:
+        """Runs the migrations up to a revision, in one transaction."""
+        with self._migrating() as config:
+            command.upgrade(config, to)
+
+    def downgrade(self, to: str) -> None:
+        """Takes migrations back down to a revision; `base` drops every table."""
+        with self._migrating() as config:
+            command.downgrade(config, to)
+
+    def close(self) -> None:
+        """Gives the connections back."""
+        self.engine.dispose()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Tells what the driver tells, without the statement, of all that means "not now".
+
+        What is wrong with a statement or its values is no matter of time, and goes on as it is.
+        """
+        try:
+            yield
+        except (DBAPIError, DisconnectionError, TimeoutError) as error:
+            if not _not_now(error):
+                raise
+            problem = " ".join(str(error.orig if isinstance(error, DBAPIError) else error).split())
+            if "read-only" in problem:
+                # A fail-over has made a standby of it: the next transaction connects anew, to the primary if the URL says so.
+                self.engine.dispose()
+                hint = (
+                    "wait for the fail-over; a URL with all hosts and target_session_attrs=read-write finds the primary"
+                )
+            elif "lock" in problem:
+                hint = (
+                    "another process keeps it locked: look for a registry's user that hangs or is stopped, and end it"
+                )
+            else:
+                hint = "start it, make room on its disk, or correct the URL; then try again"
+            raise RegistryError(self.url, f"does not answer: {problem}", hint=hint) from error
+
+    @contextmanager
+    def _openable(self) -> Iterator[None]:
+        """Around the opening: what the URL names is no registry, whatever driver, database or file system say of it."""
+        try:
+            yield
+        except (SQLAlchemyError, CommandError, OSError, ValueError, TypeError) as error:
+            problem = " ".join(str(getattr(error, "orig", None) or error).split())
+            hint = "correct TRIDELTA_REGISTRY: sqlite:///path of a file, or postgresql://user@host:5432/database"
+            raise RegistryError(self.url, f"cannot be opened: {problem}", hint=hint) from error
+
+    @contextmanager
+    def _migrating(self) -> Iterator[Config]:
+        with self.write() as connection:
+            if connection.dialect.name == "postgresql":
+                # Two processes that start at once must not both create the tables. The number is only a name.
+                connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7302114)")
+            config = _config()
+            config.attributes["connection"] = connection
+            yield config
+
+    def _check_form(self) -> None:
+        found, wanted = self.revision(), self.newest()
+        if found != wanted:
+            problem = f"stands at migration {found}, and this release needs {wanted}"
+            raise RegistryError(self.url, problem, hint="use one release for all processes that share a registry")
+
+    def _open(self, url: URL, busy_seconds: float) -> Engine:
+        try:
+            if url.get_backend_name() == "sqlite":
+                return _sqlite(url, busy_seconds)
+            return postgres(url, busy_seconds, self._silent_seconds)
+        except ModuleNotFoundError as error:
+            hint = 'install it: pip install "psycopg[binary]"'
+            raise RegistryError(
+                self.url, f"needs the driver {error.name}, which is not installed", hint=hint
+            ) from error
+
+
+def _not_now(error: Exception) -> bool:
+    """Whether another try may do: the database is away, busy, read-only for now, or has cut the connection."""
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    return isinstance(error, OperationalError | InterfaceError | InternalError | DisconnectionError | TimeoutError)
+
+
+def insert_missing(connection: Connection, table: Table, values: Mapping[str, Any]) -> None:
+    """Inserts a row unless one with its primary key is there."""
+    key = list(table.primary_key)
+    if connection.dialect.name == "postgresql":
+        connection.execute(postgresql.insert(table).values(**values).on_conflict_do_nothing(index_elements=key))
+    else:
+        connection.execute(sqlite.insert(table).values(**values).on_conflict_do_nothing(index_elements=key))
+
+
+def upsert(connection: Connection, table: Table, values: Mapping[str, Any]) -> None:
+    """Inserts a row, or replaces the other columns of the one with its primary key."""
+    key = list(table.primary_key)
+    others = {name: value for name, value in values.items() if name not in {column.name for column in key}}
+    if connection.dialect.name == "postgresql":
+        on_postgres = postgresql.insert(table).values(**values)
+        connection.execute(on_postgres.on_conflict_do_update(index_elements=key, set_=others))
+    else:
+        on_sqlite = sqlite.insert(table).values(**values)
+        connection.execute(on_sqlite.on_conflict_do_update(index_elements=key, set_=others))
+
+
+def _parsed(url: str) -> URL:
+    try:
+        # What is no UTF-8 names no database, and could not be told either.
+        url.encode()
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        # The error's text has the URL, with the password.
+        url = url.encode(errors="backslashreplace").decode()
+        raise RegistryError(url, "is no URL", hint="write sqlite:///path or postgresql://user@host/database") from None
+    if parsed.drivername in ("postgresql", "postgres"):
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+        shown = parsed.render_as_string(hide_password=True)
+        raise RegistryError(shown, "is neither SQLite nor PostgreSQL", hint="write sqlite:///path or postgresql://...")
+    if parsed.get_backend_name() == "sqlite" and (unknown := sorted(set(parsed.query) - _SQLITE_OPTIONS)):
+        shown = parsed.render_as_string(hide_password=True)
+        raise RegistryError(shown, f"has an option that SQLite does not know: {unknown[0]}", hint="leave it out")
+    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
+        raise RegistryError(url, "is in memory, where no other process sees it", hint="write sqlite:///path")
+    return parsed
+
+
+def _sqlite(url: URL, busy_seconds: float) -> Engine:
+    file = Path(str(url.database)).absolute()
+    file.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    # What cannot be made is told by the database. Files beside it have its mode.
+    with suppress(OSError):
+        private_file(file)
+    engine = create_engine(url, connect_args={"timeout": busy_seconds})
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: Any, _: Any) -> None:
+        connection.isolation_level = None  # BEGIN is ours: the driver's own comes too late for reads
+        connection.execute("PRAGMA journal_mode=WAL")
+        # FULL: a commit that a power cut takes back could give a lease's token out twice.
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA foreign_keys=ON")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        writes = connection.get_execution_options().get("writes", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config

@@ -1,0 +1,1 @@
+"""Metrics, figures and logs of deployed flows."""

@@ -1,0 +1,216 @@
+"""The figures of a task: what its beats carry. Written by the thread that runs batches, read by the one that beats."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pipelines.execution.checkpoint.state_snapshot import partition_rows
+from pipelines.maintenance.rebalance import skew_of
+from pipelines.nimbus.status import ASSIGNED, FAILED, RUNNING
+from pipelines.nimbus.telemetry.backlog import gone, waiting
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from pipelines.execution.checkpoint.engine_files import Checkpoint
+    from pipelines.execution.report import BatchReport
+
+LAST_BATCHES = 20
+"""So many batches are remembered: what a rebalance looks at."""
+
+# Counting what waits lists folders: not with every look.
+_COUNT_SECONDS = 5.0
+
+# Rows of the state by partition change slowly, and cost a file a partition.
+_ROWS_SECONDS = 60.0
+
+# Of a gate's result those details that are rows. Beats are written every few seconds: they carry each rule's rows once, and
+# no more of them than this, which is ten rows of a hundred letters, or few wide ones.
+_ROWS_OF_A_RESULT = ("sample", "partial_unexpected_list")
+_MOST_CHARACTERS = 4000
+
+
+@dataclass
+class CheckFigures:
+    """What a check of a gate has said since the query started.
+
+    Attributes:
+        batches: How often it was asked.
+        rows: Rows that it has looked at.
+        unexpected: Of these, those that violate it.
+        failures: Batches in which it did not hold.
+        last_failed: The last of these, by txid.
+        said: What it said there.
+        detail: Some of the rows that it found wrong last, if the result brought any: up to 4,000 characters of JSON.
+    """
+
+    batches: int = 0
+    rows: int = 0
+    unexpected: int = 0
+    failures: int = 0
+    last_failed: int | None = None
+    said: str | None = None
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+    def add(self, txid: int, result: Mapping[str, Any]) -> None:
+        """Take in the result of one batch (`CheckResult.to_json`)."""
+        self.batches += 1
+        self.rows += result.get("rows") or 0
+        self.unexpected += result.get("unexpected") or 0
+        if not result["success"]:
+            self.failures, self.last_failed = self.failures + 1, txid
+            self.said = str(result.get("error") or result.get("unexpected") or result.get("observed"))
+            self.detail = _small(result.get("detail") or {}) or self.detail
+
+
+def _small(detail: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows of a result's detail, as many as fit."""
+    found: dict[str, Any] = {}
+    for name in _ROWS_OF_A_RESULT:
+        left, kept = _MOST_CHARACTERS, []
+        for row in detail.get(name) or ():
+            left -= len(json.dumps(row))
+            if left < 0:
+                break
+            kept.append(row)
+        found |= {name: kept} if kept else {}
+    return found
+
+
+def _without_rows(gate: Mapping[str, Any]) -> dict[str, Any]:
+    """A gate's result as a beat carries it."""
+    checks = [
+        {**one, "detail": {key: value for key, value in one["detail"].items() if key not in _ROWS_OF_A_RESULT}}
+        if one.get("detail")
+        else one
+        for one in gate["checks"]
+    ]
+    return {**gate, "checks": checks}
+
+
+class TaskFigures:
+    """What is known of a running query.
+
+    Args:
+        group: Its batch group.
+        trigger_seconds: How often a batch is to begin.
+    """
+
+    def __init__(self, group: str, trigger_seconds: float) -> None:
+        self.state = ASSIGNED
+        self._group, self._trigger = group, trigger_seconds
+        self.last_error: str | None = None
+        self._restarts = self._batches = self._rows = self._quarantined = 0
+        self._seconds: deque[float] = deque(maxlen=LAST_BATCHES)
+        self._ends: deque[tuple[float, int]] = deque(maxlen=LAST_BATCHES)
+        self._backlogs: deque[float] = deque(maxlen=LAST_BATCHES)
+        self._last: BatchReport | None = None
+        self._before: int | None = None
+        self._checks: dict[str, CheckFigures] = {}
+        self._progress: Mapping[str, Any] = {}
+        self._behind_since: float | None = None
+        self._counted_at = self._rows_at = float("-inf")
+        self._partition_rows: tuple[int, ...] = ()
+        self.backlog: dict[str, float] = {}
+        self.gone: list[str] = []
+
+    def stands_at(self, checkpoint: Checkpoint) -> None:
+        """The last batch that an earlier life has finished."""
+        done, epoch = checkpoint.finished_batches(), checkpoint.epoch
+        self._before = epoch.txid(done - 1) if done and epoch else None
+
+    def started(self, again: bool) -> None:
+        """Its query runs; `again` after a failure."""
+        self.state = RUNNING
+        self._restarts += again
+
+    def failed(self, reason: str) -> None:
+        """Its query has ended with an error."""
+        self.state, self.last_error = FAILED, reason
+
+    def batch(self, report: BatchReport) -> None:
+        """A batch has come through."""
+        self._last, self.last_error = report, None
+        self._batches += 1
+        self._rows += report.received
+        self._quarantined += report.quarantined
+        for gate in report.gates:
+            for result in gate["checks"]:
+                self._checks.setdefault(f"{gate['gate']}/{result['name']}", CheckFigures()).add(report.txid, result)
+        self._seconds.append(report.seconds)
+        self._ends.append((time.time(), report.received))
+
+    def look(self, streaming: StreamingQuery, checkpoint: Path) -> None:
+        """Take in what Spark says of the query.
+
+        Args:
+            streaming: The query.
+            checkpoint: Spark's checkpoint of it.
+        """
+        progress = streaming.lastProgress
+        if progress is None or time.monotonic() - self._counted_at < _COUNT_SECONDS:
+            return
+        seen = progress if isinstance(progress, Mapping) else progress.jsonValue
+        self._progress = seen if isinstance(seen, Mapping) else {}
+        self._counted_at, self.backlog = time.monotonic(), waiting(self._progress, checkpoint)
+        self.gone = gone(self._progress)
+        if self._progress.get("stateOperators") and time.monotonic() - self._rows_at >= _ROWS_SECONDS:
+            # An empty answer is asked for again: the first snapshot comes with the first batch.
+            self._partition_rows = partition_rows(checkpoint)
+            self._rows_at = time.monotonic() if self._partition_rows else float("-inf")
+        much = sum(self.backlog.values())
+        self._backlogs.append(much)
+        if not much:
+            self._behind_since = None
+        elif self._behind_since is None:
+            self._behind_since = time.time()
+
+    @property
+    def rows_per_second(self) -> float:
+        """Over the remembered batches, from the end of the first to now (an idle query falls to 0)."""
+        if len(self._ends) < 2:
+            return 0.0
+        since, until = self._ends[0][0], max(self._ends[-1][0], time.time() - self._trigger)
+        return sum(rows for _, rows in list(self._ends)[1:]) / max(until - since, 1e-3)
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures as a beat carries them; `TaskStatus` says what they mean."""
+        operators = self._progress.get("stateOperators") or ()
+        last = self._last
+        return {
+            "state": self.state,
+            "group": self._group,
+            "pid": os.getpid(),
+            "txid": last.txid if last else self._before,
+            "attempt": last.attempt if last else None,
+            "batches": self._batches,
+            "rows": self._rows,
+            "rows_per_second": round(self.rows_per_second, 1),
+            "batch_seconds": round(self._seconds[-1], 3) if self._seconds else None,
+            "median_batch_seconds": round(statistics.median(self._seconds), 3) if self._seconds else None,
+            "last_batch_seconds": [round(one, 3) for one in self._seconds],
+            "trigger_seconds": self._trigger,
+            "lag_seconds": round(time.time() - self._behind_since, 1) if self._behind_since else 0.0,
+            "backlog": self.backlog,
+            "gone": self.gone,
+            "last_backlogs": list(self._backlogs),
+            "state_rows": sum(int(one["numRowsTotal"]) for one in operators) if operators else None,
+            "partition_rows": list(self._partition_rows),
+            "skew": round(skew_of(self._partition_rows), 2) if any(self._partition_rows) else None,
+            "partitions": max((int(one["numShufflePartitions"]) for one in operators), default=None),
+            "quarantined": self._quarantined,
+            "checks": {name: asdict(figures) for name, figures in self._checks.items()},
+            "gates": [_without_rows(gate) for gate in last.gates] if last else [],
+            "last_error": self.last_error,
+            "last_batch_at": self._ends[-1][0] if self._ends else None,
+            "restarts": self._restarts,
+        }

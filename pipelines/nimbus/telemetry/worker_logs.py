@@ -1,0 +1,244 @@
+"""A process's log as JSON lines, turned over by size; written so that a full disk costs lines and nothing else.
+
+A line has `timestamp` (UTC, ISO 8601, microseconds), `level`, `logger`, `event`, whatever its writer named (`flow`, `group`,
+`txid`, `attempt` ...), and `exception` as text.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import stat
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import structlog
+
+from pipelines.logs import FIELDS
+from pipelines.nimbus.telemetry.log_reading import generation, read
+from pipelines.private import private_folder, private_opener
+
+LONGEST = 20_000
+"""Characters of one value. Spark's errors come with plans of megabytes, which no reader of a log wants whole."""
+
+QUIET = ("py4j", "alembic", "great_expectations", "matplotlib", "urllib3")
+"""Libraries that tell at INFO how they work inside: only their warnings are kept."""
+
+__all__ = ["JsonLines", "LogFile", "configure", "read"]
+
+
+class JsonLines(logging.Formatter):
+    """A record as one line of JSON.
+
+    Args:
+        always: Facts that every line has: those of the process.
+    """
+
+    def __init__(self, always: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self._always = dict(always or {})
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        facts = getattr(record, FIELDS, None)
+        if facts is None:
+            facts = {**structlog.contextvars.get_contextvars(), "event": record.getMessage()}
+        line = {
+            "timestamp": _timestamp(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": facts.get("event"),
+        }
+        line |= {name: value for name, value in (self._always | facts).items() if name not in line}
+        if record.exc_info and record.exc_info[0] is not None:
+            line["exception"] = self.formatException(record.exc_info)
+        elif record.exc_text:
+            line["exception"] = record.exc_text
+        return json.dumps(_plain(line), default=_text, allow_nan=False)
+
+
+class LogFile(logging.Handler):
+    """Appends lines to a file and turns it over: `worker.jsonl` becomes `worker.jsonl.1`, that one `.2`, and so on.
+
+    Every line is one write at the file's end, so two processes may share the file: an earlier worker of the slot that wakes
+    up late. A line that cannot be written is dropped and counted; the next one that can says how many were lost.
+
+    Args:
+        file: The file; its folder is made.
+        megabytes: It is turned over before it grows beyond this.
+        files: So many turned-over files are kept.
+    """
+
+    def __init__(self, file: Path, megabytes: float = 20.0, files: int = 5) -> None:
+        super().__init__()
+        self.file, self._bytes, self._files = Path(file), int(megabytes * 1_000_000), files
+        self._open_file: int | None = None
+        self._torn = False
+        self.dropped = 0
+        self.setFormatter(JsonLines())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes a line; never raises."""
+        try:
+            line = self.format(record).encode() + b"\n"
+            if self.dropped:
+                line = self._loss() + line
+            self._write(line)
+            self.dropped = 0
+        except Exception:
+            self.dropped += 1
+
+    def close(self) -> None:
+        """Closes the file."""
+        with self.lock or threading.RLock():
+            self._let_go()
+        super().close()
+
+    def _write(self, line: bytes) -> None:
+        descriptor = self._descriptor(len(line))
+        if self._torn:
+            line = b"\n" + line
+        written = os.write(descriptor, line)
+        # A disk that has just become full takes a part.
+        self._torn = written < len(line)
+        if self._torn:
+            raise OSError(f"{written} of {len(line)} bytes were written")
+
+    def _descriptor(self, coming: int) -> int:
+        """The file, open; another one than before if it was turned over, by us or by another process, or removed."""
+        if self._open_file is not None and not _same(self._open_file, self.file):
+            self._let_go()
+        if self._open_file is None:
+            self._open_file = self._opened()
+        size = os.fstat(self._open_file).st_size
+        if size and size + coming > self._bytes:
+            self._turn_over()
+            self._open_file = self._opened()
+        return self._open_file
+
+    def _opened(self) -> int:
+        private_folder(self.file.parent)
+        return private_opener(str(self.file), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
+
+    def _turn_over(self) -> None:
+        self._let_go()
+        for number in range(self._files, 0, -1):
+            older = generation(self.file, number - 1)
+            if older.exists():
+                older.replace(generation(self.file, number))
+        if self._files == 0:
+            self.file.unlink(missing_ok=True)
+
+    def _let_go(self) -> None:
+        if self._open_file is not None:
+            os.close(self._open_file)
+            self._open_file = None
+
+    def _loss(self) -> bytes:
+        told = {"event": "log lines lost", "lines": self.dropped}
+        now = {"timestamp": _timestamp(datetime.now(UTC).timestamp()), "level": "warning", "logger": __name__}
+        return json.dumps(now | told).encode() + b"\n"
+
+
+def configure(
+    file: Path,
+    megabytes: float = 20.0,
+    files: int = 5,
+    *,
+    always: Mapping[str, Any] | None = None,
+    level: int = logging.INFO,
+) -> Callable[[], None]:
+    """Makes this process log into a file: its own lines, warnings, and errors that nobody caught.
+
+    Args:
+        file: Where to; see `LogFile`.
+        megabytes: The size at which the file is turned over.
+        files: How many turned-over files are kept.
+        always: Facts that every line has, whichever thread writes it.
+        level: The lowest level that is written.
+
+    Returns:
+        What takes it all back (for tests; a process just ends).
+    """
+    handler, root = LogFile(file, megabytes, files), logging.getLogger()
+    handler.setFormatter(JsonLines(always))
+    before = root.level, sys.excepthook, threading.excepthook
+    levels = {name: logging.getLogger(name).level for name in QUIET}
+    root.addHandler(handler)
+    root.setLevel(level)
+    for name in QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.captureWarnings(True)
+    sys.excepthook, threading.excepthook = _uncaught(before[1]), _uncaught_in_thread(before[2])
+
+    def take_back() -> None:
+        sys.excepthook, threading.excepthook = before[1], before[2]
+        logging.captureWarnings(False)
+        for name, one in levels.items():
+            logging.getLogger(name).setLevel(one)
+        root.setLevel(before[0])
+        root.removeHandler(handler)
+        handler.close()
+
+    return take_back
+
+
+def _uncaught(before: Callable[..., Any]) -> Callable[..., None]:
+    def hook(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
+        if not issubclass(kind, KeyboardInterrupt):
+            logging.getLogger(__name__).critical("the process ends by an error", exc_info=(kind, error, at))
+        before(kind, error, at)
+
+    return hook
+
+
+def _uncaught_in_thread(before: Callable[..., Any]) -> Callable[[threading.ExceptHookArgs], None]:
+    def hook(found: threading.ExceptHookArgs) -> None:
+        if found.exc_value is not None and not issubclass(found.exc_type, SystemExit):
+            name = found.thread.name if found.thread else "?"
+            error = (found.exc_type, found.exc_value, found.exc_traceback)
+            logging.getLogger(__name__).error("thread %s ended by an error", name, exc_info=error)
+        before(found)
+
+    return hook
+
+
+def _same(descriptor: int, file: Path) -> bool:
+    try:
+        there = file.stat()
+    except FileNotFoundError:
+        return False
+    ours = os.fstat(descriptor)
+    return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino) or not stat.S_ISREG(there.st_mode)
+
+
+def _timestamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has words for; texts are cut."""
+    if isinstance(value, str):
+        more = len(value) - LONGEST
+        return value if more <= 0 else f"{value[:LONGEST]} ... ({more:,} more characters)"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(one) for one in value]
+    return value
+
+
+def _text(value: Any) -> str:
+    try:
+        return str(value)[:LONGEST]
+    except Exception as error:
+        return f"<{type(value).__name__} that cannot be written: {type(error).__name__}>"

@@ -1,0 +1,308 @@
+"""The one Spark session of a process: classic, local by default, with Delta, quiet, and started from an archive."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+import pyspark
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
+from pipelines.bounds import required_master
+from pipelines.errors import JarsError, TrideltaError
+from pipelines.spark.jars import cache_folder, jar_paths, kafka_paths
+from pipelines.spark.java import Java, find_java
+from pipelines.spark.jvm_launch import launched
+
+SPARK_HOME = Path(pyspark.__file__).parent
+LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
+GIGABYTE = 1024**3
+
+# The optimising compiler starts on a method after ten times as many calls as by default. A loop over rows has those within a
+# second; what a start and a plan run a few thousand times is left to the quick compiler. Of the 28 CPU seconds of a process
+# that counts the words of two million lines this saves five; the speed of a warm process is the same.
+LATE_OPTIMISING = (
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
+)
+# What a session and a flow import sooner or later, and slowly (pandas for one: py4j's converters ask for it at the first
+# call). The JVM takes a second to come up: these come meanwhile.
+_NEEDED_SOON = ("pyspark.testing.utils", "deltalake", "pipelines.execution.runtime")
+
+_lock = threading.Lock()
+
+
+def spark_session(
+    app: str = "tridelta", *, master: str | None = None, conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """The Spark session of this process; the first call starts it, later calls return the same one.
+
+    Args:
+        app: The application's name in Spark.
+        master: Where Spark runs; by default TRIDELTA_SPARK_MASTER, else `local[*]`.
+        conf: Spark settings that replace or add to Tridelta's own. `spark.driver.extraJavaOptions` is added to ours.
+
+    Raises:
+        JavaError: there is no Java 17 or 21.
+        JarsError: Delta's jars are not in the project's cache.
+        TrideltaError: a session runs already, with another master or other values of the settings asked for.
+    """
+    with _lock:
+        running = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+        if running is not None and running._jsc.sc() is not None and not running._jsc.sc().isStopped():
+            _refuse_other(running, master, conf or {})
+            return running
+        chosen = master or os.environ.get("TRIDELTA_SPARK_MASTER") or "local[*]"
+        return _start(app, required_master("master" if master else "TRIDELTA_SPARK_MASTER", chosen), dict(conf or {}))
+
+
+def settings(master: str, *, java: Java, cache: Path) -> dict[str, str]:
+    """Tridelta's Spark settings, each with its reason.
+
+    Raises:
+        JarsError: Delta's jars are not in the cache.
+    """
+    jars = [str(path) for path in jar_paths(cache)]
+    chosen = {
+        "spark.master": master,
+        # Delta's client for Spark Connect is a preview, and foreachBatch under Connect mixes up sessions.
+        "spark.api.mode": "classic",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # On the class path and not in spark.jars: only classes of the application's own loader go into the archive.
+        "spark.driver.extraClassPath": os.pathsep.join(jars),
+        # A slice is a date; it must not depend on where the machine stands.
+        "spark.sql.session.timeZone": "UTC",
+        # Repartitioning a checkpoint works on RocksDB alone, and ruins one that has Spark's default store.
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+        # One task a core: a micro-batch is small, and Spark's 200 tasks would be nothing but their own overhead.
+        "spark.sql.shuffle.partitions": str(cores(master)),
+        # Delta's default of 50 is for logs of millions of files; here the tasks would cost more than their work.
+        "spark.databricks.delta.snapshotPartitions": "2",
+        # Spark cuts input for one task a core, of whole files where it can: five equal files on two cores are three files
+        # and two, and a core waits. Four tasks a core balance; pieces stay at 4 MB or more, so small batches are as before.
+        "spark.sql.files.minPartitionNum": str(4 * cores(master)),
+        # It would run every stage of a micro-batch as a job of its own, to choose among plans of a few thousand rows.
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # Dagster shows what there is to see; a server on a port per session would only collide with the next one.
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # Never the working directory. Only a table saved without a path would go there, and Tridelta's all have one.
+        "spark.sql.warehouse.dir": (cache / "warehouse").as_uri(),
+        "spark.driver.memory": f"{driver_memory() // 1024**2}m",
+        "spark.driver.extraJavaOptions": java_options(java, cache),
+    }
+    if is_local(master):
+        # All of a local Spark is in this process: nothing needs to be reached from outside, or with the network down.
+        # And files of a checkpoint are local: written and renamed by the JVM itself. Spark's default asks Hadoop's FileContext,
+        # which without native Hadoop forks `readlink` and `chmod` for each file (a log write took 46 ms in place of 11 ms).
+        return chosen | {
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            # A worker begins in 0.1 s in place of one or two.
+            "spark.python.daemon.module": "pipelines.spark.python_daemon",
+            "spark.sql.streaming.checkpointFileManagerClass": (
+                "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+            ),
+        }
+    return chosen | {"spark.jars": ",".join([*jars, *map(str, _kafka_jars(cache))])}
+
+
+def java_options(java: Java, cache: Path) -> str:
+    """The JVM's options: a collector without threads of its own, the class-data archive if it is there, and silence."""
+    options = [
+        # Heaps here are small and cores few; the parallel collectors' threads compete with the batch itself. Also what
+        # the archive was made with.
+        "-XX:+UseSerialGC",
+        *LATE_OPTIMISING,
+        # Room for compiled code, address space only. Several streams in one application fill the quick compiler's 48 MB in
+        # minutes; then the JVM stops compiling, and fails to link: an Arrow result is waited for without end.
+        "-XX:ReservedCodeCacheSize=512m",
+        f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
+        # An archive that does not fit (another class path, a patched Java) is left out; the JVM need not print that.
+        "-Xlog:disable",
+        "-Xlog:all=error:stderr",
+    ]
+    archive = archive_path(java, cache)
+    if archive.is_file():
+        options += [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto"]
+    return " ".join(options)
+
+
+def archive_path(java: Java, cache: Path) -> Path:
+    """Where the class-data archive of this Java, this Spark and these jars lies, or would lie."""
+    parts = [java.version, str(java.home.resolve()), pyspark.__version__, str(_linked_home(cache))]
+    parts += [f"{path}:{path.stat().st_size}" for path in jar_paths(cache)]
+    return cache / f"spark-{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:12]}.jsa"
+
+
+def spark_home(cache: Path) -> Path:
+    """The SPARK_HOME of a local Spark: pyspark's own, by links in the cache, without `python/lib/pyspark.zip`.
+
+    Spark puts that file first on the path of each Python worker. It holds no compiled code, so each start of a worker would
+    compile pyspark anew: 1.6 s in place of 0.4 s, and past Spark's limit of 10 s on a busy machine. Without it the workers
+    import the pyspark of `sys.executable`, which is the same one. Where the cache can't be written it is pyspark's own.
+    """
+    home = _linked_home(cache)
+    if not home.is_dir():
+        making = home.with_name(f"{home.name}.{os.getpid()}")
+        try:
+            making.mkdir(parents=True, exist_ok=True)
+            for entry in SPARK_HOME.iterdir():
+                if entry.name != "python":
+                    (making / entry.name).symlink_to(entry)
+            making.rename(home)
+        except OSError:
+            shutil.rmtree(making, ignore_errors=True)
+    return home if home.is_dir() else SPARK_HOME
+
+
+def _linked_home(cache: Path) -> Path:
+    """Where the links lie: a folder per pyspark, since environments may share a cache."""
+    return cache / f"spark-home-{hashlib.sha256(f'{SPARK_HOME}{pyspark.__version__}'.encode()).hexdigest()[:12]}"
+
+
+def is_local(master: str) -> bool:
+    """Whether driver and executor are one process."""
+    return master == "local" or master.startswith("local[")
+
+
+def cores(master: str) -> int:
+    """How many tasks run at once: the number in `local[n]`, else this machine's cores."""
+    inside = master.removeprefix("local[").split("]")[0].split(",")[0] if is_local(master) else "*"
+    if inside.isdigit():
+        return int(inside)
+    return 1 if inside == "local" else len(os.sched_getaffinity(0))
+
+
+def driver_memory() -> int:
+    """Bytes of heap: a quarter of the memory that this process may use, at least 1 GB and at most 8 GB.
+
+    A quarter, for a deployed worker and a catch-up run may be up at once, beside Python workers, RocksDB's memory (not
+    part of the heap) and Dagster's processes (0.7 GB). 1 GB is Spark's own default; above 8 GB the serial collector's
+    full collections would stall a batch for seconds. `conf={"spark.driver.memory": ...}` overrides it.
+    """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    if limit.is_file() and (text := limit.read_text().strip()).isdigit():
+        memory = min(memory, int(text))
+    return max(GIGABYTE, min(memory // 4, 8 * GIGABYTE))
+
+
+def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
+    """Checks what Spark needs, prepares the environment and starts."""
+    java, cache = find_java(), cache_folder()
+    chosen = settings(master, java=java, cache=cache)
+    extra = conf.pop("spark.driver.extraJavaOptions", "")
+    chosen["spark.driver.extraJavaOptions"] = f"{chosen['spark.driver.extraJavaOptions']} {extra}".strip()
+    chosen |= {"spark.app.name": app, **conf}
+    _prepare_environment(java, cache, home=spark_home(cache) if is_local(master) else None)
+    spark_conf = SparkConf(loadDefaults=False).setAll(list(chosen.items()))
+    if SparkContext._gateway is None:
+        threading.Thread(target=_import_ahead, name="import-ahead").start()
+        gateway = launched(chosen.items())
+        threading.Thread(target=_pass_on, args=(gateway.proc.stderr,), name="spark-stderr", daemon=True).start()
+        SparkContext._ensure_initialized(gateway=gateway)
+    return SparkSession.builder.config(conf=spark_conf).getOrCreate()
+
+
+def _kafka_jars(cache: Path) -> list[Path]:
+    """Kafka's jars, or none: a session without them does everything but read Kafka, and that source says what is missing."""
+    try:
+        return kafka_paths(cache)
+    except JarsError:
+        return []
+
+
+def _import_ahead() -> None:
+    """Imports on the side; an import that fails does so again, and is told, where it is made in earnest."""
+    for name in _NEEDED_SOON:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+
+
+def _prepare_environment(java: Java, cache: Path, *, home: Path | None) -> None:
+    """Sets what Spark reads from the environment before the JVM starts; `home` is a local Spark's SPARK_HOME."""
+    os.environ["JAVA_HOME"] = str(java.home)
+    # A JVM that only writes the command line of the real one.
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    # At the end of the class path: the archive fits as long as the path only grows there, and a flow without Kafka never
+    # opens these jars. `spark.driver.extraClassPath` comes first in the path.
+    path = [entry for entry in os.environ.get("SPARK_DIST_CLASSPATH", "").split(os.pathsep) if entry]
+    path += [jar for jar in map(str, _kafka_jars(cache)) if jar not in path]
+    if path:
+        os.environ["SPARK_DIST_CLASSPATH"] = os.pathsep.join(path)
+    if home is not None:
+        # Another Spark on this machine, or another Python for the workers, fails late and in words nobody understands.
+        os.environ |= {"SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable}
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        # Nor do Python workers take modules from the working directory where this process doesn't.
+        os.environ["PYTHONSAFEPATH"] = "1"
+    # These would turn the session into a Connect session.
+    for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
+        os.environ.pop(name, None)
+
+
+# What Spark prints at every start, and of every start of a query with windows, each line with an empty one behind it.
+_CHATTER = (b"Using incubator modules: jdk.incubator.vector", b"Streaming TransformWithStateInPandas Python worker")
+
+
+def _pass_on(stream: IO[bytes]) -> None:
+    """Passes the JVM's error output on, but for what says nothing to anybody."""
+    left_out = False
+    held: list[bytes] = []
+    for line in stream:
+        if held or line.startswith(b"Traceback (most recent call last)"):
+            held.append(line)
+            if line.startswith((b" ", b"Traceback")):
+                continue
+            # A Python worker that waits for work when the JVM ends finds the end of its stream, and says so at length.
+            idle = line.startswith(b"EOFError") and any(b"daemon.py" in one for one in held)
+            _write([] if idle else held)
+            held = []
+            continue
+        if any(one in line for one in _CHATTER) or (left_out and not line.strip()):
+            left_out = True
+            continue
+        left_out = False
+        _write([line])
+    _write(held)
+
+
+def _write(lines: list[bytes]) -> None:
+    for line in lines:
+        sys.stderr.write(line.decode(errors="replace"))
+    if lines:
+        sys.stderr.flush()
+
+
+def _refuse_other(running: SparkSession, master: str | None, conf: Mapping[str, str]) -> None:
+    """Raises if the session that runs is not the one asked for."""
+    wanted = {"spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension", **conf}
+    wanted.pop("spark.driver.extraJavaOptions", None)
+    if master:
+        wanted["spark.master"] = master
+    for name, value in wanted.items():
+        present = running.conf.get(name, None)
+        if present != value:
+            raise TrideltaError(
+                f"this process has a Spark session already, with {name}={present}; asked for: {value}",
+                hint="ask for it in the first call of spark_session, or in a process of its own",
+            )
