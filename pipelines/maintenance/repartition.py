@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines import logs
 from pipelines.errors import LockedError, TrideltaError
+from pipelines.execution.checkpoint import copy as copying
 from pipelines.execution.checkpoint.belonging import Belonging, lake_of
 from pipelines.execution.checkpoint.copy import Marker, Recovered, recover
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.checkpoint.engine_files import copy as copying
 from pipelines.maintenance.errors import RepartitionRefusedError, UnfinishedBatchError
 
 if TYPE_CHECKING:

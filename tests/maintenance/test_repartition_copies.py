@@ -131,7 +131,7 @@ def test_a_damaged_copy_never_comes_back(checkpoint: Checkpoint, copy: Path, dam
 def test_a_roll_back_may_be_cut_off_anywhere(
     checkpoint: Checkpoint, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipelines.execution.checkpoint.engine_files import copy as checkpoint_copy
+    from pipelines.execution.checkpoint import copy as checkpoint_copy
 
     steps = ("shutil.rmtree", "_copy_files", "os.sync", "_sync_folder")
     for step in steps:

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Row, and_, delete, func, insert, select, upda
 from sqlalchemy.exc import IntegrityError
 
 from pipelines.nimbus.errors import AlreadyAliveError, NotAliveError, NoTransitionError, VersionError
+from pipelines.nimbus.registry import lifecycle
 from pipelines.nimbus.registry.leases import Lease, Leases
 from pipelines.nimbus.registry.lifecycle import Action, Event, Request, Standing, Status, Step
 from pipelines.nimbus.registry.records import (
@@ -30,7 +31,6 @@ from pipelines.nimbus.registry.records import (
     standing_of,
     version_of,
 )
-from pipelines.nimbus.registry.registry import lifecycle
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.registry.tables import beats, events, flows, versions
 from pipelines.nimbus.submission import check_content, check_name, check_options
