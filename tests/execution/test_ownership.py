@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from pipelines.errors import LockedError, TrideltaError
-from pipelines.execution.checkpoint.engine_files import Checkpoint, ownership
+from pipelines.execution.checkpoint import ownership
+from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.checkpoint.ownership import (
     GONE_HOSTS,
     OWNER_FILE,

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.execution.checkpoint.engine_files import Checkpoint, ownership
+from pipelines.execution.checkpoint import ownership
+from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.checkpoint.ownership import OtherHostError
 from pipelines.nimbus.handover.elsewhere import elsewhere, query_elsewhere, watch_registry
 from pipelines.nimbus.processes.life import holder_of
