@@ -11,29 +11,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.errors import BehindStateError, TrideltaError
-from pipelines.state.backing_map import (
+from pipelines.state.schema import MAP, NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL
+from pipelines.state.views import MapState
+from tests.conformance.map_states import (
+    SNAPSHOT_KEY,
     CachedBatchReadsMap,
     CachedMap,
+    CommittingMap,
     DictMap,
     JsonOpaqueSerializer,
     JsonSerializer,
     JsonTransactionalSerializer,
-    MicroBatchMap,
-)
-from pipelines.state.map_state import (
-    SNAPSHOT_KEY,
-    CommittingMap,
     LRUMemoryMapState,
     MemoryMapState,
+    MicroBatchMap,
     NonTransactionalMap,
     OpaqueMap,
+    OpaqueValue,
     SnapshottableMap,
     TransactionalMap,
+    TransactionalValue,
 )
-from pipelines.state.schema import MAP, OPAQUE
-from pipelines.state.values import OpaqueValue, TransactionalValue
-from pipelines.state.views import MapState
-from tests.state.small_kinds import SmallTable
+from tests.state.small_kinds import APP, SmallTable
 
 
 def plus(amount: int) -> Callable[[Any], int]:
@@ -155,6 +154,39 @@ def test_example_opaque_partial_2_in_a_table(tmp_path: Path) -> None:
         table.commit(txid, *(row[:-1] for row in state.changes()), known=known)
         assert table.held() == [expected]
         assert table.base(txid) == [("k", 4 if txid == 3 else 1)]
+
+
+KINDS: dict[str, Callable[[Any], CommittingMap]] = {
+    NON_TRANSACTIONAL: NonTransactionalMap,
+    TRANSACTIONAL: TransactionalMap,
+    OPAQUE: OpaqueMap,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_of_layout_map_holds_what_the_model_holds(tmp_path: Path, kind: str) -> None:
+    """Updates, replays with the same and with other amounts, and a null key, in a Delta table and in the model."""
+    table, model = SmallTable(tmp_path, MAP, kind), KINDS[kind](DictMap())
+    for txid, amounts in (
+        (1, {"a": 1, "b": 2}),
+        (1, {"a": 1, "b": 2}),
+        (2, {"a": 3, None: 4}),
+        (2, {"a": 5, None: 6}),
+        (3, {"b": 1}),
+    ):
+        keys, updaters = list(amounts), [plus(amount) for amount in amounts.values()]
+        known = table.writer.committed(APP) == txid
+        state = MapState(table.table.view(before=txid) if kind == OPAQUE else table.table.view())
+        state.multi_update([(key,) for key in keys], updaters)
+        table.commit(txid, *(row[:-1] for row in state.changes()), known=known)
+        model.begin_commit(txid)
+        model.multi_update(keys, updaters)
+        model.commit(txid)
+        assert dict(table.held()) == {
+            key: value
+            for key, value in zip(("a", "b", None), model.multi_get(["a", "b", None]), strict=True)
+            if value is not None
+        }
 
 
 # --- NonTransactionalMap, TransactionalMap, OpaqueMap ---------------------------------------------------------------
