@@ -52,7 +52,7 @@ def test_each_entry_is_of_an_error_that_there_is() -> None:
 
 def test_alerts_have_entries() -> None:
     # The sentences of assets.events.liveness, by what they begin with.
-    source = (PAGE.parent.parent / "assets" / "liveness.py").read_text(encoding="utf-8")
+    source = (PAGE.parent.parent / "assets" / "events" / "liveness.py").read_text(encoding="utf-8")
     for sentence in ("its worker has not beaten", "it has something to read and no batch"):
         assert sentence in source
         assert sentence in entries()

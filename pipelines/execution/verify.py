@@ -1,4 +1,4 @@
-"""Proof after the fact that a table still holds what its batches committed (design, section 7).
+"""Proof after the fact that a table still holds what its batches committed (docs/architecture.md#batch-protocol).
 
 Each commit's record keeps how many rows it wrote and the XOR of their hashes. Every stored row names the batch that wrote it, so
 one pass over the table finds both again.

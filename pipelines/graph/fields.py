@@ -27,7 +27,7 @@ def is_name(text: str) -> bool:
 def checked_name(kind: str, name: object) -> str:
     """Return `name` if it is a legal name of a flow, state, stream or gate.
 
-    Such names become folders and identifiers, so nothing but `[a-z][a-z0-9_]*` is let through (design, section 14).
+    Such names become folders and identifiers, so nothing but `[a-z][a-z0-9_]*` is let through (docs/architecture.md#safety).
 
     Raises:
         BadNameError: for anything else.

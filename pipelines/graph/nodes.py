@@ -300,7 +300,7 @@ class PersistNode(Node, asks=traits.of_persist, alone=traits.REPLAYABLE):
 
 @dataclass(frozen=True, kw_only=True)
 class OnTimeNode(Node, asks=traits.PASSES_ON, alone="asks whether an event is in time, and its time is over"):
-    """Keeps the events that the watermark of a channel has not passed; with `late` the others (design, section 8)."""
+    """Keeps the events that the watermark of a channel has not passed; with `late` the others (architecture.md#event-flows)."""
 
     channel: str
     late: bool = False

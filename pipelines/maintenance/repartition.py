@@ -1,4 +1,4 @@
-"""Another number of state partitions for one streaming query, offline (design, section 11; docs/adr/0018).
+"""Another number of state partitions for one streaming query, offline (docs/architecture.md#maintenance; docs/adr/0018).
 
 The caller has drained the query and holds `checkpoint.running`. Spark's part of the checkpoint is copied, Spark deals the state
 out anew as a batch of its own (its id, and so a txid, is left out), and the state is read before and after. On any difference

@@ -1,4 +1,4 @@
-"""The batch record: what each commit says of itself in Delta's `userMetadata` (design, section 6)."""
+"""The batch record: what each commit says of itself in Delta's `userMetadata` (docs/architecture.md#state-tables)."""
 
 from __future__ import annotations
 

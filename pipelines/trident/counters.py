@@ -1,4 +1,4 @@
-"""User counters: raised inside functions wherever they run, they arrive at the hooks of the batch (design, section 5).
+"""User counters: raised inside functions wherever they run, they arrive at the hooks of the batch (docs/architecture.md#trident).
 
 ```python
 from pipelines.trident import count

@@ -23,7 +23,7 @@ LAYOUTS = (LOG, MAP, ROWS)
 
 @dataclass(frozen=True)
 class DeltaState:
-    """A Delta table of the lake that a topology persists into (design, section 6).
+    """A Delta table of the lake that a topology persists into (docs/architecture.md#state-tables).
 
     Args:
         name: the state's name, `[a-z][a-z0-9_]*`; the table is `<lake>/states/<name>`.

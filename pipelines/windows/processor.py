@@ -2,7 +2,7 @@
 
 Keys are dealt by hash into buckets. Before the shuffle the rows of a bucket are packed into Arrow blobs (so that a bucket
 costs a few rows, and values keep their types on the way through pandas), a bucket's windows are one blob in a ValueState, and
-results leave as blobs again (design, section 8: a state entry a key costs 4 times as much). Bounded input takes the same way
+results leave as blobs again (docs/architecture.md#event-flows: a state entry per key costs 4x). Bounded input takes the same way
 without the state store.
 """
 

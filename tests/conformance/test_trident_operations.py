@@ -1,4 +1,4 @@
-"""Each case of shared/rules/trident.md on the reference engine, on a bounded run and on a stream."""
+"""Each case of docs/rules/trident.md on the reference engine, on a bounded run and on a stream."""
 
 from __future__ import annotations
 

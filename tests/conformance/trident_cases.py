@@ -103,7 +103,7 @@ PER_TUPLE = {
         {"out": rows("n x", (1, "a"), (1, "b"), (2, "a"), (2, "b"))},
     ),
     "each, over Arrow arrays": Case(
-        "design 4, functions",
+        "architecture, public names, functions",
         "n bigint",
         lambda s: keep(s.each("n", doubled, "twice")),
         [[(2,), (None,)], [(5,)]],
@@ -191,7 +191,7 @@ PER_TUPLE = {
         {"left": rows("n m", (1, 2), (2, 4), (3, 6)), "right": rows("n", (2,), (3,))},
     ),
     "gate": Case(
-        "design 12",
+        "architecture, gates",
         "n bigint, word string",
         lambda s: keep(
             s.gate(
@@ -262,7 +262,7 @@ AGGREGATES = {
         {"out": rows("word n", ("a", 1), ("a", 1), ("c", 3), (None, 2))},
     ),
     "state query behind the persist": Case(
-        "design 6: a state query sees the batch's own updates",
+        "architecture, state tables: a state query sees the batch's own updates",
         "word string",
         lambda s: keep(
             s.state_query(

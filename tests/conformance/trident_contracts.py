@@ -183,7 +183,7 @@ CONTRACTS = {
         {"out": rows("word m", ("a", 2), ("a", 5), ("b", 3), (None, 4), ("b", 7))},
     ),
     "distinct count and collect": Case(
-        "design 4, aggregators",
+        "architecture, public names, aggregators",
         WORDS,
         lambda s: (
             keep(s.aggregate([DistinctCount("word", "words"), Collect("n", "all")])),

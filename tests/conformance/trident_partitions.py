@@ -152,7 +152,7 @@ REPARTITIONS = {
         "1.5, broadcast", WORDS, lambda s: keep(s.broadcast()), [[("a", 1)]], {"out": rows("word n", ("a", 1))}
     ),
     "direct": Case(
-        "design 5: direct grouping is a column that names the partition",
+        "architecture, trident: direct grouping is a column that names the partition",
         WORDS,
         lambda s: keep(s.direct("n").partition_aggregate("n", Sum(), "sum").parallelism_hint(3)),
         [[("a", -1), ("b", 5), ("c", 10), (None, None), ("d", 3)]],

@@ -155,7 +155,7 @@ AGGREGATES = {
         },
     ),
     "built-in aggregators in a map": Case(
-        "design 6, layouts",
+        "architecture, state tables, layouts",
         WORDS,
         lambda s: by_word(s, DeltaState("out", layout=MAP), [Count("c"), Sum("n", "s"), Max("n", "high")]),
         FED,

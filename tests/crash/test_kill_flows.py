@@ -1,4 +1,4 @@
-"""Event flows with windows through processes that are killed: exactly once, windows included (design, sections 8 and 14)."""
+"""Event flows with windows through processes that are killed: exactly once, windows included (docs/architecture.md#safety)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States of every kind and layout, behind two streams that meet, through processes that are killed (design, section 14)."""
+"""States of every kind and layout, behind two streams that meet, through processes that are killed (architecture.md#safety)."""
 
 from __future__ import annotations
 

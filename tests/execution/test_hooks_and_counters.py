@@ -1,4 +1,4 @@
-"""Hooks are told each stage of each batch; what user functions count arrives there (design, section 5)."""
+"""Hooks are told each stage of each batch; what user functions count arrives there (docs/architecture.md#trident)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each kind of state in each layout, through a batch that is committed and then replayed (Trident rules 6, design 6)."""
+"""Each kind of state in each layout, through a batch that is committed and then replayed (Trident rules 6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`verify`: a table still holds what its batches committed, or the report says which batch differs (design, section 7)."""
+"""`verify`: a table holds what its batches committed, or the report names the batch (architecture.md#batch-protocol)."""
 
 from __future__ import annotations
 

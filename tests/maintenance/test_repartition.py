@@ -1,4 +1,4 @@
-"""Queries whose number of partitions changes between two runs: windows go on as if nothing had been (design, section 11)."""
+"""Queries whose number of partitions changes between two runs: windows are unaffected (docs/architecture.md#maintenance)."""
 
 from __future__ import annotations
 

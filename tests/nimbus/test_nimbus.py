@@ -62,7 +62,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_the_design_in_its_own_words(nimbus: Nimbus) -> None:
-    """Design, section 4: these calls, as written there."""
+    """docs/architecture.md#public-names: these calls, as written there."""
     nimbus.submit("flights", trigger_seconds=5)
     nimbus.deactivate("flights")
     nimbus.activate("flights")

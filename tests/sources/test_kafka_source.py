@@ -1,6 +1,6 @@
 """Kafka as a source, on a real broker: where it starts, where it goes on, what its records become.
 
-Rules 10 is shared/rules/trident.md, section 10: what Storm's KafkaTridentSpout tests say.
+Rules 10 is docs/rules/trident.md, section 10: what Storm's KafkaTridentSpout tests say.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a replayed txid does, by kind and layout (design, section 6; Trident rules 6). No Spark."""
+"""What a replayed txid does, by kind and layout (docs/architecture.md#state-tables; Trident rules 6). No Spark."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ THEN = [[("the foo",)], [("the man on the moon",), ("where are you",)]]
 
 
 def word_count() -> TridentTopology:
-    """The design's example (section 4)."""
+    """The example of the public names (tests/test_contract.py)."""
     topology = TridentTopology("wordcount")
     counts = (
         topology.new_stream("sentences", FixedBatches("sentence string", []))

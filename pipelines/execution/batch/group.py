@@ -183,7 +183,7 @@ class BatchGroup:
     def _in_waves(self) -> tuple[tuple[Sink, ...], ...]:
         """The sinks in the order of their commits: one that queries a state of this group, defined before, comes after it.
 
-        So a query behind a persist sees the state as of the batch's own txid, its updates included (design, section 6).
+        A query behind a persist sees the state as of the batch's own txid and its updates (docs/architecture.md#state-tables).
         """
         graph, names = self.topology.graph, {sink.name: sink for sink in self.sinks}
         level: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""One batch of a stream: attempts, the plan, the commits, the accounts (design, sections 3 and 7)."""
+"""One batch of a stream: attempts, the plan, the commits, the accounts (docs/architecture.md#a-tuples-way, #batch-protocol)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Storm's acker as accounting: rows are compared between stages by count and by the XOR of their hashes (design, section 7).
+"""Compare rows between stages by count and XOR of hashes, as Storm's acker does (docs/architecture.md#batch-protocol).
 
 The hash of a row is Spark's `xxhash64` over its columns, so that an analyst can recompute it with SQL. XOR does not depend on
 the order of rows; two equal rows cancel out, which is why the count is always compared beside it.
