@@ -18,6 +18,8 @@ from assets.suites import suite_checks
 from assets.view import FlowView, outer
 from pipelines.errors import DefinitionError
 
+FlowAsset = dg.AssetsDefinition | dg.SourceAsset | dg.AssetSpec
+
 
 @dataclass(frozen=True)
 class FlowAssets:
@@ -32,20 +34,28 @@ class FlowAssets:
     registry: dg.AssetSpec
     quarantine: dg.AssetSpec
     liveness: dg.AssetChecksDefinition
+    is_deployable: bool = True
+    """Whether the registry can deploy the flow: it knows flows by the catalog."""
+
+    @property
+    def own(self) -> tuple[FlowAsset, ...]:
+        """Return all assets of the flow but its sources, which it may share with others."""
+        deployed = (self.registry, self.deployment) if self.is_deployable else ()
+        return (self.states, *self.queries, self.quarantine, *deployed)
 
     @property
     def checks(self) -> tuple[dg.AssetChecksDefinition, ...]:
-        """The checks that stand beside the assets; those of gates belong to the states."""
-        return (*self.suites, self.liveness)
+        """Return the checks beside the assets; those of gates belong to the states."""
+        return (*self.suites, self.liveness) if self.is_deployable else self.suites
 
     @property
     def selection(self) -> dg.AssetSelection:
-        """What a backfill runs: states, their checks, the answers."""
+        """Select what a backfill runs: states, their checks, the answers."""
         return dg.AssetSelection.assets(self.states, *self.queries)
 
 
-def flow_assets(view: FlowView) -> FlowAssets:
-    """The assets of a flow: what arrives, its states, the answers that it keeps, its deployment; and their checks."""
+def flow_assets(view: FlowView, *, is_deployable: bool = True) -> FlowAssets:
+    """Make the assets of a flow: what arrives, its states, the answers that it keeps, its deployment; and their checks."""
     return FlowAssets(
         view,
         sources=tuple(source_asset(view, spout) for spout in view.arriving),
@@ -56,17 +66,18 @@ def flow_assets(view: FlowView) -> FlowAssets:
         registry=registry_spec(view),
         quarantine=quarantine_spec(view),
         liveness=liveness_check(view),
+        is_deployable=is_deployable,
     )
 
 
-def assets_of(flows: Sequence[FlowAssets]) -> list[dg.AssetsDefinition | dg.SourceAsset | dg.AssetSpec]:
-    """The assets of all flows. Streams of one name that read the same are one asset, whichever flows they lead to.
+def assets_of(flows: Sequence[FlowAssets]) -> list[FlowAsset]:
+    """Return the assets of all flows. Streams of one name that read the same are one asset, whichever flows they lead to.
 
     Raises:
         DefinitionError: if two flows name different sources alike.
     """
     read: dict[str, tuple[str, str]] = {}
-    found: list[dg.AssetsDefinition | dg.SourceAsset | dg.AssetSpec] = []
+    found: list[FlowAsset] = []
     for flow in flows:
         for spout, asset in zip(flow.view.arriving, flow.sources, strict=True):
             source = outer(spout)
@@ -79,5 +90,5 @@ def assets_of(flows: Sequence[FlowAssets]) -> list[dg.AssetsDefinition | dg.Sour
                     f'the streams "{spout.stream}" of the flows {first[0]} and {seen[0]} read different sources',
                     hint="give one of them another name: each source is one asset",
                 )
-        found += [flow.states, *flow.queries, flow.quarantine, flow.registry, flow.deployment]
+        found += flow.own
     return found

@@ -10,46 +10,22 @@ attributes:
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import dagster as dg
 from pydantic import Field
 
-from assets.factory import FlowAssets, assets_of, flow_assets
+from assets.factory import flow_assets
 from assets.view import FlowView
-from ops.jobs.catch_up import catch_up_job
-from ops.jobs.compaction import checkpoint_compaction_job
-from ops.jobs.nimbus_jobs import nimbus_jobs
-from ops.jobs.operator_jobs import operator_jobs
-from ops.jobs.relaunch import relaunch_slices_job
-from ops.jobs.slices import slices_job
-from ops.progress_sensor import flows_sensor
-from ops.schedules import (
-    CATCH_UP_EVERY,
-    COMPACTION_AT,
-    SLICES_AT,
-    catch_up_schedule,
-    compaction_schedule,
-    slices_schedule,
-)
+from ops.flow_definitions import FlowGroup, FlowSchedules, flow_definitions
 from pipelines import catalog
 from pipelines.catalog import FlowSettings, FlowSpec
 from pipelines.catalog.own_code import imported
 from pipelines.errors import DefinitionError
-from resources import LakeResource, NimbusResource, QualityResource, SparkResource
-from resources.fixed import fixed
 
-
-class FlowSchedules(dg.Model):
-    """When a flow runs by itself, as cron says it; null: never."""
-
-    catch_up: str | None = Field(default=CATCH_UP_EVERY, description="Look for what has arrived, and run it.")
-    slices: str | None = Field(
-        default=SLICES_AT, description="Make the slice of the day before; for flows with slices."
-    )
-    compaction: str | None = Field(default=COMPACTION_AT, description="Fold and join files, drop what no reader needs.")
+__all__ = ["FlowComponent", "FlowSchedules"]
 
 
 class FlowComponent(dg.Component, dg.Model, dg.Resolvable):
@@ -99,55 +75,11 @@ class FlowComponent(dg.Component, dg.Model, dg.Resolvable):
         known = {spec.name for spec in catalog.flows()}
         named = [self.flow] if isinstance(self.flow, str) else self.flow
         views = [FlowView.of(_spec(name, context.path), settings) for name in named]
-        sets = [flow_assets(view) for view in views]
-        parts = [_jobs(one, self.schedules, deployable=one.view.name in known) for one in sets]
-        not_deployable = [
-            part for one in sets if one.view.name not in known for part in (one.deployment, one.registry, one.liveness)
+        groups = [
+            FlowGroup([flow_assets(view, is_deployable=view.name in known)], view.name, self.schedules)
+            for view in views
         ]
-        deployable = [view for view in views if view.name in known]
-        return dg.Definitions(
-            assets=[asset for asset in assets_of(sets) if asset not in not_deployable],
-            asset_checks=[check for one in sets for check in one.checks if check not in not_deployable],
-            jobs=[job for jobs, _ in parts for job in jobs],
-            schedules=[schedule for _, schedules in parts for schedule in schedules],
-            sensors=[flows_sensor([view], f"{view.name}_sensor") for view in deployable],
-            resources=_resources(str(settings.lake)) if self.resources else {},
-            executor=dg.in_process_executor if self.one_process else None,
-        )
-
-
-@cache
-def _resources(lake: str) -> dict[str, Any]:
-    """The same objects for every component: Dagster merges no others of one name."""
-    return {
-        "spark": fixed(SparkResource()),
-        "lake": fixed(LakeResource(root=lake)),
-        "nimbus": fixed(NimbusResource(root=lake)),
-        "quality": fixed(QualityResource()),
-    }
-
-
-def _jobs(one: FlowAssets, schedules: FlowSchedules, *, deployable: bool) -> tuple[list[Any], list[Any]]:
-    """The jobs and schedules of a flow."""
-    view, name = one.view, one.view.name
-    catch_up = catch_up_job([view], f"{name}_catch_up_job")
-    compaction = checkpoint_compaction_job([view], f"{name}_checkpoint_compaction_job", tidies=False)
-    jobs: list[Any] = [catch_up, compaction, *operator_jobs([view], f"{name}_")]
-    jobs += nimbus_jobs([view], f"{name}_") if deployable else []
-    made: list[Any] = []
-    if schedules.catch_up:
-        made.append(catch_up_schedule([view], catch_up, name=f"{name}_catch_up_schedule", cron=schedules.catch_up))
-    if schedules.compaction:
-        called = f"{name}_checkpoint_compaction_schedule"
-        made.append(compaction_schedule(compaction, name=called, cron=schedules.compaction))
-    if view.partitions is not None:
-        slices = slices_job(one)
-        jobs += [slices, relaunch_slices_job([view], f"{name}_relaunch_slices_job")]
-        if schedules.slices:
-            # The usual time is the schedule's own to choose: one of a flow behind another is later.
-            cron = None if schedules.slices == SLICES_AT else schedules.slices
-            made.append(slices_schedule(view, slices, cron=cron))
-    return jobs, made
+        return flow_definitions(groups, str(settings.lake), resources=self.resources, one_process=self.one_process)
 
 
 # --- which flow -----------------------------------------------------------------------------------------------------

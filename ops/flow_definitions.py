@@ -1,0 +1,173 @@
+"""Wire flows for Dagster: assets, checks, jobs, schedules, sensors and resources, for a code location or a component."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from assets.factory import FlowAssets, assets_of
+from assets.view import FlowView
+from ops.jobs.catch_up import catch_up_job
+from ops.jobs.compaction import checkpoint_compaction_job
+from ops.jobs.nimbus_jobs import nimbus_jobs
+from ops.jobs.operator_jobs import operator_jobs
+from ops.jobs.relaunch import relaunch_slices_job
+from ops.jobs.slices import slices_job
+from ops.progress_sensor import flows_sensor
+from ops.schedules import (
+    CATCH_UP_EVERY,
+    COMPACTION_AT,
+    SLICES_AT,
+    catch_up_schedule,
+    compaction_schedule,
+    rebalance_schedule,
+    relaunch_schedule,
+    slices_schedule,
+)
+from resources import LakeResource, NimbusResource, QualityResource, SparkResource
+from resources.fixed import fixed
+
+
+class FlowSchedules(dg.Model):
+    """When a flow runs by itself, as cron says it; null: never."""
+
+    catch_up: str | None = Field(default=CATCH_UP_EVERY, description="Look for what has arrived, and run it.")
+    slices: str | None = Field(
+        default=SLICES_AT, description="Make the slice of the day before; for flows with slices."
+    )
+    compaction: str | None = Field(default=COMPACTION_AT, description="Fold and join files, drop what no reader needs.")
+
+
+@dataclass(frozen=True)
+class FlowGroup:
+    """Flows that share their jobs, schedules and sensor.
+
+    Attributes:
+        flows: Their assets.
+        name: Begins the names of jobs, schedules and the sensor. Empty: all flows of the code location, for which housekeeping,
+            rebalancing and the relaunch of failed slices run on a schedule, too.
+        schedules: When they run.
+    """
+
+    flows: Sequence[FlowAssets]
+    name: str = ""
+    schedules: FlowSchedules = field(default_factory=FlowSchedules)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the group is the whole code location."""
+        return not self.name
+
+    @property
+    def prefix(self) -> str:
+        """Begin the names of what belongs to the group."""
+        return f"{self.name}_" if self.name else ""
+
+    @property
+    def views(self) -> list[FlowView]:
+        return [one.view for one in self.flows]
+
+    @property
+    def deployable(self) -> list[FlowView]:
+        """Return the flows that the registry can deploy."""
+        return [one.view for one in self.flows if one.is_deployable]
+
+    @property
+    def sliced(self) -> list[FlowAssets]:
+        """Return the flows with slices."""
+        return [one for one in self.flows if one.view.partitions is not None]
+
+
+@dataclass(frozen=True)
+class _Wired:
+    """The jobs and the schedules of a group."""
+
+    jobs: list[Any]
+    schedules: list[Any]
+
+
+def flow_definitions(
+    groups: Sequence[FlowGroup], lake: str, *, resources: bool = True, one_process: bool = True
+) -> dg.Definitions:
+    """Return all that Dagster loads of some groups of flows. Starts nothing.
+
+    Args:
+        groups: The flows.
+        lake: The lake of the resources.
+        resources: Whether to bring spark, lake, nimbus and quality.
+        one_process: Whether a run keeps to one process: its steps share the Spark session. A process per step would start a
+            JVM each.
+
+    Raises:
+        DefinitionError: Two flows name different sources alike.
+    """
+    flows = [flow for group in groups for flow in group.flows]
+    wired = [_wired(group) for group in groups]
+    return dg.Definitions(
+        assets=assets_of(flows),
+        asset_checks=[check for flow in flows for check in flow.checks],
+        jobs=[job for one in wired for job in one.jobs],
+        schedules=[schedule for one in wired for schedule in one.schedules],
+        sensors=[
+            flows_sensor(group.deployable, f"{group.name}_sensor" if group.name else "flows_sensor")
+            for group in groups
+            if group.is_whole or group.deployable
+        ],
+        resources=_resources(lake) if resources else {},
+        executor=dg.in_process_executor if one_process else None,
+    )
+
+
+def _wired(group: FlowGroup) -> _Wired:
+    views, prefix, at = group.views, group.prefix, group.schedules
+    catch_up = catch_up_job(views, f"{prefix}catch_up_job")
+    compaction = checkpoint_compaction_job(views, f"{prefix}checkpoint_compaction_job", tidies=group.is_whole)
+    wired = _Wired([catch_up, compaction, *operator_jobs(views, prefix)], [])
+    if at.catch_up:
+        wired.schedules.append(catch_up_schedule(views, catch_up, name=f"{prefix}catch_up_schedule", cron=at.catch_up))
+    if at.compaction:
+        name = f"{prefix}checkpoint_compaction_schedule"
+        wired.schedules.append(compaction_schedule(compaction, name=name, cron=at.compaction))
+    _wire_deployment(group, wired)
+    _wire_slices(group, wired)
+    return wired
+
+
+def _wire_deployment(group: FlowGroup, wired: _Wired) -> None:
+    if not (group.is_whole or group.deployable):
+        return
+    jobs = nimbus_jobs(group.deployable, group.prefix)
+    wired.jobs.extend(jobs)
+    if group.is_whole:
+        wired.schedules.append(rebalance_schedule(next(job for job in jobs if job.name == "rebalance_job")))
+
+
+def _wire_slices(group: FlowGroup, wired: _Wired) -> None:
+    # The usual time is the schedule's own to choose: that of a flow behind another one is later.
+    cron = None if group.schedules.slices == SLICES_AT else group.schedules.slices
+    for flow in group.sliced:
+        job = slices_job(flow)
+        wired.jobs.append(job)
+        if group.schedules.slices:
+            wired.schedules.append(slices_schedule(flow.view, job, cron=cron))
+    if group.is_whole or group.sliced:
+        relaunch = relaunch_slices_job(group.views, f"{group.prefix}relaunch_slices_job")
+        wired.jobs.append(relaunch)
+        if group.is_whole:
+            wired.schedules.append(relaunch_schedule(relaunch))
+
+
+@cache
+def _resources(lake: str) -> dict[str, Any]:
+    """Return the same objects to every component: Dagster merges no others of one name."""
+    return {
+        "spark": fixed(SparkResource()),
+        "lake": fixed(LakeResource(root=lake)),
+        "nimbus": fixed(NimbusResource(root=lake)),
+        "quality": fixed(QualityResource()),
+    }
