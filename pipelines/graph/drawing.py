@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 
 from pipelines.graph import nodes
 from pipelines.graph.bolts import Layout, layout
-from pipelines.graph.expansion import QUERY_SPOUT, STATIC_STATE, Operation
+from pipelines.graph.expansion import Operation
 from pipelines.graph.fields import distinct
 from pipelines.graph.lineage import HasGraph
+from pipelines.graph.nodes import QUERY_SPOUT, STATIC_STATE
 
 # What Mermaid takes literally inside a quoted label. Everything else becomes an entity: quotes end the label, `#`
 # starts an entity, backticks start Markdown, `<` HTML, `%%` a directive, and a colon sets off its style clean-up.

@@ -1,13 +1,26 @@
-"""The nodes of a graph: what the user said, as frozen data. No Spark here; the planner compiles them."""
+"""The nodes of a graph: each class says all that the graph must know of an operation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
-from pipelines.graph import traits
+from pipelines.graph import events, lineage, traits, types
+from pipelines.graph.fields import distinct
+from pipelines.graph.lineage import Lineage, Origin
 from pipelines.graph.location import CodeLocation as CodeLocation
+from pipelines.graph.types import Types
+
+if TYPE_CHECKING:
+    from pipelines.graph.expansion import Growing
+
+T = TypeVar("T")
+
+QUERY_SPOUT: Final = "query spout"
+STATIC_STATE: Final = "static state"
+"""Two kinds of operations that drawings tell from the others."""
 
 
 @dataclass(frozen=True)
@@ -30,22 +43,29 @@ class Aggregation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Node:
+class Node(ABC):
     """An operation. `parents` are node ids in order; `fields` are the output fields; ids grow in topological order.
 
     `hint` is the parallelism that the user asked for, `resources` what the user said it needs, by kind.
 
-    Each class says its traits, also one that is derived from another (`pipelines.graph.traits`): `asks` is what it asks of its
-    parents' frames; `alone` in words why a tuple must not come to it alone, without its batch (REPLAYABLE: it may).
+    Nothing about an operation has a default. Each class says its traits, also one that is derived from another:
+
+    - `by_tuple`: whether it works on each tuple of its one parent by itself, and leaves it in its task;
+    - `asks`: what it asks of its parents' frames (`pipelines.graph.traits`);
+    - `alone`: in words why a tuple must not come to it alone, without its batch (REPLAYABLE: it may).
+
+    And each says its `label`, its operations in the plan, and where its fields and their types come from; helpers such as
+    `as_one` and `same_origins` follow below. `check_all_known` finds what an evaluator of nodes has forgotten.
     """
 
     alone: ClassVar[str]
+    by_tuple: ClassVar[bool]
     _asks: ClassVar[tuple[traits.AsksOf]]
 
-    def __init_subclass__(cls, *, asks: traits.AsksOf, alone: str) -> None:
+    def __init_subclass__(cls, *, by_tuple: bool, asks: traits.AsksOf, alone: str) -> None:
         super().__init_subclass__()
         # In a tuple, or a function would become a method.
-        cls._asks, cls.alone = (asks,), alone
+        cls._asks, cls.alone, cls.by_tuple = (asks,), alone, by_tuple
 
     id: int
     parents: tuple[int, ...]
@@ -56,9 +76,25 @@ class Node:
     at: CodeLocation = field(compare=False)
 
     @property
+    @abstractmethod
     def label(self) -> str:
         """A short text for drawings and messages."""
-        return type(self).__name__.removesuffix("Node").lower()
+
+    @abstractmethod
+    def expand(self, growing: Growing, above: tuple[int, ...]) -> int:
+        """Add its operations to the plan and return the one whose tuples are its output.
+
+        Args:
+            above: the operations whose tuples are the parents' output.
+        """
+
+    @abstractmethod
+    def field_origins(self, above: tuple[Lineage, ...], graph: Graph) -> Lineage:
+        """Return the lineage of its fields, from that of each parent's fields (the rules: `lineage.lineage`)."""
+
+    @abstractmethod
+    def field_types(self, above: tuple[Types, ...]) -> Types:
+        """Return the Spark SQL types of its fields, from those of each parent's; None where only Spark can tell."""
 
     @property
     def asks(self) -> traits.Asks:
@@ -67,8 +103,50 @@ class Node:
         return asks if isinstance(asks, traits.Asks) else asks(self)
 
 
+def as_one(node: Node, growing: Growing, above: tuple[int, ...]) -> int:
+    """Expand a node that is one operation of the plan."""
+    return growing.last(node, type(node).__name__.removesuffix("Node").lower(), above)
+
+
+def same_origins(node: Node, above: tuple[Lineage, ...], graph: Graph) -> Lineage:
+    """Return the lineage of fields that are as they were."""
+    return {name: above[0][name] for name in node.fields}
+
+
+def same_types(node: Node, above: tuple[Types, ...]) -> Types:
+    """Return the types of fields that are as they were, as far as the parent has them."""
+    return {name: above[0].get(name) for name in node.fields}
+
+
+def classes() -> tuple[type[Node], ...]:
+    """Return all classes of nodes."""
+    found: list[type[Node]] = []
+    waiting: list[type[Node]] = [Node]
+    while waiting:
+        below = [one for one in waiting.pop().__subclasses__() if one.__module__ == __name__]
+        found += below
+        waiting += below
+    return tuple(found)
+
+
+def check_all_known(by: str, known: Iterable[type[Node]], elsewhere: Iterable[type[Node]]) -> None:
+    """Check, when an evaluator is imported, that it has a case for each class of nodes.
+
+    Args:
+        by: the evaluator, for the message.
+        known: the classes that it evaluates. A derived class has a case of its own.
+        elsewhere: those that it leaves to others.
+
+    Raises:
+        TypeError: if it has forgotten one.
+    """
+    forgotten = sorted(one.__name__ for one in set(classes()) - {*known, *elsewhere})
+    if forgotten:
+        raise TypeError(f"{by} does not know {', '.join(forgotten)}")
+
+
 @dataclass(frozen=True, kw_only=True)
-class SpoutNode(Node, asks=traits.NOTHING, alone=traits.REPLAYABLE):
+class SpoutNode(Node, by_tuple=False, asks=traits.NOTHING, alone=traits.REPLAYABLE):
     """A source. `slice_by` is SQL text over the source's fields that gives a row's slice, or None."""
 
     stream: str
@@ -79,9 +157,24 @@ class SpoutNode(Node, asks=traits.NOTHING, alone=traits.REPLAYABLE):
     def label(self) -> str:
         return self.stream
 
+    def expand(self, growing: Growing, above: tuple[int, ...]) -> int:
+        most = getattr(self.source, "max_parallelism", None)
+        return growing.last(self, "spout", above, spout=True, max_parallelism=most)
+
+    def field_origins(self, above: tuple[Lineage, ...], graph: Graph) -> Lineage:
+        """Return its own fields; what a source adds to them (an event's id and time) comes from the fields that it names."""
+        added: Mapping[str, Sequence[str]] = getattr(self.source, "lineage", None) or {}
+        return {name: tuple((self.stream, origin) for origin in added.get(name, (name,))) for name in self.fields}
+
+    def field_types(self, above: tuple[Types, ...]) -> Types:
+        known = types.of_ddl(getattr(self.source, "schema", ""))
+        return {name: known.get(name) for name in self.fields}
+
 
 @dataclass(frozen=True, kw_only=True)
-class QuerySpoutNode(Node, asks=traits.NOTHING, alone="is the entrance of a query, which has been answered"):
+class QuerySpoutNode(
+    Node, by_tuple=False, asks=traits.NOTHING, alone="is the entrance of a query, which has been answered"
+):
     """The entrance of a query stream: the arguments of a query, `schema` as DDL."""
 
     stream: str
@@ -91,9 +184,20 @@ class QuerySpoutNode(Node, asks=traits.NOTHING, alone="is the entrance of a quer
     def label(self) -> str:
         return f"query {self.stream}"
 
+    def expand(self, growing: Growing, above: tuple[int, ...]) -> int:
+        """The entrance gives the arguments and where to send the answer; the stream goes on with the arguments alone."""
+        entrance = growing.add(self, QUERY_SPOUT, above, self.label, spout=True)
+        return growing.add(self, "arguments", (entrance,), hint=self.hint, resources=self.resources)
+
+    def field_origins(self, above: tuple[Lineage, ...], graph: Graph) -> Lineage:
+        return {name: ((self.stream, name),) for name in self.fields}
+
+    def field_types(self, above: tuple[Types, ...]) -> Types:
+        return types.of_ddl(self.schema)
+
 
 @dataclass(frozen=True, kw_only=True)
-class EachNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
+class EachNode(Node, by_tuple=True, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
     """Appends `outputs` = function(inputs): no row drops the tuple, n rows repeat it (Trident rules 1.2, each)."""
 
     inputs: tuple[str, ...]
@@ -104,9 +208,18 @@ class EachNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
     def label(self) -> str:
         return f"each {self.function} -> {', '.join(self.outputs)}"
 
+    expand = as_one
+
+    def field_origins(self, above: tuple[Lineage, ...], graph: Graph) -> Lineage:
+        inputs = {name: above[0][name] for name in self.inputs}
+        return {**above[0], **lineage.made(self.function, inputs, self.outputs)}
+
+    def field_types(self, above: tuple[Types, ...]) -> Types:
+        return {**above[0], **types.named(self.outputs, getattr(self.function, "types", ()))}
+
 
 @dataclass(frozen=True, kw_only=True)
-class FilterNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
+class FilterNode(Node, by_tuple=True, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
     """Keeps the tuples for which predicate(inputs) is true."""
 
     inputs: tuple[str, ...]
@@ -116,9 +229,11 @@ class FilterNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
     def label(self) -> str:
         return f"filter {self.predicate}"
 
+    expand, field_origins, field_types = as_one, same_origins, same_types
+
 
 @dataclass(frozen=True, kw_only=True)
-class MapNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
+class MapNode(Node, by_tuple=True, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
     """Replaces each tuple by function(all fields): one row, or with `flat` any number."""
 
     function: Any
@@ -128,21 +243,37 @@ class MapNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
     def label(self) -> str:
         return f"{'flat_map' if self.flat else 'map'} {self.function}"
 
+    expand = as_one
+
+    def field_origins(self, above: tuple[Lineage, ...], graph: Graph) -> Lineage:
+        return lineage.made(self.function, above[0], self.fields)
+
+    def field_types(self, above: tuple[Types, ...]) -> Types:
+        return types.named(self.fields, getattr(self.function, "types", ()))
+
 
 @dataclass(frozen=True, kw_only=True)
-class PeekNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
+class PeekNode(Node, by_tuple=True, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
     """Shows each tuple to a consumer and passes it on unchanged."""
 
     consumer: Any
 
+    @property
+    def label(self) -> str:
+        return "peek"
+
+    expand, field_origins, field_types = as_one, same_origins, same_types
+
 
 @dataclass(frozen=True, kw_only=True)
-class ProjectNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
+class ProjectNode(Node, by_tuple=True, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
     """Keeps exactly `fields`, in their order."""
 
     @property
     def label(self) -> str:
         return f"project {', '.join(self.fields)}"
+
+    expand, field_origins, field_types = as_one, same_origins, same_types
 
 
 SHUFFLE, LOCAL_OR_SHUFFLE, FIELDS, GLOBAL, BATCH_GLOBAL, BROADCAST, IDENTITY, CUSTOM, DIRECT = (
@@ -160,7 +291,7 @@ SHUFFLE, LOCAL_OR_SHUFFLE, FIELDS, GLOBAL, BATCH_GLOBAL, BROADCAST, IDENTITY, CU
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartitionNode(Node, asks=traits.of_repartition, alone=traits.REPLAYABLE):
+class PartitionNode(Node, by_tuple=False, asks=traits.of_repartition, alone=traits.REPLAYABLE):
     """Gives each tuple its task (partition): `kind` says how, over the fields `by` or by `function`."""
 
     kind: str
@@ -171,9 +302,15 @@ class PartitionNode(Node, asks=traits.of_repartition, alone=traits.REPLAYABLE):
     def label(self) -> str:
         return f"{self.kind} {', '.join(self.by)}".strip()
 
+    field_origins, field_types = same_origins, same_types
+
+    def expand(self, growing: Growing, above: tuple[int, ...]) -> int:
+        """Add the user's repartition. A hint or resources on it count nowhere: it is in no bolt (rule 3.9)."""
+        return growing.repartition(self, above[0], self.kind, self.by, self.function)
+
 
 @dataclass(frozen=True, kw_only=True)
-class AggregateNode(Node, asks=traits.of_aggregate, alone="aggregates each batch"):
+class AggregateNode(Node, by_tuple=False, asks=traits.of_aggregate, alone="aggregates each batch"):
     """Aggregates a batch: `group` fields, then the fields of each aggregation. Nothing crosses batches.
 
     With `partitioned` each partition of the batch by itself (partition_aggregate), else the whole batch. Several
@@ -190,9 +327,21 @@ class AggregateNode(Node, asks=traits.of_aggregate, alone="aggregates each batch
         where = " a partition" if self.partitioned else ""
         return f"{', '.join(str(a.aggregator) for a in self.aggregations)}{by}{where}"
 
+    def expand(self, growing: Growing, above: tuple[int, ...]) -> int:
+        if not self.partitioned:
+            return growing.last(self, "aggregate", (growing.dealt(self, above[0], BATCH_GLOBAL),))
+        return growing.last(self, "aggregate", (growing.initialised(self, above[0]),))
+
+    def field_origins(self, above: tuple[Lineage, ...], graph: Graph) -> Lineage:
+        keys = {name: above[0][name] for name in self.group}
+        return {**keys, **lineage.of_aggregations(self.aggregations, above[0])}
+
+    def field_types(self, above: tuple[Types, ...]) -> Types:
+        return {**{name: above[0].get(name) for name in self.group}, **types.of_aggregations(self.aggregations)}
+
 
 @dataclass(frozen=True, kw_only=True)
-class ExtremeNode(Node, asks=traits.IN_TASKS, alone="keeps one tuple of each batch"):
+class ExtremeNode(Node, by_tuple=False, asks=traits.IN_TASKS, alone="keeps one tuple of each batch"):
     """Keeps of each partition of a batch the tuple with the least or the largest value; the last one of equals.
 
     Compared is `field`, where it is not null, or with `comparator(a, b) -> int` its values, or without a field the
@@ -207,14 +356,27 @@ class ExtremeNode(Node, asks=traits.IN_TASKS, alone="keeps one tuple of each bat
     def label(self) -> str:
         return f"{'max' if self.largest else 'min'} {self.field or 'tuple'} a partition"
 
+    expand, field_origins, field_types = as_one, same_origins, same_types
+
 
 @dataclass(frozen=True, kw_only=True)
-class MergeNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
+class MergeNode(Node, by_tuple=False, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
     """The tuples of all parents as one stream; fields are matched by position and named as `fields`."""
 
     @property
     def label(self) -> str:
         return "merge"
+
+    expand = as_one
+
+    def field_origins(self, above: tuple[Lineage, ...], graph: Graph) -> Lineage:
+        columns = zip(*(parent.values() for parent in above), strict=True)
+        return {name: lineage.all_of(origins) for name, origins in zip(self.fields, columns, strict=True)}
+
+    def field_types(self, above: tuple[Types, ...]) -> Types:
+        """Match the sides by position; where they differ Spark finds a common type."""
+        columns = zip(*(parent.values() for parent in above), strict=True)
+        return {name: types.common(kinds) for name, kinds in zip(self.fields, columns, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -230,7 +392,7 @@ COMPACT, PRESERVE = "compact", "preserve"
 
 
 @dataclass(frozen=True, kw_only=True)
-class JoinNode(Node, asks=traits.NOTHING, alone="joins the tuples of a batch, and theirs is over"):
+class JoinNode(Node, by_tuple=False, asks=traits.NOTHING, alone="joins the tuples of a batch, and theirs is over"):
     """Joins the parents' tuples of one batch on equal keys, null equal to null (Trident rules 8).
 
     COMPACT: the key fields once, then each side's other fields; PRESERVE: all fields of each side in their own order.
@@ -244,9 +406,26 @@ class JoinNode(Node, asks=traits.NOTHING, alone="joins the tuples of a batch, an
     def label(self) -> str:
         return "join on " + " = ".join(", ".join(side.keys) for side in self.sides)
 
+    def expand(self, growing: Growing, above: tuple[int, ...]) -> int:
+        return growing.last(self, "join", growing.sides(self, above, tuple(side.keys for side in self.sides)))
+
+    def field_origins(self, above: tuple[Lineage, ...], graph: Graph) -> Lineage:
+        return dict(zip(self.fields, self._joined(above, lineage.all_of), strict=True))
+
+    def field_types(self, above: tuple[Types, ...]) -> Types:
+        return dict(zip(self.fields, self._joined(above, types.common), strict=True))
+
+    def _joined(self, above: Sequence[Mapping[str, T]], of_key: Callable[[Iterable[T]], T]) -> list[T]:
+        """Return what is known of each column, by position; `of_key` makes one of what the sides know of a key."""
+        if self.mode == PRESERVE:
+            return [known for parent in above for known in parent.values()]
+        sides = list(zip(above, self.sides, strict=True))
+        keys = zip(*([parent[key] for key in side.keys] for parent, side in sides), strict=True)
+        return [of_key(known) for known in keys] + [parent[name] for parent, side in sides for name in side.values]
+
 
 @dataclass(frozen=True, kw_only=True)
-class MultiReduceNode(Node, asks=traits.of_reduce, alone="reduces the tuples of a batch together"):
+class MultiReduceNode(Node, by_tuple=False, asks=traits.of_reduce, alone="reduces the tuples of a batch together"):
     """Reduces the tuples of several parents together, per partition and batch, or per group of it.
 
     `inputs` are the fields of each parent that the reducer sees, `groups` each parent's group fields (all empty: not
@@ -264,9 +443,29 @@ class MultiReduceNode(Node, asks=traits.of_reduce, alone="reduces the tuples of 
     def label(self) -> str:
         return f"multi_reduce {self.reducer}"
 
+    def expand(self, growing: Growing, above: tuple[int, ...]) -> int:
+        return growing.last(self, "multi_reduce", growing.sides(self, above, self.groups))
+
+    def field_origins(self, above: tuple[Lineage, ...], graph: Graph) -> Lineage:
+        """Take fields before the outputs from the groups, by position; a declared lineage means an input of any stream."""
+        groups = self.groups or ((),) * len(above)
+        inputs: dict[str, tuple[Origin, ...]] = {}
+        for parent, group, names in zip(above, groups, self.inputs, strict=True):
+            for name in (*group, *names):
+                inputs[name] = distinct((*inputs.get(name, ()), *parent[name]))
+        by_place = zip(
+            *([parent[name] for name in group] for parent, group in zip(above, groups, strict=True)), strict=True
+        )
+        leading = self.fields[: len(self.fields) - len(self.outputs)]
+        keys = {name: lineage.all_of(origins) for name, origins in zip(leading, by_place, strict=False)}
+        return {**keys, **lineage.made(self.reducer, inputs, self.outputs)}
+
+    def field_types(self, above: tuple[Types, ...]) -> Types:
+        return {**dict.fromkeys(self.fields), **types.named(self.outputs, self.types)}
+
 
 @dataclass(frozen=True, kw_only=True)
-class GateNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
+class GateNode(Node, by_tuple=True, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
     """Data checks on the rows that pass."""
 
     gate: Any
@@ -275,9 +474,11 @@ class GateNode(Node, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
     def label(self) -> str:
         return f"gate {self.gate.name}"
 
+    expand, field_origins, field_types = as_one, same_origins, same_types
+
 
 @dataclass(frozen=True, kw_only=True)
-class PersistNode(Node, asks=traits.of_persist, alone=traits.REPLAYABLE):
+class PersistNode(Node, by_tuple=False, asks=traits.of_persist, alone=traits.REPLAYABLE):
     """Commits into a state, one Delta transaction a batch.
 
     With `aggregations` it is a persistent aggregate (keys = `group`), without it the tuples themselves are kept
@@ -297,9 +498,37 @@ class PersistNode(Node, asks=traits.of_persist, alone=traits.REPLAYABLE):
     def label(self) -> str:
         return f"persist {self.state.name}"
 
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The fields that are not keys."""
+        return tuple(name for name in self.fields if name not in self.group)
+
+    def expand(self, growing: Growing, above: tuple[int, ...]) -> int:
+        """A persistent aggregate of combiners is an aggregate that is then persisted; of a reducer the state does it all."""
+        parent = growing.aggregated(self, above[0]) if self.aggregations else above[0]
+        wanted = getattr(self.state, "partitions", None)
+        return growing.last(self, "persist", (parent,), writes=self.state.name, partitions=wanted)
+
+    def field_origins(self, above: tuple[Lineage, ...], graph: Graph) -> Lineage:
+        """Return the state's fields; with an updater what it emits as well, for a stream of new values."""
+        if self.updater is not None:
+            inputs = {name: above[0][name] for name in self.inputs}
+            return lineage.made(self.updater, inputs, distinct((*self.fields, *self.outputs)))
+        outputs = lineage.of_aggregations(self.aggregations, above[0])
+        return {name: outputs[name] if name in outputs else above[0][name] for name in self.fields}
+
+    def field_types(self, above: tuple[Types, ...]) -> Types:
+        if self.updater is not None:
+            columns = dict((*self.updater.key_columns, *self.updater.value_columns))
+            return {**types.named(self.outputs, self.types), **columns}
+        made = types.of_aggregations(self.aggregations)
+        return {name: made[name] if name in made else above[0].get(name) for name in self.fields}
+
 
 @dataclass(frozen=True, kw_only=True)
-class OnTimeNode(Node, asks=traits.PASSES_ON, alone="asks whether an event is in time, and its time is over"):
+class OnTimeNode(
+    Node, by_tuple=True, asks=traits.PASSES_ON, alone="asks whether an event is in time, and its time is over"
+):
     """Keeps the events that the watermark of a channel has not passed; with `late` the others (architecture.md#event-flows)."""
 
     channel: str
@@ -309,13 +538,17 @@ class OnTimeNode(Node, asks=traits.PASSES_ON, alone="asks whether an event is in
     def label(self) -> str:
         return "late" if self.late else "on time"
 
+    expand, field_origins, field_types = as_one, same_origins, same_types
+
 
 EVENTS, LATEST_ROW, NOW = "events", "latest row", "now"
 """What a channel's clock goes by: the events that its query reads, the rows that it takes, or the time of the batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnterWindowNode(Node, asks=traits.IN_TASKS, alone="leads to a window, and the windows have moved on"):
+class EnterWindowNode(
+    Node, by_tuple=False, asks=traits.IN_TASKS, alone="leads to a window, and the windows have moved on"
+):
     """Makes tuples into events for a window of their task: their `inputs`, with a place, and a time by SQL or of arrival."""
 
     inputs: tuple[str, ...]
@@ -325,10 +558,19 @@ class EnterWindowNode(Node, asks=traits.IN_TASKS, alone="leads to a window, and 
     def label(self) -> str:
         return "enter window"
 
+    expand, field_types = as_one, same_types
+
+    def field_origins(self, above: tuple[Lineage, ...], graph: Graph) -> Lineage:
+        """Return no origin for the engine's own fields."""
+        return {name: above[0].get(name, ()) for name in self.fields}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelNode(
-    PersistNode, asks=traits.of_persist, alone="leads to another query of the flow, whose clock has moved on"
+    PersistNode,
+    by_tuple=False,
+    asks=traits.of_persist,
+    alone="leads to another query of the flow, whose clock has moved on",
 ):
     """Commits events into a channel, the Delta table that leads to another query, with a word about the clock.
 
@@ -344,7 +586,7 @@ class ChannelNode(
 
 
 @dataclass(frozen=True, kw_only=True)
-class LatePersistNode(PersistNode, asks=traits.of_persist, alone="keeps late events"):
+class LatePersistNode(PersistNode, by_tuple=False, asks=traits.of_persist, alone="keeps late events"):
     """Keeps the events that come behind the watermark. Most batches have none, and then nothing is worked out for it."""
 
     @property
@@ -354,7 +596,10 @@ class LatePersistNode(PersistNode, asks=traits.of_persist, alone="keeps late eve
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelSpoutNode(
-    SpoutNode, asks=traits.NOTHING, alone="reads what another query of the flow sends, whose clock has moved on"
+    SpoutNode,
+    by_tuple=False,
+    asks=traits.NOTHING,
+    alone="reads what another query of the flow sends, whose clock has moved on",
 ):
     """Events from channels. `prelude` is the part of the plan that runs in the stream itself, its windows with it.
 
@@ -381,9 +626,25 @@ class ChannelSpoutNode(
         """The operations of the prelude, without its entrance."""
         return tuple(node for node in self.prelude or () if node.parents)
 
+    def field_origins(self, above: tuple[Lineage, ...], graph: Graph) -> Lineage:
+        """Return the channels' columns, followed through the part of the plan that runs in the stream itself."""
+        found: Lineage = {
+            name: tuple((edge.channel, name) for edge in self.source.edges if name in edge.fields)
+            for name in self.source.fields
+        }
+        steps: dict[int, Lineage] = {}
+        for node in self.prelude or ():
+            parents = tuple(steps[parent] for parent in node.parents)
+            found = steps[node.id] = node.field_origins(parents, self.prelude) if parents else found
+        return {name: found[name] for name in self.fields}
+
+    def field_types(self, above: tuple[Types, ...]) -> Types:
+        known = types.of_ddl(self.schema)
+        return {name: known.get(name) for name in self.fields}
+
 
 @dataclass(frozen=True, kw_only=True)
-class WindowNode(Node, asks=traits.NOTHING, alone="is a window, and the windows have moved on"):
+class WindowNode(Node, by_tuple=False, asks=traits.NOTHING, alone="is a window, and the windows have moved on"):
     """A stateful operation over events or tuples: `operation` is its data, `key` the fields that part its windows.
 
     `edges` are the origins whose clocks it waits for; `types` the Spark SQL types of all of `fields`.
@@ -400,9 +661,24 @@ class WindowNode(Node, asks=traits.NOTHING, alone="is a window, and the windows 
         by = f" by {', '.join(self.key)}" if self.key else ""
         return f"{self.operation.label}{by}"
 
+    expand = as_one
+
+    def field_origins(self, above: tuple[Lineage, ...], graph: Graph) -> Lineage:
+        """Events that a window lets go are as they came. What it makes of several has the time of the last of them."""
+        made = lineage.made_by_window(self.operation, above[0])
+        if not made:
+            return {name: above[0][name] for name in self.fields}
+        clock = above[0].get(events.CLOCK, ())
+        own = {events.ID: (), events.TIME: clock, events.CLOCK: clock, events.FROM: (), events.ORDER: ()}
+        known: Lineage = {**above[0], **own, **made}
+        return {name: known[name] for name in self.fields}
+
+    def field_types(self, above: tuple[Types, ...]) -> Types:
+        return types.named(self.fields, self.types)
+
 
 @dataclass(frozen=True, kw_only=True)
-class StaticStateNode(Node, asks=traits.NOTHING, alone=traits.REPLAYABLE):
+class StaticStateNode(Node, by_tuple=False, asks=traits.NOTHING, alone=traits.REPLAYABLE):
     """A state without a stream (new_static_state). `fields` are its columns; no tuple passes.
 
     `state` is a DeltaState (a table of the lake that something else writes) or a FixedState (rows given in code).
@@ -415,9 +691,25 @@ class StaticStateNode(Node, asks=traits.NOTHING, alone=traits.REPLAYABLE):
     def label(self) -> str:
         return f"static state {self.state.name}"
 
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The fields that are not keys."""
+        return tuple(name for name in self.fields if name not in self.keys)
+
+    def expand(self, growing: Growing, above: tuple[int, ...]) -> int:
+        wanted = getattr(self.state, "partitions", None)
+        return growing.last(self, STATIC_STATE, above, writes=self.state.name, partitions=wanted)
+
+    def field_origins(self, above: tuple[Lineage, ...], graph: Graph) -> Lineage:
+        return {name: ((self.state.name, name),) for name in self.fields}
+
+    def field_types(self, above: tuple[Types, ...]) -> Types:
+        known = types.of_ddl(getattr(self.state, "schema", ""))
+        return {name: known.get(name) for name in self.fields}
+
 
 @dataclass(frozen=True, kw_only=True)
-class NewValuesNode(Node, asks=traits.NOTHING, alone="tells what each batch has made of a state"):
+class NewValuesNode(Node, by_tuple=False, asks=traits.NOTHING, alone="tells what each batch has made of a state"):
     """What a persist (its one parent) has made of a batch: the keys that the batch touched with their new values.
 
     Of a persist of the tuples themselves: the tuples; of one with an updater: what the updater emitted.
@@ -427,9 +719,15 @@ class NewValuesNode(Node, asks=traits.NOTHING, alone="tells what each batch has 
     def label(self) -> str:
         return "new values"
 
+    field_origins, field_types = same_origins, same_types
+
+    def expand(self, growing: Growing, above: tuple[int, ...]) -> int:
+        """Not an operation of its own: the stream of what the persist emits. What is asked of it is asked of the persist."""
+        return growing.asked_of(above[0], self)
+
 
 @dataclass(frozen=True, kw_only=True)
-class StateQueryNode(Node, asks=traits.of_query, alone=traits.REPLAYABLE):
+class StateQueryNode(Node, by_tuple=False, asks=traits.of_query, alone=traits.REPLAYABLE):
     """Appends `outputs` = function(state, inputs). `group`: the fields of a grouped stream's partitions.
 
     `types` are the outputs' Spark SQL types for a query function written in Python; `state_node` the PersistNode or
@@ -449,6 +747,35 @@ class StateQueryNode(Node, asks=traits.of_query, alone=traits.REPLAYABLE):
     @property
     def label(self) -> str:
         return f"query state {self.state} -> {', '.join(self.outputs)}"
+
+    def expand(self, growing: Growing, above: tuple[int, ...]) -> int:
+        parent = growing.repartition(self, above[0], FIELDS, self.group) if self.group else above[0]
+        return growing.last(self, "state query", (parent,), reads=self.state)
+
+    def field_origins(self, above: tuple[Lineage, ...], graph: Graph) -> Lineage:
+        holder = None if self.state_node is None else graph[self.state_node]
+        assert holder is None or isinstance(holder, PersistNode | StaticStateNode)
+        if not self.types:
+            columns = {name: ((self.state, self._column(place, holder)),) for place, name in enumerate(self.outputs)}
+            return {**above[0], **columns}
+        # A state whose table alone knows its fields has no values here.
+        values = (holder.values if holder else ()) or self.outputs
+        shown = tuple((self.state, name) for name in values)
+        inputs = {name: above[0][name] for name in self.inputs}
+        return {**above[0], **lineage.made(self.function, inputs, self.outputs, shown)}
+
+    def _column(self, place: int, holder: PersistNode | StaticStateNode | None) -> str:
+        """Return the column that an output of a built-in query shows: of its name, else by its place."""
+        output = self.outputs[place]
+        if holder is None or set(self.outputs) <= set(holder.fields):
+            return output
+        for fields in (holder.values, holder.fields):
+            if len(fields) == len(self.outputs):
+                return fields[place]
+        return output
+
+    def field_types(self, above: tuple[Types, ...]) -> Types:
+        return {**above[0], **types.named(self.outputs, self.types)}
 
 
 class Graph:

@@ -8,9 +8,9 @@ from xml.sax.saxutils import escape
 
 from pipelines.graph import nodes
 from pipelines.graph.bolts import Layout, layout
-from pipelines.graph.expansion import STATIC_STATE
 from pipelines.graph.fields import distinct
 from pipelines.graph.lineage import HasGraph
+from pipelines.graph.nodes import STATIC_STATE
 
 # Boxes have a ground of their own and dark text, edges a grey between: readable on a light page and on a dark one.
 _STYLE = (

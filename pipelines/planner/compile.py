@@ -104,10 +104,9 @@ class Compiler:
             graph=self._graph,
             context=self._context,
             tasks=tasks,
+            before=tuple(self._tasks[one] for one in node.parents),
             needed=needed,
         )
-        if isinstance(node, nodes.PartitionNode):
-            return repartitioned(step, self._tasks[node.parents[0]])
         return _COMPILERS[type(node)](step)
 
     def _entering(self, node: nodes.Node, parent: int) -> DataFrame:
@@ -127,6 +126,7 @@ _COMPILERS: dict[type[nodes.Node], Callable[[Step], DataFrame]] = {
     nodes.MapNode: lambda step: replaced(step.node, step.frame, step.parent().fields, step.kept),
     nodes.PeekNode: lambda step: consumed(step.node, step.frame),
     nodes.ProjectNode: lambda step: step.frame.select(*columns(step.node.fields), *step.kept),
+    nodes.PartitionNode: repartitioned,
     nodes.GateNode: lambda step: step.context.gate(step.node, step.frame),
     nodes.MergeNode: merged,
     nodes.AggregateNode: aggregated,
@@ -142,3 +142,9 @@ _COMPILERS: dict[type[nodes.Node], Callable[[Step], DataFrame]] = {
     nodes.EnterWindowNode: entering,
     nodes.WindowNode: windowed,
 }
+"""The step of each node, by its class: a node's frame from its parents' frames."""
+
+_ENTRANCES = (nodes.SpoutNode, nodes.QuerySpoutNode, nodes.ChannelSpoutNode, nodes.StaticStateNode)
+"""Nodes whose frames the run gives; a static state has none."""
+
+nodes.check_all_known("the planner", _COMPILERS, _ENTRANCES)

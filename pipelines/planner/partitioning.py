@@ -59,7 +59,7 @@ def entered(frame: DataFrame, fields: tuple[str, ...], needed: frozenset[str], t
     return frame.withColumn(TASK, task_by(frame, fields, tasks)) if TASK in needed else frame
 
 
-def repartitioned(step: Step, before: int) -> DataFrame:
+def repartitioned(step: Step) -> DataFrame:
     """`shuffle`, `partition_by` and the others (Trident rules 1.5).
 
     Those that spread tuples over several tasks spread them over as many partitions of Spark's, too, so that a hint makes
@@ -68,7 +68,7 @@ def repartitioned(step: Step, before: int) -> DataFrame:
     node, frame, tasks = step.node, step.frame, step.tasks
     if tasks == 1:
         return frame.drop(TASK)
-    if keeps_tasks(node, tasks, before):
+    if keeps_tasks(node, tasks, step.before[0]):
         return frame
     frame = frame.drop(TASK)
     if node.kind == nodes.BROADCAST:

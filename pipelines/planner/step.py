@@ -65,6 +65,7 @@ class Step:
         graph: the topology's graph.
         context: the run.
         tasks: in how many logical partitions the node works.
+        before: in how many each of its parents does.
         needed: the hidden columns, beside the slice, that a consumer asks of the node's frame.
     """
 
@@ -73,6 +74,7 @@ class Step:
     graph: nodes.Graph
     context: Context
     tasks: int
+    before: tuple[int, ...]
     needed: frozenset[str]
 
     @property

@@ -19,8 +19,6 @@ from pipelines.trident.user_code import StateUpdater
 if TYPE_CHECKING:
     from pipelines.trident.stream import Stream
 
-_PER_TUPLE = (nodes.EachNode, nodes.FilterNode, nodes.MapNode, nodes.PeekNode, nodes.ProjectNode, nodes.GateNode)
-
 
 def _layouts(operation: str, aggregators: list[Any]) -> tuple[str, ...]:
     """The layouts that can keep these aggregators, the default first.
@@ -177,6 +175,6 @@ class Persisting(Steps):
     def _is_broadcast(self) -> bool:
         """Whether the tuples are copies that a broadcast gave to every task."""
         node = self._topology.graph[self._node]
-        while isinstance(node, _PER_TUPLE):
+        while node.by_tuple:
             node = self._topology.graph[node.parents[0]]
         return isinstance(node, nodes.PartitionNode) and node.kind == nodes.BROADCAST

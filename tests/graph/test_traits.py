@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import singledispatch
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
 from pipelines import aggregators
-from pipelines.graph import expansion, lineage, nodes, traits, types
-from pipelines.planner import compile as compiling
-from pipelines.planner.plain import steps
+from pipelines.graph import nodes, traits
 from pipelines.planner.step import BUILT_IN_QUERIES
 from pipelines.trident.query_functions import QueryFunction
 from pipelines.windows.aggregate import AggregateBuffer
@@ -20,38 +16,21 @@ from pipelines.windows.buffer import Window
 from pipelines.windows.kinds import KINDS
 from pipelines.windows.operations import WindowOperation
 
-ENTRANCES = {nodes.SpoutNode, nodes.QuerySpoutNode, nodes.ChannelSpoutNode, nodes.StaticStateNode}
-KEEPING = {
-    nodes.FilterNode, nodes.PeekNode, nodes.ProjectNode, nodes.PartitionNode, nodes.ExtremeNode, nodes.GateNode, nodes.OnTimeNode,
-}  # fmt: skip
-"""Those behind which the fields are what they were before."""
-ONE_OPERATION = {nodes.EachNode, nodes.MapNode, nodes.MergeNode, nodes.EnterWindowNode, nodes.WindowNode}
-"""Those that are one operation of the plan, beside those that keep the fields."""
-OF_WINDOWS = {nodes.WindowNode, nodes.EnterWindowNode, nodes.OnTimeNode}
-"""The plain evaluator leaves them to the engine of windows."""
-
-
-def all_nodes() -> list[type[nodes.Node]]:
-    def below(kind: type[nodes.Node]) -> Iterator[type[nodes.Node]]:
-        for one in kind.__subclasses__():
-            yield one
-            yield from below(one)
-
-    return [one for one in below(nodes.Node) if one.__module__ == nodes.__name__]
-
 
 def test_a_class_that_forgets_a_trait_cannot_be_defined() -> None:
     with pytest.raises(TypeError, match="asks"):
         type("Forgetful", (nodes.Node,), {})
     with pytest.raises(TypeError, match="alone"):
-        type("Forgetful", (nodes.PersistNode,), {}, asks=traits.NOTHING)
+        type("Forgetful", (nodes.PersistNode,), {}, by_tuple=False, asks=traits.NOTHING)
+    with pytest.raises(TypeError, match="by_tuple"):
+        type("Forgetful", (nodes.PersistNode,), {}, asks=traits.NOTHING, alone=traits.REPLAYABLE)
     with pytest.raises(TypeError):
         traits.Asks()  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize("kind", all_nodes())
+@pytest.mark.parametrize("kind", nodes.classes())
 def test_each_node_says_its_traits(kind: type[nodes.Node]) -> None:
-    assert {"alone", "_asks"} <= vars(kind).keys()
+    assert {"alone", "by_tuple", "_asks"} <= vars(kind).keys()
     (asks,) = vars(kind)["_asks"]
     assert isinstance(asks, traits.Asks) or callable(asks)
     # What stands behind a whole batch, or asks for the order of its tuples, is not for a tuple that comes alone.
@@ -59,19 +38,25 @@ def test_each_node_says_its_traits(kind: type[nodes.Node]) -> None:
         assert kind.alone
 
 
-def own_case(table: Any, kind: type[nodes.Node]) -> bool:
-    """Whether a table of functions by class has a case for the class, or for the one that it is derived from."""
-    return any(one in table.registry for one in kind.__mro__ if issubclass(one, nodes.Node) and one is not nodes.Node)
+@pytest.mark.parametrize("kind", nodes.classes())
+def test_each_node_says_what_the_graph_must_know(kind: type[nodes.Node]) -> None:
+    assert not kind.__abstractmethods__
 
 
-@pytest.mark.parametrize("kind", all_nodes())
-def test_no_table_has_a_case_for_it_by_default_alone(kind: type[nodes.Node]) -> None:
-    """Lineage, types, expansion and the evaluators: a default is right for those that are named here, for no other."""
-    assert own_case(lineage._step, kind) or kind in {*KEEPING, nodes.NewValuesNode}
-    assert own_case(types._types, kind) or kind in {*KEEPING, nodes.NewValuesNode, nodes.EnterWindowNode}
-    assert own_case(expansion._expand, kind) or kind in {*KEEPING, *ONE_OPERATION}
-    assert kind in compiling._COMPILERS or kind in {*ENTRANCES, nodes.PartitionNode}
-    assert own_case(steps.step, kind) or kind in {*ENTRANCES, *OF_WINDOWS} or issubclass(kind, nodes.PersistNode)
+def test_a_class_that_forgets_what_the_graph_must_know_makes_no_node() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Forgetful(nodes.Node, by_tuple=True, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
+        pass
+
+    with pytest.raises(TypeError, match=r"expand.*field_origins.*field_types.*label"):
+        Forgetful(id=1, parents=(), fields=(), at=nodes.CodeLocation.of_caller())
+
+
+def test_an_evaluator_that_forgets_a_node_cannot_be_imported() -> None:
+    known = set(nodes.classes())
+    nodes.check_all_known("test", known - {nodes.MergeNode}, [nodes.MergeNode])
+    with pytest.raises(TypeError, match="test does not know ChannelNode"):
+        nodes.check_all_known("test", known - {nodes.ChannelNode}, [])
 
 
 def test_only_combiners_take_tuples_in_any_order() -> None:
@@ -98,16 +83,3 @@ def test_each_kind_of_window_has_its_buffer(operation: type) -> None:
 
 def test_no_other_windows_are_known() -> None:
     assert set(KINDS) == set(get_args(WindowOperation))
-
-
-def test_tables_are_found_by_class() -> None:
-    """What `own_case` relies on."""
-
-    @dataclass(frozen=True, kw_only=True)
-    class Other(nodes.FilterNode, asks=traits.NOTHING, alone="is a test"):
-        pass
-
-    table = singledispatch(lambda node: None)
-    table.register(nodes.FilterNode, lambda node: None)
-    assert own_case(table, Other)
-    assert not own_case(table, nodes.MapNode)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pipelines.errors import NeedsSparkError
-from pipelines.graph import nodes
 from pipelines.planner.plain.table import Row, Table
 from pipelines.state.views import StateView
-from pipelines.trident.functions import ColumnFunction
 
 
 @dataclass(frozen=True)
@@ -73,20 +71,3 @@ class Context:
         if self.evaluate is None:
             raise NeedsSparkError(label)
         return self.evaluate(table, expression, names, label)
-
-
-def needs_spark(found: Iterable[nodes.Node]) -> bool:
-    """Whether one of the nodes can't be run by `step` without Spark's help."""
-    return any(_asks(node) for node in found)
-
-
-def _asks(node: nodes.Node) -> bool:
-    if isinstance(node, nodes.EachNode | nodes.MapNode):
-        return isinstance(node.function, ColumnFunction) and node.function.rows is None
-    if isinstance(node, nodes.FilterNode):
-        return isinstance(node.predicate, str) or (
-            isinstance(node.predicate, ColumnFunction) and node.predicate.keep is None
-        )
-    if isinstance(node, nodes.PartitionNode) and node.kind == nodes.CUSTOM:
-        return isinstance(node.function, ColumnFunction) and node.function.rows is None
-    return isinstance(node, nodes.GateNode)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import singledispatch
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pipelines.errors import NeedsSparkError
@@ -16,6 +16,7 @@ from pipelines.planner.plain.joins import joined, merged, multi_reduced
 from pipelines.planner.plain.partitions import entered, extreme, repartitioned
 from pipelines.planner.plain.queries import queried
 from pipelines.planner.plain.table import Table
+from pipelines.trident.functions import ColumnFunction
 
 Tables = Sequence[Table]
 
@@ -45,9 +46,21 @@ def read(schema: str, batch: Sequence[Sequence[Any] | Mapping[str, Any]], tasks:
     return entered(Table(source.fields, types, rows), tasks)
 
 
-@singledispatch
+@dataclass(frozen=True)
+class _Plain:
+    """The plain form of a class of nodes.
+
+    Attributes:
+        step: what a node makes of its parents' tables.
+        needs_spark: whether the step asks Spark for something.
+    """
+
+    step: Callable[[Any, Tables, Context], Table]
+    needs_spark: Callable[[Any], bool]
+
+
 def step(node: nodes.Node, tables: Tables, context: Context) -> Table:
-    """What a node makes of one batch.
+    """Return what a node makes of one batch.
 
     Args:
         node: the operation. Spouts are read by `read`; persists are the caller's, whose table is what it has made of the
@@ -58,11 +71,20 @@ def step(node: nodes.Node, tables: Tables, context: Context) -> Table:
     Raises:
         NeedsSparkError: if only Spark can evaluate it, and the context has none.
         StateQueryError: if a query function gives a wrong number of results.
+        NotImplementedError: if the node is the caller's.
     """
-    raise NotImplementedError(f"the plain interpreter does not know {type(node).__name__}")
+    plain = _STEPS.get(type(node))
+    if plain is None:
+        raise NotImplementedError(f"the plain interpreter does not know {type(node).__name__}")
+    return plain.step(node, tables, context)
 
 
-@step.register
+def needs_spark(found: Iterable[nodes.Node]) -> bool:
+    """Check whether `step` needs Spark's help with one of the nodes. The caller's own need none."""
+    steps = ((node, _STEPS.get(type(node))) for node in found)
+    return any(plain is not None and plain.needs_spark(node) for node, plain in steps)
+
+
 def _each(node: nodes.EachNode, tables: Tables, context: Context) -> Table:
     table = tables[0]
     made, types = call(node.function, table.select(node.inputs), node.outputs, context)
@@ -70,72 +92,71 @@ def _each(node: nodes.EachNode, tables: Tables, context: Context) -> Table:
     return table.replaced(node.fields, table.types + types, of_row)
 
 
-@step.register
 def _map(node: nodes.MapNode, tables: Tables, context: Context) -> Table:
     made, types = call(node.function, tables[0], node.fields, context)
     return tables[0].replaced(node.fields, types, made)
 
 
-@step.register
 def _filter(node: nodes.FilterNode, tables: Tables, context: Context) -> Table:
     kept = keeps(node, tables[0].select(node.inputs), context)
     return tables[0].take([number for number, keep in enumerate(kept) if keep])
 
 
-@step.register
 def _peek(node: nodes.PeekNode, tables: Tables, context: Context) -> Table:
     for row in tables[0].dicts():
         node.consumer(row)
     return tables[0]
 
 
-@step.register
-def _project(node: nodes.ProjectNode, tables: Tables, context: Context) -> Table:
-    return tables[0].select(node.fields)
-
-
-@step.register
 def _gate(node: nodes.GateNode, tables: Tables, context: Context) -> Table:
     if context.gate is None:
         raise NeedsSparkError(node.label)
     return context.gate(node.gate, tables[0], context.label)
 
 
-@step.register
-def _partition(node: nodes.PartitionNode, tables: Tables, context: Context) -> Table:
-    return repartitioned(node, tables[0], context)
+def _never(node: nodes.Node) -> bool:
+    return False
 
 
-@step.register
-def _extreme(node: nodes.ExtremeNode, tables: Tables, context: Context) -> Table:
-    return extreme(node, tables[0], context)
+def _without_rows(node: nodes.EachNode | nodes.MapNode | nodes.PartitionNode) -> bool:
+    return isinstance(node.function, ColumnFunction) and node.function.rows is None
 
 
-@step.register
-def _aggregate(node: nodes.AggregateNode, tables: Tables, context: Context) -> Table:
-    return aggregated(node, tables[0], context)
+def _without_keep(node: nodes.FilterNode) -> bool:
+    return isinstance(node.predicate, str) or (
+        isinstance(node.predicate, ColumnFunction) and node.predicate.keep is None
+    )
 
 
-@step.register
-def _merge(node: nodes.MergeNode, tables: Tables, context: Context) -> Table:
-    return merged(node, tables, context)
+_STEPS: dict[type[nodes.Node], _Plain] = {
+    nodes.EachNode: _Plain(_each, _without_rows),
+    nodes.MapNode: _Plain(_map, _without_rows),
+    nodes.FilterNode: _Plain(_filter, _without_keep),
+    nodes.PeekNode: _Plain(_peek, _never),
+    nodes.ProjectNode: _Plain(lambda node, tables, _: tables[0].select(node.fields), _never),
+    nodes.GateNode: _Plain(_gate, lambda node: True),
+    nodes.PartitionNode: _Plain(lambda node, tables, context: repartitioned(node, tables[0], context), _without_rows),
+    nodes.ExtremeNode: _Plain(lambda node, tables, context: extreme(node, tables[0], context), _never),
+    nodes.AggregateNode: _Plain(lambda node, tables, context: aggregated(node, tables[0], context), _never),
+    nodes.MergeNode: _Plain(merged, _never),
+    nodes.JoinNode: _Plain(joined, _never),
+    nodes.MultiReduceNode: _Plain(multi_reduced, _never),
+    nodes.StateQueryNode: _Plain(lambda node, tables, context: queried(node, tables[0], context), _never),
+    nodes.NewValuesNode: _Plain(lambda node, tables, _: tables[0], _never),
+}
 
+_OF_CALLER = (
+    nodes.SpoutNode,
+    nodes.QuerySpoutNode,
+    nodes.ChannelSpoutNode,
+    nodes.StaticStateNode,
+    nodes.PersistNode,
+    nodes.ChannelNode,
+    nodes.LatePersistNode,
+    nodes.OnTimeNode,
+    nodes.EnterWindowNode,
+    nodes.WindowNode,
+)
+"""Nodes that the caller reads, commits or runs windows for."""
 
-@step.register
-def _join(node: nodes.JoinNode, tables: Tables, context: Context) -> Table:
-    return joined(node, tables, context)
-
-
-@step.register
-def _multi_reduce(node: nodes.MultiReduceNode, tables: Tables, context: Context) -> Table:
-    return multi_reduced(node, tables, context)
-
-
-@step.register
-def _state_query(node: nodes.StateQueryNode, tables: Tables, context: Context) -> Table:
-    return queried(node, tables[0], context)
-
-
-@step.register
-def _new_values(node: nodes.NewValuesNode, tables: Tables, context: Context) -> Table:
-    return tables[0]
+nodes.check_all_known("the plain interpreter", _STEPS, _OF_CALLER)
