@@ -19,7 +19,7 @@ def logger(name: str) -> Any:
 
     It hands finished lines to Python's logging, which Dagster collects and which goes to standard error otherwise: standard
     output is for results. What is bound to the context (`structlog.contextvars`) is part of each line. The facts themselves
-    go along with the line, for handlers that write JSON (`pipelines.nimbus.telemetry.worker_logs`).
+    go along with the line, for handlers that write JSON (`pipelines.nimbus.telemetry.log_files`).
     """
     return structlog.wrap_logger(
         logging.getLogger(name), processors=[structlog.contextvars.merge_contextvars, _hand_over]

@@ -22,7 +22,7 @@ class LakeResource(dg.ConfigurableResource):
     def lake(self) -> Lake:
         """The lake; opening it reads nothing."""
         from pipelines import Lake
-        from pipelines.nimbus.handover.elsewhere import watch_registry
+        from pipelines.nimbus.handover.other_hosts import watch_registry
 
         watch_registry()
         return Lake(self.root)

@@ -65,7 +65,7 @@ def plainly(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
 
     @wraps(command)
     def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
-        from pipelines.nimbus.handover.elsewhere import watch_registry
+        from pipelines.nimbus.handover.other_hosts import watch_registry
 
         try:
             watch_registry()

@@ -16,7 +16,7 @@ def logged(name: str) -> Iterator[None]:
         name: The supervisor's id.
     """
     from pipelines.nimbus.settings import NimbusSettings
-    from pipelines.nimbus.telemetry.worker_logs import configure
+    from pipelines.nimbus.telemetry.log_files import configure
 
     settings = NimbusSettings.from_environment()
     file = settings.supervisor_folder(name) / "supervisor.jsonl"

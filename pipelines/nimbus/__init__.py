@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipelines.nimbus.nimbus import Nimbus
-    from pipelines.nimbus.placement.assignment import Plan, plan_assignment, plan_flows
     from pipelines.nimbus.placement.blacklist import Blacklist
     from pipelines.nimbus.placement.model import Assignment, Component, Demand, Supervisor, UserWorker, Worker
+    from pipelines.nimbus.placement.planner import Plan, plan_assignment, plan_flows
     from pipelines.nimbus.placement.tasks import number_tasks, worker_count
     from pipelines.nimbus.settings import NimbusSettings
     from pipelines.nimbus.status import ClusterStatus, FlowStatus, SupervisorStatus, TaskStatus
@@ -26,15 +26,15 @@ _HOMES = {
     "FlowStatus": "status",
     "Nimbus": "nimbus",
     "NimbusSettings": "settings",
-    "Plan": "placement.assignment",
+    "Plan": "placement.planner",
     "Supervisor": "placement.model",
     "SupervisorStatus": "status",
     "TaskStatus": "status",
     "UserWorker": "placement.model",
     "Worker": "placement.model",
     "number_tasks": "placement.tasks",
-    "plan_assignment": "placement.assignment",
-    "plan_flows": "placement.assignment",
+    "plan_assignment": "placement.planner",
+    "plan_flows": "placement.planner",
     "worker_count": "placement.tasks",
 }
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipelines.nimbus.placement.assignment import plan_assignment
 from pipelines.nimbus.placement.model import Assignment, Demand
+from pipelines.nimbus.placement.planner import plan_assignment
 from pipelines.nimbus.processes.leader import LEASE, Leader
 from pipelines.nimbus.registry.lifecycle import Request, Status
 from pipelines.nimbus.registry.placements import Places

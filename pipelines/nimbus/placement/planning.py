@@ -8,7 +8,7 @@ from typing import get_args
 
 from pipelines.errors import AssignmentError, NotEnoughWorkersError
 from pipelines.nimbus.placement.model import Assignment, Demand, Kind, Supervisor, Worker, in_order
-from pipelines.nimbus.placement.slots import Draft, Slots, place
+from pipelines.nimbus.placement.packing import Draft, Slots, place
 from pipelines.nimbus.placement.tasks import TaskPlacing, number_tasks, worker_count
 
 KINDS = get_args(Kind)

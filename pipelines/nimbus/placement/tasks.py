@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pipelines.errors import AssignmentError, NotEnoughNodesError
 from pipelines.nimbus.placement.model import Component, Demand, Worker
-from pipelines.nimbus.placement.slots import Draft
+from pipelines.nimbus.placement.packing import Draft
 
 MANY_WORKERS = 10
 """From so many workers on, the master has one of its own (Nimbus rules 5.2)."""

@@ -14,9 +14,9 @@ from pipelines import logs
 from pipelines.errors import AssignmentError
 from pipelines.nimbus.deployed import application_of, check_deployed, component_id, demand_of, queries_of
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, NimbusError, RegistryError
-from pipelines.nimbus.placement.assignment import plan_assignment
 from pipelines.nimbus.placement.blacklist import Blacklist
 from pipelines.nimbus.placement.model import Assignment, Kind, Supervisor, Worker
+from pipelines.nimbus.placement.planner import plan_assignment
 from pipelines.nimbus.placement.used_slots import UsedSlots
 from pipelines.nimbus.registry.leases import Lease
 from pipelines.nimbus.registry.lifecycle import Status

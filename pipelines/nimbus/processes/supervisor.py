@@ -420,7 +420,7 @@ def _serve_metrics(store: Store, settings: NimbusSettings) -> MetricsServer | No
 
 def main(arguments: list[str] | None = None) -> None:
     """`python -m pipelines.nimbus.processes.supervisor`: as `run`, with its log in a file of its own."""
-    from pipelines.nimbus.telemetry.worker_logs import configure
+    from pipelines.nimbus.telemetry.log_files import configure
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--id", default=None)

@@ -21,7 +21,7 @@ from pipelines import logs
 from pipelines.errors import TrideltaError
 from pipelines.nimbus import deployed
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, NimbusError, NotAliveError, RegistryError
-from pipelines.nimbus.handover.elsewhere import watch_registry
+from pipelines.nimbus.handover.other_hosts import watch_registry
 from pipelines.nimbus.handover.serving import Server
 from pipelines.nimbus.processes.life import Life, holder_of
 from pipelines.nimbus.processes.task import Application, Task
@@ -358,7 +358,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _log(settings: NimbusSettings, supervisor: str, port: int) -> None:
-    from pipelines.nimbus.telemetry.worker_logs import configure
+    from pipelines.nimbus.telemetry.log_files import configure
 
     folder = settings.worker_folder(supervisor, port)
     # In every line, whichever thread writes it.

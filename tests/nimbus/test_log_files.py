@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines import logs
-from pipelines.nimbus.telemetry import log_reading, worker_logs
-from pipelines.nimbus.telemetry.worker_logs import JsonLines, LogFile, read
+from pipelines.nimbus.telemetry import log_files, log_reading
+from pipelines.nimbus.telemetry.log_files import JsonLines, LogFile, read
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def configured(file: Path) -> Iterator[Path]:
-    take_back = worker_logs.configure(file, megabytes=1, files=2)
+    take_back = log_files.configure(file, megabytes=1, files=2)
     yield file
     take_back()
 
@@ -78,7 +78,7 @@ def test_the_context_is_part_of_every_line_whoever_writes_it(configured: Path) -
 
 
 def test_the_facts_of_the_process_are_in_every_line_of_every_thread(file: Path) -> None:
-    take_back = worker_logs.configure(file, always={"supervisor": "s1", "port": 6900})
+    take_back = log_files.configure(file, always={"supervisor": "s1", "port": 6900})
     thread = threading.Thread(target=lambda: logs.logger("pipelines.tests").info("in a thread", port=6901))
     thread.start()
     thread.join()
@@ -108,7 +108,7 @@ def test_errors_that_nobody_caught_are_written(file: Path, monkeypatch: pytest.M
     def fall() -> None:
         raise RuntimeError("gone")
 
-    take_back = worker_logs.configure(file)
+    take_back = log_files.configure(file)
     thread = threading.Thread(target=fall, name="beats")
     thread.start()
     thread.join()

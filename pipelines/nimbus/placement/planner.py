@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from pipelines.errors import AssignmentError, NotEnoughNodesError
 from pipelines.nimbus.placement.model import SUPERVISOR_TIMEOUT_SECONDS, Assignment, Demand, Kind, Supervisor
+from pipelines.nimbus.placement.packing import Slots
 from pipelines.nimbus.placement.planning import KINDS, Planning, Settings
-from pipelines.nimbus.placement.slots import Slots
 
 
 @dataclass(frozen=True)

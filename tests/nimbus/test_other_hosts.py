@@ -10,7 +10,7 @@ import pytest
 from pipelines.execution.checkpoint import ownership
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.checkpoint.ownership import OtherHostError
-from pipelines.nimbus.handover.elsewhere import elsewhere, query_elsewhere, watch_registry
+from pipelines.nimbus.handover.other_hosts import elsewhere, query_elsewhere, watch_registry
 from pipelines.nimbus.processes.life import holder_of
 from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.registry import Registry
