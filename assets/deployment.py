@@ -93,7 +93,7 @@ def deploy(
     Returns:
         Where it stands, and what was done: "submitted", "updated" or "unchanged".
     """
-    from pipelines.nimbus.form_settings import check_form
+    from pipelines.nimbus.flow_settings import check_form
     from pipelines.nimbus.waiting import runs_again
 
     check_form(flow, config.settings)

@@ -86,10 +86,10 @@ def tidied(
 @contextmanager
 def _store(settings: FlowSettings) -> Iterator[Store | None]:
     """The registry; None where none was ever made: housekeeping makes none."""
-    from pipelines.nimbus.registry.registry_exists import unmade
+    from pipelines.nimbus.settings import registry_exists
 
     url = os.environ.get("TRIDELTA_REGISTRY") or f"sqlite:///{settings.home / 'nimbus' / 'registry.db'}"
-    if unmade(url):
+    if not registry_exists(url):
         yield None
         return
     from pipelines.nimbus.registry.store import Store

@@ -39,10 +39,9 @@ class NimbusResource(dg.ConfigurableResource):
         Raises:
             RegistryError: The registry does not answer.
         """
-        from pipelines.nimbus.registry.registry_exists import unmade
-        from pipelines.nimbus.settings import registry_url
+        from pipelines.nimbus.settings import registry_exists, registry_url
 
-        if unmade(self.store_url or registry_url()):
+        if not registry_exists(self.store_url or registry_url()):
             return {}
         with self.nimbus() as nimbus:
             return {one.name: one for one in nimbus.cluster().flows}

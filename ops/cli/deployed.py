@@ -67,10 +67,9 @@ def nimbus() -> Iterator[Nimbus]:
 def running() -> dict[str, dict[str, Any]]:
     """What is deployed, by name, for `tridelta list`; a registry that does not answer is told on standard error."""
     from pipelines.nimbus.errors import NimbusError
-    from pipelines.nimbus.registry.registry_exists import unmade
-    from pipelines.nimbus.settings import registry_url
+    from pipelines.nimbus.settings import registry_exists, registry_url
 
-    if unmade(registry_url()):
+    if not registry_exists(registry_url()):
         return {}
     try:
         with nimbus() as there:
@@ -261,7 +260,7 @@ def rebalance(
 
 
 def _recluster(there: Nimbus, tables: Mapping[str, Sequence[str]], as_json: bool) -> None:
-    from pipelines.nimbus.asked_clustering import clustering_line, recluster_all
+    from pipelines.nimbus.periodic_rebalance import clustering_line, recluster_all
 
     if not tables:
         return
@@ -340,7 +339,7 @@ def logs(
     """Show what workers and supervisors of this machine have written about a flow."""
     from ops.cli.deployed_logs import FlowLogs, text
     from pipelines.nimbus.settings import NimbusSettings
-    from pipelines.nimbus.telemetry.log_reading import LEVELS
+    from pipelines.nimbus.telemetry.log_files import LEVELS
 
     if level is not None and level.lower() not in LEVELS:
         raise DefinitionError(f"no such level: {level}", hint=f"there are: {', '.join(LEVELS)}")

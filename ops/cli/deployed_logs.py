@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ops.cli.parts import errors
 from pipelines.nimbus.errors import NotAliveError
-from pipelines.nimbus.telemetry.log_reading import read
+from pipelines.nimbus.telemetry.log_files import read
 from pipelines.printable import printable
 
 if TYPE_CHECKING:

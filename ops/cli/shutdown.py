@@ -16,7 +16,7 @@ app = typer.Typer()
 @plainly
 def shutdown(as_json: AsJson = False) -> None:
     """End this host's supervisor, and drain its workers. Flows stay deployed: `tridelta supervisor` runs them again."""
-    from pipelines.nimbus.processes.shutdown import shut_down
+    from pipelines.nimbus.processes.life import shut_down
     from pipelines.nimbus.settings import NimbusSettings
 
     with rendering.waiting("draining", as_json):

@@ -174,7 +174,7 @@ def _kill(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> dict
 def _update(
     views: Mapping[str, FlowView], context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any
 ) -> dict[str, Any]:
-    from pipelines.nimbus.form_settings import check_form
+    from pipelines.nimbus.flow_settings import check_form
 
     before = nimbus.flow(config.flow.value)
     check_form(before.name, config.settings)
@@ -206,9 +206,8 @@ def _periodic(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> 
         Failure: Of some flow it was refused.
     """
     from pipelines.errors import FieldError, LockedError
-    from pipelines.nimbus.asked_clustering import clustering_line, recluster_all
     from pipelines.nimbus.errors import NimbusError
-    from pipelines.nimbus.periodic_rebalance import judge
+    from pipelines.nimbus.periodic_rebalance import clustering_line, judge, recluster_all
 
     judged = judge(nimbus, None if config.flow is None else [config.flow.value])
     refused: dict[str, str] = {}

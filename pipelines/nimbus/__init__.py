@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from pipelines.nimbus.nimbus import Nimbus
     from pipelines.nimbus.placement.blacklist import Blacklist
     from pipelines.nimbus.placement.model import Assignment, Component, Demand, Supervisor, UserWorker, Worker
+    from pipelines.nimbus.placement.packing import number_tasks, worker_count
     from pipelines.nimbus.placement.planner import Plan, plan_assignment, plan_flows
-    from pipelines.nimbus.placement.tasks import number_tasks, worker_count
     from pipelines.nimbus.settings import NimbusSettings
     from pipelines.nimbus.status import ClusterStatus, FlowStatus, SupervisorStatus, TaskStatus
 
@@ -32,10 +32,10 @@ _HOMES = {
     "TaskStatus": "status",
     "UserWorker": "placement.model",
     "Worker": "placement.model",
-    "number_tasks": "placement.tasks",
+    "number_tasks": "placement.packing",
     "plan_assignment": "placement.planner",
     "plan_flows": "placement.planner",
-    "worker_count": "placement.tasks",
+    "worker_count": "placement.packing",
 }
 
 __all__ = [

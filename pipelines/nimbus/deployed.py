@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.catalog.flow import FlowSettings
 from pipelines.errors import TrideltaError
-from pipelines.nimbus.asked_columns import check_asked_columns
 from pipelines.nimbus.errors import DeployError, RebalanceError, SubmitError
-from pipelines.nimbus.flow_settings import SETTINGS, check_settings, check_user_workers
+from pipelines.nimbus.flow_settings import SETTINGS, check_asked_columns, check_settings, check_user_workers
 from pipelines.nimbus.placement.model import Component, Demand, UserWorker
 from pipelines.nimbus.registry.records import Content, Flow, Version
 from pipelines.private import refuse_secrets

@@ -1,17 +1,23 @@
-"""What the settings of a deployed flow may be, to their last element: who reads them later finds nothing that it cannot use."""
+"""The settings of a deployed flow: their bounds, to the last element, and what a form may ask for."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError
 
 from pipelines import bounds
 from pipelines.bounds import shown
+from pipelines.errors import nearest
 from pipelines.flowmix.yaml_parts import Form
-from pipelines.nimbus.errors import SubmitError
+from pipelines.nimbus.errors import FormSettingError, SubmitError
+from pipelines.spark.spark_settings import SPARK_SETTINGS
 from pipelines.thresholds import Thresholds
+
+if TYPE_CHECKING:
+    from pipelines.trident.topology import TridentTopology
 
 
 def _printable(text: str) -> str:
@@ -154,3 +160,75 @@ def _sentence(error: ValidationError, settings: Mapping[str, Any]) -> str:
         places.append(str(part))
     where = f" ({'.'.join(places)})" if places else ""
     return f"setting {name} must be {_KINDS[name]}, not {shown(first['input'])}{where}"
+
+
+_VALUE = re.compile(r"-?[0-9][0-9.]{0,18}[A-Za-z]{0,2}|true|false", re.IGNORECASE)
+_MASTER = re.compile(r"local(\[(\*|[0-9]{1,4})\])?")
+
+
+def check_form(flow: str, settings: Mapping[str, Any]) -> None:
+    """Refuse what would run code or lead elsewhere: `spark.plugins`, `spark.jars.packages`, another master.
+
+    Args:
+        flow: The flow, for the error.
+        settings: As a form has given them, not checked yet.
+
+    Raises:
+        FormSettingError
+    """
+    master = settings.get("master")
+    if master is not None and not (isinstance(master, str) and _MASTER.fullmatch(master)):
+        raise FormSettingError(flow, "master")
+    spark = settings.get("spark")
+    # What is no mapping is refused by the check of the settings' kinds.
+    for name, value in spark.items() if isinstance(spark, Mapping) else ():
+        if name not in SPARK_SETTINGS or not _VALUE.fullmatch(str(value)):
+            raise FormSettingError(flow, str(name)[:100])
+
+
+SETTING = "clustering"
+
+
+def asked_columns(flow: str, settings: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """State to the columns that reads name, most important first.
+
+    Args:
+        flow: Its name, for errors.
+        settings: Of the flow; `clustering` is `{state: column}` or `{state: [column, ...]}`.
+
+    Raises:
+        SubmitError: It is neither.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for state, columns in (settings.get(SETTING) or {}).items():
+        named = [columns] if isinstance(columns, str) else columns
+        if not isinstance(named, list | tuple) or not all(isinstance(one, str) for one in named):
+            raise SubmitError(
+                flow, f'setting {SETTING}: "{state}" must be a column or a list of columns, not {columns!r}'
+            )
+        found[state] = tuple(named)
+    return found
+
+
+def check_asked_columns(topology: TridentTopology, settings: Mapping[str, Any]) -> None:
+    """Whether a flow has the states and the columns that its setting names.
+
+    Raises:
+        SubmitError: A state that it does not write; a column that the state's files cannot lie by (a key of a log or map
+            state, any column of a table of rows).
+    """
+    from pipelines.state.schema import ROWS
+
+    asked = asked_columns(topology.name, settings)
+    known: dict[str, Sequence[str]] = {
+        node.state.name: node.fields if node.state.layout == ROWS else node.group for node in topology.persists
+    }
+    for state, columns in asked.items():
+        if state not in known:
+            states = ", ".join(sorted(known))
+            problem = f'setting {SETTING}: the flow writes no state "{state}"{nearest(state, list(known))}; it writes {states}'
+            raise SubmitError(topology.name, problem)
+        for column in columns:
+            if column not in known[state]:
+                problem = f'setting {SETTING}: "{state}" cannot lie by "{column}"{nearest(column, list(known[state]))}'
+                raise SubmitError(topology.name, f"{problem}; it can by {', '.join(known[state])}")

@@ -28,12 +28,12 @@ from pipelines.nimbus.registry.records import (
     SupervisorBeat,
     TaskBeat,
     Version,
+    check_wait,
 )
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import NimbusSettings, registry_url
 from pipelines.nimbus.status import ASSIGNED, SILENT, ClusterStatus, FlowStatus, SupervisorStatus, TaskStatus
-from pipelines.nimbus.submission import check_wait
 from pipelines.private import refuse_secrets
 
 if TYPE_CHECKING:

@@ -1,8 +1,4 @@
-"""The periodic rebalance: from the figures of deployed flows to what is to change. Applying it is the caller's.
-
-The judgement itself, with its thresholds, is `pipelines.maintenance.rebalance.decide`. It wants several looks in a row, which are
-kept between the runs in a small file a flow beside Nimbus' own.
-"""
+"""The periodic rebalance: from the figures of deployed flows to what is to change. Applying it is the caller's."""
 
 from __future__ import annotations
 
@@ -10,19 +6,21 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import DefinitionError
-from pipelines.nimbus.asked_clustering import table_loads
 
 if TYPE_CHECKING:
-    from pipelines.maintenance.rebalance import Decision, Figures
+    from pipelines.maintenance.clustering import ClusteringReport
+    from pipelines.maintenance.rebalance import Decision, Figures, TableLoad
     from pipelines.nimbus.nimbus import Nimbus
     from pipelines.nimbus.registry.records import Flow
+    from pipelines.state.lake import Lake
     from pipelines.thresholds import Thresholds
+
 
 KEPT = 200
 """Looks kept of a query: two days of them, so that a load of yesterday is still known."""
@@ -222,3 +220,68 @@ def _thresholds(flow: Flow) -> Thresholds:
         raise DefinitionError(
             f'flow "{flow.name}": its setting rebalance={own} is not possible: {error}', hint=f"thresholds are: {known}"
         ) from None
+
+
+def table_loads(lake: Lake, flow: Flow, states: Iterable[str]) -> tuple[TableLoad, ...]:
+    """The tables whose readers ask by some columns (setting `clustering`); those that are not made yet are left out.
+
+    Args:
+        lake: Where they are.
+        flow: The deployed flow.
+        states: Which of its states.
+
+    Raises:
+        SubmitError: The setting is not possible.
+    """
+    from pipelines.nimbus.flow_settings import asked_columns
+
+    asked = asked_columns(flow.name, flow.settings)
+    there = set(lake.states())
+    return tuple(_load(lake, name, asked[name]) for name in states if name in asked and name in there)
+
+
+def _load(lake: Lake, state: str, asked: Sequence[str]) -> TableLoad:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+    from pipelines.maintenance.clustering import clustering_of
+    from pipelines.maintenance.rebalance import TableLoad
+
+    table = lake.state(state)
+    sizes = pa.table(DeltaTable(str(table.path)).get_add_actions())["size_bytes"].to_pylist()
+    return TableLoad(state, sum(sizes), clustering_of(table), tuple(asked))
+
+
+def recluster_all(lake: Lake, tables: Mapping[str, Sequence[str]]) -> list[ClusteringReport]:
+    """Sort the closed files of states by the columns that reads ask by, one state after the other.
+
+    Starts Spark: a table that is worth it has 64 MB at least.
+
+    Args:
+        lake: Where they are.
+        tables: State to columns, most important first.
+
+    Raises:
+        FieldError: A state has no such column.
+        LockedError: A backfill or a compaction holds the flow for too long.
+    """
+    if not tables:
+        return []
+    from pipelines import spark_session
+    from pipelines.maintenance.clustering import recluster
+
+    spark = spark_session("tridelta clustering")
+    return [recluster(spark, lake, state, columns) for state, columns in tables.items()]
+
+
+def clustering_line(report: ClusteringReport) -> dict[str, object]:
+    """A report as a table's row: what the state lies by, and what that has made of its files and of a read of ten keys."""
+    before, after = report.table.before, report.table.after
+    return {
+        "state": report.state,
+        "lay by": ", ".join(report.by_before) or "-",
+        "lies by": ", ".join(report.by_after) or "-",
+        "files before": before.files,
+        "files after": after.files,
+        "seconds": round(report.seconds, 1),
+    }

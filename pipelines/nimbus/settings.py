@@ -24,6 +24,7 @@ from pipelines.catalog.flow import FlowSettings
 from pipelines.nimbus.errors import SettingError
 
 PREFIX = "TRIDELTA_NIMBUS_"
+_SQLITE = "sqlite:///"
 _RANGES = {
     "task_timeout_seconds": TIMEOUT_SECONDS,
     "task_launch_seconds": TIMEOUT_SECONDS,
@@ -129,6 +130,15 @@ def registry_url() -> str:
     """TRIDELTA_REGISTRY, else a SQLite file in the home."""
     chosen = os.environ.get("TRIDELTA_REGISTRY")
     return chosen or f"sqlite:///{FlowSettings.from_environment().home / 'nimbus' / 'registry.db'}"
+
+
+def registry_exists(url: str) -> bool:
+    """Return whether the registry may be there; False for a SQLite file that is missing. Opens no database and makes none.
+
+    Args:
+        url: The registry's database.
+    """
+    return not url.startswith(_SQLITE) or Path(url.removeprefix(_SQLITE).partition("?")[0]).exists()
 
 
 def _taken(name: str, told_as: str, given: Any) -> Any:

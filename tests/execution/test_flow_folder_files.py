@@ -294,7 +294,7 @@ def test_a_file_that_raises_what_nobody_foresaw_is_that_files_fault(
             raise raised
 
         with monkeypatch.context() as patch:
-            patch.setattr("pipelines.execution.flow_files.load_flow", fails)
+            patch.setattr("pipelines.execution.flow_folder.load_flow", fails)
             (flows / "b.yaml").write_text(f"# {raised!r}")
             (told,) = folder.look()
         assert (told.what, type(raised).__name__ in told.reason) == ("refused", True)

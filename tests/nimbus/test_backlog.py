@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from pipelines.nimbus.telemetry.backlog import gone, waiting
+from pipelines.nimbus.telemetry.figures import gone, waiting
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipelines.nimbus.errors import FormSettingError
-from pipelines.nimbus.form_settings import check_form
+from pipelines.nimbus.flow_settings import check_form
 from pipelines.spark.spark_settings import SPARK_SETTINGS
 
 

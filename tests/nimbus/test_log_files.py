@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines import logs
-from pipelines.nimbus.telemetry import log_files, log_reading
+from pipelines.nimbus.telemetry import log_files
 from pipelines.nimbus.telemetry.log_files import JsonLines, LogFile, read
 
 
@@ -272,7 +272,7 @@ def following(monkeypatch: pytest.MonkeyPatch, steps: list[Callable[[], None]], 
             raise KeyboardInterrupt
         step()
 
-    monkeypatch.setattr(log_reading.time, "sleep", pause)
+    monkeypatch.setattr(log_files.time, "sleep", pause)
     seen: list[str] = []
     with contextlib.suppress(KeyboardInterrupt):
         for line in read(follow=True, **options):

@@ -17,8 +17,7 @@ import pytest
 
 from pipelines import logs
 from pipelines.nimbus.errors import LeaseHeldError
-from pipelines.nimbus.processes.life import Life, LifeRecord, holder_of
-from pipelines.nimbus.processes.shutdown import Ended, shut_down
+from pipelines.nimbus.processes.life import Ended, Life, LifeRecord, holder_of, shut_down
 from pipelines.nimbus.processes.supervisor import Supervisor, worker_environment
 from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.records import Content, Flow
@@ -36,7 +35,7 @@ from pipelines.nimbus.processes.life import Life, holder_of
 from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.settings import NimbusSettings, registry_url
-from pipelines.nimbus.processes.shutdown import Ended, shut_down
+from pipelines.nimbus.processes.life import Ended, shut_down
 from pipelines.nimbus.registry.store import Store
 
 manner, supervisor, port, life = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]

@@ -12,10 +12,9 @@ import pytest
 
 from pipelines.maintenance.clustering import recluster
 from pipelines.maintenance.rebalance import CLUSTER, TableLoad
-from pipelines.nimbus.asked_clustering import clustering_line, table_loads
 from pipelines.nimbus.errors import SubmitError
 from pipelines.nimbus.nimbus import Nimbus
-from pipelines.nimbus.periodic_rebalance import judge
+from pipelines.nimbus.periodic_rebalance import clustering_line, judge, table_loads
 from tests.maintenance.small_state import STATE, SmallState
 
 pytestmark = pytest.mark.usefixtures("home")

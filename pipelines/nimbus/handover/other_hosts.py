@@ -6,8 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pipelines.execution.checkpoint.ownership import ask_of_leases
-from pipelines.nimbus.registry.registry_exists import unmade
-from pipelines.nimbus.settings import registry_url
+from pipelines.nimbus.settings import registry_exists, registry_url
 
 if TYPE_CHECKING:
     from pipelines.nimbus.registry.store import Store
@@ -29,7 +28,7 @@ def elsewhere(flow: str, host: str) -> str | None:
     from pipelines.nimbus.registry.store import Store
 
     url = registry_url()
-    if unmade(url):
+    if not registry_exists(url):
         return None
     store = Store(url, migrate=False)
     try:

@@ -1,18 +1,270 @@
-"""The assignment planner: supervisors, a flow and its old assignment -> its assignment (Nimbus rules 5).
-
-A pure function, by JStorm's rules with its faults fixed. Who wants to know why a task stands where it does reads the rules
-beside `assignment_slots` (where workers go) and `assignment_tasks` (which tasks they get).
-"""
+"""The assignment planner: supervisors, a flow and its old assignment -> its assignment (Nimbus rules 5). A pure function."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
-from pipelines.errors import AssignmentError, NotEnoughNodesError
-from pipelines.nimbus.placement.model import SUPERVISOR_TIMEOUT_SECONDS, Assignment, Demand, Kind, Supervisor
-from pipelines.nimbus.placement.packing import Slots
-from pipelines.nimbus.placement.planning import KINDS, Planning, Settings
+from pipelines.errors import AssignmentError, NotEnoughNodesError, NotEnoughWorkersError
+from pipelines.nimbus.placement.model import (
+    SUPERVISOR_TIMEOUT_SECONDS,
+    Assignment,
+    Demand,
+    Kind,
+    Supervisor,
+    Worker,
+    in_order,
+)
+from pipelines.nimbus.placement.packing import Draft, Slots, TaskPlacing, number_tasks, place, worker_count
+
+KINDS = get_args(Kind)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the planner is told beside the flow; see `plan_assignment`. `closed` hosts are never used."""
+
+    kind: Kind
+    reassign: bool = False
+    reserve: int = 0
+    blacklist: tuple[str, ...] = ()
+    closed: frozenset[str] = frozenset()
+    local: bool = False
+    now: float = 0.0
+
+
+class Planning:
+    """Plans a flow once; takes the slots that it gives to the flow."""
+
+    def __init__(
+        self,
+        slots: Slots,
+        demand: Demand,
+        old: Assignment | None,
+        settings: Settings,
+        dead: frozenset[int],
+        alive: frozenset[int],
+    ) -> None:
+        self._slots, self._demand, self._settings = slots, demand, settings
+        self._old = old or Assignment(demand.flow, (), {})
+        self._going_on = settings.kind != "NEW"
+        self._names = number_tasks(demand.components, self._old.components if self._going_on else None)
+        self._notes: list[str] = []
+        self._released: list[str] = []
+        self._gone = self._dead_workers(dead, alive) if self._going_on else []
+        self._standing = [
+            replace(one, tasks=kept)
+            for one in self._stays()
+            if (kept := tuple(task for task in one.tasks if task in self._names))
+        ]
+        held = {task for one in self._standing for task in one.tasks}
+        self._need = [task for task in self._names if task not in held]
+        self._keeping = settings.kind == "REBALANCE" and not settings.reassign
+
+    def plan(self) -> Assignment:
+        if not self._slots.supervisors:
+            raise AssignmentError(
+                self._demand.flow, f"Failed to make assignment {self._demand.flow}, due to no alive supervisor"
+            )
+        total, alone = (1, False) if self._settings.local else worker_count(self._demand)
+        count = total - len(self._standing)
+        if not self._need:
+            self._notes.append("Don't need assign worker, all workers are fine")
+            self._free_own()
+            return self._assignment([])
+        # The original found all workers fine as soon as as many stood as were wanted, dead tasks or not.
+        count = max(count, 1)
+        supervisors = self._room(count)
+        drafts = self._workers(count, supervisors)
+        place(self._slots, drafts, supervisors, self._apart(drafts, supervisors))
+        self._give_tasks(drafts, alone and count > 1)
+        for one in drafts:
+            if one.slot and not one.tasks:
+                self._slots.give(one.slot)
+        return self._assignment(drafts)
+
+    # --- what stands
+
+    def _dead_workers(self, dead: frozenset[int], alive: frozenset[int]) -> list[Worker]:
+        """Workers with a dead task; if the master is dead only its own, as no one can tell of others (rule 5.1.3)."""
+        masters = {one.id for one in self._demand.components if one.kind == "master"}
+        silent = {
+            task
+            for one in self._old.workers
+            if one.supervisor not in self._slots.supervisors
+            for task in one.tasks
+            if task not in alive
+        }
+        if of_masters := {task for task in dead if self._old.components.get(task) in masters}:
+            dead = frozenset(of_masters)
+        return [one for one in self._old.workers if not (silent | dead).isdisjoint(one.tasks)]
+
+    def _stays(self) -> list[Worker]:
+        """Workers that are left alone: alive ones of dead supervisors; for MONITOR all that are alive (5.1.4, 5.1.5)."""
+        if not self._going_on:
+            return []
+        lives = [one for one in self._old.workers if one not in self._gone]
+        if self._settings.kind == "MONITOR":
+            return lives
+        return [one for one in lives if one.supervisor not in self._slots.supervisors]
+
+    # --- slots
+
+    def _free_own(self) -> None:
+        """A rebalanced flow's own slots are free again; a watched flow's slots stay used (rule 5.1.4)."""
+        for one in self._old.workers if self._going_on else ():
+            if self._settings.kind == "REBALANCE":
+                self._slots.give(one.slot)
+            else:
+                self._slots.take(one.slot)
+        for one in self._standing:
+            self._slots.take(one.slot)
+
+    def _room(self, count: int) -> list[Supervisor]:
+        """The supervisors to use. They have `count` free slots and the reserve (rules 5.3.1, 2.6).
+
+        A dead worker's slot serves again only where there is no other: its process may not be gone yet. (The original never
+        used it again, so that a full cluster could not replace a worker.) Blacklisted hosts are released one by one, by
+        name, when the others have too few slots.
+        """
+        self._free_own()
+        closed = set(self._settings.closed) | set(self._settings.blacklist)
+        wanted = count + self._settings.reserve
+        supervisors = self._slots.open(self._demand.hosts, closed)
+        usable = {one.id for one in supervisors}
+        for one in self._gone if self._settings.kind == "MONITOR" else ():
+            short = self._slots.count(supervisors) < wanted
+            if one.supervisor in usable and (short or self._demand.use_old_assignment):
+                self._slots.give(one.slot)
+        for host in sorted(set(self._settings.blacklist) - self._settings.closed):
+            if self._slots.count(supervisors) >= wanted:
+                break
+            closed.discard(host)
+            more = self._slots.open(self._demand.hosts, closed)
+            if len(more) > len(supervisors):
+                supervisors = more
+                self._released.append(host)
+        available = self._slots.count(supervisors)
+        if available < wanted:
+            raise NotEnoughWorkersError(self._demand.flow, count, available, self._settings.reserve)
+        return supervisors
+
+    # --- workers
+
+    def _workers(self, count: int, supervisors: list[Supervisor]) -> list[Draft]:
+        """User-defined workers, old ones, blank ones (rules 5.3.2, 5.3.3)."""
+        drafts = self._user_defined(count)
+        if self._demand.use_old_assignment:
+            drafts += self._as_before(count - len(drafts), {task for one in drafts for task in one.tasks})
+        elif self._keeping:
+            drafts += self._old_slots(count, drafts, {one.id for one in supervisors})
+        return drafts + [Draft() for _ in range(count - len(drafts))]
+
+    def _user_defined(self, count: int) -> list[Draft]:
+        """Each takes the first tasks of its components that no earlier one took; it counts if all are to be placed."""
+        need = set(self._need)
+        free: dict[str, list[int]] = {}
+        for task in sorted(self._names):
+            free.setdefault(self._names[task], []).append(task)
+        found = []
+        for one in self._demand.user_workers:
+            tasks: list[int] = []
+            for name, number in one.components.items():
+                tasks += free.get(name, [])[:number]
+                free[name] = free.get(name, [])[number:]
+            if tasks and need.issuperset(tasks):
+                found.append(Draft(host=one.host, port=one.port, tasks=tasks))
+        if len(found) > count:
+            self._notes.append(f"{len(found)} user-defined workers are too many for {count}: none is followed")
+            return []
+        return found
+
+    def _as_before(self, count: int, taken: set[int]) -> list[Draft]:
+        """Old workers with their tasks, if all are to be placed and are still tasks of the same components."""
+        need, found = set(self._need) - taken, []
+        for one in self._old.workers:
+            tasks = [task for task in one.tasks if task in self._names]
+            same = all(self._names[task] == self._old.components.get(task) for task in tasks)
+            if tasks and same and need.issuperset(tasks):
+                found.append(Draft(wanted=one.slot, host=one.host, tasks=tasks))
+        if len(found) > count:
+            self._notes.append(f"{len(found)} old workers are too many for {count}: none is followed")
+            return []
+        return found
+
+    def _old_slots(self, count: int, drafts: list[Draft], usable: set[str]) -> list[Draft]:
+        """Slots of old workers, those with most tasks first, on supervisors that may be used.
+
+        The original took slots of dead supervisors too (rule 5.5), and as many as the flow has workers even beside
+        user-defined ones, which then were "too many". A user-defined worker comes up where most of its tasks were.
+        """
+        masters = {one.id for one in self._demand.components if one.kind == "master"}
+        old = [one for one in self._old.workers if one.supervisor in usable and self._slots.has(one.slot)]
+        for draft in drafts:
+            fits = [
+                one
+                for one in old
+                if (not draft.host or draft.host in (one.host, one.supervisor))
+                and (draft.port is None or draft.port == one.port)
+                and not set(one.tasks).isdisjoint(draft.tasks)
+            ]
+            if fits:
+                best = max(fits, key=lambda one: len(set(one.tasks) & set(draft.tasks)))
+                draft.wanted = best.slot
+                old.remove(best)
+        taken = {task for one in drafts for task in one.tasks}
+
+        def weight(one: Worker) -> tuple[bool, int]:
+            left = [self._names[task] for task in one.tasks if task in self._names and task not in taken]
+            return not masters.isdisjoint(left), len(left)
+
+        best_first = sorted(old, key=weight, reverse=True)[: count - len(drafts)]
+        return [Draft(wanted=one.slot, host=one.host) for one in best_first]
+
+    def _apart(self, drafts: list[Draft], supervisors: list[Supervisor]) -> list[str]:
+        """Hosts that blank workers must go to, so that tasks on different nodes find as many nodes as there are."""
+        if not any(one.different_nodes for one in self._demand.components):
+            return []
+        wanting = Counter(self._names[task] for task in self._need)
+        hosts = {one.id: one.host for one in supervisors}
+        chosen = {hosts[one.wanted[0]] if one.wanted and one.wanted[0] in hosts else one.host for one in drafts} - {""}
+        found: list[str] = []
+        for one in self._demand.components:
+            if not one.different_nodes or not wanting[one.id]:
+                continue
+            has = {on.host for on in self._standing if any(self._names[task] == one.id for task in on.tasks)}
+            missing = wanting[one.id] - len(chosen - has)
+            others = list(dict.fromkeys(on.host for on in self._slots.by_free(supervisors) if self._slots.free[on.id]))
+            others = [host for host in others if host not in has | chosen][: max(missing, 0)]
+            found = max(found, others, key=len)
+        return found
+
+    # --- tasks
+
+    def _give_tasks(self, drafts: list[Draft], alone: bool) -> None:
+        placing = TaskPlacing(self._demand, self._names, drafts, self._standing)
+        given = {task for one in drafts for task in one.tasks}
+        tasks = [task for task in self._need if task not in given]
+        places = self._old.places() if self._keeping else {}
+        if alone:
+            tasks = placing.master_alone(tasks, places)
+        if self._keeping:
+            tasks = placing.keep(places, tasks)
+        placing.place(tasks)
+
+    def _assignment(self, drafts: list[Draft]) -> Assignment:
+        """The result. A task that did not change its slot keeps the time of its start (rule 5.1.7)."""
+        made = [
+            Worker(one.slot[0], one.slot[1], tuple(one.tasks), one.node) for one in drafts if one.slot and one.tasks
+        ]
+        new = Assignment(self._demand.flow, in_order([*self._standing, *made]), self._names)
+        before, after = self._old.places() if self._going_on else {}, new.places()
+        moved = frozenset(task for task, slot in after.items() if before.get(task) != slot)
+        now = self._settings.now
+        started = {task: now if task in moved else self._old.started.get(task, now) for task in sorted(after)}
+        return replace(new, started=started, moved=moved, released=tuple(self._released), notes=tuple(self._notes))
 
 
 @dataclass(frozen=True)

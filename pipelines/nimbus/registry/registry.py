@@ -27,13 +27,15 @@ from pipelines.nimbus.registry.records import (
     SubmitOptions,
     Validate,
     Version,
+    check_content,
+    check_name,
+    check_options,
     standing_columns,
     standing_of,
     version_of,
 )
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.registry.tables import beats, events, flows, versions
-from pipelines.nimbus.submission import check_content, check_name, check_options
 
 _ACTIVE = SubmitOptions()
 
