@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(
     r"^(?P<indent> *)```python(?P<info>[^\n]*)\n(?P<code>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
 )
@@ -126,6 +126,14 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert file.exists(), f"{page.name}: {target}"
         if anchor:
             assert anchor in anchors(file), f"{page.name}: {target}; there are: {sorted(anchors(file))}"
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md", "docs/glossary.md"])
+def test_files_that_a_page_names_exist(page: str) -> None:
+    """Pages for contributors name modules: one that moves is renamed there, too."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = set(re.findall(r"\b((?:pipelines|assets|ops|resources|tests|docs)/[\w./-]*\w)", text))
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
 def anchors(page: Path) -> set[str]:
