@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from dagster._core.definitions.data_version import (
+
+from assets.view import FlowView
+from resources.dagster_internals import (
     CODE_VERSION_TAG,
     DATA_VERSION_TAG,
     INPUT_DATA_VERSION_TAG_PREFIX,
     INPUT_EVENT_POINTER_TAG_PREFIX,
     NULL_EVENT_POINTER,
 )
-
-from assets.view import FlowView
 
 if TYPE_CHECKING:
     from pipelines.nimbus.status import FlowStatus

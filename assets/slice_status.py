@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import dagster as dg
-from dagster._core.events import DagsterEventType
-from dagster._core.storage.asset_check_execution_record import COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES
-from dagster._core.storage.dagster_run import FINISHED_STATUSES, NOT_FINISHED_STATUSES
-from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
+
+from resources.dagster_internals import (
+    COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES,
+    FINISHED_STATUSES,
+    NOT_FINISHED_STATUSES,
+    get_and_update_asset_status_cache_value,
+)
 
 # Statuses of runs that are on: they end by themselves, so one may wait for them. A queued one may wait for us.
 RUNNING = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
@@ -73,7 +76,7 @@ def runs_over(
     """Slice by slice the run that is to make it and is not over, though it may have made it already."""
     found = {}
     for run in instance.get_runs(dg.RunsFilter(statuses=list(statuses))):
-        planned = instance.all_logs(run.run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
+        planned = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
         for entry in planned:
             event = entry.dagster_event
             if event is not None and event.asset_key == key and event.partition in slices:

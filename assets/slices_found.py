@@ -7,16 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 
 from assets.slice_status import failed_at, partitions_of, verdicts_on
 from assets.upstream import Upstream
 from assets.view import FlowView, table_key
 from pipelines.graph import nodes
+from resources.dagster_internals import AssetGraph, BulkActionsFilter, BulkActionStatus
 
 if TYPE_CHECKING:
-    from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
-
     from pipelines import Lake
 
 FAILED, MISSING, STALE = "failed", "missing", "stale"

@@ -8,9 +8,6 @@ from typing import Any
 from zlib import crc32
 
 import dagster as dg
-from dagster._check import CheckError
-from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
-from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION
 
 from assets.events.failures import told_plainly
 from assets.events.reporting import Reporter
@@ -20,6 +17,11 @@ from assets.view import FlowView, table_key
 from pipelines.execution.report import SliceReport
 from pipelines.graph import nodes
 from resources import LakeResource, SparkResource
+from resources.dagster_internals import (
+    SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION,
+    BaseAssetGraph,
+    CheckError,
+)
 
 # Dagster gives one materialization to every partition of a run, all alike, when an asset's output is there. Ours are
 # reported when each slice is committed, with facts of their own, and the slice that failed must have none. An output

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from dagster._core.definitions.asset_checks.asset_checks_definition import AssetChecksDefinition
-from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
-from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 
 from assets.slice_status import RUNNING, failed_at, partitions_of, runs_over, verdicts_on
 from assets.view import FlowView
 from pipelines.execution.report import SliceReport
+from resources.dagster_internals import AssetChecksDefinition, AssetGraph, BaseAssetGraph
 
 if TYPE_CHECKING:
     from pipelines import Lake

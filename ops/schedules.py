@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
-from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 
 from assets.sources import look_at
 from assets.upstream import Upstream
 from assets.view import FlowView, source_key
 from pipelines.errors import TrideltaError
 from resources import NimbusResource
+from resources.dagster_internals import NOT_FINISHED_STATUSES, UnresolvedAssetJobDefinition
 
 # A run that starts its own Spark costs half a minute: not more often than that pays, and less often is felt.
 CATCH_UP_EVERY = "*/10 * * * *"

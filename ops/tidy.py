@@ -122,9 +122,9 @@ def remove_runs(instance: dg.DagsterInstance, days: float, *, dry_run: bool = Fa
     What they have told of assets goes with them, so an asset that no later run has made counts as never made.
     """
     import dagster as dg
-    from dagster._core.storage.dagster_run import FINISHED_STATUSES
 
     from pipelines.maintenance import Tidied
+    from resources.dagster_internals import FINISHED_STATUSES
 
     before = instance.get_runs_count()
     oldest = time.time() - days * 86_400

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
 
 from assets.events import failed_rows, markdown
 from assets.events.results_page import Checked
 from assets.view import FlowView, GateCheck
+from resources.dagster_internals import AssetCheckEvaluationTargetMaterializationData
 
 if TYPE_CHECKING:
     from pipelines import Lake

@@ -4,12 +4,9 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.selector import PartitionRangeSelector, PartitionsByAssetSelector, PartitionsSelector
-from dagster._core.execution.backfill import PartitionBackfill
-from dagster._core.utils import make_new_backfill_id
 from pydantic import Field
 
 from assets.events import markdown
@@ -19,9 +16,14 @@ from assets.view import FlowView, table_key
 from pipelines import bounds
 from pipelines.errors import DefinitionError, UnknownFlowError
 from resources import LakeResource
-
-if TYPE_CHECKING:
-    from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
+from resources.dagster_internals import (
+    AssetGraph,
+    PartitionBackfill,
+    PartitionRangeSelector,
+    PartitionsByAssetSelector,
+    PartitionsSelector,
+    make_new_backfill_id,
+)
 
 # It looks and asks; the slices are made by the runs of the backfill.
 MAX_RUNTIME_SECONDS = 1800
@@ -124,9 +126,7 @@ def days(view: FlowView, first: str, last: str, today: date | None = None) -> li
     return [day for day in view.partitions.get_partition_keys() if begin.isoformat() <= day <= end.isoformat()]
 
 
-def launch(
-    instance: dg.DagsterInstance, graph: "AssetGraph", views: Iterable[FlowView], slices: Sequence[Found]
-) -> str:
+def launch(instance: dg.DagsterInstance, graph: AssetGraph, views: Iterable[FlowView], slices: Sequence[Found]) -> str:
     """One backfill over all of them: the daemon puts the flows in order.
 
     Returns:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from assets.factory import FlowAssets
+from resources.dagster_internals import UnresolvedAssetJobDefinition
 
 # A year of daily slices takes less than half an hour on two cores; a run of this length hangs.
 MAX_RUNTIME_SECONDS = 6 * 3600

@@ -169,20 +169,19 @@ def _leave(code: int) -> None:
 
 def run(request: dict[str, Any]) -> int:
     """What `dagster api execute_run` does, without loading Dagster first. Returns the exit code."""
-    from dagster._cli.api import _execute_run_command_body
-    from dagster._core.instance import DagsterInstance
-    from dagster._serdes import deserialize_value
-    from dagster._utils.interrupts import capture_interrupts
+    from dagster import DagsterInstance
+
+    from resources.dagster_internals import capture_interrupts, deserialize_value, execute_run_command
 
     with capture_interrupts(), DagsterInstance.from_ref(deserialize_value(request["instance"])) as instance:  # type: ignore[arg-type]
-        return _execute_run_command_body(request["run_id"], instance, lambda event: None, False)
+        return int(execute_run_command()(request["run_id"], instance, lambda event: None, False))
 
 
 def report_death(request: dict[str, Any], code: int) -> int:
     """Mark a run as failed whose process has died, with words on how. As Dagster's code server does for runs of its own."""
-    from dagster._core.instance import DagsterInstance
-    from dagster._serdes import deserialize_value
-    from dagster._utils import get_run_crash_explanation
+    from dagster import DagsterInstance
+
+    from resources.dagster_internals import deserialize_value, get_run_crash_explanation
 
     with DagsterInstance.from_ref(deserialize_value(request["instance"])) as instance:  # type: ignore[arg-type]
         record = instance.get_run_by_id(request["run_id"])

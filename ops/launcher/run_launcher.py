@@ -17,17 +17,15 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
-from dagster._core.launcher.default_run_launcher import DefaultRunLauncher
-from dagster._serdes import serialize_value
-
 from pipelines import logs
 from pipelines.processes import ProcessIdentity
+from resources.dagster_internals import CheckRunHealthResult, DefaultRunLauncher, WorkerStatus, serialize_value
 
 if TYPE_CHECKING:
     import psutil
-    from dagster._core.launcher.base import LaunchRunContext
-    from dagster._core.storage.dagster_run import DagsterRun
+    from dagster import DagsterRun
+
+    from resources.dagster_internals import LaunchRunContext
 
 logger = logs.logger(__name__)
 

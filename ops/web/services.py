@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-from dagster._cli import dev
+from resources.dagster_internals import dev_command
 
 UNGUARDED, GUARDED = "dagster_webserver", "ops.web.guarded_webserver"
 
@@ -30,12 +30,13 @@ def main() -> None:
     """Become `dg`."""
     from dagster_dg_cli.cli import main as dg
 
-    start = dev.open_ipc_subprocess  # type: ignore[attr-defined]
+    dev = dev_command()
+    start = dev.open_ipc_subprocess
 
     def started(parts: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         return start(guarded(parts), **options)
 
-    dev.open_ipc_subprocess = started  # type: ignore[attr-defined]
+    dev.open_ipc_subprocess = started
     dg()
 
 
