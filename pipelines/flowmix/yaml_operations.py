@@ -184,7 +184,7 @@ def _policy(form: PolicyForm | None) -> Policy | None:
     if form is None:
         return None
     kind, threshold = form.part
-    return {"count": Policy.count, "time": Policy.time, "time_delta_lt": Policy.time_delta_lt}[kind](threshold)
+    return Policy.of(kind, threshold)
 
 
 def _list(given: str | list[str]) -> list[str]:

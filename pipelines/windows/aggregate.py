@@ -21,8 +21,7 @@ from pipelines.windows.buffer import (
     tick_of_age,
 )
 from pipelines.windows.event import Event
-from pipelines.windows.operations import AggregateWindow, keeps_last
-from pipelines.windows.policy import COUNT, TIME
+from pipelines.windows.operations import AggregateWindow
 
 
 class AggregateBuffer(Window):
@@ -33,6 +32,7 @@ class AggregateBuffer(Window):
         "_age",
         "_at",
         "_by_count",
+        "_by_ticks",
         "_chain",
         "_clear",
         "_every_tick",
@@ -46,7 +46,6 @@ class AggregateBuffer(Window):
         "_names",
         "_ticks",
         "_times",
-        "_trigger",
         "_written",
     )
 
@@ -58,12 +57,11 @@ class AggregateBuffer(Window):
         self._added = [one.added for one in self._chain]
         self._evicted = [one.evicted for one in self._chain]
         self._fields = needed_fields(self._chain)
-        self._trigger, self._clear = trigger, operation.clear_on_trigger
-        self._by_count = int(trigger.threshold) if trigger.kind == COUNT else 0
-        self._age = evict.milliseconds if evict.kind == TIME else None
-        self._keep = keeps_last(evict)
+        self._clear = operation.clear_on_trigger
+        self._by_count, self._by_ticks = trigger.events or 0, trigger.ticks
+        self._age, self._keep = evict.age, evict.keeps
         # A threshold of 0 is never reached, but for one case of the original (rules 5.1.4).
-        self._every_tick = trigger.threshold == 0 and trigger.kind != TIME and evict.kind == TIME
+        self._every_tick = trigger.threshold == 0 and self._by_ticks is None and self._age is not None
         self._lifetime = operation.window_evict_millis
         self._items: deque[Any] | None = deque() if self._needs_items() else None
         self._times: deque[int] = deque()
@@ -74,7 +72,7 @@ class AggregateBuffer(Window):
         """Whether an event ever leaves by itself, or a user's aggregator must be told when all leave."""
         if self._age is not None or (self._clear and self._fields is None):
             return True
-        emptied_before_full = self._clear and self._trigger.kind == COUNT and 0 < self._trigger.threshold <= self._keep
+        emptied_before_full = self._clear and 0 < self._by_count <= self._keep
         return bool(self._keep) and not emptied_before_full
 
     def event(self, event: Event, now: int) -> Sequence[Event]:
@@ -124,7 +122,7 @@ class AggregateBuffer(Window):
                 self._drop_old(tick * SECOND)
             made += [(event, tick * SECOND) for event in self._fire(tick * SECOND)]
         if last > self._at:
-            self._ticks += last - self._at if self._trigger.kind == TIME else 0
+            self._ticks += last - self._at if self._by_ticks is not None else 0
             self._at = last
             if self._age is not None:
                 self._drop_old(last * SECOND)
@@ -135,8 +133,8 @@ class AggregateBuffer(Window):
         """The next tick that emits (rules 5.1.2), counted from 1970."""
         if self._every_tick:
             return self._at + 1
-        left = self._trigger.threshold - self._ticks
-        return self._at + int(left) if self._trigger.kind == TIME and left > 0 else None
+        left = 0 if self._by_ticks is None else self._by_ticks - self._ticks
+        return self._at + left if left > 0 else None
 
     def _fire(self, now: int) -> list[Event]:
         """Emit, and clear if asked to (rules 5.1.3)."""

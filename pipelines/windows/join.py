@@ -20,8 +20,7 @@ from pipelines.windows.buffer import (
     tick_of_age,
 )
 from pipelines.windows.event import Event
-from pipelines.windows.operations import JoinWindow, keeps_last
-from pipelines.windows.policy import TIME
+from pipelines.windows.operations import JoinWindow
 
 _EMPTY_FOR: Final = 10_000
 """How long a key without left events is kept, in ms: making its window anew for each right event costs more."""
@@ -35,8 +34,7 @@ class JoinBuffer(Window):
     def __init__(self, operation: JoinWindow, key: Key, context: WindowContext) -> None:
         super().__init__(key, context)
         self._operation = operation
-        self._age = operation.evict.milliseconds if operation.evict.kind == TIME else None
-        self._keep = keeps_last(operation.evict, delta_too=True)
+        self._age, self._keep = operation.evict.age, operation.evict.stores
         self._lifetime = operation.window_evict_millis
         self._lefts: deque[tuple[Event, int]] = deque()
         self._written = 0

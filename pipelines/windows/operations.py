@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from pipelines.aggregators.window import EventAggregator
 from pipelines.errors import ChainOutputsError, FieldError, FunctionError, PolicyError
-from pipelines.windows.policy import COUNT, TIME, TIME_DELTA_LT, Policy
+from pipelines.windows.policy import COUNT, Policy
 
 HOUR: Final = 3_600_000
 """How long a window lives after its last event unless the operation says otherwise, in ms (Flowmix rules 2)."""
@@ -133,7 +133,7 @@ class SortWindow:
             raise FunctionError("sort", f"{self.mode} takes a positive number of events; got {self.size!r}")
         if self.mode != PROGRESSIVE and self.trigger is None:
             raise FunctionError("sort", "Sort operator needs a trigger policy and threshold")
-        if self.evict is not None and (self.mode != TOP_N or self.evict.kind != TIME):
+        if self.evict is not None and (self.mode != TOP_N or self.evict.age is None):
             raise FunctionError("sort", f"{self.mode} cannot evict by {self.evict}", hint="top_n takes Policy.time(s)")
         _lifetime(self.window_evict_millis)
 
@@ -171,7 +171,7 @@ class SwitchWindow:
     @property
     def idle_millis(self) -> int:
         """How long a gate is kept without events."""
-        times = [p.milliseconds + 2000 for p in (self.open, self.evict, self.close) if p.kind == TIME]
+        times = [(p.ticks + 2) * 1000 for p in (self.open, self.evict, self.close) if p.ticks is not None]
         return max([self.window_evict_millis, *times])
 
     @property
@@ -238,6 +238,11 @@ class TaskWindow:
             raise PolicyError(self.unit, self.slide, f"of a window: {text}")
 
     @property
+    def by_count(self) -> bool:
+        """Whether its lengths are numbers of tuples."""
+        return self.unit == COUNT
+
+    @property
     def inputs(self) -> tuple[str, ...]:
         """The fields that the aggregators read; nothing else is stored."""
         return tuple(dict.fromkeys(name for one in self.aggregations for name in one.inputs))
@@ -250,17 +255,11 @@ class TaskWindow:
     @property
     def label(self) -> str:
         """A short text for drawings and messages."""
-        unit = "" if self.unit == COUNT else " ms"
+        unit = "" if self.by_count else " ms"
         return f"window of {self.size}{unit} every {self.slide}{unit}"
 
 
 WindowOperation = AggregateWindow | CollectWindow | SortWindow | SwitchWindow | JoinWindow | TaskWindow
-
-
-def keeps_last(policy: Policy, *, delta_too: bool = False) -> int:
-    """How many events an eviction policy keeps; 0: all of them."""
-    counts = policy.kind == COUNT or (delta_too and policy.kind == TIME_DELTA_LT)
-    return int(policy.threshold) if counts else 0
 
 
 def _lifetime(milliseconds: int) -> None:

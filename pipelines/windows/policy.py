@@ -1,7 +1,9 @@
-"""Policies: when a window is emitted, and when its events leave it. Plain data."""
+"""Policies: when a window is emitted, and when its events leave it. A policy is plain data; its kind says what it means."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,6 +12,110 @@ from pipelines.errors import PolicyError
 COUNT: Final = "count"
 TIME: Final = "time"
 TIME_DELTA_LT: Final = "time_delta_lt"
+
+
+class Kind(ABC):
+    """What a threshold means, for a trigger and for an eviction. Nothing has a default.
+
+    A window asks a policy for what it can use, and never for its kind; None (0 where events are kept): nothing of that sort.
+    """
+
+    unit: str
+    """Behind the threshold in labels."""
+
+    @abstractmethod
+    def events(self, threshold: int | float) -> int | None:
+        """After how many events it is reached."""
+
+    @abstractmethod
+    def ticks(self, threshold: int | float) -> int | None:
+        """After how many seconds it is reached."""
+
+    @abstractmethod
+    def within(self, threshold: int | float) -> int | None:
+        """It is reached when the first and the last event are at most so many ms apart."""
+
+    @abstractmethod
+    def age(self, threshold: int | float) -> int | None:
+        """The age in ms at which events leave."""
+
+    @abstractmethod
+    def keeps(self, threshold: int | float) -> int:
+        """How many events an aggregate keeps; 0: all of them."""
+
+    @abstractmethod
+    def stores(self, threshold: int | float) -> int:
+        """How many events a join and a switch keep; 0: all of them."""
+
+
+class _Count(Kind):
+    unit = ""
+
+    def events(self, threshold: int | float) -> int | None:
+        return int(threshold)
+
+    def ticks(self, threshold: int | float) -> int | None:
+        return None
+
+    def within(self, threshold: int | float) -> int | None:
+        return None
+
+    def age(self, threshold: int | float) -> int | None:
+        return None
+
+    def keeps(self, threshold: int | float) -> int:
+        return int(threshold)
+
+    def stores(self, threshold: int | float) -> int:
+        return int(threshold)
+
+
+class _Time(Kind):
+    unit = " s"
+
+    def events(self, threshold: int | float) -> int | None:
+        return None
+
+    def ticks(self, threshold: int | float) -> int | None:
+        return int(threshold)
+
+    def within(self, threshold: int | float) -> int | None:
+        return None
+
+    def age(self, threshold: int | float) -> int | None:
+        return round(threshold * 1000)
+
+    def keeps(self, threshold: int | float) -> int:
+        return 0
+
+    def stores(self, threshold: int | float) -> int:
+        return 0
+
+
+class _TimeDelta(Kind):
+    unit = " s"
+
+    def events(self, threshold: int | float) -> int | None:
+        return None
+
+    def ticks(self, threshold: int | float) -> int | None:
+        return None
+
+    def within(self, threshold: int | float) -> int | None:
+        return round(threshold * 1000)
+
+    def age(self, threshold: int | float) -> int | None:
+        return None
+
+    def keeps(self, threshold: int | float) -> int:
+        return 0
+
+    def stores(self, threshold: int | float) -> int:
+        return int(threshold)
+
+
+KINDS: Final[Mapping[str, Kind]] = {COUNT: _Count(), TIME: _Time(), TIME_DELTA_LT: _TimeDelta()}
+"""By name. A policy of each is made by the method of `Policy` of that name."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +157,49 @@ class Policy:
         """
         return cls(TIME_DELTA_LT, _whole_seconds(TIME_DELTA_LT, seconds))
 
+    @classmethod
+    def of(cls, kind: str, threshold: int) -> Policy:
+        """Return the policy of a kind by its name.
+
+        Raises:
+            PolicyError: if there is no such kind, or it has no such threshold.
+        """
+        if kind not in KINDS:
+            raise PolicyError(kind, threshold, f"is unknown; the kinds are {', '.join(KINDS)}")
+        return getattr(cls, kind)(threshold)  # type: ignore[no-any-return]
+
     @property
-    def milliseconds(self) -> int:
-        """The threshold of a TIME or TIME_DELTA_LT policy in ms."""
-        return round(self.threshold * 1000)
+    def events(self) -> int | None:
+        """After how many events it is reached; None: it counts no events."""
+        return KINDS[self.kind].events(self.threshold)
+
+    @property
+    def ticks(self) -> int | None:
+        """After how many seconds it is reached; None: it counts no seconds."""
+        return KINDS[self.kind].ticks(self.threshold)
+
+    @property
+    def within(self) -> int | None:
+        """How many ms the first and the last event are apart at most when it is reached; None: it compares none."""
+        return KINDS[self.kind].within(self.threshold)
+
+    @property
+    def age(self) -> int | None:
+        """The age in ms at which events leave; None: none leaves for its age."""
+        return KINDS[self.kind].age(self.threshold)
+
+    @property
+    def keeps(self) -> int:
+        """How many events an aggregate keeps; 0: all of them."""
+        return KINDS[self.kind].keeps(self.threshold)
+
+    @property
+    def stores(self) -> int:
+        """How many events a join and a switch keep; 0: all of them."""
+        return KINDS[self.kind].stores(self.threshold)
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.threshold}{'' if self.kind == COUNT else ' s'}"
+        return f"{self.kind} {self.threshold}{KINDS[self.kind].unit}"
 
 
 def _whole_seconds(kind: str, seconds: int) -> int:

@@ -23,7 +23,6 @@ from pipelines.windows.buffer import (
 )
 from pipelines.windows.event import Event
 from pipelines.windows.operations import PROGRESSIVE, TOP_N, TUMBLING, SortWindow
-from pipelines.windows.policy import COUNT, TIME, TIME_DELTA_LT
 
 
 class Kept(NamedTuple):
@@ -63,6 +62,8 @@ class SortBuffer(Window):
         "_age",
         "_at",
         "_by",
+        "_by_count",
+        "_by_ticks",
         "_empties",
         "_kept",
         "_lifetime",
@@ -70,16 +71,19 @@ class SortBuffer(Window):
         "_number",
         "_size",
         "_ticks",
-        "_trigger",
+        "_within",
         "_written",
     )
 
     def __init__(self, operation: SortWindow, key: Key, context: WindowContext) -> None:
         super().__init__(key, context)
         self._by, self._mode, self._size = operation.by, operation.mode, operation.size or 0
-        self._trigger = operation.trigger
+        trigger = operation.trigger if operation.mode != PROGRESSIVE else None
+        self._by_count = None if trigger is None else trigger.events
+        self._by_ticks = None if trigger is None else trigger.ticks
+        self._within = None if trigger is None else trigger.within
         self._empties = operation.mode == TUMBLING or operation.flush
-        self._age = operation.evict.milliseconds if operation.evict is not None else None
+        self._age = None if operation.evict is None else operation.evict.age
         self._lifetime = operation.window_evict_millis
         self._kept: list[Kept] = []
         self._ticks = self._number = self._at = 0
@@ -98,11 +102,11 @@ class SortBuffer(Window):
         self._number += 1
         if self._mode == PROGRESSIVE:
             return self._progress()
-        if self._trigger.kind == COUNT:  # type: ignore[union-attr]
+        if self._by_count is not None:
             self._ticks += 1
-            if self._ticks == self._trigger.threshold:  # type: ignore[union-attr]
+            if self._ticks == self._by_count:
                 return self._fire()
-        elif self._trigger.kind == TIME_DELTA_LT and self._near():  # type: ignore[union-attr]
+        elif self._within is not None and self._near(self._within):
             return self._fire()
         return NOTHING
 
@@ -128,8 +132,8 @@ class SortBuffer(Window):
             return (self._kept.pop().event,)
         return [one.event for one in self._kept]
 
-    def _near(self) -> bool:
-        """Whether the youngest and the oldest of two events or more are near enough to each other (rules 5.3.3)."""
+    def _near(self, within: int) -> bool:
+        """Check whether the youngest and the oldest of two events or more are at most so many ms apart (rules 5.3.3)."""
         if len(self._kept) < 2:
             return False
         if self._mode == TUMBLING:
@@ -137,7 +141,7 @@ class SortBuffer(Window):
         else:
             clocks = [one.clock for one in self._kept]
             first, last = min(clocks), max(clocks)
-        return last - first <= self._trigger.milliseconds  # type: ignore[union-attr]
+        return last - first <= within
 
     def _fire(self) -> list[Event]:
         shown = self._kept if self._mode == TOP_N else sorted(self._kept, key=_PLACE)
@@ -159,14 +163,14 @@ class SortBuffer(Window):
         made: list[Fired] = []
         while (tick := self._next_fire()) is not None and tick <= last:
             if not self._kept:
-                period = int(self._trigger.threshold)  # type: ignore[union-attr]
+                period = self._by_ticks or 1
                 self._at, self._ticks = tick + (last - tick) // period * period, 0
                 continue
             self._at = tick
             self._drop_old(tick * SECOND)
             made += [(event, tick * SECOND) for event in self._fire()]
         if last > self._at:
-            if self._trigger is not None and self._trigger.kind == TIME:
+            if self._by_ticks is not None:
                 self._ticks += last - self._at
             self._at = last
             self._drop_old(last * SECOND)
@@ -174,9 +178,9 @@ class SortBuffer(Window):
         return made
 
     def _next_fire(self) -> int | None:
-        if self._trigger is None or self._trigger.kind != TIME or self._mode == PROGRESSIVE:
+        if self._by_ticks is None:
             return None
-        left = int(self._trigger.threshold) - self._ticks
+        left = self._by_ticks - self._ticks
         return self._at + left if left > 0 else None
 
     def due(self) -> int | None:

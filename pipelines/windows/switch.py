@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipelines.windows.buffer import FAR, NOTHING, SECOND, Fired, Key, Window, WindowContext
 from pipelines.windows.event import Event
-from pipelines.windows.operations import SwitchWindow, keeps_last
-from pipelines.windows.policy import COUNT, TIME, TIME_DELTA_LT
+from pipelines.windows.operations import SwitchWindow
+from pipelines.windows.policy import Policy
+
+
+class _Reached(NamedTuple):
+    """When a policy is reached; asked at each event, and so kept."""
+
+    events: int | None
+    ticks: int | None
+    within: int | None
+
+    @classmethod
+    def of(cls, policy: Policy) -> _Reached:
+        return cls(policy.events, policy.ticks, policy.within)
 
 
 class SwitchBuffer(Window):
@@ -24,7 +36,6 @@ class SwitchBuffer(Window):
         "_at",
         "_close",
         "_evict",
-        "_full",
         "_full_ticks",
         "_keep",
         "_lifetime",
@@ -38,11 +49,9 @@ class SwitchBuffer(Window):
 
     def __init__(self, operation: SwitchWindow, key: Key, context: WindowContext) -> None:
         super().__init__(key, context)
-        self._open, self._evict, self._close = operation.open, operation.evict, operation.close
+        self._open, self._evict, self._close = map(_Reached.of, (operation.open, operation.evict, operation.close))
         self._lifetime = operation.idle_millis
-        self._age = self._evict.milliseconds if self._evict.kind == TIME else None
-        self._keep = keeps_last(self._evict, delta_too=True)
-        self._full = int(self._evict.threshold)
+        self._age, self._keep = operation.evict.age, operation.evict.stores
         self._stopped = False
         self._passed: deque[int] = deque()
         self._open_count = self._stopped_count = self._full_ticks = 0
@@ -55,8 +64,8 @@ class SwitchBuffer(Window):
             self._tick_to(now // SECOND)
         self._written = now
         if self._stopped:
-            if self._close.kind == COUNT:
-                self._count_stopped()
+            if self._close.events is not None:
+                self._count_stopped(self._close.events)
         elif self._age is not None:
             while self._passed and now - self._passed[0] >= self._age:
                 self._passed.popleft()
@@ -70,28 +79,26 @@ class SwitchBuffer(Window):
         return (event,)
 
     def _before(self, event: Event) -> None:
-        """Whether the gate closes on this event (rules 5.4.1)."""
-        if self._open.kind == COUNT:
+        """Close the gate if this event does (rules 5.4.1)."""
+        if self._open.events is not None:
             self._open_count += 1
-            if self._open_count == self._open.threshold:
+            if self._open_count == self._open.events:
                 self._stop()
-        elif self._open.kind == TIME_DELTA_LT and self._evict.kind == COUNT:
-            full = len(self._passed) == self._full
-            if full and self._near():
-                self._stop()
+        elif len(self._passed) == self._evict.events and self._near():
+            self._stop()
 
     def _near(self) -> bool:
-        """Whether the last and the first event of the window are near enough to each other; it takes two."""
-        passed = self._passed
-        return len(passed) > 1 and passed[-1] - passed[0] <= self._open.milliseconds
+        """Check whether the last and the first event of the window are near enough to each other; it takes two."""
+        passed, within = self._passed, self._open.within
+        return within is not None and len(passed) > 1 and passed[-1] - passed[0] <= within
 
     def _stop(self) -> None:
         self._stopped = True
         self._passed.clear()
         self._open_count = self._full_ticks = self._stopped_count = 0
 
-    def _count_stopped(self) -> None:
-        if self._stopped_count == self._close.threshold:
+    def _count_stopped(self, enough: int) -> None:
+        if self._stopped_count == enough:
             self._stopped, self._stopped_count = False, 0
         else:
             self._stopped_count += 1
@@ -115,33 +122,33 @@ class SwitchBuffer(Window):
     def _quiet(self) -> int:
         """How many of the next ticks only count."""
         if self._stopped:
-            return int(self._close.threshold) - self._stopped_count if self._close.kind == TIME else FAR
-        found = int(self._open.threshold) - self._open_count if self._open.kind == TIME else FAR
-        if self._open.kind == TIME_DELTA_LT and self._evict.kind == TIME and self._near():
-            found = min(found, self._full - self._full_ticks)
-        return found
+            return FAR if self._close.ticks is None else self._close.ticks - self._stopped_count
+        quiet = FAR if self._open.ticks is None else self._open.ticks - self._open_count
+        if self._evict.ticks is not None and self._near():
+            quiet = min(quiet, self._evict.ticks - self._full_ticks)
+        return quiet
 
     def _count(self, ticks: int) -> None:
         if self._stopped:
-            self._stopped_count += ticks if self._close.kind == TIME else 0
+            self._stopped_count += ticks if self._close.ticks is not None else 0
             return
-        self._open_count += ticks if self._open.kind == TIME else 0
-        if self._evict.kind == TIME:
-            self._full_ticks = min(self._full, self._full_ticks + ticks)
+        self._open_count += ticks if self._open.ticks is not None else 0
+        if self._evict.ticks is not None:
+            self._full_ticks = min(self._evict.ticks, self._full_ticks + ticks)
 
     def _tick(self) -> None:
-        """One tick, in the order of rules 5.4.3."""
-        if self._open.kind == TIME and not self._stopped:
-            if self._open_count == self._open.threshold:
+        """Take one tick, in the order of rules 5.4.3."""
+        if self._open.ticks is not None and not self._stopped:
+            if self._open_count == self._open.ticks:
                 self._stop()
             else:
                 self._open_count += 1
-        if self._close.kind == TIME and self._stopped:
-            self._count_stopped()
-        if self._evict.kind == TIME and not self._stopped:
-            if self._full_ticks < self._full:
+        if self._close.ticks is not None and self._stopped:
+            self._count_stopped(self._close.ticks)
+        if self._evict.ticks is not None and not self._stopped:
+            if self._full_ticks < self._evict.ticks:
                 self._full_ticks += 1
-            elif self._open.kind == TIME_DELTA_LT and self._near():
+            elif self._near():
                 self._stop()
 
     def due(self) -> int | None:

@@ -11,24 +11,23 @@ from pipelines.windows.aggregate import crossed
 from pipelines.windows.buffer import FAR, NOTHING, Fired, Key, Window, WindowContext
 from pipelines.windows.event import Event
 from pipelines.windows.operations import TaskWindow
-from pipelines.windows.policy import COUNT
 
 
 class TaskBuffer(Window):
     """The last tuples of a task: of each the input fields' values and its clock."""
 
-    __slots__ = ("_aggregations", "_count", "_fires", "_inputs", "_size", "_slide", "_trigger", "_tuples", "_unit")
+    __slots__ = ("_aggregations", "_by_count", "_count", "_fires", "_inputs", "_size", "_slide", "_trigger", "_tuples")
 
     def __init__(self, operation: TaskWindow, key: Key, context: WindowContext) -> None:
         super().__init__(key, context)
-        self._size, self._slide, self._unit = operation.size, operation.slide, operation.unit
+        self._size, self._slide, self._by_count = operation.size, operation.slide, operation.by_count
         self._aggregations, self._inputs = operation.aggregations, operation.inputs
         self._tuples: deque[tuple[tuple[Any, ...], int]] = deque()
         self._count = self._fires = self._trigger = 0
 
     def event(self, event: Event, now: int) -> Sequence[Event]:
         values = tuple(map(event.get, self._inputs))
-        if self._unit == COUNT:
+        if self._by_count:
             self._tuples.append((values, now))
             self._count += 1
             if len(self._tuples) > self._size:
@@ -53,7 +52,7 @@ class TaskBuffer(Window):
 
     def advance(self, now: int) -> Sequence[Fired]:
         made: list[Fired] = []
-        if self._unit != COUNT:
+        if not self._by_count:
             while self._tuples and self._trigger <= now:
                 self._drop_old()
                 if not self._tuples:
@@ -84,7 +83,7 @@ class TaskBuffer(Window):
         return made
 
     def due(self) -> int | None:
-        return self._trigger if self._unit != COUNT and self._tuples else None
+        return self._trigger if not self._by_count and self._tuples else None
 
     def expired(self, now: int) -> bool:
         """Never: the number of its next result must not be forgotten; there is one window a task."""
@@ -96,4 +95,4 @@ class TaskBuffer(Window):
     def restore(self, state: dict[str, Any]) -> None:
         self._count, self._fires, self._trigger = state["counts"]
         self._tuples = deque((tuple(values), now) for values, now in state["tuples"])
-        self.wake = self._trigger if self._unit != COUNT and self._tuples else FAR
+        self.wake = self._trigger if not self._by_count and self._tuples else FAR

@@ -14,8 +14,7 @@ from pipelines.graph import events
 from pipelines.windows.array_values import Values, aggregated
 from pipelines.windows.arrow_stream import from_ipc, to_ipc
 from pipelines.windows.buffer import WindowContext, identity_of, key_text
-from pipelines.windows.operations import AggregateWindow, keeps_last
-from pipelines.windows.policy import COUNT
+from pipelines.windows.operations import AggregateWindow
 
 WRITTEN, TICKS, FIRES = "_written", "_ticks", "_fires"
 _KINDS: Final = (Count, Sum, Average, Min, Max, StdDev)
@@ -31,8 +30,10 @@ def fits(operation: Any, context: WindowContext, types: pa.Schema) -> bool:
     if not isinstance(operation, AggregateWindow):
         return False
     trigger, evict = operation.trigger, operation.evict
-    counts = trigger.kind == COUNT == evict.kind and trigger.threshold > 0
-    if not counts or not (evict.threshold or operation.clear_on_trigger):
+    counts = trigger.events and trigger.ticks is None and trigger.within is None
+    if not counts or evict.events is None or evict.age is not None:
+        return False
+    if not (evict.keeps or operation.clear_on_trigger):
         return False
     if any(type(one) not in _KINDS for one in operation.aggregators):
         return False
@@ -81,8 +82,8 @@ class CountWindows:
 
     def __init__(self, operation: AggregateWindow, context: WindowContext, schema: pa.Schema) -> None:
         self._operation, self._context, self._schema = operation, context, schema
-        self._trigger, self._clear = int(operation.trigger.threshold), operation.clear_on_trigger
-        keep = keeps_last(operation.evict) or self._trigger
+        self._trigger, self._clear = operation.trigger.events or 1, operation.clear_on_trigger
+        keep = operation.evict.keeps or self._trigger
         self._keep = min(keep, self._trigger) if self._clear else keep
         self._lifetime = operation.window_evict_millis
         self._fields = _fields_of(operation)
