@@ -15,7 +15,7 @@ from assets.registry import registry_spec
 from assets.sources import source_asset
 from assets.states import state_assets
 from assets.suites import suite_checks
-from assets.view import FlowView, outer
+from assets.view import FlowView
 from pipelines.errors import DefinitionError
 
 FlowAsset = dg.AssetsDefinition | dg.SourceAsset | dg.AssetSpec
@@ -80,7 +80,7 @@ def assets_of(flows: Sequence[FlowAssets]) -> list[FlowAsset]:
     found: list[FlowAsset] = []
     for flow in flows:
         for spout, asset in zip(flow.view.arriving, flow.sources, strict=True):
-            source = outer(spout)
+            source = spout.source.inner
             seen = (flow.view.name, f"{source!r} of {source.schema}")
             first = read.setdefault(spout.stream, seen)
             if first is seen:

@@ -9,7 +9,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.view import FlowView, outer, source_key
+from assets.view import FlowView, source_key
 from pipelines.graph import nodes
 from pipelines.graph.fields import parse_ddl
 
@@ -54,7 +54,7 @@ def arrived(folder: str | Path) -> Arrived:
 
 def look_at(spout: nodes.SpoutNode) -> Arrived | None:
     """What has arrived for a stream; None for a source that is not a folder of files."""
-    path = getattr(outer(spout), "path", None)
+    path = spout.source.inner.path
     return None if path is None else arrived(path)
 
 
@@ -70,7 +70,7 @@ def observation(spout: nodes.SpoutNode) -> dg.AssetObservation | None:
 
 def source_asset(view: FlowView, spout: nodes.SpoutNode) -> dg.SourceAsset:
     """The asset of what arrives for a stream; observing it counts the files."""
-    source = outer(spout)
+    source = spout.source.inner
     columns = [dg.TableColumn(name, kind) for name, kind in parse_ddl(source.schema)]
 
     def arriving(context: dg.OpExecutionContext) -> dg.DataVersion:
@@ -88,8 +88,8 @@ def source_asset(view: FlowView, spout: nodes.SpoutNode) -> dg.SourceAsset:
             group_name=view.name,
             description=f"What arrives for the stream {spout.stream}: {source!r}.",
             metadata={
-                "path": dg.MetadataValue.path(str(getattr(source, "path", source))),
+                "path": dg.MetadataValue.path(str(source if source.path is None else source.path)),
                 "dagster/column_schema": dg.TableSchema(columns=columns),
             },
-            tags={"dagster/kind/json": ""} if getattr(source, "format", "") == "json" else {},
+            tags={"dagster/kind/json": ""} if source.format == "json" else {},
         )(arriving)

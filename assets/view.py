@@ -67,11 +67,6 @@ def source_key(stream: str) -> dg.AssetKey:
     return dg.AssetKey(["sources", stream])
 
 
-def outer(spout: nodes.SpoutNode) -> Any:
-    """The source as the user gave it: a stream of events has put columns of its own around it."""
-    return getattr(spout.source, "inner", spout.source)
-
-
 @dataclass(frozen=True)
 class FlowView:
     """A flow of the catalog with its topology built: made once, when definitions load."""
@@ -136,7 +131,7 @@ class FlowView:
 
     def key_of(self, spout: nodes.SpoutNode) -> dg.AssetKey:
         """The asset that a spout reads: a table of the lake, or what arrives for its stream."""
-        path = Path(str(getattr(outer(spout), "path", "")))
+        path = Path(spout.source.inner.path or "")
         lake = self.settings.lake.absolute()
         found = {lake / "states": state_key, lake / "channels": channel_key}.get(path.parent)
         return found(path.name) if found else source_key(spout.stream)

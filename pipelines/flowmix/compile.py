@@ -15,7 +15,8 @@ from pipelines.flowmix import operations as ops
 from pipelines.flowmix.plan_steps import Steps, known
 from pipelines.flowmix.schemas import union
 from pipelines.graph import events, nodes
-from pipelines.sources.events import PROCESSING, ChannelSource, Edge, EventSource
+from pipelines.sources.channels import ChannelSource, Edge
+from pipelines.sources.events import PROCESSING, EventSource
 from pipelines.trident.topology import TridentTopology
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from pipelines.flowmix.row_calls import (
 from pipelines.flowmix.schemas import after, require_fields
 from pipelines.graph import events, nodes
 from pipelines.graph.fields import storable
-from pipelines.sources.events import PROCESSING, Edge, EventSource
+from pipelines.sources.channels import Edge
+from pipelines.sources.events import PROCESSING, EventSource
 from pipelines.trident.functions import ColumnFunction, RowFunction
 from pipelines.trident.states import ROWS, DeltaState
 from pipelines.windows.operations import AggregateWindow

@@ -27,12 +27,4 @@ def datasets_of(spout: nodes.SpoutNode, lake: Lake, flow: str) -> dict[str, tupl
     """What a spout reads, by the names that column lineage has for it: its stream, or the channels."""
     if isinstance(spout, nodes.ChannelSpoutNode):
         return {name: (dataset_of(lake.channel_path(name)),) for name in spout.reads}
-    source = getattr(spout.source, "inner", spout.source)
-    path = getattr(source, "path", None)
-    if path is not None:
-        return {spout.stream: (dataset_of(path),)}
-    topics = getattr(source, "topics", ())
-    if topics:
-        broker = f"kafka://{source.servers.split(',')[0]}"
-        return {spout.stream: tuple((broker, topic) for topic in topics)}
-    return {spout.stream: (("tridelta", f"{flow}.{spout.stream}"),)}
+    return {spout.stream: spout.source.datasets() or (("tridelta", f"{flow}.{spout.stream}"),)}

@@ -158,16 +158,16 @@ class SpoutNode(Node, by_tuple=False, asks=traits.NOTHING, alone=traits.REPLAYAB
         return self.stream
 
     def expand(self, growing: Growing, above: tuple[int, ...]) -> int:
-        most = getattr(self.source, "max_parallelism", None)
+        most = self.source.max_parallelism
         return growing.last(self, "spout", above, spout=True, max_parallelism=most)
 
     def field_origins(self, above: tuple[Lineage, ...], graph: Graph) -> Lineage:
         """Return its own fields; what a source adds to them (an event's id and time) comes from the fields that it names."""
-        added: Mapping[str, Sequence[str]] = getattr(self.source, "lineage", None) or {}
+        added: Mapping[str, Sequence[str]] = self.source.lineage
         return {name: tuple((self.stream, origin) for origin in added.get(name, (name,))) for name in self.fields}
 
     def field_types(self, above: tuple[Types, ...]) -> Types:
-        known = types.of_ddl(getattr(self.source, "schema", ""))
+        known = types.of_ddl(self.source.schema)
         return {name: known.get(name) for name in self.fields}
 
 

@@ -6,15 +6,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipelines.sources.base import FileSource, Source
+    from pipelines.sources.base import Source
     from pipelines.sources.change_feed import DeltaChangeFeed
     from pipelines.sources.delta import DeltaTableSource
-    from pipelines.sources.files import CsvFiles, JsonFiles, ParquetFiles
+    from pipelines.sources.files import CsvFiles, FileSource, JsonFiles, ParquetFiles, TextFiles
     from pipelines.sources.fixed import FixedBatches
     from pipelines.sources.kafka import Kafka
     from pipelines.sources.python import PythonSource
     from pipelines.sources.rate import Rate
-    from pipelines.sources.text import TextFiles
 
 __all__ = [
     "CsvFiles",
@@ -35,7 +34,7 @@ _LAZY = {
     "CsvFiles": "files",
     "DeltaChangeFeed": "change_feed",
     "DeltaTableSource": "delta",
-    "FileSource": "base",
+    "FileSource": "files",
     "FixedBatches": "fixed",
     "JsonFiles": "files",
     "Kafka": "kafka",
@@ -43,7 +42,7 @@ _LAZY = {
     "PythonSource": "python",
     "Rate": "rate",
     "Source": "base",
-    "TextFiles": "text",
+    "TextFiles": "files",
 }
 
 

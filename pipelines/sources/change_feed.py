@@ -12,9 +12,10 @@ from deltalake.exceptions import DeltaError
 from pipelines.bounds import BYTES, FILES, required
 from pipelines.errors import MissingPathError, SourceError
 from pipelines.graph.fields import added
-from pipelines.sources.base import file_key, local_path
+from pipelines.graph.lineage_names import Dataset, dataset_of
+from pipelines.sources.base import Source, file_key, local_path
 from pipelines.sources.delta import DeltaTableSource
-from pipelines.sources.unsliced import UnslicedSource, offset_of
+from pipelines.sources.offsets import offset_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,7 +24,7 @@ CHANGE_FIELDS = "change_type string, commit_version bigint, commit_timestamp tim
 _ENABLED = "delta.enableChangeDataFeed"
 
 
-class DeltaChangeFeed(UnslicedSource):
+class DeltaChangeFeed(Source):
     """The changes of a Delta table, commit by commit.
 
     Gives: the fields of `schema`, then `change_type string` (`insert`, `update_preimage`, `update_postimage`, `delete`),
@@ -42,6 +43,9 @@ class DeltaChangeFeed(UnslicedSource):
     Raises:
         DuplicateFieldError: if the schema names one of the three fields itself.
     """
+
+    path: str
+    transactional: bool = True
 
     def __init__(
         self,
@@ -62,6 +66,9 @@ class DeltaChangeFeed(UnslicedSource):
 
     def __repr__(self) -> str:
         return f"DeltaChangeFeed({self.path!r})"
+
+    def datasets(self) -> tuple[Dataset, ...]:
+        return (dataset_of(self.path),)
 
     def check(self, name: str, spark: SparkSession) -> None:
         """The table is there, has the columns, and records its changes since the starting version.
@@ -106,7 +113,7 @@ class DeltaChangeFeed(UnslicedSource):
             reader = reader.option("maxBytesPerTrigger", self.max_bytes_per_batch)
         renamed = [F.col(f"_{field}").alias(field) for field in ("change_type", "commit_version", "commit_timestamp")]
         frame = reader.load(self.path).select(*(f"`{field}`" for field in self._table.fields), *renamed)
-        return self._with_position(frame, None, F.concat(F.lit(self._address("")), F.col("commit_version")))
+        return self._with_position(frame, F.concat(F.lit(self._address("")), F.col("commit_version")))
 
     def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
         """The commits that the batches read, in whole or in part."""

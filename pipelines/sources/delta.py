@@ -14,16 +14,16 @@ from deltalake import DeltaTable
 
 from pipelines.bounds import BYTES, FILES, required
 from pipelines.errors import LostRowsError, MissingPathError, SourceError, SourceSchemaError
-from pipelines.graph.fields import parse_ddl
-from pipelines.sources.base import CORRUPT, FILE, file_key, local_path
-from pipelines.sources.unsliced import shown
+from pipelines.graph.lineage_names import Dataset, dataset_of
+from pipelines.sources.base import Source, file_key, local_path, shown
+from pipelines.sources.offsets import offset_files, offset_of, read_offset
 from pipelines.state.schema import LOG, struct_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
-class DeltaTableSource:
+class DeltaTableSource(Source):
     """An append-only Delta table; a batch is the next of its data files.
 
     Positions are the table's data files. A table whose files were rewritten (OPTIMIZE) after a stream read them can
@@ -37,6 +37,10 @@ class DeltaTableSource:
         max_bytes_per_batch: about so many bytes a batch.
     """
 
+    path: str
+    sliceable: bool = True
+    transactional: bool = True
+
     def __init__(
         self,
         path: str | Path,
@@ -45,26 +49,17 @@ class DeltaTableSource:
         max_files_per_batch: int | None = None,
         max_bytes_per_batch: int | None = None,
     ) -> None:
-        self.path, self.schema = local_path(path), schema
+        super().__init__(schema)
+        self.path = local_path(path)
         self.max_files_per_batch, self.max_bytes_per_batch = max_files_per_batch, max_bytes_per_batch
         required(f"{type(self).__name__}: max_files_per_batch", FILES, max_files_per_batch)
         required(f"{type(self).__name__}: max_bytes_per_batch", BYTES, max_bytes_per_batch)
-        self._columns = parse_ddl(schema)
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self._columns)
-
-    text = False
-    max_parallelism: int | None = None
-    sliceable: bool = True
-    transactional: bool = True
 
     def __repr__(self) -> str:
         return f"DeltaTableSource({self.path!r})"
 
-    def prepare(self, name: str, spool: Path) -> None:
-        """Nothing to make ready."""
+    def datasets(self) -> tuple[Dataset, ...]:
+        return (dataset_of(self.path),)
 
     def check(self, name: str, spark: SparkSession) -> None:
         """The table is there and has the declared columns with their types.
@@ -113,10 +108,6 @@ class DeltaTableSource:
         files = frozenset(self._address(file) for file in _in_order_of_snapshot(self.path, table.version()))
         return self._with_position(frame, F.col("_metadata.file_path")), files
 
-    def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
-        """The frame."""
-        return frame
-
     def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
         return self._up_to(checkpoint, last, index) - self._up_to(checkpoint, first - 1, index)
 
@@ -133,8 +124,7 @@ class DeltaTableSource:
 
     def rewritten_since(self, checkpoint: Path, batch: int, index: int) -> frozenset[str]:
         """Files (as `file_key`) into which commits behind a batch have put the rows of other files."""
-        file = checkpoint / "offsets" / str(batch)
-        offset = _offset(file, index) if file.exists() else None
+        offset = offset_of(checkpoint, batch, index)
         if offset is None:
             return frozenset()
         first, last = offset["reservoirVersion"] + bool(offset["isStartingVersion"]), DeltaTable(self.path).version()
@@ -160,7 +150,7 @@ class DeltaTableSource:
         """
         if batch < 0:
             return frozenset()
-        start, end = self._start(checkpoint, index), _offset(checkpoint / "offsets" / str(batch), index)
+        start, end = self._start(checkpoint, index), read_offset(checkpoint / "offsets" / str(batch), index)
         if start is None or end is None:
             return frozenset()
         if end["isStartingVersion"]:
@@ -181,15 +171,13 @@ class DeltaTableSource:
         """
         kept = checkpoint / f"tridelta_start{index or ''}"
         if not kept.exists():
-            offsets = sorted(
-                (p for p in (checkpoint / "offsets").iterdir() if p.name.isdigit()), key=lambda p: int(p.name)
-            )
-            first = next((file for file in offsets if _offset(file, index) is not None), None)
+            planned = offset_files(checkpoint).values()
+            first = next((file for file in planned if read_offset(file, index) is not None), None)
             if first is None:
                 return None
             shutil.copyfile(first, kept.with_suffix(".tmp"))
             kept.with_suffix(".tmp").rename(kept)
-        return _offset(kept, index)
+        return read_offset(kept, index)
 
     def _address(self, file: str) -> str:
         """A file of the log, whose names are URL-encoded, as an address."""
@@ -197,19 +185,6 @@ class DeltaTableSource:
 
     def _keys(self, files: list[str]) -> frozenset[str]:
         return frozenset(file_key(self._address(file)) for file in files)
-
-    def _with_position(self, frame: DataFrame, file: Column) -> DataFrame:
-        from pyspark.sql import functions as F
-
-        corrupt = F.lit(None).cast("string").alias(CORRUPT)
-        return frame.select(*(f"`{f}`" for f in self.fields), corrupt, file.alias(FILE))
-
-
-def _offset(file: Path, index: int) -> dict[str, Any] | None:
-    """A Delta source offset from Spark's offset log: `v1`, metadata, then one line a source (`-`: none yet)."""
-    lines = file.read_text(encoding="utf-8").splitlines()
-    line = lines[2 + index] if len(lines) > 2 + index else "-"
-    return dict(json.loads(line)) if line != "-" else None
 
 
 def _in_order_of_snapshot(path: str, version: int) -> list[str]:

@@ -1,16 +1,206 @@
-"""Folders of JSON lines, CSV and Parquet files."""
+"""Folders of JSON lines, CSV, Parquet and text files."""
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Iterable
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.errors import SourceSchemaError
-from pipelines.sources.base import CORRUPT, FILE, FileSource, literal_path
+from pipelines.bounds import BYTES, FILES, required
+from pipelines.errors import MissingPathError, SourceError, SourceSchemaError
+from pipelines.graph.fields import checked_name
+from pipelines.graph.lineage_names import Dataset, dataset_of
+from pipelines.sources.base import CORRUPT, FILE, Source, file_address, file_key, local_path
 from pipelines.sources.layouts import first_objects, has_other_fields, header_of, named_otherwise, refused_lines
+from pipelines.sources.offsets import files_of_batches, log_offset
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+_PATTERN = re.compile(r"[\\\[\]{}?*]")
+# Spark's default forgets files a week older than the newest: one that comes late with its old time would never be read.
+_MAX_FILE_AGE = "36500d"
+
+
+def literal_path(path: str) -> str:
+    """A path as Spark reads it, which takes `?`, `*`, `[` and `{` for patterns."""
+    return _PATTERN.sub(r"\\\g<0>", path)
+
+
+class _Outside:
+    """The layout of files that are links out of the source's folder."""
+
+
+_OUTSIDE = _Outside()
+
+
+def links_out(folder: str, files: Iterable[str]) -> list[str]:
+    """The files that lie elsewhere: who may put files into a folder could have any file read that the flow may read."""
+    base = os.path.realpath(folder).rstrip("/") + "/"
+    return [file for file in files if not os.path.realpath(file).startswith(base)]
+
+
+class FileSource(Source):
+    """A folder of immutable files; a batch is the next files by modification time.
+
+    A link that leads out of the folder is not followed: it goes to quarantine as one malformed record.
+
+    Args:
+        path: the folder. Files whose names start with `_` or `.` are left out, as Spark does.
+        schema: DDL, e.g. `"sentence string, n bigint"`.
+        max_files_per_batch: at most so many files a batch; None: no limit.
+        max_bytes_per_batch: at most so many bytes a batch (at least one file).
+        options: further options of Spark's reader.
+    """
+
+    path: str
+    text: bool = True
+    sliceable: bool = True
+    transactional: bool = True
+
+    def __init__(
+        self,
+        path: str | Path,
+        schema: str,
+        *,
+        max_files_per_batch: int | None = None,
+        max_bytes_per_batch: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(schema)
+        self.path = local_path(path)
+        self.max_files_per_batch, self.max_bytes_per_batch = max_files_per_batch, max_bytes_per_batch
+        required(f"{type(self).__name__}: max_files_per_batch", FILES, max_files_per_batch)
+        required(f"{type(self).__name__}: max_bytes_per_batch", BYTES, max_bytes_per_batch)
+        self.options = options
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.path!r})"
+
+    def datasets(self) -> tuple[Dataset, ...]:
+        return (dataset_of(self.path),)
+
+    def check(self, name: str, spark: SparkSession) -> None:
+        """The folder is there, its files have names that can be read, and the first one fits the schema.
+
+        Raises:
+            MissingPathError, SourceError, SourceSchemaError
+        """
+        if not Path(self.path).is_dir():
+            raise MissingPathError(name, self.path)
+        files = sorted(p for p in Path(self.path).rglob("*") if p.is_file() and p.name[0] not in "._")
+        for file in files:
+            if ":" in file.name:
+                raise SourceError(
+                    f'source "{name}": Spark cannot read a file with a colon in its name: {file}',
+                    hint="rename the file",
+                )
+        outside = set(links_out(self.path, map(str, files)))
+        first = next((file for file in files if str(file) not in outside), None)
+        if first is not None:
+            self.check_file(name, first)
+
+    def check_file(self, name: str, file: Path) -> None:
+        """Compare one file with the schema; the formats override it."""
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        reader = spark.readStream.schema(self._read_schema()).format(self.format)
+        reader = reader.options(**{"maxFileAge": _MAX_FILE_AGE, **self._options()})
+        if self.max_bytes_per_batch:
+            reader = reader.option("maxBytesPerTrigger", self.max_bytes_per_batch)
+        if self.max_files_per_batch:
+            reader = reader.option("maxFilesPerTrigger", self.max_files_per_batch)
+        return self._with_file(reader.load(literal_path(self.path)))
+
+    def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
+        frame = self._read(spark, [self.path])
+        files = frozenset(file_address(file) for file in frame.inputFiles())
+        layouts = self._all_layouts(sorted(file_key(file) for file in files))
+        return (self._by_layout(spark, layouts) if set(layouts) - {None} else self._with_file(frame)), files
+
+    def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
+        """The frame, unless a file is not laid out as declared, or a name looks like a pattern: then Spark's stream reads the
+        batch's other files twice.
+        """
+        folder = (file_key(self.path) if self.path.startswith("file:") else self.path).rstrip("/") + "/"
+        # Beside other sources a batch has files of theirs, too.
+        own = sorted(file for file in files if file.startswith(folder))
+        layouts = self._all_layouts(own)
+        if not set(layouts) - {None} and not any(_PATTERN.search(file) for file in own):
+            return frame
+        return self._by_layout(frame.sparkSession, layouts)
+
+    def layouts(self, files: list[str]) -> dict[Any, list[str]]:
+        """The files by how they are laid out, None: as declared. The formats override it."""
+        return {None: files}
+
+    def _all_layouts(self, files: list[str]) -> dict[Any, list[str]]:
+        """`layouts` with the links out of the folder apart."""
+        folder = file_key(self.path) if self.path.startswith("file:") else self.path
+        outside = [] if ":" in folder.split("/")[0] else links_out(folder, files)
+        if not outside:
+            return self.layouts(files)
+        inside = [file for file in files if file not in outside]
+        return {**(self.layouts(inside) if inside else {}), _OUTSIDE: outside}
+
+    def _links(self, spark: SparkSession, files: list[str]) -> DataFrame:
+        """A malformed record for each link."""
+        from pyspark.sql import functions as F
+
+        said = [
+            (f"{file}: a link out of the folder, not followed", file_address(Path(file).as_uri())) for file in files
+        ]
+        links = spark.createDataFrame(said, f"{CORRUPT} string, {FILE} string")
+        return links.select(*(F.lit(None).cast(kind).alias(name) for name, kind in self._columns), CORRUPT, FILE)
+
+    def _by_layout(self, spark: SparkSession, layouts: dict[Any, list[str]]) -> DataFrame:
+        """Each file as it is laid out, in an order that a replay repeats."""
+        parts = [
+            self._with_file(self._read(spark, files))
+            if layout is None
+            else self._links(spark, files)
+            if layout is _OUTSIDE
+            else self._laid_out(spark, layout, files)
+            for layout, files in sorted(layouts.items(), key=lambda one: min(one[1], default=""))
+            if files
+        ]
+        return reduce(lambda one, other: one.unionByName(other), parts)
+
+    def _laid_out(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
+        """The rows of files of one layout; for the formats that tell any apart."""
+        raise NotImplementedError
+
+    def _read(self, spark: SparkSession, paths: list[str]) -> DataFrame:
+        reader = spark.read.schema(self._read_schema()).format(self.format).options(**self._options())
+        return reader.load([literal_path(path) for path in paths])
+
+    def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
+        start, end = log_offset(checkpoint, first - 1, index) + 1, log_offset(checkpoint, last, index)
+        return frozenset(file_key(file) for file in files_of_batches(checkpoint / "sources" / str(index), start, end))
+
+    def _read_schema(self) -> str:
+        return f"{self.schema}, {CORRUPT} string" if self.text else self.schema
+
+    def _options(self) -> dict[str, Any]:
+        if not self.text:
+            return self.options
+        return {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, **self.options}
+
+    def _text_options(self) -> dict[str, str] | None:
+        """The options for a single record; None: a record of this source can be more than a line."""
+        given = {name.lower(): value for name, value in self._options().items()}
+        if str(given.pop("multiline", False)).lower() == "true":
+            return None
+        shown = {name: value for name, value in given.items() if name not in ("header", "encoding", "charset")}
+        return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in shown.items()}
+
+    def _with_file(self, frame: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        return self._with_position(frame, F.col("_metadata.file_path"), F.col(CORRUPT) if self.text else None)
 
 
 class JsonFiles(FileSource):
@@ -108,7 +298,7 @@ class CsvFiles(FileSource):
         paths = [literal_path(file) for file in files]
         if not layout.lacks(self.fields):
             schema = f"{layout.schema(self._columns)}, {CORRUPT} string"
-            return self._with_position(spark.read.schema(schema).format("csv").options(**self._options()).load(paths))
+            return self._with_file(spark.read.schema(schema).format("csv").options(**self._options()).load(paths))
         lines = spark.read.format("text").load(paths).where(F.col("value") != layout.line)
         *fields, corrupt = refused_lines(layout, self._columns)
         return lines.select(*fields, corrupt.alias(CORRUPT), F.col("_metadata.file_path").alias(FILE))
@@ -132,3 +322,44 @@ class ParquetFiles(FileSource):
         missing = [f for f in self.fields if f.lower() not in {n.lower() for n in seen.names}]
         if missing:
             raise SourceSchemaError(name, str(file), f"it lacks {', '.join(missing)}", self.fields, tuple(seen.names))
+
+
+class TextFiles(FileSource):
+    """A folder of text files (UTF-8); each line is a tuple of one string field.
+
+    Gives: `<field> string`, the line without its end; an empty line is an empty string, no line is malformed.
+    Positions: the files. Transactional: the files are immutable, so a replayed batch reads the same lines.
+
+    Args:
+        path: the folder. Files whose names start with `_` or `.` are left out; `.gz` and `.bz2` files are unpacked.
+        field: the name of the field.
+        max_files_per_batch: at most so many files a batch; None: no limit.
+        max_bytes_per_batch: at most so many bytes a batch (at least one file).
+        options: further options of Spark's text reader, e.g. `lineSep`.
+
+    Raises:
+        BadNameError: if the field's name is not legal.
+    """
+
+    format = "text"
+    text = False
+
+    def __init__(
+        self,
+        path: str | Path,
+        field: str = "line",
+        *,
+        max_files_per_batch: int | None = None,
+        max_bytes_per_batch: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            path,
+            f"{checked_name('field', field)} string",
+            max_files_per_batch=max_files_per_batch,
+            max_bytes_per_batch=max_bytes_per_batch,
+            **options,
+        )
+
+    def _options(self) -> dict[str, Any]:
+        return {**self.options, "wholetext": "false"}

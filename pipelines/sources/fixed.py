@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.errors import SourceSchemaError
 from pipelines.graph.arrow_types import ARROW_TYPES
 from pipelines.graph.fields import parse_ddl
-from pipelines.sources.base import FileSource
+from pipelines.sources.files import FileSource
 from pipelines.state.schema import struct_of
 
 if TYPE_CHECKING:

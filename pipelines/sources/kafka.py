@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from pipelines import bounds
 from pipelines.errors import DefinitionError, LostRowsError, SourceError
 from pipelines.graph.fields import added, parse_ddl
+from pipelines.graph.lineage_names import Dataset
 from pipelines.private import resolved
-from pipelines.sources.base import CORRUPT
-from pipelines.sources.unsliced import UnslicedSource, offset_of, shown
+from pipelines.sources.base import CORRUPT, Source, shown
+from pipelines.sources.offsets import offset_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -32,7 +33,7 @@ RECORD_FIELDS = {
 _ANSWER_SECONDS = 15
 
 
-class Kafka(UnslicedSource):
+class Kafka(Source):
     """The records of one or more topics; a batch is a range of offsets of each partition.
 
     Gives: the fields of `schema` out of each record's value, then those of `with_fields`. A value that is not JSON, or does
@@ -61,6 +62,8 @@ class Kafka(UnslicedSource):
     Raises:
         DefinitionError: for anything else than the above.
     """
+
+    transactional: bool = True
 
     def __init__(
         self,
@@ -99,6 +102,10 @@ class Kafka(UnslicedSource):
 
     def __repr__(self) -> str:
         return f"Kafka({self.servers!r}, {', '.join(self.topics)!r})"
+
+    def datasets(self) -> tuple[Dataset, ...]:
+        broker = f"kafka://{self.servers.split(',')[0]}"
+        return tuple((broker, topic) for topic in self.topics)
 
     # --- before the start -------------------------------------------------------------------------------------------
 
@@ -203,9 +210,7 @@ class Kafka(UnslicedSource):
         extra = [_record_field(name) for name in self.with_fields]
         if self.value_format != JSON:
             value = (text if self.value_format == TEXT else F.col("value")).alias(parse_ddl(self.value_schema)[0][0])
-            return self._with_position(
-                records.select(value, *extra, position.alias("_position")), None, F.col("_position")
-            )
+            return self._with_position(records.select(value, *extra, position.alias("_position")), F.col("_position"))
         frame = records.select(
             text.alias("_text"), self._from_json(text).alias("_value"), *extra, position.alias("_position")
         )
@@ -213,10 +218,10 @@ class Kafka(UnslicedSource):
         bad = F.coalesce(F.col(f"_value.{CORRUPT}"), F.when(F.trim("_text") == "", F.col("_text")))
         values = [F.col(f"_value.`{field}`").alias(field) for field, _ in parse_ddl(self.value_schema)]
         flat = frame.select(*values, *(f"`{field}`" for field in self.with_fields), bad.alias("_bad"), "_position")
-        return self._with_position(flat, F.col("_bad"), F.col("_position"))
+        return self._with_position(flat, F.col("_position"), F.col("_bad"))
 
     def parsed(self, text: Column) -> Column | None:
-        """As `FileSource.parsed`: of JSON without further fields, which the text of a malformed record does not hold."""
+        """As `Source.parsed`: of JSON without further fields, which the text of a malformed record does not hold."""
         return self._from_json(text) if self.value_format == JSON and not self.with_fields else None
 
     def _from_json(self, text: Column) -> Column:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import DefinitionError, SourceError, TrideltaError
-from pipelines.sources.unsliced import UnslicedSource, shown
+from pipelines.sources.base import Source, shown
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,7 +21,7 @@ _WORKER = re.compile(
 _READER, _THROWN = "datasources.v2.python.", "thrown from the Python worker"
 
 
-class PythonSource(UnslicedSource):
+class PythonSource(Source):
     """A class of the user's as a source: a `pyspark.sql.datasource.DataSource`.
 
     Gives: the fields of `schema`.
@@ -41,6 +41,8 @@ class PythonSource(UnslicedSource):
     Raises:
         DefinitionError: if it is not such a class, or can neither be streamed nor read.
     """
+
+    transactional: bool = True
 
     def __init__(
         self,
@@ -110,7 +112,7 @@ class PythonSource(UnslicedSource):
             )
         spark.dataSource.register(self.source)
         reader = spark.readStream.format(self.source.name()).schema(self.schema).options(**self.options)
-        return self._with_position(reader.load(), None, F.lit(self._position))
+        return self._with_position(reader.load(), F.lit(self._position))
 
     def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
         from pyspark.sql import functions as F
@@ -119,7 +121,7 @@ class PythonSource(UnslicedSource):
             return super().bounded(spark)
         spark.dataSource.register(self.source)
         reader = spark.read.format(self.source.name()).schema(self.schema).options(**self.options)
-        return self._with_position(reader.load(), None, F.lit(self._position)), frozenset({self._position})
+        return self._with_position(reader.load(), F.lit(self._position)), frozenset({self._position})
 
     @property
     def _position(self) -> str:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from pipelines.bounds import ROWS, TASKS, required
 from pipelines.errors import DefinitionError
-from pipelines.sources.unsliced import UnslicedSource
+from pipelines.sources.base import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class Rate(UnslicedSource):
+class Rate(Source):
     """Numbered rows at a steady rate.
 
     Gives: `timestamp timestamp, value bigint`; the values count from 0 without gaps.
@@ -29,6 +29,8 @@ class Rate(UnslicedSource):
     Raises:
         DefinitionError: unless exactly one of the two rates is given, as a positive number.
     """
+
+    transactional: bool = True
 
     def __init__(
         self, *, rows_per_second: int | None = None, rows_per_batch: int | None = None, partitions: int | None = None
@@ -57,7 +59,7 @@ class Rate(UnslicedSource):
             reader = spark.readStream.format("rate").option("rowsPerSecond", self.rows_per_second or 1)
         if self.partitions is not None:
             reader = reader.option("numPartitions", self.partitions)
-        return self._with_position(reader.load(), None, F.lit("rate"))
+        return self._with_position(reader.load(), F.lit("rate"))
 
     def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
         return frozenset({"rate"}) if first <= last else frozenset()

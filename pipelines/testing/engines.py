@@ -111,7 +111,7 @@ def with_batches(
     for node in topology.graph:
         if isinstance(node, nodes.SpoutNode) and not isinstance(node, nodes.ChannelSpoutNode):
             source = FixedBatches(node.source.schema, batches.get(node.stream, ()))
-            source.max_parallelism = getattr(node.source, "max_parallelism", None)
+            source.max_parallelism = node.source.max_parallelism
             node = replace(node, source=source, slice_by=_BATCH_NUMBER if slices else node.slice_by)
         twin.graph.add(node)
     return twin

@@ -59,7 +59,7 @@ class TridentTopology:
             )
         fields = added("new_stream", tuple(source.fields), ())
         if slice_by is not None:
-            if not getattr(source, "sliceable", True):
+            if not source.sliceable:
                 raise NotSliceableError(repr(source), f"new_stream {name} slice_by")
             require(f"new_stream {name} slice_by", fields_of_sql("slice_by", slice_by), fields)
         return self._spout(nodes.SpoutNode, name, fields, source=source, slice_by=slice_by)

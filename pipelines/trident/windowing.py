@@ -13,7 +13,7 @@ from pipelines.graph import events, nodes
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import added, require
 from pipelines.graph.types import known_types
-from pipelines.sources.events import ChannelSource, Edge
+from pipelines.sources.channels import ChannelSource, Edge
 from pipelines.trident.aggregation import parse_aggregations
 from pipelines.trident.functions import output_schema
 from pipelines.trident.states import ROWS, DeltaState

@@ -52,7 +52,7 @@ def channel_by_files() -> Iterator[None]:
         return found.unionByName(self._every_second(spark), allowMissingColumns=True) if self._ticks else found
 
     with _replaced(
-        ("pipelines.sources.events:ChannelSource", "stream", stream),
+        ("pipelines.sources.channels:ChannelSource", "stream", stream),
         # And a commit is a file per slice again: its rows keep the column.
         ("pipelines.execution.batch.stream_batch", "SLICE_COLUMN", "no such column"),
     ):

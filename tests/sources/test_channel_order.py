@@ -15,7 +15,8 @@ from pipelines import Lake, Runtime
 from pipelines.execution.batch import stream_batch
 from pipelines.execution.verify import BY_COUNT, HOLDS, verify
 from pipelines.sources import FixedBatches, events
-from pipelines.sources.channel_log import last_offset, options
+from pipelines.sources.channels import options
+from pipelines.sources.offsets import offset_in_table
 from pipelines.trident import DeltaState, Sum, TridentTopology, TumblingCountWindow
 
 # By batch a row of each of many slices.
@@ -106,11 +107,11 @@ def test_a_checkpoint_within_a_commit_takes_the_rest_of_it_with_what_follows(
 
 
 def test_where_the_last_planned_batch_ends(tmp_path: Path) -> None:
-    assert last_offset(tmp_path, "id") is None
+    assert offset_in_table(tmp_path, "id") is None
     folder = tmp_path / "offsets"
     folder.mkdir()
     for batch in (9, 10):
         lines = ["v1", "{}", json.dumps({"reservoirId": "other"}), "-", json.dumps(offset(batch))]
         (folder / str(batch)).write_text("\n".join(lines))
-    assert last_offset(tmp_path, "id") == offset(10)
-    assert last_offset(tmp_path, "none") is None
+    assert offset_in_table(tmp_path, "id") == offset(10)
+    assert offset_in_table(tmp_path, "none") is None

@@ -14,7 +14,7 @@ from pipelines import Lake, Runtime
 from pipelines.errors import SourceSchemaError
 from pipelines.quality import drop
 from pipelines.sources import CsvFiles, FileSource, JsonFiles, ParquetFiles
-from pipelines.sources.base import links_out
+from pipelines.sources.files import links_out
 from pipelines.sources.layouts import Header, has_other_fields, header_of
 from pipelines.trident import DeltaState, TridentTopology
 

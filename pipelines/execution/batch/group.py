@@ -207,7 +207,7 @@ class BatchGroup:
 
     def _check_kinds(self) -> None:
         """The exactly-once matrix of Trident rules 6: an opaque source needs opaque states."""
-        opaque = [spout.stream for spout in self.spouts if not getattr(spout.source, "transactional", True)]
+        opaque = [spout.stream for spout in self.spouts if not spout.source.transactional]
         persists = [node for node in self.topology.persists if node.id in self.reach]
         wrong = [node.state.name for node in persists if node.state.kind == TRANSACTIONAL]
         if opaque and wrong:

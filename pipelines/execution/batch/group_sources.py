@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pipelines.errors import TrideltaError
-    from pipelines.sources.events import Start
+    from pipelines.sources.channels import Start
     from pipelines.state.lake import Lake
 
 SOURCE = "_source"
@@ -103,10 +103,7 @@ class Entrance:
             LostRowsError
         """
         for index, spout in enumerate(self.spouts):
-            source = getattr(spout.source, "inner", spout.source)
-            ask = getattr(source, "check_same", None)
-            if ask:
-                ask(spout.stream, self._spark, checkpoint, index)
+            spout.source.check_same(spout.stream, self._spark, checkpoint, index)
 
     def schema(self, spout: nodes.SpoutNode) -> StructType:
         if not isinstance(spout, nodes.ChannelSpoutNode):
@@ -190,7 +187,7 @@ class Entrance:
         """How far the clocks of the channels' origins have come, by the words in these frames."""
         found: dict[str, int] = {}
         for spout in self.spouts:
-            if not getattr(spout.source, "tells_time", False):
+            if not spout.source.tells_time:
                 continue
             words = frames[spout.id].where(F.col(events.ID).isNull())
             for row in words.groupBy(events.FROM).agg(F.max(events.CLOCK).alias("clock")).collect():
@@ -220,8 +217,7 @@ class Entrance:
     def fault(self, error: BaseException) -> TrideltaError | None:
         """What an error of Spark's says about one of the sources; None if it says nothing."""
         for spout in self.spouts:
-            ask = getattr(spout.source, "fault", None)
-            found: TrideltaError | None = ask(spout.stream, error) if ask else None
+            found: TrideltaError | None = spout.source.fault(spout.stream, error)
             if found is not None:
                 return found
         return None

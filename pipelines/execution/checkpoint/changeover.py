@@ -23,7 +23,7 @@ from pipelines.execution.checkpoint.copy import recover
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, Checkpoint, Epoch
 from pipelines.graph import events, nodes
 from pipelines.planner.changes import plan_changes
-from pipelines.sources.events import Start
+from pipelines.sources.channels import Start
 from pipelines.state.schema import TXID
 from pipelines.windows.bucket import NEVER
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pipelines.errors import SourceError
 from pipelines.sources.base import file_key
 from pipelines.sources.delta import DeltaTableSource
-from pipelines.sources.unsliced import offset_of
+from pipelines.sources.offsets import offset_of
 
 if TYPE_CHECKING:
     from pipelines.execution.batch.group import BatchGroup
@@ -122,8 +122,7 @@ def check_unread(group: BatchGroup, checkpoint: Checkpoint, positions: frozenset
 def _tables(group: BatchGroup) -> Iterator[tuple[int, str, DeltaTableSource]]:
     """The Delta tables among the sources, with their places in Spark's offset log."""
     for index, spout in enumerate(group.spouts):
-        # A stream of events has put columns of its own around the source.
-        source = getattr(spout.source, "inner", spout.source)
+        source = spout.source.inner
         if isinstance(source, DeltaTableSource):
             yield index, spout.stream, source
 

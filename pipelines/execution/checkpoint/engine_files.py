@@ -17,7 +17,7 @@ from pipelines.errors import LockedError
 from pipelines.execution.checkpoint.damage import read_own
 from pipelines.execution.checkpoint.ownership import claim
 from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
-from pipelines.sources.events import Start
+from pipelines.sources.channels import Start
 from pipelines.surroundings import told
 
 T = TypeVar("T")

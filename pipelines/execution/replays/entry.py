@@ -79,7 +79,7 @@ def _spout(topology: TridentTopology, lot: Lot) -> nodes.SpoutNode:
         known = ", ".join(one.stream for one in topology.spouts)
         seen = "they name no stream (an earlier release wrote them)" if lot.stream is None else "it has no such stream"
         raise ReplayError(topology.name, lot.what, f"{seen}; its streams are {known}", instead(topology))
-    if hasattr(found[0].source, "inner"):
+    if found[0].source.inner is not found[0].source:
         problem = "they are events, whose id and order come from their place in the source"
         raise ReplayError(topology.name, lot.what, problem, instead(topology))
     if lot.rows["rule"].to_pylist().count(NO_TIME):

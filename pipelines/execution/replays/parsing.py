@@ -68,8 +68,7 @@ def rows_of_source(spark: SparkSession, lot: Lot, spout: nodes.SpoutNode, schema
     frame = _texts(spark, lot).withColumn(_VALUE, _value(schema))
     written = F.coalesce((_written(schema) == F.col("row")) & (F.col("rule") != MALFORMED), F.lit(False))
     kept = [F.col("file").alias(FILE), F.col(REPLAYED)]
-    parse = getattr(spout.source, "parsed", None)
-    record = parse(F.col("row")) if parse is not None else None
+    record = spout.source.parsed(F.col("row"))
     if record is None:
         nothing = F.lit(None).cast("string").alias(CORRUPT)
         return frame.select(*_fields(_VALUE, schema), nothing, *kept, (~written).alias(UNREADABLE))

@@ -72,8 +72,7 @@ def versions_read(spouts: Iterable[nodes.SpoutNode]) -> dict[str, int]:
 
 
 def _read(spouts: Iterable[nodes.SpoutNode]) -> list[StateTable]:
-    # A stream of events has put columns of its own around the source.
-    sources = [getattr(spout.source, "inner", spout.source) for spout in spouts]
+    sources = [spout.source.inner for spout in spouts]
     return [StateTable(Path(one.path).name, Path(one.path)) for one in sources if isinstance(one, DeltaTableSource)]
 
 

@@ -1,0 +1,233 @@
+"""Events that other queries of the flow have committed into channels.
+
+Delta's source counts files. A commit into a channel is one file, so a limit cuts between commits and each batch is whole
+commits, in their order. Where that is not so (a commit of an earlier release, a checkpoint in the middle of one), or where a
+new reader finds files that were rewritten since, whose times say nothing of their rows, a batch takes all that is there: an
+event's order names its txid.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deltalake import DeltaTable
+
+from pipelines.errors import MissingPathError
+from pipelines.graph import events
+from pipelines.graph.fields import parse_ddl
+from pipelines.sources.base import CORRUPT, FILE, Source
+from pipelines.sources.offsets import offset_in_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# What one batch takes of a channel that its reader is far behind: as much as two cores hold and work off in some seconds.
+BYTES_A_BATCH = "256m"
+FILES_A_BATCH = 1000
+_BEGINNING = -1
+"""Delta's index in an offset that stands between two commits."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A channel, the stream that sends through it, and the fields that it sends with their Spark SQL types.
+
+    `numbered`: its events have the order of a source's rows, which each batch begins anew: the batch's txid goes into it.
+    """
+
+    origin: str
+    channel: str
+    numbered: bool = False
+    types: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of its events, with the event's own columns."""
+        return (*(name for name, _ in self.types), *events.COLUMNS)
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a query goes on that reads channels with a fresh checkpoint.
+
+    Attributes:
+        channels: the last txid of each channel that was read before.
+        clock: of those, events up to this clock are done, in ms; later ones still waited in windows. None: all are done.
+    """
+
+    channels: dict[str, int]
+    clock: int | None = None
+
+
+class ChannelSource(Source):
+    """Events that other queries of the flow have committed into channels, with their words about the clock.
+
+    Args:
+        edges: the channels.
+        schema: DDL of the events' fields, the union of the edges'; None: as the one channel's table has them.
+        names: the fields, where there is no schema.
+        commits_a_batch: at most so many commits of a channel a batch; None: as many as one batch can hold.
+        ticks: whether the clock goes on while nothing comes: a stream then hears the time every second.
+    """
+
+    transactional = True
+    tells_time = True
+
+    def __init__(
+        self,
+        edges: Sequence[Edge],
+        schema: str | None,
+        *,
+        names: Sequence[str] = (),
+        commits_a_batch: int | None = None,
+        ticks: bool = False,
+    ) -> None:
+        self.edges, self._names, self._commits_a_batch = tuple(edges), tuple(names), commits_a_batch
+        self._ticks = ticks
+        self._columns = parse_ddl(schema) if schema else ()
+        self.schema = "" if schema is None else f"{schema}, {events.DDL}" if schema else events.DDL
+        self._paths: dict[str, Path] = {}
+        self._start: Start | None = None
+        self._checkpoint: Path | None = None
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return (*(self._names or (name for name, _ in self._columns)), *events.COLUMNS)
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        return tuple(edge.channel for edge in self.edges)
+
+    def __repr__(self) -> str:
+        return f"channels {', '.join(self.channels)}"
+
+    def locate(self, paths: dict[str, Path]) -> None:
+        """Where the channels' tables are."""
+        self._paths = paths
+
+    def start_at(self, start: Start | None, checkpoint: Path | None = None) -> None:
+        """Have the stream leave out what was done before its checkpoint began, and go on where that stands.
+
+        Args:
+            checkpoint: Spark's own.
+        """
+        self._start, self._checkpoint = start, checkpoint
+
+    def check(self, name: str, spark: SparkSession) -> None:
+        """The channels are there.
+
+        Raises:
+            MissingPathError
+        """
+        for channel in self.channels:
+            if not DeltaTable.is_deltatable(str(self._paths[channel])):
+                raise MissingPathError(name, str(self._paths[channel]))
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        frames = [self._not_done(channel, self._commits(spark, channel)) for channel in self.channels]
+        found = self._union(frames)
+        return found.unionByName(self._every_second(spark), allowMissingColumns=True) if self._ticks else found
+
+    def _commits(self, spark: SparkSession, channel: str) -> DataFrame:
+        """The rows of a channel; a batch of them is whole commits, one after the other."""
+        path, limits = self._paths[channel], {"maxFilesPerTrigger": str(self._commits_a_batch or FILES_A_BATCH)}
+        if not self._commits_a_batch:
+            limits["maxBytesPerTrigger"] = BYTES_A_BATCH
+        table_id = str(DeltaTable(str(path)).metadata().id)
+        offset = offset_in_table(self._checkpoint, table_id) if self._checkpoint else None
+        # What rewrites a channel (retention deletes what all readers have taken) is not news to its readers.
+        reader = spark.readStream.format("delta").option("skipChangeCommits", "true")
+        return reader.options(**options(path, offset, limits)).load(str(path))
+
+    def _every_second(self, spark: SparkSession) -> DataFrame:
+        """Words about the clock by the clock on the wall, for each channel."""
+        from pyspark.sql import functions as F
+
+        ticks = spark.readStream.format("rate").option("rowsPerSecond", 1).load()
+        channels = F.explode(F.array(*(F.lit(channel) for channel in self.channels)))
+        return ticks.select(F.unix_millis("timestamp").alias(events.CLOCK), channels.alias(events.FROM))
+
+    def _not_done(self, channel: str, frame: DataFrame) -> DataFrame:
+        """The rows that a fresh checkpoint takes: words about the clock and the events that are not done."""
+        from pyspark.sql import functions as F
+
+        if self._start is None or channel not in self._start.channels:
+            return frame
+        left = F.col(events.ID).isNull() | (F.col("_txid") > F.lit(self._start.channels[channel]))
+        if self._start.clock is not None:
+            left |= F.col(events.CLOCK) > F.lit(self._start.clock)
+        return frame.where(left)
+
+    def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
+        return self._union([spark.read.format("delta").load(str(self._paths[c])) for c in self.channels]), frozenset()
+
+    def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
+        return frozenset()
+
+    def _union(self, frames: Sequence[DataFrame]) -> DataFrame:
+        parts = [self._part(edge, frame) for edge, frame in zip(self.edges, frames, strict=True)]
+        from pyspark.sql import DataFrame
+
+        return reduce(DataFrame.unionByName, parts)
+
+    def _part(self, edge: Edge, frame: DataFrame) -> DataFrame:
+        """Words about the clock say for their origin the channel: of two from one stream each has a word of its own."""
+        from pyspark.sql import functions as F
+
+        shown = [
+            (F.col(f"`{name}`") if name in dict(edge.types) else F.lit(None)).cast(kind).alias(name)
+            for name, kind in self._columns
+        ] or [F.col(f"`{name}`") for name in self._names]
+        origin = F.when(F.col(events.ID).isNull(), F.lit(edge.channel)).otherwise(F.lit(edge.origin))
+        order = F.col(events.ORDER)
+        if edge.numbered:
+            batch = F.lpad(F.hex(F.greatest(F.col("_txid"), F.lit(0))), 8, "0")
+            order = F.concat(order.substr(1, 4), batch, order.substr(F.lit(5), F.length(order)))
+        own = [F.col(events.ID), F.col(events.TIME), F.col(events.CLOCK), origin.alias(events.FROM)]
+        position = [F.lit(None).cast("string").alias(CORRUPT), F.lit(None).cast("string").alias(FILE)]
+        return frame.select(*shown, *own, order.alias(events.ORDER), *position)
+
+
+def options(path: Path, offset: Mapping[str, Any] | None, limits: Mapping[str, str]) -> dict[str, str]:
+    """The options of a stream over a channel.
+
+    Args:
+        path: the channel's table.
+        offset: where the reader's last planned batch ends; None: it begins anew.
+        limits: how much a batch takes where files are commits.
+    """
+    log = path / "_delta_log"
+    if offset is None:
+        commits = _commits(log, 0)
+        if not commits or not all(one.kept for one in commits):
+            return {}
+        start = {"startingVersion": "0"}
+        return {**start, **limits} if all(one.files <= 1 for one in commits) else start
+    if offset.get("isStartingVersion") or offset["index"] != _BEGINNING:
+        return {}
+    return dict(limits) if all(one.files <= 1 for one in _commits(log, int(offset["reservoirVersion"]))) else {}
+
+
+class _Commit:
+    """A commit: how many files of new rows, and whether every file of before is still there behind it."""
+
+    def __init__(self, text: str) -> None:
+        self.files, self.kept = 0, True
+        for line in text.splitlines():
+            if line.startswith('{"remove"'):
+                self.kept = False
+            elif line.startswith('{"add"'):
+                self.files += bool(json.loads(line)["add"].get("dataChange", True))
+
+
+def _commits(log: Path, first: int) -> list[_Commit]:
+    """The commits from a version on; none if that one is not there any more."""
+    found: list[_Commit] = []
+    while (file := log / f"{first + len(found):020d}.json").exists():
+        found.append(_Commit(file.read_text("utf-8")))
+    return found

@@ -1,0 +1,81 @@
+"""The offsets of sources in a Spark checkpoint, and the file source's log: which files each batch took.
+
+Format of an offset: `v1`, metadata, then one line per source (`-` while it has given nothing).
+Format of the file source's log (Spark's CompactibleFileStreamLog): one file per listing, first line `v1`, then one JSON
+object per line with `path` and `batchId`, which is the listing's number; every tenth file is `N.compact` and holds all
+entries up to N. A process that dies between listing and planning leaves a listing without a batch, and the next batch takes
+two: the offset log says which.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def offset_of(checkpoint: Path, batch: int, index: int) -> Any:
+    """Return a source's offset after a batch; None if there is none."""
+    file = checkpoint / "offsets" / str(batch)
+    return read_offset(file, index) if file.is_file() else None
+
+
+def read_offset(file: Path, index: int) -> Any:
+    """Return a source's offset from a file of Spark's offset log; None if it has given nothing yet."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    line = lines[2 + index] if len(lines) > 2 + index else "-"
+    return None if line == "-" else json.loads(line)
+
+
+def offset_files(checkpoint: Path) -> dict[int, Path]:
+    """Return the files of the offset log by the number of their batch, in order."""
+    folder = checkpoint / "offsets"
+    files = [file for file in folder.iterdir() if file.name.isdigit()] if folder.is_dir() else []
+    return {int(file.name): file for file in sorted(files, key=lambda file: int(file.name))}
+
+
+def offset_in_table(checkpoint: Path, table_id: str) -> dict[str, Any] | None:
+    """Return where the last batch that Spark has planned ends in a Delta table; None if it has planned no such batch."""
+    planned = list(offset_files(checkpoint).values())
+    for line in planned[-1].read_text("utf-8").splitlines() if planned else ():
+        offset = json.loads(line) if line.startswith("{") else {}
+        if offset.get("reservoirId") == table_id:
+            return dict(offset)
+    return None
+
+
+def log_offset(checkpoint: Path, batch: int, index: int = 0) -> int:
+    """Return the last listing that the batches up to `batch` took, -1 for none.
+
+    For a batch id that the offset log does not hold (a repartition left it out) it is that of the one before.
+
+    Args:
+        index: which source of the query it is, from 0.
+    """
+    earlier = [file for number, file in offset_files(checkpoint).items() if number <= batch]
+    offset = read_offset(earlier[-1], index) if earlier else None
+    return -1 if offset is None else int(offset["logOffset"])
+
+
+def files_of_batches(log: Path, first: int, last: int) -> Iterator[str]:
+    """Yield the addresses of the files of the listings `first..last`, as Spark wrote them."""
+    if not log.is_dir() or last < first:
+        return
+    compacts = sorted(int(p.stem) for p in log.glob("*.compact") if p.stem.isdigit())
+    # The newest compact file that is not past `last` holds everything before it; one past it holds all of them too.
+    covering = [number for number in compacts if number >= last][:1] or compacts[-1:]
+    done = -1
+    for number in covering:
+        done = number
+        yield from _entries(log / f"{number}.compact", first, last)
+    for file in sorted((p for p in log.iterdir() if p.name.isdigit()), key=lambda p: int(p.name)):
+        if max(done, first - 1) < int(file.name) <= last:
+            yield from _entries(file, first, last)
+
+
+def _entries(file: Path, first: int, last: int) -> Iterator[str]:
+    for line in file.read_text(encoding="utf-8").splitlines()[1:]:
+        entry = json.loads(line)
+        if first <= entry["batchId"] <= last:
+            yield entry["path"]
