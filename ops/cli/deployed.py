@@ -421,7 +421,7 @@ def _again(
     """Waits until a changed flow runs again, if it is one that runs."""
     from pipelines.nimbus.waiting import runs_again
 
-    if "ACTIVE" not in (seen.status, seen.previous) or not _somebody(there):
+    if not seen.active or not _somebody(there):
         return there.flow(seen.name)
     with rendering.waiting(f"{seen.name} drains and starts again (Ctrl-C: it goes on without you)", quiet):
         return runs_again(there, before, seconds=seconds, new_process=new_process)

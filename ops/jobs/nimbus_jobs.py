@@ -255,7 +255,7 @@ def _again(
     """Waits until a changed flow runs again, if it is one that runs."""
     from pipelines.nimbus.waiting import runs_again
 
-    if not seconds or "ACTIVE" not in (seen.status, seen.previous):
+    if not seconds or not seen.active:
         return seen
     nimbus.ensure_supervisor()
     return runs_again(nimbus, before, seconds=seconds, new_process=new_process)

@@ -112,6 +112,11 @@ class FlowStatus:
         return bool(self.tasks) and all(task.state == RUNNING for task in self.tasks)
 
     @property
+    def active(self) -> bool:
+        """Whether it is ACTIVE, or returns to that when its rebalance is over."""
+        return "ACTIVE" in (self.status, self.previous)
+
+    @property
     def stopped(self) -> bool:
         """Whether no query runs, and none is on its way to or from running."""
         return all(task.state in (DRAINED, ASSIGNED) for task in self.tasks)

@@ -9,7 +9,8 @@ import pytest
 
 from pipelines.nimbus.placement.model import Assignment, Demand
 from pipelines.nimbus.placement.planner import plan_assignment
-from pipelines.nimbus.processes.leader import LEASE, Leader
+from pipelines.nimbus.processes.leader import Leader
+from pipelines.nimbus.registry.leases import LEASE
 from pipelines.nimbus.registry.lifecycle import Request, Status
 from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.records import Content, Flow

@@ -18,7 +18,7 @@ from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, NimbusError,
 from pipelines.nimbus.placement.blacklist import Blacklist
 from pipelines.nimbus.placement.model import Assignment, Kind, Supervisor, Worker
 from pipelines.nimbus.placement.planner import plan_assignment
-from pipelines.nimbus.registry.leases import Lease
+from pipelines.nimbus.registry.leases import LEASE, Lease
 from pipelines.nimbus.registry.lifecycle import Status
 from pipelines.nimbus.registry.placements import Places, Placing, dead_of
 from pipelines.nimbus.registry.pruning import prune
@@ -81,7 +81,6 @@ class UsedSlots:
 
 logger = logs.logger(__name__)
 
-LEASE = "nimbus"
 _LEASE_SECONDS = 15.0
 _TIDY_SECONDS = 86_400.0
 _EVENTS_A_FLOW = 1000

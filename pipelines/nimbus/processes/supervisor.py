@@ -412,10 +412,10 @@ def _opened(busy_seconds: float) -> Store:
 def _serve_metrics(store: Store, settings: NimbusSettings) -> MetricsServer | None:
     if not settings.metrics_port:
         return None
-    from pipelines.nimbus.nimbus import Nimbus
+    from pipelines.nimbus.cluster import Cluster
     from pipelines.nimbus.telemetry.metrics import serve
 
-    return serve(Nimbus.over(store, settings), settings.metrics_port)
+    return serve(Cluster(store, settings), settings.metrics_port)
 
 
 def main(arguments: list[str] | None = None) -> None:

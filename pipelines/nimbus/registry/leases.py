@@ -19,6 +19,9 @@ from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError
 from pipelines.nimbus.registry.store import Store, insert_missing
 from pipelines.nimbus.registry.tables import leases
 
+LEASE = "nimbus"
+"""The name of the lease under which one supervisor leads."""
+
 
 @dataclass(frozen=True)
 class Lease:

@@ -1,0 +1,106 @@
+"""What runs where: the statuses of flows, tasks and supervisors, from the registry's assignments and beats."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pipelines.nimbus.deployed import Query, queries_of
+from pipelines.nimbus.registry.leases import LEASE
+from pipelines.nimbus.registry.placements import Places
+from pipelines.nimbus.registry.records import AssignmentRecord, Flow, SupervisorBeat, TaskBeat
+from pipelines.nimbus.registry.registry import Registry
+from pipelines.nimbus.status import ASSIGNED, SILENT, ClusterStatus, FlowStatus, SupervisorStatus, TaskStatus
+
+if TYPE_CHECKING:
+    from pipelines.nimbus.registry.store import Store
+    from pipelines.nimbus.settings import NimbusSettings
+
+_TASK_FIELDS = frozenset(TaskStatus.__dataclass_fields__)
+
+
+class Cluster:
+    """The statuses of one registry.
+
+    Args:
+        store: The registry's database.
+        settings: Their time-outs say who is silent and who is dead.
+    """
+
+    def __init__(self, store: Store, settings: NimbusSettings) -> None:
+        self._settings = settings
+        self._registry, self._places = Registry(store), Places(store)
+
+    def cluster(self) -> ClusterStatus:
+        """Return what runs, where, how far, how late."""
+        lease = self._registry.leases.holder(LEASE)
+        leader = lease.holder if lease else None
+        used = self._places.used_slots()
+        supervisors = tuple(self._supervisor(beat, used, leader) for beat in self._places.supervisors())
+        # All places and all beats with one query each: flows may be hundreds, and some clients look every second.
+        places, beats = self._places.assignments(), self._places.beats_of_all()
+        flows = tuple(
+            _flow_status(flow, self._tasks(flow, places.get(flow.serial), beats.get(flow.serial, {})))
+            for flow in self._registry.flows()
+        )
+        return ClusterStatus(time.time(), leader, supervisors, flows)
+
+    def status(self, flow: Flow) -> FlowStatus:
+        """Return where a deployed flow stands."""
+        return _flow_status(flow, self._tasks(flow, self._places.assignment(flow), self._places.beats(flow)))
+
+    def _tasks(
+        self, flow: Flow, record: AssignmentRecord | None, beats: Mapping[int, TaskBeat]
+    ) -> tuple[TaskStatus, ...]:
+        workers = record.workers if record else ()
+        placed = {task: (worker.supervisor, worker.port) for worker in workers for task in worker.tasks}
+        return tuple(
+            self._task(query, placed.get(query.task, ("", 0)), beats.get(query.task)) for query in queries_of(flow)
+        )
+
+    def _task(self, query: Query, slot: tuple[str, int], beat: TaskBeat | None) -> TaskStatus:
+        if beat is None:
+            return TaskStatus(query.task, query.group, ASSIGNED, *slot, partitions=query.partitions)
+        figures = {name: value for name, value in beat.figures.items() if name in _TASK_FIELDS}
+        age = max(0.0, time.time() - beat.beat_at)
+        if age > self._settings.task_timeout_seconds:
+            figures["state"] = SILENT
+        figures["gates"] = tuple(figures.get("gates", ()))
+        return TaskStatus(
+            **{**figures, "task": query.task, "supervisor": slot[0], "port": slot[1], "beat_age_seconds": round(age, 1)}
+        )
+
+    def _supervisor(
+        self, beat: SupervisorBeat, used: Mapping[tuple[str, int], list[str]], leader: str | None
+    ) -> SupervisorStatus:
+        age = max(0.0, time.time() - beat.beat_at)
+        return SupervisorStatus(
+            id=beat.supervisor,
+            host=beat.host,
+            ports=beat.ports,
+            used={port: tuple(names) for (name, port), names in used.items() if name == beat.supervisor},
+            alive=age <= self._settings.supervisor_timeout_seconds,
+            beat_age_seconds=round(age, 1),
+            started_at=beat.started_at,
+            leader=bool(leader) and str(leader).startswith(f"supervisor:{beat.supervisor}:"),
+        )
+
+
+def _flow_status(flow: Flow, tasks: tuple[TaskStatus, ...]) -> FlowStatus:
+    standing = flow.standing
+    return FlowStatus(
+        name=flow.name,
+        id=flow.id,
+        status=str(flow.status),
+        previous=str(standing.previous) if standing.previous else None,
+        version=flow.version.number,
+        workers=flow.workers,
+        parallelism=flow.parallelism,
+        settings=flow.settings,
+        submitted_at=flow.submitted_at,
+        tasks=tasks,
+        problem=flow.problem,
+        due_event=str(standing.due.event) if standing.due else None,
+        due_at=standing.due.at if standing.due else None,
+    )
