@@ -121,11 +121,11 @@ def same_types(node: Node, above: tuple[Types, ...]) -> Types:
 def classes() -> tuple[type[Node], ...]:
     """Return all classes of nodes."""
     found: list[type[Node]] = []
-    waiting: list[type[Node]] = [Node]
+    waiting = Node.__subclasses__()
     while waiting:
-        below = [one for one in waiting.pop().__subclasses__() if one.__module__ == __name__]
-        found += below
-        waiting += below
+        kind = waiting.pop()
+        waiting += kind.__subclasses__()
+        found += [kind] if kind.__module__ == __name__ else []
     return tuple(found)
 
 

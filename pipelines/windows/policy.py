@@ -166,7 +166,7 @@ class Policy:
         """
         if kind not in KINDS:
             raise PolicyError(kind, threshold, f"is unknown; the kinds are {', '.join(KINDS)}")
-        return getattr(cls, kind)(threshold)  # type: ignore[no-any-return]
+        return getattr(cls, kind)(threshold)
 
     @property
     def events(self) -> int | None:

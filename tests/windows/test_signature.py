@@ -6,8 +6,9 @@ import subprocess
 import sys
 
 from pipelines.aggregators import Count, Sum
+from pipelines.flowmix.yaml_models import PolicyForm
 from pipelines.windows.operations import AggregateWindow, SwitchWindow
-from pipelines.windows.policy import Policy
+from pipelines.windows.policy import KINDS, Policy
 from pipelines.windows.signature import signature
 
 
@@ -39,3 +40,8 @@ def test_it_is_the_same_in_another_process() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     assert found == signature(aggregate(), ("k",), "Bucket").hex()
+
+
+def test_each_kind_of_policy_can_be_made_in_python_and_in_yaml() -> None:
+    assert all(Policy.of(kind, 3).kind == kind for kind in KINDS)
+    assert set(PolicyForm.model_fields) == set(KINDS)
