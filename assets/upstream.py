@@ -126,7 +126,7 @@ class Upstream:
         return found
 
     def _said(self, key: dg.AssetKey, slice_: str, seen: str) -> str:
-        from pipelines.execution.runners.upstream import UpstreamSliceError
+        from pipelines.execution.runners.bounded_inputs import UpstreamSliceError
 
         table = self._view.upstream_table(self._lake, key)
         writer = table.declared.flow if table.is_state() else self._graph.get(key).group_name

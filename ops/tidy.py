@@ -106,7 +106,7 @@ def _store(settings: FlowSettings) -> Iterator[Store | None]:
 
 def _runs(home: Path, days: float, dry_run: bool) -> Tidied | None:
     """Remove Dagster's runs of this deployment that ended long ago. None: it has no Dagster."""
-    from pipelines.maintenance.tidied import timed
+    from pipelines.maintenance.housekeeping_report import timed
 
     if not (home / "dagster.yaml").exists():
         return None

@@ -31,7 +31,7 @@ from pipelines.errors import (
     UnknownStateError,
 )
 from pipelines.execution.batch import stream_batch
-from pipelines.execution.batch.skipping import NoPoisonBatchError
+from pipelines.execution.batch.poison import NoPoisonBatchError
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.quality import fail
 from pipelines.sources import CsvFiles, FixedBatches, JsonFiles, ParquetFiles, Source, TextFiles

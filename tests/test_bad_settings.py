@@ -24,7 +24,7 @@ from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.flow_folder import FlowFolder
 from pipelines.maintenance import Retention
-from pipelines.maintenance.tidied import RetentionSettingError
+from pipelines.maintenance.housekeeping_report import RetentionSettingError
 from pipelines.nimbus.errors import RegistryError
 from pipelines.nimbus.handover.serving import Endpoint
 from pipelines.nimbus.registry.store import Store

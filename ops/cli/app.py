@@ -288,7 +288,7 @@ def skip(
     as_json: AsJson = False,
 ) -> None:
     """Leave out a batch that stopped the flow; its rows stay in quarantine. Needs no Spark."""
-    from pipelines.execution.batch.skipping import skip as leave_out
+    from pipelines.execution.batch.poison import skip as leave_out
 
     leave_out(_lake(), flow(name).topology(), txid)
     if as_json:

@@ -12,8 +12,7 @@ from ops.cli.parts import AsJson, FlowName, emit, plainly
 from pipelines.catalog import FlowSettings, flow
 
 if TYPE_CHECKING:
-    from pipelines.execution.replays.record import Record
-    from pipelines.execution.replays.report import ReplayReport
+    from pipelines.execution.replays.record import Record, ReplayReport
     from pipelines.execution.replays.selection import Selection
     from pipelines.state.lake import Lake
     from pipelines.trident import TridentTopology

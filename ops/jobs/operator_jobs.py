@@ -18,7 +18,7 @@ from pipelines.graph import nodes
 from resources import LakeResource, SparkResource
 
 if TYPE_CHECKING:
-    from pipelines.execution.replays.report import ReplayReport
+    from pipelines.execution.replays.record import ReplayReport
     from pipelines.state.lake import Lake
 
 # A replay goes through the driver, half a million rows at a time; one that is still there after an hour hangs.
@@ -221,7 +221,7 @@ def _skip(
     spark: SparkResource,
     lake: LakeResource,
 ) -> dict[str, Any]:
-    from pipelines.execution.batch.skipping import skip
+    from pipelines.execution.batch.poison import skip
 
     view = views[config.flow.value]
     skip(lake.lake(), view.topology, config.txid, stream=config.stream)

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipelines.bounds import ATTEMPTS, ON_FRESH, ROWS, SECONDS_APART, WAIT_SECONDS, required, required_choice
 from pipelines.errors import BoundedBesideStreamError, DefinitionError
-from pipelines.execution.batch.group import BatchGroup, spout_groups
+from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.checkpoint.copy import recover
 from pipelines.execution.checkpoint.engine_files import REFUSE, Checkpoint
-from pipelines.execution.events.hooks import Hook
-from pipelines.execution.events.listeners import Listener
+from pipelines.execution.events.hooks import Hook, Listener
 from pipelines.execution.events.openlineage import BATCH, STREAMING, LineageRun, told
+from pipelines.execution.protocol.groups import spout_groups
 from pipelines.execution.report import BackfillReport, BatchReport, RunReport, SliceReport
 from pipelines.execution.runners.bounded import BoundedRunner, check_sliced
+from pipelines.execution.runners.bounded_inputs import bounded_folder
 from pipelines.execution.runners.partitioned_session import Partitions, asked_for, own_session
 from pipelines.execution.runners.queries import Answer, QueryRunner
-from pipelines.execution.runners.spool import bounded_folder
 from pipelines.execution.runners.stream import StreamRunner
 from pipelines.flowmix.compile import as_topology
 from pipelines.graph import nodes
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from pipelines.execution.replays.report import LotReport, ReplayReport
+    from pipelines.execution.replays.record import LotReport, ReplayReport
     from pipelines.execution.replays.selection import Selection
     from pipelines.flowmix.flow import Flow
 
@@ -160,7 +160,7 @@ class Runtime:
         Raises:
             ReadPointError: if that txid is not a poison batch.
         """
-        from pipelines.execution.batch.skipping import skip
+        from pipelines.execution.batch.poison import skip
 
         skip(self.lake, as_topology(topology), txid, stream=stream, lock_wait_seconds=self._wait)
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from pipelines.errors import TrideltaError
-from pipelines.execution.batch.group import group_name, spout_groups
+from pipelines.execution.batch.accounts import xor, xor_of_rows
 from pipelines.execution.checkpoint.belonging import Belonging, NotTogetherError
 from pipelines.execution.checkpoint.copy import Marker
 from pipelines.execution.checkpoint.damage import spark_damages
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.protocol.accounts import xor, xor_of_rows
+from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.state.damage import DamagedError, DamagedTableError, table_damages
 from pipelines.state.record import BATCH, COMPACTION, REPLAY, RESET, SLICE, CommitRecord
 from pipelines.state.schema import GEN, ROLL_UP, SLICE_COLUMN, TXID

@@ -2,8 +2,8 @@
 
 from pipelines.maintenance.compaction import compact
 from pipelines.maintenance.housekeeping import tidy
+from pipelines.maintenance.housekeeping_report import HousekeepingReport, Retention, Tidied
 from pipelines.maintenance.report import CompactionReport, TableFigures, TableReport
-from pipelines.maintenance.tidied import HousekeepingReport, Retention, Tidied
 
 __all__ = [
     "CompactionReport",

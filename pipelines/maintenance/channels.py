@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 
-from pipelines.execution.batch.group import group_name, spout_groups
 from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.graph import nodes
 from pipelines.state.commits import HOOKS, properties
 from pipelines.state.schema import TXID

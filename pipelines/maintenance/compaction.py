@@ -15,16 +15,14 @@ from deltalake.exceptions import CommitFailedError
 
 from pipelines import logs
 from pipelines.errors import LockedError, TrideltaError
-from pipelines.execution.batch.group import group_name, spout_groups
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.durable import sync_table
 from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.maintenance import channels, refused, retention
-from pipelines.maintenance.figures import measure
-from pipelines.maintenance.folding import DRIVER_ROWS, fold_arrow, fold_spark
-from pipelines.maintenance.merging import merge, tidy
+from pipelines.maintenance.folding import DRIVER_ROWS, fold_arrow, fold_spark, merge, tidy
 from pipelines.maintenance.plan import Closed, FoldPlan, closed_generations, parts_of, plan_fold
-from pipelines.maintenance.report import CompactionReport, TableReport
+from pipelines.maintenance.report import CompactionReport, TableReport, measure
 from pipelines.state.lake import Lake
 from pipelines.state.maintenance_commits import clustered_by
 from pipelines.state.record import COMPACTION, GENERATION, BatchRecord

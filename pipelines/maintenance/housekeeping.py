@@ -25,12 +25,10 @@ from typing import TYPE_CHECKING
 from pipelines.errors import LockedError, TrideltaError
 from pipelines.graph.fields import is_name
 from pipelines.maintenance.compaction import compact, compact_quarantine
-from pipelines.maintenance.old_folders import tidy_copies, tidy_replaced, tidy_spool
-from pipelines.maintenance.old_logs import tidy_logs
-from pipelines.maintenance.old_state import tidy_state
+from pipelines.maintenance.housekeeping_report import HousekeepingReport, Retention, Tidied, timed
+from pipelines.maintenance.old_files import tidy_copies, tidy_logs, tidy_replaced, tidy_spool, tidy_state
 from pipelines.maintenance.refused import old_rows
 from pipelines.maintenance.report import CompactionReport
-from pipelines.maintenance.tidied import HousekeepingReport, Retention, Tidied, timed
 from pipelines.surroundings import refuse_unless_folder
 
 if TYPE_CHECKING:

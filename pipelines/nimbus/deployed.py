@@ -313,7 +313,7 @@ def _from_yaml(name: str, definition: Mapping[str, Any], folder: Path) -> Triden
 
 
 def _queries(topology: TridentTopology) -> list[dict[str, Any]]:
-    from pipelines.execution.batch.group import group_name, spout_groups
+    from pipelines.execution.protocol.groups import group_name, spout_groups
     from pipelines.graph import nodes
 
     written: dict[str, str] = {}

@@ -40,7 +40,7 @@ class BatchRecord(BaseModel):
         received: rows that came from the source.
         rows: rows written to the table.
         received_hash: the XOR of the hashes of the rows that came from the source.
-        hash: the XOR of the hashes of the rows written (`pipelines.execution.protocol.accounts`).
+        hash: the XOR of the hashes of the rows written (`pipelines.execution.batch.accounts`).
         offsets: where the batch lies in Spark's checkpoint: `batch`, its id there, and `plan`, the digest of its entry in the
             offset log, by which a checkpoint and a table know each other.
         claims: for `slice`: the source files whose rows of this slice the commit counts, whether the stream has met

@@ -136,7 +136,8 @@ def _run(
     spark: SparkSession | None,
     root: str,
 ) -> tuple[Runtime, Lake, TridentTopology]:
-    from pipelines.execution.batch.group import BatchGroup, spout_groups
+    from pipelines.execution.batch.group import BatchGroup
+    from pipelines.execution.protocol.groups import spout_groups
     from pipelines.execution.runtime import Runtime
     from pipelines.state.lake import Lake
 

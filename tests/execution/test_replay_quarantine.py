@@ -14,11 +14,9 @@ from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
 from pipelines.errors import GateError, PoisonBatchError, TrideltaError, UnknownStateError
-from pipelines.execution.replays.errors import ReplayError
-from pipelines.execution.replays.record import Records
-from pipelines.execution.replays.report import LotReport
+from pipelines.execution.replays.record import LotReport, Records
 from pipelines.execution.replays.runner import look
-from pipelines.execution.replays.selection import Selection
+from pipelines.execution.replays.selection import ReplayError, Selection
 from pipelines.execution.verify import verify
 from pipelines.maintenance import compact
 from pipelines.quality import drop, fail

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.execution.checkpoint.state_snapshot import partition_rows
+from pipelines.execution.checkpoint.window_state import partition_rows
 from pipelines.nimbus.telemetry.figures import TaskFigures
 
 

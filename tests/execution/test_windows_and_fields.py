@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
 from pipelines.errors import StateSchemaError
-from pipelines.execution.checkpoint.window_fields import WindowFieldError
+from pipelines.execution.checkpoint.window_state import WindowFieldError
 from pipelines.flowmix import Average, Flow, Policy, Sum
 from pipelines.sources import JsonFiles
 

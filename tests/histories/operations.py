@@ -9,8 +9,7 @@ from deltalake import DeltaTable
 
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.maintenance import compact
-from pipelines.maintenance.errors import UnfinishedBatchError
-from pipelines.maintenance.repartition import repartition
+from pipelines.maintenance.repartition import UnfinishedBatchError, repartition
 from tests.histories.comparing import Difference, expected_refused, key_of, refused_rows
 from tests.histories.model import REPLAYED, Entry, Event, File, Group, Refusal, Refused, Row, changed
 from tests.histories.play import Play

@@ -66,7 +66,7 @@ def claims_not_compared() -> Iterator[None]:
     def compare(self: Any, *_: Any) -> None:
         pass
 
-    with _replaced(("pipelines.execution.checkpoint.claims:SameSources", "_compare", compare)):
+    with _replaced(("pipelines.execution.runners.claims:SameSources", "_compare", compare)):
         yield
 
 

@@ -15,11 +15,10 @@ import pytest
 from pipelines.execution.checkpoint.copy import COPIED, COPYING, Marker
 from pipelines.execution.checkpoint.engine_files import Checkpoint, StoredAttempts
 from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
-from pipelines.execution.runners.spool import bounded_folder
+from pipelines.execution.runners.bounded_inputs import bounded_folder
 from pipelines.maintenance import Retention, retention, tidy
-from pipelines.maintenance.old_folders import tidy_copies, tidy_replaced, tidy_spool
-from pipelines.maintenance.old_logs import tidy_logs
-from pipelines.maintenance.tidied import RetentionSettingError
+from pipelines.maintenance.housekeeping_report import RetentionSettingError
+from pipelines.maintenance.old_files import tidy_copies, tidy_logs, tidy_replaced, tidy_spool
 from pipelines.state.lake import Lake
 from tests.maintenance.small_state import FLOW, SmallState
 
@@ -124,7 +123,7 @@ def test_replaced_checkpoints_go_with_their_age(tmp_path: Path) -> None:
 _BOUNDED = """
 import sys, time
 from pathlib import Path
-from pipelines.execution.runners.spool import bounded_folder
+from pipelines.execution.runners.bounded_inputs import bounded_folder
 with bounded_folder(Path(sys.argv[1]), "shop") as folder:
     (folder / "channel").write_text("rows")
     print(folder, flush=True)

@@ -12,8 +12,8 @@ import pytest
 
 from pipelines import Lake, Runtime
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.checkpoint.state_snapshot import partition_rows
-from pipelines.maintenance.old_state import prune, tidy_state
+from pipelines.execution.checkpoint.window_state import partition_rows
+from pipelines.maintenance.old_files import prune, tidy_state
 from tests.maintenance.test_channels import Trips, undisturbed
 
 if TYPE_CHECKING:

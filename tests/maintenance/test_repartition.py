@@ -17,9 +17,8 @@ from pipelines.execution.checkpoint.copy import MARKER
 from pipelines.execution.verify import verify
 from pipelines.flowmix.compile import as_topology
 from pipelines.maintenance import compact
-from pipelines.maintenance.errors import RepartitionRefusedError, UnfinishedBatchError
 from pipelines.maintenance.rebalance import window_spread
-from pipelines.maintenance.repartition import partitions_of, repartition
+from pipelines.maintenance.repartition import RepartitionRefusedError, UnfinishedBatchError, partitions_of, repartition
 from pipelines.thresholds import BUCKETS
 from tests.maintenance.repartition_case import (
     COUNTED,

@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 
 from pipelines import Lake, Runtime
 from pipelines.errors import LostRowsError, MissingPathError, SourceSchemaError
-from pipelines.execution.checkpoint.claims import RewrittenSourceError, SameSources
 from pipelines.execution.runners.bounded import SourceGoneError
+from pipelines.execution.runners.claims import RewrittenSourceError, SameSources
 from pipelines.sources import DeltaTableSource
 from pipelines.sources.base import file_key
 from pipelines.trident import Count, DeltaState, Sum, TridentTopology

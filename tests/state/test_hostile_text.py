@@ -13,8 +13,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pipelines.execution.batch.quarantine import _texts
 from pipelines.graph.dialects import DATAFUSION, SPARK
 from pipelines.maintenance.compaction import compact
-from pipelines.maintenance.folding import replaced, slices_condition
-from pipelines.maintenance.merging import loose_condition
+from pipelines.maintenance.folding import loose_condition, replaced, slices_condition
 from pipelines.maintenance.plan import Closed, FoldPlan
 from pipelines.maintenance.refused import Ages
 from pipelines.state import record as record_module

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import AnalysisException
 
 from pipelines.errors import DefinitionError, FunctionError, UnknownStateError
-from pipelines.execution.batch.group_sources import Entrance
+from pipelines.execution.batch.group_sources import Entrance, said
 from pipelines.execution.batch.quarantine import quarantine_writer, rows_of
-from pipelines.execution.batch.slicing import said
-from pipelines.graph import bolts, nodes
+from pipelines.execution.protocol.groups import group_name
+from pipelines.graph import nodes
 from pipelines.planner.compile import Compiler
 from pipelines.quality.compiled import CompiledGate, compile_gate
 from pipelines.sources.base import FILE
@@ -64,21 +64,6 @@ class Sink:
         """Of a channel: how far the clock of each origin had come before a batch, in ms."""
         found = [c.record for c in self.table.commits.batches() if c.record and (c.txid or 0) < txid]
         return dict(found[-1].clocks or {}) if found else {}
-
-
-def spout_groups(topology: TridentTopology) -> list[tuple[nodes.SpoutNode, ...]]:
-    """The spouts of each batch group, groups and spouts in the order of their definition."""
-    by_name = {spout.stream: spout for spout in topology.spouts}
-    return [
-        tuple(by_name[name] for name in group.streams)
-        for group in bolts.batch_groups(topology.graph)
-        if not group.query and group.streams
-    ]
-
-
-def group_name(spouts: tuple[nodes.SpoutNode, ...]) -> str:
-    """The name of the group of some spouts, which its checkpoint carries."""
-    return bolts.group_name(spout.stream for spout in spouts)
 
 
 class BatchGroup:

@@ -1,29 +1,31 @@
-"""Where tuples enter a batch group: its sources as one Spark query, so that their batches share a txid (rules 3.6, 8).
+"""Read the sources of a batch group as one Spark query, so that their batches share a txid (rules 3.6, 8).
 
 A group of one source is that source's own stream. Several are one stream of tagged rows: `_source int`, then a struct of
-each source's fields (null but for the row's own), `_corrupt` and `_file`; `frames` takes them apart again.
+each source's fields (null but for the row's own), `_corrupt` and `_file`; `frames` takes them apart again. The rows of a batch
+before the windows of its query are read again for quarantine. A row's slice is the name of a folder in every table that keeps it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from pipelines.execution.batch.before_windows import named, rows_before_windows, without_batches
 from pipelines.graph import events, nodes
+from pipelines.graph.expressions import spark_sql
 from pipelines.planner.compile import Compiler
 from pipelines.planner.prelude import StreamContext
 from pipelines.sources.base import CORRUPT, FILE
-from pipelines.state.schema import struct_of
+from pipelines.state.schema import LONGEST_SLICE, NO_SLICE, RESERVED, SLICE_COLUMN, struct_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, SparkSession
 
     from pipelines.errors import TrideltaError
     from pipelines.sources.channels import Start
@@ -230,3 +232,95 @@ def clock_of(clocks: Mapping[str, int], origins: Iterable[str]) -> int | None:
     """The clock of what waits for all origins; None as long as one has not spoken."""
     found = [clocks.get(origin) for origin in origins]
     return None if not found or None in found else min(one for one in found if one is not None)
+
+
+_QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
+"""Local properties that Spark sets for the jobs of a stream's batch."""
+
+
+def named(frame: DataFrame, spout: int) -> DataFrame:
+    """A source's streaming frame under a name by which `rows_before_windows` finds it in the plan of a batch."""
+    return frame.alias(_name(spout))
+
+
+def without_batches(frame: DataFrame, left_out: frozenset[int]) -> DataFrame:
+    """A source's streaming frame without the rows of some batches (Spark's ids).
+
+    A batch that is left out is known when the query starts, and the workers ask which batch they work for: so a batch that
+    is replayed after a crash is left out again.
+    """
+    if not left_out:
+        return frame
+
+    # Not a function with type hints, from which Spark would infer another kind of UDF. Workers have a task, and it a batch.
+    wanted = F.udf(lambda _: int(TaskContext.get().getLocalProperty(_BATCH)) not in left_out, "boolean")  # type: ignore[union-attr,arg-type]
+    return frame.where(wanted.asNondeterministic()(F.lit(True)))
+
+
+def rows_before_windows(spark: SparkSession, spouts: Iterable[int]) -> dict[int, DataFrame]:
+    """The rows of the batch that this thread works on, as its sources gave them. To be called in `foreachBatch`.
+
+    The frame that Spark gives to `foreachBatch` is what the windows made. What went into them is in the plan of the batch,
+    below the names that `named` has put there.
+
+    Args:
+        spark: the session that the query was started in.
+        spouts: ids of the spouts whose frames are `named`.
+
+    Raises:
+        LookupError: the plan does not have them.
+    """
+    query = spark.streams.get(spark.sparkContext.getLocalProperty(_QUERY) or "")
+    assert query is not None
+    execution = query._jsq.streamingQuery().lastExecution()
+    plans = {plan.alias(): plan for plan in _named_parts(execution.analyzed())}
+    # The batch's own plan says of its source that it streams, which a query of its own must not say.
+    session = spark.newSession()
+    session.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")
+    jvm: Any = spark._jvm
+    make = jvm.org.apache.spark.sql.classic.Dataset.ofRows
+    return {one: DataFrame(make(session._jsparkSession, plans[_name(one)]), session) for one in spouts}
+
+
+def _name(spout: int) -> str:
+    return f"before_windows_{spout}"
+
+
+def _named_parts(plan: Any) -> Iterator[Any]:
+    """The parts of a plan of Spark's (a JVM object) that have a name."""
+    if plan.nodeName() == "SubqueryAlias" and plan.alias().startswith(_name(0)[:-1]):
+        yield plan
+        return
+    children = plan.children().iterator()
+    while children.hasNext():
+        yield from _named_parts(children.next())
+
+
+# What stays as it is in a folder's name (`slice_problem` says the same of one value).
+_PLAIN = "[^A-Za-z0-9_.~-]"
+
+
+def with_slice(spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:
+    """A source's rows with `_slice`, `?` for those without one; of a flow without slices the rows as they are."""
+    if spout.slice_by is None:
+        return source
+    value = said(spout.slice_by)
+    slice_ = F.when(F.col(CORRUPT).isNull() & is_legal(value), value)
+    return source.withColumn(SLICE_COLUMN, F.coalesce(slice_, F.lit(NO_SLICE)))
+
+
+def said(slice_by: str) -> Column:
+    """What a row says for its slice."""
+    return F.expr(spark_sql("slice_by", slice_by)).cast("string")
+
+
+def is_legal(value: Column) -> Column:
+    """Whether a text can be a slice: the same rule as `slice_problem`, and it is text at all (UTF-8). Null for null."""
+    size = F.octet_length(value)
+    # The letters of a long value are counted only there: it is rare.
+    encoded = F.when(size * 3 <= LONGEST_SLICE, F.lit(0)).otherwise(
+        size * 3 - F.length(F.regexp_replace(value, _PLAIN, "")) * 2
+    )
+    return (
+        ~value.isin(*RESERVED) & F.is_valid_utf8(value) & ~F.contains(value, F.lit("\0")) & (encoded <= LONGEST_SLICE)
+    )

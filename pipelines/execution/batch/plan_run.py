@@ -14,10 +14,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from pipelines.errors import BatchError
+from pipelines.execution.batch.accounts import xor, xor_of_rows
 from pipelines.execution.batch.channels import LATE, LATEST
+from pipelines.execution.batch.group_sources import with_slice
 from pipelines.execution.batch.quarantine import refused_by_gate, refused_by_source
-from pipelines.execution.batch.slicing import with_slice
-from pipelines.execution.protocol.accounts import xor, xor_of_rows
 from pipelines.graph import events, nodes
 from pipelines.planner.compile import Compiler
 from pipelines.quality.compiled import FAILED, CompiledGate, compile_gate

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from pipelines.execution.batch.slicing import said
+from pipelines.execution.batch.group_sources import said
 from pipelines.graph import nodes
 from pipelines.quality.compiled import FAILED
 from pipelines.sources.base import CORRUPT, FILE

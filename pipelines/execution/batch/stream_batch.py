@@ -14,6 +14,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 from pyspark.util import inheritable_thread_target
 
+from pipelines.execution.batch.accounts import HASH, taken_off, with_hash
 from pipelines.execution.batch.channels import LATE, clocks_after, frame_with_clock, now, with_clock
 from pipelines.execution.batch.group import BatchGroup, Sink
 from pipelines.execution.batch.group_sources import clock_of
@@ -21,7 +22,6 @@ from pipelines.execution.batch.plan_run import RECEIVED, REFUSED, XOR, Base, Pla
 from pipelines.execution.batch.quarantine import NAME, of_group, table_columns
 from pipelines.execution.batch.updates import changes_and_emitted
 from pipelines.execution.events.hooks import Counters, Hook, StageEvent, tell
-from pipelines.execution.protocol.accounts import HASH, taken_off, with_hash
 from pipelines.execution.protocol.coordinator import Batch
 from pipelines.execution.protocol.tracker import BatchTracker
 from pipelines.execution.report import BatchReport, StateCommit
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from pipelines.execution.batch.group_sources import Frames
     from pipelines.execution.checkpoint.engine_files import Epoch
-    from pipelines.execution.events.listeners import Listener
+    from pipelines.execution.events.hooks import Listener
     from pipelines.state.table import StateTable
 
 # Up to so many rows a commit travels through the driver as Arrow (some tens of MB), beyond Spark writes it where it lies.

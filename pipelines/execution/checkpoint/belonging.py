@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import TrideltaError
-from pipelines.execution.batch.group import group_name, spout_groups
 from pipelines.execution.checkpoint.damage import read_own
 from pipelines.execution.checkpoint.engine_files import TABLES, Checkpoint, Epoch, write_json
+from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.state.record import BATCH, SLICE
 from pipelines.state.turns import last_txid, stream_id
 

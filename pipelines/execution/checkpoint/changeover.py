@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from pipelines.errors import ChangeoverError, StateSchemaError
-from pipelines.execution.batch.group import group_name, spout_groups
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.copy import recover
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, Checkpoint, Epoch
+from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.graph import events, nodes
 from pipelines.planner.changes import plan_changes
 from pipelines.sources.channels import Start

@@ -1,4 +1,4 @@
-"""Hooks: told a batch and stage what was emitted, received, committed, and what failed (the original's task hooks)."""
+"""Hooks (per batch and stage: emitted, received, committed, failed; the original's task hooks) and listeners (per commit)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.accumulators import AccumulatorParam
 
@@ -126,3 +126,17 @@ class Counters:
     def _mine(self) -> dict[str, int]:
         value = dict(self._accumulator.value)
         return {name.removeprefix(self._scope): n for name, n in value.items() if name.startswith(self._scope)}
+
+
+class Listener(Protocol):
+    """Called around each commit, in the process and thread that commits."""
+
+    def __call__(self, moment: str, state: str, txid: int) -> None:
+        """Take notice.
+
+        Args:
+            moment: `committing` (all is computed, nothing written), `committed` (the Delta commit is there), and for a
+                whole batch, with an empty `state`, `opened` and `closed` (Spark's own commit comes after).
+            state: the state's name, or `quarantine`.
+            txid: the batch; for a backfill the last batch that it covers.
+        """

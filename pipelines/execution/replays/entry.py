@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipelines.errors import nearest
-from pipelines.execution.batch.group import spout_groups
 from pipelines.execution.batch.quarantine import BATCH, NO_TIME, SOURCE
-from pipelines.execution.replays.errors import ReplayError
+from pipelines.execution.protocol.groups import spout_groups
+from pipelines.execution.replays.selection import ReplayError
 from pipelines.graph import nodes
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The flow's plan over replayed rows, as a batch of their own."""
+"""Parse quarantined texts as rows again, exactly as they were written, and run the flow's plan over them as a batch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,24 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DayTimeIntervalType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+    YearMonthIntervalType,
+)
 
+from pipelines.execution.batch.group_sources import with_slice
 from pipelines.execution.batch.plan_run import Base, PlanRun
-from pipelines.execution.batch.quarantine import refused_by_gate, refused_by_source
-from pipelines.execution.batch.slicing import with_slice
-from pipelines.execution.replays.parsing import UNREADABLE
+from pipelines.execution.batch.quarantine import JSON, MALFORMED, POISON, refused_by_gate, refused_by_source
+from pipelines.execution.replays.entry import instead
+from pipelines.execution.replays.selection import NUMBER, ReplayError
 from pipelines.graph import nodes
 from pipelines.planner.compile import Compiler
 from pipelines.planner.step import REPLAYED
@@ -23,9 +35,14 @@ from pipelines.sources.base import CORRUPT, FILE
 from pipelines.state.schema import SLICE_COLUMN
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column, SparkSession
+
     from pipelines.execution.batch.group import BatchGroup
+    from pipelines.execution.replays.selection import Lot
+    from pipelines.graph import nodes
     from pipelines.quality.results import GateResult
     from pipelines.state.table import StateTable
+    from pipelines.trident.topology import TridentTopology
 
 
 class ReplayRun(PlanRun):
@@ -121,3 +138,86 @@ def _nothing(group: BatchGroup, spout: nodes.SpoutNode) -> DataFrame:
     """A source that gives no row."""
     own = [StructField(CORRUPT, StringType()), StructField(FILE, StringType()), StructField(REPLAYED, LongType())]
     return group.spark.createDataFrame([], StructType([*group.entrance.schema(spout).fields, *own]))
+
+
+UNREADABLE = "_unreadable"
+"""boolean: whether a text is not what the fields of today would be written as."""
+_VALUE, _RECORD = "_value", "_record"
+
+
+def check_readable(topology: TridentTopology, lot: Lot, schema: StructType) -> None:
+    """Refuse fields that are written as text and not read from it.
+
+    Raises:
+        ReplayError
+    """
+    for field in schema.fields:
+        if not _readable(field.dataType):
+            problem = f'field "{field.name}" is of type {field.dataType.simpleString()}, which is not read from JSON'
+            raise ReplayError(topology.name, lot.what, problem, instead(topology))
+
+
+def rows_of_gate(spark: SparkSession, lot: Lot, schema: StructType, *, sliced: bool) -> DataFrame:
+    """The tuples that a gate refused: its fields, `_slice` if the flow has slices, `_replayed` and `_unreadable`."""
+    frame = _texts(spark, lot).withColumn(_VALUE, _value(schema))
+    kept = [SLICE_COLUMN, REPLAYED] if sliced else [REPLAYED]
+    unlike = F.coalesce(_written(schema) != F.col("row"), F.lit(True)).alias(UNREADABLE)
+    return frame.select(*_fields(_VALUE, schema), *kept, unlike)
+
+
+def rows_of_source(spark: SparkSession, lot: Lot, spout: nodes.SpoutNode, schema: StructType) -> DataFrame:
+    """The rows that a source refused, or that were in a poison batch.
+
+    A malformed record goes to the source's own reader. All others were written as their fields and are read as such; in a
+    poison batch there may be malformed ones among them.
+
+    Returns:
+        A source's frame (fields, `_corrupt`, `_file`) with `_replayed` and `_unreadable`.
+    """
+    frame = _texts(spark, lot).withColumn(_VALUE, _value(schema))
+    written = F.coalesce((_written(schema) == F.col("row")) & (F.col("rule") != MALFORMED), F.lit(False))
+    kept = [F.col("file").alias(FILE), F.col(REPLAYED)]
+    record = spout.source.parsed(F.col("row"))
+    if record is None:
+        nothing = F.lit(None).cast("string").alias(CORRUPT)
+        return frame.select(*_fields(_VALUE, schema), nothing, *kept, (~written).alias(UNREADABLE))
+    frame = frame.withColumn("_written", written).withColumn(_RECORD, F.when(~F.col("_written"), record))
+    bad = F.when(F.col(_RECORD).isNull(), F.col("row")).otherwise(F.col(f"{_RECORD}.{CORRUPT}"))
+    frame = frame.withColumn(CORRUPT, F.when(~F.col("_written"), bad))
+    fields = [
+        F.when(F.col("_written"), value).otherwise(parsed).alias(name)
+        for name, value, parsed in zip(
+            schema.fieldNames(), _fields(_VALUE, schema), _fields(_RECORD, schema), strict=True
+        )
+    ]
+    good = F.col(CORRUPT).isNull()
+    unlike = F.when(F.col("rule") == MALFORMED, F.lit(False)).when(F.col("rule") == POISON, good).otherwise(F.lit(True))
+    return frame.select(*fields, CORRUPT, *kept, (~F.col("_written") & unlike).alias(UNREADABLE))
+
+
+def _texts(spark: SparkSession, lot: Lot) -> DataFrame:
+    rows = lot.rows.select([NUMBER, "rule", "row", "file", SLICE_COLUMN])
+    return spark.createDataFrame(rows.rename_columns([REPLAYED, "rule", "row", "file", SLICE_COLUMN]))
+
+
+def _value(schema: StructType) -> Column:
+    return F.from_json(F.col("row"), schema, {**JSON, "mode": "PERMISSIVE"})
+
+
+def _written(schema: StructType) -> Column:
+    """What the value would be written as."""
+    return F.to_json(F.struct(*_fields(_VALUE, schema)), JSON)
+
+
+def _fields(struct: str, schema: StructType) -> list[Column]:
+    return [F.col(f"{struct}.`{name}`").alias(name) for name in schema.fieldNames()]
+
+
+def _readable(kind: DataType) -> bool:
+    if isinstance(kind, ArrayType):
+        return _readable(kind.elementType)
+    if isinstance(kind, MapType):
+        return isinstance(kind.keyType, StringType) and _readable(kind.valueType)
+    if isinstance(kind, StructType):
+        return all(_readable(field.dataType) for field in kind.fields)
+    return not isinstance(kind, VariantType | DayTimeIntervalType | YearMonthIntervalType)

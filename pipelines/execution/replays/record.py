@@ -1,6 +1,6 @@
-"""The record of a flow's replays: which rows, when, and what became of them. It also lets a killed one be finished.
+"""The record of a flow's replays, which lets a killed one be finished, and their report, typed and JSON-able.
 
-Beside the quarantine, two files a replay: `<flow>.replays/<number>.json` and the rows as `<number>.parquet`. A replay is
+Beside the quarantine, two files per replay: `<flow>.replays/<number>.json` and the rows as `<number>.parquet`. A replay is
 written down before its first commit and marked as done behind its last.
 """
 
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from pipelines.execution.checkpoint.engine_files import write_json
 from pipelines.execution.replays.selection import Lot
+from pipelines.execution.report import StateCommit
 
 
 @dataclass(frozen=True)
@@ -104,3 +105,66 @@ class Records:
 
     def _rows(self, number: int) -> Path:
         return self.folder / f"{number}.parquet"
+
+
+@dataclass(frozen=True)
+class LotReport:
+    """Rows that enter at one place.
+
+    Attributes:
+        stage: `source`, `batch`, or the gate that refused them.
+        stream: of a source or a batch its stream.
+        rows: selected rows by what refused them.
+        number: of the replay; None: nothing was replayed.
+        landed: rows that went through and have left quarantine; filters may have taken them since.
+        counted: rows that have left quarantine because a backfill counts them.
+        refused: rows that were refused again, by what refused them now.
+        left: rows that were left as they are, by why.
+        commits: into the states.
+        hint: what to do about those that were left.
+    """
+
+    stage: str
+    stream: str | None
+    rows: Mapping[str, int]
+    number: int | None = None
+    landed: int = 0
+    counted: int = 0
+    refused: Mapping[str, int] = field(default_factory=dict)
+    left: Mapping[str, int] = field(default_factory=dict)
+    commits: tuple[StateCommit, ...] = ()
+    hint: str = ""
+
+    @property
+    def selected(self) -> int:
+        return sum(self.rows.values())
+
+
+@dataclass(frozen=True)
+class ReplayReport:
+    """A replay: a report a place, in the order of the flow. `resumed`: numbers of replays that were cut off before."""
+
+    flow: str
+    lots: tuple[LotReport, ...] = ()
+    dry_run: bool = False
+    resumed: tuple[int, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def selected(self) -> int:
+        return sum(one.selected for one in self.lots)
+
+    @property
+    def landed(self) -> int:
+        return sum(one.landed for one in self.lots)
+
+    @property
+    def refused(self) -> int:
+        return sum(sum(one.refused.values()) for one in self.lots)
+
+    @property
+    def left(self) -> int:
+        return sum(sum(one.left.values()) for one in self.lots)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)

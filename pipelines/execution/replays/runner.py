@@ -1,4 +1,4 @@
-"""Replays quarantined rows: each lot is a batch of its own, with a transaction id in each table (docs/adr/0024).
+"""Replay quarantined rows: each lot is a batch of its own, with a transaction id in each table (docs/adr/0024).
 
 While it works it holds the locks of the flow: no backfill, no compaction and no batch of a stream commits meanwhile, so what
 the tables say of themselves stays true until the last commit. A replay that is cut off is finished by the next one, before
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,25 +18,25 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from pipelines.errors import BatchError, GateError, TrideltaError
-from pipelines.execution.batch.group import BatchGroup, group_name, spout_groups
+from pipelines.errors import BatchError, GateError, LockedError, TrideltaError
+from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.batch.quarantine import NAME, quarantine_writer, table_columns
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.protocol.failures import disk_full, reason_of
+from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.execution.replays.counted import Counted, Verdict, replaced_since
 from pipelines.execution.replays.entry import Entry, entry_of, instead
-from pipelines.execution.replays.errors import ReplayError
-from pipelines.execution.replays.record import Record, Records
-from pipelines.execution.replays.report import LotReport, ReplayReport
-from pipelines.execution.replays.selection import ROWS_AT_ONCE, Lot, Selection, check_names, lots
-from pipelines.execution.replays.unfinished_batches import wait_for_whole_batches
+from pipelines.execution.replays.record import LotReport, Record, Records, ReplayReport
+from pipelines.execution.replays.selection import ROWS_AT_ONCE, Lot, ReplayError, Selection, check_names, lots
 from pipelines.execution.replays.work import Work, app_id
+from pipelines.graph import nodes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipelines.execution.events.listeners import Listener
+    from pipelines.execution.checkpoint.engine_files import Checkpoint
+    from pipelines.execution.events.hooks import Listener
     from pipelines.graph import nodes
     from pipelines.state.lake import Lake
     from pipelines.trident.topology import TridentTopology
@@ -276,3 +276,70 @@ def refused_lot(lot: Lot, error: TrideltaError) -> LotReport:
     """A lot that stays as it is."""
     why = error.problem if isinstance(error, ReplayError) else str(error).splitlines()[0]
     return LotReport(lot.stage, lot.stream, by_rule(lot), left={why: lot.rows.num_rows}, hint=error.hint)
+
+
+# Between a batch's end and Spark's own commit of it lie some tens of milliseconds, in which the lock is free.
+_POLL_SECONDS = 0.05
+
+
+@contextmanager
+def wait_for_whole_batches(
+    lake: Lake, topology: TridentTopology, checkpoints: Sequence[Checkpoint], wait_seconds: float
+) -> Iterator[None]:
+    """Hold the commit locks at a moment when every committed batch is done.
+
+    A batch that has committed and that Spark has not marked as done comes again after a crash. A state that is not
+    transactional then takes it again, by the gates of that day: a row of it that was replayed meanwhile would be in it twice.
+
+    Raises:
+        ReplayError: a batch is half done and nobody is there to finish it.
+        LockedError: no such moment came.
+    """
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        with ExitStack() as locks:
+            for one in sorted(checkpoints, key=lambda one: one.folder.name):
+                locks.enter_context(one.committing(wait_seconds))
+            half = _half(lake, topology, checkpoints)
+            if half is None:
+                yield
+                return
+        checkpoint, txid = half
+        if not _runs(checkpoint):
+            raise ReplayError(
+                topology.name,
+                "quarantined rows",
+                f"batch {txid} was committed and cut off before Spark marked it as done, so it comes again",
+                f"finish it first: tridelta run {topology.name} --max-batches 1",
+            )
+        if time.monotonic() > deadline:
+            raise LockedError(topology.name, str(checkpoint.folder), wait_seconds)
+        time.sleep(_POLL_SECONDS)
+
+
+def _half(lake: Lake, topology: TridentTopology, checkpoints: Sequence[Checkpoint]) -> tuple[Checkpoint, int] | None:
+    """A batch that some table has committed and that Spark has not marked as done."""
+    by_name = {one.folder.name: one for one in checkpoints}
+    for spouts in spout_groups(topology):
+        checkpoint = by_name[group_name(spouts)]
+        epoch = checkpoint.epoch
+        if epoch is None:
+            continue
+        done = epoch.first_txid + checkpoint.finished_batches()
+        reached = {node.id for spout in spouts for node in topology.graph.descendants(spout.id)}
+        for node in topology.persists:
+            table = lake.written_by(node)
+            if node.id not in reached or not table.exists() or not isinstance(node, nodes.PersistNode):
+                continue
+            last = table.commits.last_batch()
+            if last is not None and last.epoch == epoch.number and last.txid is not None and last.txid >= done:
+                return checkpoint, last.txid
+    return None
+
+
+def _runs(checkpoint: Checkpoint) -> bool:
+    try:
+        with checkpoint.running(0):
+            return False
+    except LockedError:
+        return True

@@ -1,4 +1,4 @@
-"""Which rows of a quarantine are meant, and what it holds of them. No Spark here."""
+"""Select quarantined rows for a replay, and group them by the place where they enter the flow. No Spark here."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import pyarrow.compute as pc
 
 from pipelines.bounds import TXID as TXID_LIMIT
 from pipelines.bounds import shown
-from pipelines.errors import DefinitionError, nearest
+from pipelines.errors import DefinitionError, TrideltaError, nearest
 from pipelines.execution.batch.quarantine import BATCH, COLUMNS, SOURCE
-from pipelines.execution.replays.errors import ReplayError
 from pipelines.graph.nodes import GateNode
 from pipelines.state.literals import literal
 from pipelines.state.schema import ENGINE_COLUMNS, GEN, TXID
@@ -193,3 +192,11 @@ def _order(key: tuple[str, str | None], topology: TridentTopology) -> tuple[int,
 
 def _text(value: str) -> str:
     return literal("rule", value, pa.string())
+
+
+class ReplayError(TrideltaError):
+    """Quarantined rows cannot be run through the flow again without counting something twice, or losing it."""
+
+    def __init__(self, flow: str, rows: str, problem: str, hint: str) -> None:
+        self.flow, self.rows, self.problem = flow, rows, problem
+        super().__init__(f'flow "{flow}": {rows} cannot be replayed: {problem}', hint=hint)

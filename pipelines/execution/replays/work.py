@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from pipelines.execution.batch.accounts import taken_off, with_hash
 from pipelines.execution.batch.plan_run import Base
 from pipelines.execution.batch.quarantine import GROUP, NAME, SOURCE
 from pipelines.execution.batch.updates import changes_and_emitted
 from pipelines.execution.checkpoint.durable import sync_table
-from pipelines.execution.protocol.accounts import taken_off, with_hash
 from pipelines.execution.replays.counted import Row, is_poison, replaced_since
-from pipelines.execution.replays.parsing import UNREADABLE, check_readable, rows_of_gate, rows_of_source
-from pipelines.execution.replays.plan_run import ReplayRun
-from pipelines.execution.replays.report import LotReport
+from pipelines.execution.replays.plan_run import UNREADABLE, ReplayRun, check_readable, rows_of_gate, rows_of_source
+from pipelines.execution.replays.record import LotReport
 from pipelines.execution.replays.selection import NUMBER, STORED, Lot, completed, stored_rows
 from pipelines.execution.report import StateCommit
 from pipelines.graph import nodes
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from pipelines.execution.batch.group import BatchGroup, Sink
-    from pipelines.execution.events.listeners import Listener
+    from pipelines.execution.events.hooks import Listener
     from pipelines.execution.replays.entry import Entry
     from pipelines.execution.replays.record import Record
     from pipelines.state.lake import Lake

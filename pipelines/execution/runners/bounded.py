@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.errors import BatchError, DefinitionError, SourceError, TrideltaError
+from pipelines.execution.batch.accounts import taken_off, with_hash
 from pipelines.execution.batch.channels import with_last_clock
 from pipelines.execution.batch.deferred_signals import unbroken
 from pipelines.execution.batch.group import BatchGroup, Sink
@@ -25,14 +26,13 @@ from pipelines.execution.batch.plan_run import Base, PlanRun
 from pipelines.execution.batch.quarantine import NAME, of_group, table_columns
 from pipelines.execution.batch.updates import changes_and_emitted
 from pipelines.execution.checkpoint.belonging import Belonging
-from pipelines.execution.checkpoint.claims import check_unread
 from pipelines.execution.checkpoint.durable import sync_table
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.events.listeners import Listener
-from pipelines.execution.protocol.accounts import taken_off, with_hash
+from pipelines.execution.events.hooks import Listener
 from pipelines.execution.protocol.failures import disk_full, reason_of
 from pipelines.execution.report import BackfillReport, SliceReport, StateCommit
-from pipelines.execution.runners.upstream import refused, versions_read
+from pipelines.execution.runners.bounded_inputs import refused, versions_read
+from pipelines.execution.runners.claims import check_unread
 from pipelines.graph import nodes
 from pipelines.sources.base import file_key
 from pipelines.state.literals import literal

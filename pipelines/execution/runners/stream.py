@@ -29,17 +29,16 @@ from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.batch.quarantine import table_columns
 from pipelines.execution.batch.stream_batch import Position, StreamBatch
 from pipelines.execution.checkpoint.belonging import Belonging, is_filled
-from pipelines.execution.checkpoint.claims import SameSources, bytes_of
 from pipelines.execution.checkpoint.damage import make_whole
 from pipelines.execution.checkpoint.durable import DurableBatches
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, RESET, Checkpoint, Epoch
-from pipelines.execution.checkpoint.window_fields import check_fields
-from pipelines.execution.events.hooks import Counters, Hook
-from pipelines.execution.events.listeners import Listener
+from pipelines.execution.checkpoint.window_state import check_fields
+from pipelines.execution.events.hooks import Counters, Hook, Listener
 from pipelines.execution.protocol.coordinator import AttemptStore, Batch, BatchState, Poison, RefusedError
 from pipelines.execution.protocol.failures import back_off, disk_full, reason_of
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
 from pipelines.execution.report import BatchReport
+from pipelines.execution.runners.claims import SameSources, bytes_of
 from pipelines.planner.stored import save_plan
 from pipelines.state.record import BatchRecord
 from pipelines.state.turns import LateWriterError, stream_id

@@ -221,8 +221,12 @@ class Task(threading.Thread):
 
     def _repartition(self, checkpoint: Checkpoint, on_fresh: str) -> None:
         """Change the number of partitions, if the flow's parallelism asks for another than the checkpoint has."""
-        from pipelines.maintenance.errors import RepartitionRefusedError, UnfinishedBatchError
-        from pipelines.maintenance.repartition import partitions_of, repartition
+        from pipelines.maintenance.repartition import (
+            RepartitionRefusedError,
+            UnfinishedBatchError,
+            partitions_of,
+            repartition,
+        )
 
         wanted, present = self.query.partitions, partitions_of(checkpoint)
         if wanted is None or wanted == present:
@@ -264,7 +268,7 @@ class Task(threading.Thread):
 
     @property
     def _spouts(self) -> tuple[Any, ...]:
-        from pipelines.execution.batch.group import group_name, spout_groups
+        from pipelines.execution.protocol.groups import group_name, spout_groups
 
         return next(one for one in spout_groups(self._topology) if group_name(one) == self.query.group)
 

@@ -1,14 +1,24 @@
-"""Slices that are computed from slices: of a flow that reads another flow's table each waits for that table's own."""
+"""The inputs of a bounded run: channels of its own, and slices of other flows' tables, for which a slice waits.
+
+Each bounded run has a folder for its channels, with a lock that shows that the run lives.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import shutil
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from filelock import FileLock, Timeout
+
 from pipelines.errors import TrideltaError
 from pipelines.execution.report import SliceReport
+from pipelines.private import FOLDER_MODE
 from pipelines.sources.delta import DeltaTableSource
 from pipelines.state.slices import made_slices
 from pipelines.state.table import StateTable
@@ -87,3 +97,55 @@ def refused(flow: str, spouts: Iterable[nodes.SpoutNode], slices: Sequence[str])
                 flow=flow, slice=slice_, received=0, quarantined=0, commits=(), seconds=0.0, error="; ".join(missing)
             )
     return found
+
+
+_PREFIX, _LOCK = "bounded-", ".lock"
+# Without a lock it is of an earlier release, or its run died before it had one: longer than any run takes.
+_OLD_SECONDS = 86_400.0
+
+
+@contextmanager
+def bounded_folder(lake_root: Path, flow: str) -> Iterator[Path]:
+    """A folder for one bounded run, gone when the block ends."""
+    parent = lake_root / "spool" / flow
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = parent / f"{_PREFIX}{uuid.uuid4().hex}"
+    # The lock first: a folder without one looks like what a killed run has left.
+    with FileLock(_lock_of(folder)):
+        folder.mkdir(mode=FOLDER_MODE)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            _lock_of(folder).unlink(missing_ok=True)
+
+
+def left_behind(lake_root: Path, now: float | None = None) -> list[Path]:
+    """The folders whose runs are dead."""
+    return [folder for folder in sorted((lake_root / "spool").glob(f"*/{_PREFIX}*")) if _is_left(folder, now)]
+
+
+def remove_folder(folder: Path) -> bool:
+    """Remove a folder that was left behind. False: a run has it."""
+    if not _is_left(folder, None):
+        return False
+    shutil.rmtree(folder, ignore_errors=True)
+    _lock_of(folder).unlink(missing_ok=True)
+    return not folder.exists()
+
+
+def _is_left(folder: Path, now: float | None) -> bool:
+    if not folder.is_dir():
+        return False
+    lock = _lock_of(folder)
+    if not lock.exists():
+        return (time.time() if now is None else now) - folder.stat().st_mtime > _OLD_SECONDS
+    try:
+        with FileLock(lock, timeout=0):
+            return True
+    except Timeout:
+        return False
+
+
+def _lock_of(folder: Path) -> Path:
+    return folder.with_name(folder.name + _LOCK)
