@@ -88,13 +88,6 @@ def test_failed_assignments_count() -> None:
     assert one.round(cluster(ALL), failed=["sup-2"]) == ("host-2",)
 
 
-def test_it_goes_on_after_a_restart() -> None:
-    one, again = blacklist(), blacklist()
-    after(one, BAD)
-    again.restore(one.save())
-    assert after(again, [ALL] * 29) == after(one, [ALL] * 29)
-
-
 def test_the_planner_leaves_its_hosts_out() -> None:
     one = blacklist()
     after(one, BAD)

@@ -204,9 +204,3 @@ def test_a_flow_that_does_not_fit_leaves_the_others_their_slots() -> None:
     plan = plan_flows(hosts(2), [Demand(name, [Component("b", n)]) for name, n in (("x", 1), ("y", 2), ("z", 1))])
     assert plan.assignments.keys() == {"x", "z"}
     assert isinstance(plan.refused["y"], NotEnoughWorkersError)
-
-
-def test_an_assignment_as_plain_data() -> None:
-    found = plan_assignment(hosts(4, 4), flow(5, 3), now=3.0)
-    again = Assignment.from_dict(found.to_dict())
-    assert (again.workers, again.components, again.started) == (found.workers, found.components, found.started)

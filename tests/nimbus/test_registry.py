@@ -20,7 +20,7 @@ from pipelines.nimbus.errors import (
 from pipelines.nimbus.registry.attempts import RegistryAttempts
 from pipelines.nimbus.registry.leases import Leases
 from pipelines.nimbus.registry.lifecycle import Request, Status
-from pipelines.nimbus.registry.placements import Places
+from pipelines.nimbus.registry.placements import Places, dead_of
 from pipelines.nimbus.registry.records import Content, Limits
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
@@ -153,12 +153,11 @@ def test_kill_removes_after_the_delay_and_keeps_the_last_assignment(
     clock.now += 9
     assert registry.fire() == []
     assert places.assignment(first) is not None
-    assert registry.next_due() == clock.now + 1
     with pytest.raises(AlreadyAliveError):
         registry.submit("counts", content())
     clock.now += 2
     assert [flow.name for flow, _ in registry.fire()] == ["counts"]
-    assert (registry.next_due(), registry.flows(), places.used_slots()) == (None, [], {})
+    assert (registry.flows(), places.used_slots()) == ([], {})
     assert places.assignment(first) is None
     backup = places.last_assignment("counts")
     assert backup is not None
@@ -276,7 +275,8 @@ def test_dead_tasks_take_their_worker_along(registry: Registry, places: Places, 
     leases = {task: registry.leases.take(f"counts/{task}", "w", 1000) for task in (1, 2)}
 
     def dead() -> set[int]:
-        return places.dead_tasks(flow, timeout_seconds=20, launch_seconds=60)
+        record, beat_at = places.assignment(flow), places.all_beats().get(flow.serial, {})
+        return dead_of(record, beat_at, now=clock.now, timeout_seconds=20, launch_seconds=60)
 
     places.beat(flow, 1, ("s1", 1), leases[1], lease_seconds=1000)
     clock.now += 20
@@ -290,16 +290,13 @@ def test_dead_tasks_take_their_worker_along(registry: Registry, places: Places, 
     assert dead() == {1, 2, 3}, "3 never beat, 61 s after it was placed"
 
 
-def test_supervisors_are_alive_up_to_their_time_out(places: Places, clock: Clock) -> None:
+def test_supervisors_are_kept_with_their_last_beat(places: Places, clock: Clock) -> None:
     places.beat_supervisor("s2", "host2", [1, 2], started_at=clock.now)
     clock.now += 60
     places.beat_supervisor("s1", "host1", [1], started_at=clock.now)
-    assert [s.supervisor for s in places.supervisors(timeout_seconds=60)] == ["s1", "s2"]
-    clock.now += 1
-    assert [s.supervisor for s in places.supervisors(timeout_seconds=60)] == ["s1"]
+    assert [(s.supervisor, clock.now - s.beat_at) for s in places.supervisors()] == [("s1", 0), ("s2", 60)]
     places.beat_supervisor("s1", "host1", [1, 5], started_at=clock.now)
     assert [s.ports for s in places.supervisors()] == [(1, 5), (1, 2)]
-    assert places.forget_supervisors(silent_seconds=60) == 1
 
 
 def test_a_late_worker_hears_it_at_its_next_beat(registry: Registry, places: Places, clock: Clock) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from pipelines.nimbus.placement.model import Supervisor
 
@@ -98,18 +97,3 @@ class Blacklist:
                 self.known[name] = left
             if not left and name not in here:
                 del self.known[name]
-
-    def save(self) -> dict[str, Any]:
-        """What is known so far, as plain data fit for JSON: nimbus may be restarted."""
-        return {
-            "window": [{name: list(ports) for name, ports in past.items()} for past in self._window],
-            "listed": dict(self._listed),
-            "known": {name: sorted(ports) for name, ports in self.known.items()},
-        }
-
-    def restore(self, data: Mapping[str, Any]) -> None:
-        """Go on from what `save` gave."""
-        self._window.clear()
-        self._window.extend({name: list(ports) for name, ports in past.items()} for past in data["window"])
-        self._listed = dict(data["listed"])
-        self.known = {name: frozenset(ports) for name, ports in data["known"].items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 Kind = Literal["NEW", "REBALANCE", "MONITOR"]
 ComponentKind = Literal["spout", "bolt", "system", "master"]
@@ -164,34 +164,6 @@ class Assignment:
     def places(self) -> dict[int, tuple[str, int]]:
         """The slot of each task."""
         return {task: worker.slot for worker in self.workers for task in worker.tasks}
-
-    def tasks_of(self, component: str) -> list[int]:
-        """The task ids of a component, in order."""
-        return sorted(task for task, name in self.components.items() if name == component)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, fit for JSON."""
-        return {
-            "flow": self.flow,
-            "workers": [
-                {"supervisor": one.supervisor, "host": one.host, "port": one.port, "tasks": list(one.tasks)}
-                for one in self.workers
-            ],
-            "components": {str(task): name for task, name in self.components.items()},
-            "started": {str(task): when for task, when in self.started.items()},
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Assignment:
-        """What `to_dict` wrote. What the last planning said of it (moved, released, notes) is not kept."""
-        return cls(
-            flow=data["flow"],
-            workers=tuple(
-                Worker(one["supervisor"], one["port"], tuple(one["tasks"]), one["host"]) for one in data["workers"]
-            ),
-            components={int(task): name for task, name in data["components"].items()},
-            started={int(task): when for task, when in data["started"].items()},
-        )
 
 
 def in_order(workers: Iterable[Worker]) -> tuple[Worker, ...]:

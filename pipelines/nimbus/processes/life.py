@@ -138,7 +138,7 @@ def shut_down(settings: NimbusSettings) -> Ended:
     }
     leaders = {key: record for key, record in found.items() if key[1] == SUPERVISOR}
     workers = {key: record for key, record in found.items() if key[1] != SUPERVISOR}
-    late = _end(list(leaders.values()), settings.stop_seconds) + _end(list(workers.values()), settings.stop_seconds)
+    late = end(list(leaders.values()), settings.stop_seconds) + end(list(workers.values()), settings.stop_seconds)
     return Ended(
         tuple(name for name, _ in leaders),
         tuple(f"{name}:{port}" for (name, port), record in workers.items() if record not in late),
@@ -146,8 +146,8 @@ def shut_down(settings: NimbusSettings) -> Ended:
     )
 
 
-def _end(records: Sequence[LifeRecord], seconds: float) -> list[LifeRecord]:
-    """SIGTERM, patience, SIGKILL; those that needed the last."""
+def end(records: Sequence[LifeRecord], seconds: float) -> list[LifeRecord]:
+    """End processes: SIGTERM, patience, SIGKILL. Returns those that needed the last."""
     for record in records:
         os.kill(record.pid, signal.SIGTERM)
     until = time.monotonic() + seconds

@@ -26,7 +26,7 @@ from pipelines.errors import TrideltaError
 from pipelines.execution.checkpoint.ownership import host_name
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError
 from pipelines.nimbus.processes.leader import Leader
-from pipelines.nimbus.processes.life import Life, LifeRecord, holder_of
+from pipelines.nimbus.processes.life import Life, LifeRecord, end, holder_of
 from pipelines.nimbus.registry.leases import Lease
 from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.registry import Registry
@@ -169,15 +169,7 @@ class Supervisor:
 
     def stop_workers(self) -> None:
         """Tell the workers to drain and end, and wait for them as long as a worker may take."""
-        records = [slot.record for slot in self._kept if slot.record and slot.record.process()]
-        for record in records:
-            os.kill(record.pid, signal.SIGTERM)
-        until = time.monotonic() + self._settings.stop_seconds
-        while time.monotonic() < until and any(record.process() for record in records):
-            self._children = [child for child in self._children if child.poll() is None]
-            time.sleep(0.1)
-        for record in records:
-            record.kill()
+        end([slot.record for slot in self._kept if slot.record and slot.record.process()], self._settings.stop_seconds)
 
     # --- itself -----------------------------------------------------------------------------------------------------
 

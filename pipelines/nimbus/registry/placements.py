@@ -178,22 +178,14 @@ class Places:
         with self._store.write() as connection:
             upsert(connection, supervisors, {"supervisor": supervisor, **told})
 
-    def supervisors(self, *, timeout_seconds: float | None = None) -> list[SupervisorBeat]:
-        """The supervisors, by id; with a time-out only those that are alive: age <= time-out (Nimbus rules 5.1.1)."""
+    def supervisors(self) -> list[SupervisorBeat]:
+        """Return all supervisors, silent ones too, by id."""
         query = select(supervisors).order_by(supervisors.c.supervisor)
-        if timeout_seconds is not None:
-            query = query.where(supervisors.c.beat_at >= self._clock() - timeout_seconds)
         with self._store.read() as connection:
             return [
                 SupervisorBeat(row.supervisor, row.host, tuple(row.ports), row.started_at, row.beat_at)
                 for row in connection.execute(query)
             ]
-
-    def forget_supervisors(self, *, silent_seconds: float) -> int:
-        """Deletes supervisors that have not beaten for so long. Returns how many."""
-        with self._store.write() as connection:
-            old = supervisors.c.beat_at < self._clock() - silent_seconds
-            return connection.execute(delete(supervisors).where(old)).rowcount
 
     def beat(
         self,
@@ -244,12 +236,6 @@ class Places:
             for row in connection.execute(query.where(flows.c.removed_at.is_(None))):
                 found.setdefault(row.flow, {})[row.task] = row.beat_at
         return found
-
-    def dead_tasks(self, flow: Flow, *, timeout_seconds: float, launch_seconds: float) -> set[int]:
-        """The tasks that are to be placed again; see `dead_of`."""
-        seen = {task: beat.beat_at for task, beat in self.beats(flow).items()}
-        record, now = self.assignment(flow), self._clock()
-        return dead_of(record, seen, now=now, timeout_seconds=timeout_seconds, launch_seconds=launch_seconds)
 
     def _put(
         self,

@@ -257,11 +257,6 @@ class Registry:
             found = {row.flow: version_of(row) for row in connection.execute(query)}
             return [_flow_of(row, found[row.serial]) for row in rows]
 
-    def next_due(self) -> float | None:
-        """When `fire` next has something to do, in seconds since 1970; None: nothing is under way."""
-        with self._store.read() as connection:
-            return connection.scalar(select(func.min(flows.c.due_at)).where(flows.c.removed_at.is_(None)))
-
     def history(self, name: str) -> list[Happened]:
         """What happened to the flows of this name, removed ones too, the oldest first."""
         query = (
