@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from ops import tidy
+from ops import housekeeping
 from ops.web import ui
 from pipelines import Lake, Runtime
 from pipelines.bounds import required_master
@@ -211,7 +211,7 @@ def test_odd_folders_do_not_stop_tidy(tmp_path: Path) -> None:
     damaged.mkdir(parents=True)
     (damaged / "00000000000000000000.json").write_text("{not json")
     assert lake.states() == ["damaged", "empty_log", "foreign"]
-    report = tidy.tidied(lake, FlowSettings(tmp_path), Retention(), compacts=True)
+    report = housekeeping.tidied(lake, FlowSettings(tmp_path), Retention(), compacts=True)
     assert {one.what for one in report.things} >= {"state of windows", "copies of checkpoints", "replaced checkpoints"}
 
 

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import importlib
+import pkgutil
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from ops import tidy
-from ops.cli import deployed, new_flow, rendering, replaying, shutdown
-from ops.cli import query_arguments as asking
+from ops import cli
+from ops.cli import deployed, rendering
 from ops.cli.last_resort import PlainGroup
-from ops.cli.parts import AsJson, FlowName, bounded, emit, errors, on_fresh, plainly
+from ops.cli.parts import (
+    AsJson,
+    FlowName,
+    bounded,
+    emit,
+    engine,
+    errors,
+    on_fresh,
+    opened_lake,
+    pairs,
+    plainly,
+)
 from pipelines import bounds
-from pipelines.catalog import FlowSettings, FlowSpec, flow, flows
+from pipelines.catalog import FlowSpec, flow, flows
 from pipelines.errors import DefinitionError, TrideltaError
-from pipelines.graph.fields import checked_name
 from pipelines.graph.nodes import ChannelNode
-
-if TYPE_CHECKING:
-    from pipelines import Lake, Runtime
-    from pipelines.state.table import StateTable
 
 app = typer.Typer(
     name="tridelta",
@@ -32,37 +38,23 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(deployed.app)
-app.add_typer(shutdown.app)
-app.add_typer(tidy.app)
-app.add_typer(new_flow.app)
-app.add_typer(replaying.app)
 
 
-def _lake() -> Lake:
-    from pipelines import Lake
-
-    return Lake(FlowSettings.from_environment().lake)
-
-
-@contextmanager
-def _runtime(quiet: bool) -> Iterator[Runtime]:
-    """The engine, with Spark's start shown: it is the longest silence of a short command."""
-    from pipelines import Runtime, spark_session
-
-    with rendering.waiting("Spark starts", quiet):
-        session = spark_session("tridelta")
-    try:
-        yield Runtime(session, _lake())
-    finally:
-        session.stop()
+def add_commands(to: typer.Typer) -> None:
+    """Add the commands of the modules beside this one: each module with a Typer `app` has some."""
+    for module in pkgutil.iter_modules(cli.__path__, f"{cli.__name__}."):
+        # By its name: run by `python -m`, this module is `__main__`, and would be imported once more.
+        if module.name != "ops.cli.app":
+            commands = getattr(importlib.import_module(module.name), "app", None)
+            if isinstance(commands, typer.Typer):
+                to.add_typer(commands)
 
 
 @app.command("list")
 @plainly
 def list_flows(as_json: AsJson = False) -> None:
     """List the flows of the catalog, their states and the channels between their queries, and what is deployed."""
-    lake, running = _lake(), deployed.running()
+    lake, running = opened_lake(), deployed.running()
     listed = []
     for spec in flows():
         topology = spec.topology()
@@ -98,16 +90,15 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Show what would change against what is deployed. Needs no Spark; exit code 1 if the flow would be refused."""
-    from ops.cli import plan_view
     from pipelines.planner.changes import plan_changes
 
-    changes = plan_changes(flow(name).topology(), _lake())
+    changes = plan_changes(flow(name).topology(), opened_lake())
     if mermaid:
         print(changes.mermaid, end="")
     elif as_json:
         emit(changes.to_json())
     else:
-        plan_view.show(changes)
+        rendering.plan(changes)
     if changes.refused:
         raise typer.Exit(1)
 
@@ -132,7 +123,7 @@ def run(
     """Run what the sources hold now, then stop."""
     spec = flow(name)
     topology = spec.topology()
-    with _runtime(as_json) as runtime, rendering.bar(f"{name}: batches", None, as_json) as advance:
+    with engine(as_json) as runtime, rendering.bar(f"{name}: batches", None, as_json) as advance:
         report = runtime.catch_up(
             topology,
             on_fresh_checkpoint=on_fresh_checkpoint,
@@ -157,7 +148,7 @@ def backfill(
     spec = flow(name)
     slices = _slices(spec, first, last)
     topology = spec.topology()
-    with _runtime(as_json) as runtime, rendering.bar(f"{name}: slices", len(slices), as_json) as advance:
+    with engine(as_json) as runtime, rendering.bar(f"{name}: slices", len(slices), as_json) as advance:
         report = runtime.backfill(
             topology, slices, progress=lambda one: advance(f"{one.slice}, {one.received:,} rows in {one.seconds:.1f} s")
         )
@@ -197,7 +188,7 @@ def query(
 
     with ExitStack() as stack:
         runner = QueryRunner(
-            _lake(), flow(name).topology(), question, lambda: stack.enter_context(_runtime(as_json)).spark, txid
+            opened_lake(), flow(name).topology(), question, lambda: stack.enter_context(engine(as_json)).spark, txid
         )
         rows = runner.ask([runner.arguments(args or [])])
     if as_json:
@@ -218,13 +209,10 @@ def state(
     as_json: AsJson = False,
 ) -> None:
     """Show a state: one key, or all of it. Needs no Spark."""
-    table = _table(name)
-    found = (
-        # Of a table without keys a column may have as many rows as it likes.
-        table.get([asking.typed_key(table, asking.pairs(key))], txid=txid)[: limit + 1]
-        if key
-        else table.scan(txid=txid).slice(0, limit + 1).to_pylist()
-    )
+    from pipelines.state.lookup import look_up, named_table
+
+    table = named_table(opened_lake(), name)
+    found = look_up(table, pairs(key or []), limit + 1, txid)
     shown = found[:limit]
     if as_json:
         emit(shown)
@@ -236,13 +224,6 @@ def state(
         errors.print(f"There are more than these {limit:,} rows: --limit N shows more.", style="dim")
 
 
-def _table(name: str) -> StateTable:
-    """A state of the lake, or a channel."""
-    lake = _lake()
-    checked_name("state", name)
-    return lake.channel(name) if name in lake.channels() else lake.state(name)
-
-
 @app.command()
 @plainly
 def history(
@@ -252,7 +233,9 @@ def history(
 ) -> None:
     """Show a state's commits. Needs no Spark."""
     names = ("version", "kind", "txid", "attempt", "epoch", "slice", "rows", "time", "flow")
-    commits = _table(name).history()[-limit:]
+    from pipelines.state.lookup import named_table
+
+    commits = named_table(opened_lake(), name).history()[-limit:]
     listed = [{field: getattr(commit, field) for field in names} for commit in commits]
     if as_json:
         emit(listed)
@@ -270,7 +253,7 @@ def verify(name: FlowName, as_json: AsJson = False) -> None:
     from pipelines.execution.verify import verify as verify_flow
 
     topology = flow(name).topology()
-    with _runtime(as_json) as runtime, rendering.waiting("The commits are read", as_json):
+    with engine(as_json) as runtime, rendering.waiting("The commits are read", as_json):
         report = verify_flow(runtime.spark, runtime.lake, topology)
     if as_json:
         emit(report.to_json())
@@ -290,7 +273,7 @@ def skip(
     """Leave out a batch that stopped the flow; its rows stay in quarantine. Needs no Spark."""
     from pipelines.execution.batch.poison import skip as leave_out
 
-    leave_out(_lake(), flow(name).topology(), txid)
+    leave_out(opened_lake(), flow(name).topology(), txid)
     if as_json:
         emit({"flow": name, "skipped": txid})
     else:
@@ -309,7 +292,7 @@ def adopt(name: FlowName, as_json: AsJson = False) -> None:
     """Go on with a checkpoint and tables that do not belong together, as they are: rows may lack or come twice."""
     from pipelines.execution.checkpoint.belonging import adopt as take_over
 
-    found = take_over(_lake(), flow(name).topology())
+    found = take_over(opened_lake(), flow(name).topology())
     if as_json:
         emit({"flow": name, "adopted": {query: error.problem for query, error in found.items()}})
     elif not found:
@@ -335,7 +318,7 @@ def compact(
 ) -> None:
     """Fold closed generations, join small files, vacuum."""
     topology = flow(name).topology()
-    with _runtime(as_json) as runtime:
+    with engine(as_json) as runtime:
         from pipelines.maintenance import compact as compact_tables
 
         report = compact_tables(
@@ -349,23 +332,6 @@ def compact(
         emit(rendering.flat_tables(report))
     else:
         rendering.compacted(report)
-
-
-@app.command()
-@plainly
-def validate(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A flow as YAML.")], as_json: AsJson = False
-) -> None:
-    """Check a flow's YAML file; every fault with its line. Needs no Spark; exit code 1 if it is not a flow."""
-    from ops.cli.validate import checked, show
-
-    found = checked(file)
-    if as_json:
-        emit(found)
-    else:
-        show(found)
-    if not found["valid"]:
-        raise typer.Exit(1)
 
 
 @app.command()
@@ -389,12 +355,15 @@ def watch(
     from ops.cli import watch as flow_watch
 
     flow_watch.refuse_unless_folder(folder)
-    with flow_watch.logged(), _runtime(quiet=False) as runtime:
+    with flow_watch.logged(), engine(quiet=False) as runtime:
         faults = flow_watch.run(
             runtime, folder, trigger_seconds=trigger_seconds, once=once, on_fresh_checkpoint=on_fresh_checkpoint
         )
     if faults:
         raise typer.Exit(1)
+
+
+add_commands(app)
 
 
 def main() -> None:

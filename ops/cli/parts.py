@@ -1,19 +1,25 @@
-"""What all commands of `tridelta` share: how errors are told, JSON, the arguments that most have."""
+"""The parts that commands of `tridelta` share: errors as texts, JSON, common arguments, the lake and the engine."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
-from typing import Annotated, Any, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 
-from ops.cli.screen import Screen
+from ops.cli import rendering
+from ops.cli.rendering import Screen
 from pipelines.bounds import ON_FRESH, PORT, OutOfBoundsError, Range, choice
+from pipelines.catalog import FlowSettings
 from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.graph.location import CodeLocation
 from pipelines.surroundings import refused
+
+if TYPE_CHECKING:
+    from pipelines import Lake, Runtime
 
 errors = Screen(stderr=True, highlight=False)
 
@@ -23,7 +29,7 @@ Parameters = ParamSpec("Parameters")
 
 
 def bounded(limit: Range) -> Callable[[Any], Any]:
-    """What reads an option's number, within limits.
+    """Return a reader of an option's number, within limits.
 
     Args:
         limit: The limits.
@@ -35,13 +41,13 @@ def bounded(limit: Range) -> Callable[[Any], Any]:
         except OutOfBoundsError as error:
             raise typer.BadParameter(str(error)) from None
 
-    # The name stands in the help text.
+    # The help text shows the name.
     read.__name__ = "integer" if limit.whole else "number"
     return read
 
 
 def on_fresh(given: str) -> str:
-    """What a start does with tables whose checkpoint is gone."""
+    """Read what a start does with tables whose checkpoint is missing."""
     try:
         return choice(given, ON_FRESH)
     except OutOfBoundsError as error:
@@ -49,10 +55,10 @@ def on_fresh(given: str) -> str:
 
 
 def ports_of(text: str | None) -> list[int] | None:
-    """Slots of a supervisor, with commas.
+    """Read the slots of a supervisor, separated by commas.
 
     Raises:
-        DefinitionError: One is no port.
+        DefinitionError: One of them is no port.
     """
     try:
         return None if text is None else [PORT.taken(part.strip()) for part in text.split(",")]
@@ -61,7 +67,7 @@ def ports_of(text: str | None) -> list[int] | None:
 
 
 def plainly(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
-    """An error of the engine is printed as its text, with exit code 1."""
+    """Wrap a command: it prints an error of the engine as its text, with exit code 1."""
 
     @wraps(command)
     def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
@@ -97,7 +103,7 @@ def tell_plainly(error: TrideltaError) -> None:
 
 
 def _place(error: TrideltaError) -> str:
-    """The line of the flow's code that is wrong, where the error does not say it."""
+    """Return the wrong line of the flow's code, where the error does not say it."""
     place = CodeLocation.of_error(error) if isinstance(error, DefinitionError) else None
     return f"\n  At: {place}" if place is not None and str(place) not in str(error) else ""
 
@@ -105,3 +111,38 @@ def _place(error: TrideltaError) -> str:
 def emit(plain: Any) -> None:
     """Print JSON."""
     print(json.dumps(plain, indent=2, default=str))
+
+
+def pairs(texts: list[str]) -> dict[str, str]:
+    """Read `name=value` texts as a mapping.
+
+    Raises:
+        DefinitionError: A text has no `=`.
+    """
+    read = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise DefinitionError(f"not a key: {text!r}", hint="write it as name=value, e.g. --key carrier=AA")
+        read[name] = value
+    return read
+
+
+def opened_lake() -> Lake:
+    """Open the lake of the settings; opening it reads nothing."""
+    from pipelines import Lake
+
+    return Lake(FlowSettings.from_environment().lake)
+
+
+@contextmanager
+def engine(quiet: bool) -> Iterator[Runtime]:
+    """Start the engine, and show Spark's start: it is the longest silence of a short command."""
+    from pipelines import Runtime, spark_session
+
+    with rendering.waiting("Spark starts", quiet):
+        session = spark_session("tridelta")
+    try:
+        yield Runtime(session, opened_lake())
+    finally:
+        session.stop()

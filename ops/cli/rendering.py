@@ -3,23 +3,46 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
 from rich.table import Column, Table
 
 from assets.events.markdown import plain
-from ops.cli.screen import Screen
+from pipelines.printable import printable
 
 if TYPE_CHECKING:
     from pipelines.execution.report import BackfillReport, RunReport
     from pipelines.execution.verify import VerifyReport
     from pipelines.maintenance.report import CompactionReport
+    from pipelines.planner.changes import Change, PlanChanges, StateChange
+
+
+class Screen(Console):
+    """A console on which only rich itself writes control characters."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render, with control characters of texts written out."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
+
+
+class PlainLines(logging.Formatter):
+    """Lines of a log, with traces, as a terminal may show them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a line."""
+        return printable(super().format(record))
+
 
 console = Screen(highlight=False)
 Advance = Callable[[str], None]
@@ -154,6 +177,45 @@ def flows(listed: Iterable[Mapping[str, Any]]) -> None:
 
 def _deployed(found: Mapping[str, Any]) -> str:
     return f"{found['status']}, version {found['version']}" + (", runs" if found["running"] else "")
+
+
+def plan(changes: PlanChanges) -> None:
+    """Print what would change, part by part, then the verdict in one line. Parts that stay are only counted."""
+    if changes.deployed_at:
+        at = datetime.fromisoformat(changes.deployed_at)
+        say(f"{changes.flow}, compared with its plan of {at:%Y-%m-%d %H:%M:%S} UTC, the last that ran:")
+    else:
+        say(f"{changes.flow}, for the first time here (no earlier run has stored its plan):")
+    _changed_part("sources and queries", changes.spouts)
+    _changed_part("bolts", changes.bolts)
+    _changed_part("batch groups", changes.batch_groups)
+    if changes.parallelism:
+        rows(
+            "parallelism",
+            [{"component": name, "tasks": one, "then": two} for name, (one, two) in changes.parallelism.items()],
+        )
+    rows("states", [_state_change(one) for one in changes.states])
+    say(_plan_verdict(changes))
+
+
+def _changed_part(title: str, parts: Sequence[Change]) -> None:
+    changed = [
+        {"name": one.name, "change": one.change, "was": one.before or "", "what": "; ".join(one.details)}
+        for one in parts
+        if one.change != "same"
+    ]
+    if changed:
+        rows(f"{title} ({len(parts) - len(changed)} stay as they are)", changed)
+
+
+def _state_change(one: StateChange) -> dict[str, str]:
+    return {"state": one.name, "change": one.change, "verdict": one.verdict, "why": "; ".join(one.details)}
+
+
+def _plan_verdict(changes: PlanChanges) -> str:
+    if changes.refused:
+        return f"\nThe flow would be refused at its start because of: {', '.join(one.name for one in changes.refused)}"
+    return "\nNothing would change." if changes.nothing else "\nThe flow can be deployed."
 
 
 def run(report: RunReport) -> None:

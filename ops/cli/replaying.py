@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ops.cli import rendering
-from ops.cli.parts import AsJson, FlowName, emit, plainly
-from pipelines.catalog import FlowSettings, flow
+from ops.cli.parts import AsJson, FlowName, emit, engine, opened_lake, plainly
+from pipelines.catalog import flow
 
 if TYPE_CHECKING:
     from pipelines.execution.replays.record import Record, ReplayReport
@@ -40,9 +40,7 @@ def replay_quarantine(
     as_json: AsJson = False,
 ) -> None:
     """Run refused rows through a flow again, after it was corrected: each lands once, or stays with its new reason."""
-    from pipelines import Lake
-
-    topology, lake = flow(name).topology(), Lake(FlowSettings.from_environment().lake)
+    topology, lake = flow(name).topology(), opened_lake()
     selection = selected(gates=gate, spouts=spout, reasons=reason, txids=txids)
     if history:
         show_history(name, replays(lake, name), as_json)
@@ -83,17 +81,10 @@ def replayed(lake: Lake, topology: TridentTopology, selection: Selection, *, qui
     report = planned(lake, topology, selection)
     if not report.lots and not unfinished(lake, topology):
         return report
-    from pipelines import Runtime, spark_session
-
-    with rendering.waiting("Spark starts", quiet):
-        session = spark_session("tridelta")
-    try:
-        with rendering.bar(f"{topology.name}: places", len(report.lots), quiet) as advance:
-            return Runtime(session, lake).replay_quarantine(
-                topology, selection, progress=lambda one: advance(f"{one.stage}, {one.selected:,} rows")
-            )
-    finally:
-        session.stop()
+    with engine(quiet) as runtime, rendering.bar(f"{topology.name}: places", len(report.lots), quiet) as advance:
+        return runtime.replay_quarantine(
+            topology, selection, progress=lambda lot: advance(f"{lot.stage}, {lot.selected:,} rows")
+        )
 
 
 def replays(lake: Lake, name: str) -> list[Record]:

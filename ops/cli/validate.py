@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from ops.cli import rendering
+from ops.cli.parts import AsJson, emit, plainly
 from pipelines.errors import FlowFileError
+
+app = typer.Typer()
+
+
+@app.command()
+@plainly
+def validate(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A flow as YAML.")], as_json: AsJson = False
+) -> None:
+    """Check a flow's YAML file; every fault with its line. Needs no Spark; exit code 1 if it is not a flow."""
+    found = checked(file)
+    if as_json:
+        emit(found)
+    else:
+        show(found)
+    if not found["valid"]:
+        raise typer.Exit(1)
 
 
 def checked(file: Path) -> dict[str, Any]:
-    """What a file is: `valid`, the flow and its streams, or the errors with line (from 1), path and problem.
+    """Return what a file is: `valid`, the flow and its streams, or the errors with line (from 1), path and problem.
 
     Nothing that the file names is imported or called.
     """
@@ -34,7 +54,7 @@ def checked(file: Path) -> dict[str, Any]:
 
 
 def show(found: dict[str, Any]) -> None:
-    """Print it for people."""
+    """Print the answer for people."""
     if not found["valid"]:
         rendering.say(f"{found['file']} is not a flow:")
         for fault in found["errors"]:

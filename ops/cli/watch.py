@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ops.cli.screen import PlainLines
+from ops.cli.rendering import PlainLines
 from pipelines.errors import MissingPathError
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from assets.events import markdown, plots
 from assets.events.failures import told_plainly
 from assets.events.table_plots import before_and_after
 from assets.view import FlowView, table_key
+from ops import housekeeping as housekeeping_round
 from ops.cli.rendering import flat_tables
 from pipelines.catalog import FlowSettings
 from resources import LakeResource, SparkResource
@@ -109,15 +110,14 @@ def housekeeping_op(settings: FlowSettings) -> dg.OpDefinition:
         out=dg.Out(dg.Nothing),
     )
     def housekeeping(context: dg.OpExecutionContext, config: HousekeepingConfig, lake: LakeResource) -> None:
-        from ops import tidy
         from pipelines.maintenance import Retention
 
         chosen = {name: value for name, value in config.model_dump().items() if value is not None}
         dry_run = chosen.pop("dry_run")
         with told_plainly():
             kept = Retention.from_environment(**chosen)
-            report = tidy.tidied(lake.lake(), settings, kept, dry_run=dry_run)
-        rows = tidy.lines(report)
+            report = housekeeping_round.tidied(lake.lake(), settings, kept, dry_run=dry_run)
+        rows = housekeeping_round.lines(report)
         for note in report.notes:
             context.log.warning(note)
         context.add_output_metadata(

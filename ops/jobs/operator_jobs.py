@@ -10,7 +10,6 @@ from pydantic import Field, create_model
 from assets.events import markdown
 from assets.events.failures import told_plainly
 from assets.view import FlowView, table_key
-from ops.cli import query_arguments as asking
 from ops.cli import replaying
 from ops.jobs.forms import form, one_of, one_step_job
 from pipelines import bounds
@@ -19,7 +18,6 @@ from resources import LakeResource, SparkResource
 
 if TYPE_CHECKING:
     from pipelines.execution.replays.record import ReplayReport
-    from pipelines.state.lake import Lake
 
 # A replay goes through the driver, half a million rows at a time; one that is still there after an hour hangs.
 MAX_RUNTIME_SECONDS = 3600
@@ -236,10 +234,12 @@ def _query(
     spark: SparkResource,
     lake: LakeResource,
 ) -> dict[str, Any]:
+    from pipelines.state.lookup import look_up, named_table
+
     asked, opened = config.ask, lake.lake()
     name = asked.name.value
     if asked.kind == "state":
-        found = _state(opened, name, asked, config.rows + 1)
+        found = look_up(named_table(opened, name), asked.key, config.rows + 1, asked.txid)
     else:
         flow, query = name.split(".")
         found = _answer(context, views[flow], query, asked, spark, lake)
@@ -252,14 +252,6 @@ def _query(
         "rows": len(shown),
         "cut": f"at {config.rows} rows; there are more" if more else "not cut",
     }
-
-
-def _state(opened: "Lake", name: str, asked: Any, rows: int) -> list[dict[str, Any]]:
-    table = opened.channel(name) if name in opened.channels() else opened.state(name)
-    if asked.key:
-        return table.get([asking.typed_key(table, asked.key)], txid=asked.txid)[:rows]
-    found: list[dict[str, Any]] = table.scan(txid=asked.txid).slice(0, rows).to_pylist()
-    return found
 
 
 def _answer(

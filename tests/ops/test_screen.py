@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from ops.cli import deployed_logs, rendering
-from ops.cli.screen import PlainLines, Screen
+from ops.cli.rendering import PlainLines, Screen
 from pipelines.printable import printable
 
 HOSTILE = "a\x1b]52;c;ZXZpbA==\x07b\x9b2Jc\u202ed\rE\x08\ud800"

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ops.cli.app import app
+from ops.housekeeping import remove_runs, tidied
 from ops.jobs.compaction import housekeeping_op
-from ops.tidy import remove_runs, tidied
 from pipelines.catalog import FlowSettings
 from pipelines.maintenance import Retention
 from pipelines.state.lake import Lake

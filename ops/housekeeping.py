@@ -1,4 +1,4 @@
-"""`tridelta tidy`, and the same as an op: one round of housekeeping over everything that grows."""
+"""One round of housekeeping over a deployment: its lake, its registry, its logs, and Dagster's runs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from ops.cli import rendering
-from ops.cli.parts import AsJson, emit, plainly
 from pipelines.catalog import FlowSettings, flows
 
 if TYPE_CHECKING:
@@ -23,45 +19,21 @@ if TYPE_CHECKING:
     from pipelines.nimbus.registry.store import Store
     from pipelines.state.lake import Lake
 
-app = typer.Typer()
-
-
-@app.command()
-@plainly
-def tidy(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; count what would go.")] = False,
-    compact: Annotated[
-        bool, typer.Option(help="Compact the tables of all flows too; large ones want `tridelta compact FLOW`.")
-    ] = True,
-    as_json: AsJson = False,
-) -> None:
-    """Remove what nobody needs any more: old rows of quarantine, copies, logs, records. Needs no Spark.
-
-    How long things stay is said by TRIDELTA_KEEP_QUARANTINE_DAYS, ..._COPIES_DAYS and so on: see docs/maintenance.md.
-    """
-    from pipelines import Lake
-    from pipelines.maintenance import Retention
-
-    settings = FlowSettings.from_environment()
-    lake = Lake(settings.lake)
-    with rendering.waiting("tidying", as_json):
-        report = tidied(lake, settings, Retention.from_environment(), dry_run=dry_run, compacts=compact)
-    if as_json:
-        emit(report.to_json())
-    else:
-        show(report)
-
 
 def tidied(
     lake: Lake, settings: FlowSettings, kept: Retention, *, dry_run: bool = False, compacts: bool = False
 ) -> HousekeepingReport:
-    """One round over a deployment: its lake, its registry, its logs, and Dagster's runs where a retention says so.
+    """Tidy a deployment: its lake, its registry, its logs, and Dagster's runs where a retention says so.
 
     Args:
-        compacts: also compact the tables of every flow, without Spark.
+        lake: The lake.
+        settings: The deployment.
+        kept: How long things stay.
+        dry_run: Change nothing; count what would go.
+        compacts: Also compact the tables of every flow, without Spark.
 
     Raises:
-        TrideltaError: the registry cannot be opened.
+        TrideltaError: The registry cannot be opened.
     """
     from pipelines.maintenance import tidy as tidy_all
     from pipelines.maintenance.housekeeping import flows_in
@@ -85,7 +57,7 @@ def tidied(
 
 @contextmanager
 def _store(settings: FlowSettings) -> Iterator[Store | None]:
-    """The registry; None where none was ever made: housekeeping makes none."""
+    """Open the registry; None where it was never made: housekeeping makes none."""
     from pipelines.nimbus.settings import registry_exists
 
     url = os.environ.get("TRIDELTA_REGISTRY") or f"sqlite:///{settings.home / 'nimbus' / 'registry.db'}"
@@ -119,7 +91,7 @@ def _runs(home: Path, days: float, dry_run: bool) -> Tidied | None:
 def remove_runs(instance: dg.DagsterInstance, days: float, *, dry_run: bool = False) -> Tidied:
     """Remove the runs that ended more than `days` ago: their records, events and logs.
 
-    What they have told of assets goes with them, so an asset that no later run has made counts as never made.
+    Their events of assets go with them, so an asset that no later run has made counts as never made.
     """
     import dagster as dg
 
@@ -136,18 +108,8 @@ def remove_runs(instance: dg.DagsterInstance, days: float, *, dry_run: bool = Fa
     return Tidied("Dagster's runs", "runs", before, len(old))
 
 
-# --- what the screen shows ------------------------------------------------------------------------------------------
-
-
-def show(report: HousekeepingReport) -> None:
-    """A line a thing that grows."""
-    rendering.rows("what would go" if report.dry_run else "tidied", lines(report))
-    verb = "would go" if report.dry_run else "removed"
-    rendering.say(f"{report.removed:,} {verb}, {report.bytes / 1e6:,.1f} MB, {report.seconds:.1f} s")
-
-
 def lines(report: HousekeepingReport) -> list[dict[str, Any]]:
-    """The report as a flat row a thing."""
+    """Return the report as one flat row per thing."""
     notes = any(one.note for one in report.things)
     return [
         {

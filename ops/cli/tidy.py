@@ -1,0 +1,53 @@
+"""`tridelta tidy`: one round of housekeeping over everything that grows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ops import housekeeping
+from ops.cli import rendering
+from ops.cli.parts import AsJson, emit, opened_lake, plainly
+from pipelines.catalog import FlowSettings
+
+if TYPE_CHECKING:
+    from pipelines.maintenance import HousekeepingReport
+
+app = typer.Typer()
+
+
+@app.command()
+@plainly
+def tidy(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; count what would go.")] = False,
+    compact: Annotated[
+        bool, typer.Option(help="Compact the tables of all flows too; large ones want `tridelta compact FLOW`.")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Remove what nobody needs any more: old rows of quarantine, copies, logs, records. Needs no Spark.
+
+    How long things stay is said by TRIDELTA_KEEP_QUARANTINE_DAYS, ..._COPIES_DAYS and so on: see docs/maintenance.md.
+    """
+    from pipelines.maintenance import Retention
+
+    with rendering.waiting("tidying", as_json):
+        report = housekeeping.tidied(
+            opened_lake(),
+            FlowSettings.from_environment(),
+            Retention.from_environment(),
+            dry_run=dry_run,
+            compacts=compact,
+        )
+    if as_json:
+        emit(report.to_json())
+    else:
+        show(report)
+
+
+def show(report: HousekeepingReport) -> None:
+    """Print one line per thing that grows."""
+    rendering.rows("what would go" if report.dry_run else "tidied", housekeeping.lines(report))
+    verb = "would go" if report.dry_run else "removed"
+    rendering.say(f"{report.removed:,} {verb}, {report.bytes / 1e6:,.1f} MB, {report.seconds:.1f} s")
