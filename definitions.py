@@ -1,6 +1,7 @@
 """All that Dagster loads: assets, checks, jobs, schedules and resources, made from the catalog."""
 
-from assets import FlowView, flow_assets
+from assets.factory import flow_assets
+from assets.view import FlowView
 from ops.flow_definitions import FlowGroup, flow_definitions
 from pipelines.catalog import FlowSettings, flows
 

@@ -85,7 +85,7 @@ class Shops:
     def __init__(self, home: Path, many: int, before: int, more: int) -> None:
         import dagster as dg
 
-        from assets import FlowView
+        from assets.view import FlowView
         from ops.progress_sensor import flows_sensor
         from pipelines import Lake
         from resources import LakeResource, NimbusResource

@@ -96,7 +96,7 @@ def catch_up(
     settings: FlowSettings, laid: LayoutReport, shown: Progress
 ) -> tuple[dg.ExecuteInProcessResult, list[BatchReport]]:
     """Run catch_up_job of the real definitions, recorded in the project's Dagster instance."""
-    from resources.progress import watching
+    from assets.events.reporting import watching
 
     batches: list[BatchReport] = []
     lake, tasks = Lake(settings.lake), dict[str, TaskID]()

@@ -30,7 +30,6 @@ from ops.schedules import (
     slices_schedule,
 )
 from resources import LakeResource, NimbusResource, QualityResource, SparkResource
-from resources.fixed import fixed
 
 
 class FlowSchedules(dg.Model):
@@ -171,3 +170,13 @@ def _resources(lake: str) -> dict[str, Any]:
         "nimbus": fixed(NimbusResource(root=lake)),
         "quality": fixed(QualityResource()),
     }
+
+
+def fixed(resource: dg.ConfigurableResource) -> dg.ResourceDefinition:
+    """Return a resource that a launchpad cannot change. Otherwise the config of a run could name another lake or registry."""
+
+    def make(_: dg.InitResourceContext) -> dg.ConfigurableResource:
+        return resource
+
+    # A schema without entries: Dagster refuses any config for it before the run.
+    return dg.ResourceDefinition(make, config_schema={})

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -19,10 +20,27 @@ from assets.view import FlowView, table_key
 from pipelines.errors import PoisonBatchError, TrideltaError
 from pipelines.execution.report import BatchReport, SliceReport, StateCommit
 from pipelines.graph import events
-from resources import progress
 
 if TYPE_CHECKING:
     from pipelines import Lake
+
+
+_watchers: list[Callable[[Any], None]] = []
+
+
+@contextmanager
+def watching(watcher: Callable[[Any], None]) -> Iterator[None]:
+    """Hand every BatchReport and SliceReport of runs in this process to `watcher` while the block runs."""
+    _watchers.append(watcher)
+    try:
+        yield
+    finally:
+        _watchers.remove(watcher)
+
+
+def _pass_on(report: Any) -> None:
+    for watcher in tuple(_watchers):
+        watcher(report)
 
 
 def written_slices(table: Path, version: int) -> dict[str | None, int]:
@@ -108,7 +126,7 @@ class Reporter:
         for commit in report.commits:
             self._seconds[commit.state][commit.version] = report.seconds
             self._submit(commit, txids)
-        progress.tell(report)
+        _pass_on(report)
 
     def slice(self, report: SliceReport) -> None:
         """A slice is replaced in every state, or failed; a slice that failed is not materialized."""
@@ -124,7 +142,7 @@ class Reporter:
             self._context.log.error(f"{report.slice}: {report.error}")
         if self._each_slice:
             self._pending.append(self._writer.submit(self._judge, report))
-        progress.tell(report)
+        _pass_on(report)
 
     # --- what Dagster gets ------------------------------------------------------------------------------------------
 

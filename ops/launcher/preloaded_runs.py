@@ -28,7 +28,6 @@ from typing import Any
 
 PROJECT = Path(__file__).resolve().parents[2]
 LOADED = (
-    "assets",
     "dagster._cli.api",
     "dagster._core.definitions.repository_definition.repository_data_builder",
     "dagster._core.executor.in_process",

@@ -10,7 +10,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets import FlowView, assets_of, flow_assets
+from assets.factory import assets_of, flow_assets
+from assets.view import FlowView
 from ops.jobs.catch_up import catch_up_job
 from ops.jobs.slices import slices_job
 from pipelines.catalog import DailySlices, FlowSettings, FlowSpec, QueryAsset, Ranking

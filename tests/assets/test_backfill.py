@@ -13,7 +13,7 @@ from dagster._core.loader import LoadingContextForTest
 from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
 from pyspark.sql import SparkSession
 
-from assets import FlowView
+from assets.view import FlowView
 from pipelines import Lake
 from pipelines.catalog import FlowSettings
 

@@ -10,11 +10,11 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from assets import FlowView
+from assets.events.reporting import watching
+from assets.view import FlowView
 from ops.schedules import news
 from pipelines.catalog import FlowSettings
 from pipelines.execution.report import BatchReport
-from resources.progress import watching
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Property `OpDefinition.version`:DeprecationWarning")]
 

@@ -9,7 +9,8 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from assets import FlowView, assets_of, flow_assets
+from assets.factory import assets_of, flow_assets
+from assets.view import FlowView
 from ops.jobs.catch_up import catch_up_job
 from ops.jobs.compaction import checkpoint_compaction_job
 from pipelines.catalog import FlowSettings, FlowSpec

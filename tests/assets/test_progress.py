@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import pytest
 
-from assets import FlowView
 from assets.events.liveness import ALERT, ALIVE, alert, trouble
 from assets.events.progress import SETTLES_SECONDS, Progress
 from assets.registry import registry_key
+from assets.view import FlowView
 from benchmarks.sensor_tick import shops
 from ops.progress_sensor import flows_sensor, limit_pools
 from ops.web.ui import prepare_home
@@ -337,7 +337,7 @@ def test_it_reads_on_behind_a_log_that_was_cleaned(view: FlowView, lake: Lake) -
 
 
 def test_tables_lead_to_the_line_that_defines_them(view: FlowView) -> None:
-    from assets import flow_assets
+    from assets.factory import flow_assets
     from tests.nimbus import sliced_flows
 
     spec = next(iter(flow_assets(view).states.specs))

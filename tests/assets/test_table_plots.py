@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from assets import FlowView
 from assets.events import table_plots
 from assets.events.table_plots import Grown, TablePlots
+from assets.view import FlowView
 from pipelines import Lake
 from pipelines.state.record import BATCH, COMPACTION, SLICE, BatchRecord
 

@@ -7,8 +7,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets import FlowView
 from assets.events.verdicts import Verdict, check_specs
+from assets.view import FlowView
 from pipelines import Lake
 
 WRONG: dict[str, Any] = {"success": False, "rows": 20, "unexpected": 8, "observed": None}

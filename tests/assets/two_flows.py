@@ -7,7 +7,8 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets import FlowView, assets_of, flow_assets
+from assets.factory import assets_of, flow_assets
+from assets.view import FlowView
 from ops.jobs.relaunch import relaunch_slices_job
 from ops.jobs.slices import slices_job
 from pipelines.catalog import DailySlices, FlowSettings, FlowSpec

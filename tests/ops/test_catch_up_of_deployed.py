@@ -8,7 +8,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets import FlowView
+from assets.view import FlowView
 from ops.jobs.catch_up import catch_up_op
 from pipelines.catalog import FlowSettings, flow
 from pipelines.nimbus.status import FlowStatus

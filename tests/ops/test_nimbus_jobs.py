@@ -9,8 +9,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets import FlowView
 from assets.deployment import deployment_key
+from assets.view import FlowView
+from ops.flow_definitions import fixed
 from ops.jobs.nimbus_jobs import nimbus_jobs
 from ops.schedules import REBALANCE_EVERY, rebalance_schedule
 from pipelines.catalog import FlowSettings
@@ -21,7 +22,6 @@ from pipelines.nimbus.errors import NoTransitionError, RegistryError
 from pipelines.nimbus.periodic_rebalance import Judged
 from pipelines.nimbus.status import FlowStatus
 from resources import NimbusResource
-from resources.fixed import fixed
 from tests.fake_nimbus import FakeNimbus
 from tests.nimbus.looks import RUNNING, flow
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from typer.testing import CliRunner
 
-from assets import FlowView
+from assets.view import FlowView
 from ops.cli import app as command_line
 from ops.cli import replaying
 from ops.jobs.operator_jobs import operator_jobs
