@@ -47,41 +47,47 @@ class Found:
         return self.now == AGAIN
 
     def row(self) -> dict[str, Any]:
-        """As a row of the report."""
+        """Return a row of the report."""
         return {"flow": self.flow, "slice": self.slice, "was": self.was, "why": self.why}
 
 
+@dataclass(frozen=True)
+class Records:
+    """The records that say what became of a slice.
+
+    Attributes:
+        instance: Whose events and backfills count.
+        graph: The assets of the code location.
+        lake: Whose commits count.
+    """
+
+    instance: dg.DagsterInstance
+    graph: AssetGraph
+    lake: Lake
+
+
 def find_slices(
-    instance: dg.DagsterInstance,
-    graph: AssetGraph,
-    lake: Lake,
-    views: Sequence[FlowView],
-    slices: Mapping[str, Sequence[str]],
-    most: int,
-    *,
-    stale: bool = True,
+    records: Records, views: Sequence[FlowView], slices: Mapping[str, Sequence[str]], most: int, *, stale: bool = True
 ) -> list[Found]:
-    """The slices that failed, are missing or stale, by day, and within a day in the order of the flows.
+    """Find the slices that failed, are missing or stale, by day, and within a day in the order of the flows.
 
     Args:
-        instance: whose events and backfills count.
-        graph: the assets of the code location.
-        lake: whose commits count.
-        views: the flows, those before whose slices others are made of.
-        slices: the slices to look at, by flow.
-        most: how many are to be made again at most.
-        stale: whether stale ones are to be made again.
+        records: What became of the slices.
+        views: The flows, those before whose slices others are made of.
+        slices: The slices to look at, by flow.
+        most: How many are to be made again at most.
+        stale: Whether stale ones are to be made again.
     """
-    asked = _asked_for(instance, graph)
+    asked = _asked_for(records)
     found: list[Found] = []
     for view in views:
-        mine = _of_flow(instance, lake, view, slices[view.name], asked)
+        mine = _of_flow(records, view, slices[view.name], asked)
         if view.by_slices:
             coming = _coming(view, views, found)
             mine = sorted([*mine, *_made_again(view, coming, slices[view.name], mine)], key=lambda one: one.slice)
             if not stale:
                 mine = [replace(one, now=LEFT) if one.was == STALE else one for one in mine]
-            mine = _behind(Upstream(view, graph, instance, lake), mine, coming)
+            mine = _behind(Upstream(view, records.graph, records.instance, records.lake), mine, coming)
         found += mine
     order = {view.name: number for number, view in enumerate(views)}
     found.sort(key=lambda one: (one.slice, order[one.flow]))
@@ -89,15 +95,15 @@ def find_slices(
 
 
 def _of_flow(
-    instance: dg.DagsterInstance,
-    lake: Lake,
+    records: Records,
     view: FlowView,
     slices: Sequence[str],
     asked: Mapping[dg.AssetKey, set[str]],
 ) -> list[Found]:
-    """A flow's slices: one that failed or is missing in one table is made again in all, as a backfill does it."""
+    """Find a flow's slices: one that failed or is missing in one table is made again in all, as a backfill does it."""
     from pipelines.state.slices import made_slices, outdated, slice_times
 
+    instance, lake = records.instance, records.lake
     was: dict[str, tuple[str, str]] = {}
     under_way: set[str] = set()
     assert view.partitions is not None
@@ -134,12 +140,12 @@ def _refused(instance: dg.DagsterInstance, view: FlowView, failed: Collection[st
             yield from ((slice_, one.name) for slice_ in failed if slice_ in said and not said[slice_].passed)
 
 
-def _asked_for(instance: dg.DagsterInstance, graph: AssetGraph) -> dict[dg.AssetKey, set[str]]:
-    """The partitions that backfills are still to make: nobody needs to ask for them twice."""
+def _asked_for(records: Records) -> dict[dg.AssetKey, set[str]]:
+    """Return the partitions that backfills are still to make: nobody needs to ask for them twice."""
     found: dict[dg.AssetKey, set[str]] = {}
-    for backfill in instance.get_backfills(BulkActionsFilter(statuses=list(_UNDER_WAY))):
+    for backfill in records.instance.get_backfills(BulkActionsFilter(statuses=list(_UNDER_WAY))):
         if backfill.is_asset_backfill:
-            data = backfill.get_asset_backfill_data(graph)
+            data = backfill.get_asset_backfill_data(records.graph)
             left = data.target_subset - data.materialized_subset - data.failed_and_downstream_subset
             for one in left.iterate_asset_partitions():
                 found.setdefault(one.asset_key, set()).add(str(one.partition_key))

@@ -20,13 +20,13 @@ class CatchUpConfig(dg.Config):
     """How to catch up."""
 
     on_fresh_checkpoint: str = "refuse"
-    """If the checkpoint is gone but the states are there: `refuse`, `continue` or `reset`."""
+    """If the checkpoint is missing but the states are there: `refuse`, `continue` or `reset`."""
     max_batches: int = 0
     """Stop after so many batches; 0: when the sources are read."""
 
 
 def catch_up_op(view: FlowView) -> dg.OpDefinition:
-    """Runs a flow's batches and reports each as materializations of the slices that it touched."""
+    """Make the op that runs a flow's batches and reports each as materializations of the slices that it touched."""
 
     @dg.op(
         name=f"catch_up_{view.name}",
@@ -45,16 +45,8 @@ def catch_up_op(view: FlowView) -> dg.OpDefinition:
         for seen in map(observation, view.arriving):
             if seen is not None:
                 context.log_event(seen)
-        if view.by_slices:
-            context.log.info(f"{view.name} is made slice by slice, behind {', '.join(map(str, view.upstream))}")
-            context.add_output_metadata({"batches": 0, "made by": f"{view.name}_slices_job"})
-            return
-        with told_plainly():
-            worker = nimbus.deployed().get(view.name)
-        if worker is not None and (worker.status == "ACTIVE" or not worker.stopped):
-            # Its queries hold the checkpoints, and read what has arrived by themselves.
-            context.log.info(f"{view.name} is deployed ({worker.status}): its worker reads what arrives")
-            context.add_output_metadata({"batches": 0, "read by": "the deployed flow"})
+        if (runs_otherwise := _runs_otherwise(context, view, nimbus)) is not None:
+            context.add_output_metadata({"batches": 0, **runs_otherwise})
             return
         with Reporter(context, view, lake.lake()) as reporter, told_plainly(reporter):
             report = lake.runtime(spark, context.log).catch_up(
@@ -76,8 +68,22 @@ def catch_up_op(view: FlowView) -> dg.OpDefinition:
     return catch_up
 
 
+def _runs_otherwise(context: dg.OpExecutionContext, view: FlowView, nimbus: NimbusResource) -> dict[str, str] | None:
+    """Return what runs the flow in place of a catch-up, as metadata; None if nothing does."""
+    if view.by_slices:
+        context.log.info(f"{view.name} is made slice by slice, behind {', '.join(map(str, view.upstream))}")
+        return {"made by": f"{view.name}_slices_job"}
+    with told_plainly():
+        worker = nimbus.deployed().get(view.name)
+    if worker is not None and (worker.status == "ACTIVE" or not worker.stopped):
+        # Its queries hold the checkpoints, and read what has arrived by themselves.
+        context.log.info(f"{view.name} is deployed ({worker.status}): its worker reads what arrives")
+        return {"read by": "the deployed flow"}
+    return None
+
+
 def check_op(view: FlowView) -> dg.OpDefinition:
-    """Runs the suites on a flow's tables."""
+    """Make the op that runs the suites on a flow's tables."""
 
     @dg.op(
         name=f"check_{view.name}",
@@ -106,7 +112,7 @@ def check_op(view: FlowView) -> dg.OpDefinition:
 
 
 def answer_op(view: FlowView) -> dg.OpDefinition:
-    """Renews the answers that a flow keeps."""
+    """Make the op that renews the answers of a flow."""
 
     @dg.op(
         name=f"answer_{view.name}",
@@ -125,7 +131,7 @@ def answer_op(view: FlowView) -> dg.OpDefinition:
 
 
 def catch_up_job(views: Sequence[FlowView], name: str = "catch_up_job") -> dg.JobDefinition:
-    """One job for all flows: each catches up, is checked and answers; a flow that fails does not hold up the others."""
+    """Make one job for all flows: each catches up, is checked and answers; a flow that fails does not hold up the others."""
 
     @dg.job(
         name=name,

@@ -63,10 +63,11 @@ _SKIPPED: dict[str, Any] = {
 
 
 def operator_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDefinition]:
-    """The jobs, each with a form that offers the flows, gates, queries and states of the catalog.
+    """Make the jobs, each with a form that offers the flows, gates, queries and states of the catalog.
 
     Args:
-        prefix: begins the names of jobs and ops.
+        views: The flows.
+        prefix: Begins the names of jobs and ops.
     """
     by_name = {view.name: view for view in views}
     flow = (one_of(f"{prefix}OperatedFlow", by_name), Field(..., description="The flow."))
@@ -89,23 +90,27 @@ def operator_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDef
             flow=flow,
             **_SKIPPED,
         ),
-        _job(
-            prefix + "query",
-            "Ask a query stream of a flow, or read a state; the answer is a table in the metadata of the run's step.",
-            partial(_query, by_name),
-            # The launchpad would open with both forms of a question, of which there may be one.
-            example=_example(views),
-            ask=(
-                _questions(views, prefix),
-                Field(
-                    ...,
-                    discriminator="kind",
-                    description="One of two: query: {name: FLOW.QUERY, args: []}, or state: {name: STATE, key: {}}.",
-                ),
-            ),
-            rows=_AT_MOST,
-        ),
+        _query_job(views, prefix),
     ]
+
+
+def _query_job(views: Sequence[FlowView], prefix: str) -> dg.JobDefinition:
+    return _job(
+        prefix + "query",
+        "Ask a query stream of a flow, or read a state; the answer is a table in the metadata of the run's step.",
+        partial(_query, {view.name: view for view in views}),
+        # The launchpad would open with both forms of a question, of which there may be one.
+        example=_example(views),
+        ask=(
+            _questions(views, prefix),
+            Field(
+                ...,
+                discriminator="kind",
+                description="One of two: query: {name: FLOW.QUERY, args: []}, or state: {name: STATE, key: {}}.",
+            ),
+        ),
+        rows=_AT_MOST,
+    )
 
 
 def _job(verb: str, what: str, act: Act, example: Mapping[str, Any] | None = None, **fields: Any) -> dg.JobDefinition:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from assets.events import markdown
 from assets.events.failures import told_plainly
-from assets.slices_found import FAILED, LATER, MISSING, STALE, WAITS, Found, find_slices
+from assets.slices_found import FAILED, LATER, MISSING, STALE, WAITS, Found, Records, find_slices
 from assets.view import FlowView, table_key
 from pipelines import bounds
 from pipelines.errors import DefinitionError, UnknownFlowError
@@ -66,9 +66,8 @@ def relaunch_slices_job(views: Sequence[FlowView], name: str = "relaunch_slices_
         with told_plainly():
             chosen = _chosen(sliced, config.flows)
             wanted = {view.name: days(view, config.first, config.last) for view in chosen}
-            found = find_slices(
-                context.instance, graph, lake.lake(), chosen, wanted, config.most_at_once, stale=config.stale
-            )
+            records = Records(context.instance, graph, lake.lake())
+            found = find_slices(records, chosen, wanted, config.most_at_once, stale=config.stale)
         launched = [one for one in found if one.is_launched]
         backfill = None
         if launched and not config.dry_run:

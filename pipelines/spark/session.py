@@ -82,7 +82,7 @@ def settings(master: str, *, java: Java, cache: Path) -> dict[str, str]:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         # On the class path and not in spark.jars: only classes of the application's own loader go into the archive.
         "spark.driver.extraClassPath": os.pathsep.join(jars),
-        # A slice is a date; it must not depend on where the machine stands.
+        # A slice is a date; it must not depend on the machine's time zone.
         "spark.sql.session.timeZone": "UTC",
         # Repartitioning a checkpoint works on RocksDB alone, and ruins one that has Spark's default store.
         "spark.sql.streaming.stateStore.providerClass": (
@@ -106,20 +106,26 @@ def settings(master: str, *, java: Java, cache: Path) -> dict[str, str]:
         "spark.driver.memory": f"{driver_memory() // 1024**2}m",
         "spark.driver.extraJavaOptions": java_options(java, cache),
     }
-    if is_local(master):
-        # All of a local Spark is in this process: nothing needs to be reached from outside, or with the network down.
-        # And files of a checkpoint are local: written and renamed by the JVM itself. Spark's default asks Hadoop's FileContext,
-        # which without native Hadoop forks `readlink` and `chmod` for each file (a log write took 46 ms in place of 11 ms).
-        return chosen | {
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.host": "127.0.0.1",
-            # A worker begins in 0.1 s in place of one or two.
-            "spark.python.daemon.module": "pipelines.spark.python_daemon",
-            "spark.sql.streaming.checkpointFileManagerClass": (
-                "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-            ),
-        }
-    return chosen | {"spark.jars": ",".join([*jars, *map(str, _kafka_jars(cache))])}
+    return chosen | (_local_settings() if is_local(master) else _cluster_settings(jars, cache))
+
+
+def _local_settings() -> dict[str, str]:
+    # All of a local Spark is in this process: nothing needs to be reached from outside, or with the network down.
+    # And files of a checkpoint are local: written and renamed by the JVM itself. Spark's default asks Hadoop's FileContext,
+    # which without native Hadoop forks `readlink` and `chmod` for each file (a log write took 46 ms in place of 11 ms).
+    return {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        # A worker begins in 0.1 s in place of one or two.
+        "spark.python.daemon.module": "pipelines.spark.python_daemon",
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        ),
+    }
+
+
+def _cluster_settings(jars: list[str], cache: Path) -> dict[str, str]:
+    return {"spark.jars": ",".join([*jars, *map(str, _kafka_jars(cache))])}
 
 
 def java_options(java: Java, cache: Path) -> str:

@@ -110,7 +110,7 @@ def test_what_nobody_foresaw(home: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     def broken() -> None:
         raise ZeroDivisionError("sqlite://tridelta:secret@host/x is odd")
 
-    monkeypatch.setattr(command_line, "_lake", broken)
+    monkeypatch.setattr(command_line, "opened_lake", broken)
     done = run("state", "x", "--key", "password=hidden")
     assert done.exit_code == 70
     assert "Tridelta did not foresee this: ZeroDivisionError" in done.output
@@ -130,7 +130,7 @@ def test_what_nobody_foresaw_without_a_home(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setenv("TRIDELTA_HOME", str(tmp_path / "no" / "home"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(command_line, "_lake", broken)
+    monkeypatch.setattr(command_line, "opened_lake", broken)
     done = run("state", "x")
     assert done.exit_code == 70
     (report,) = tmp_path.glob("tridelta-*.txt")
@@ -143,7 +143,7 @@ def test_what_the_file_system_refuses(number: int, monkeypatch: pytest.MonkeyPat
     def broken() -> None:
         raise OSError(number, os.strerror(number), "/lake/states/x")
 
-    monkeypatch.setattr(command_line, "_lake", broken)
+    monkeypatch.setattr(command_line, "opened_lake", broken)
     done = run("state", "x")
     assert done.exit_code == 1
     assert f"FileAccessError: /lake/states/x: {os.strerror(number)}" in done.output
