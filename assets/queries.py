@@ -29,7 +29,7 @@ class Answer:
 
 
 def ranked(rows: Sequence[dict[str, Any]], ranking: Ranking | None) -> list[dict[str, Any]]:
-    """Rows in the ranking's order, cut to its number; rows without the value come last."""
+    """Sort rows by the ranking and cut them to its number; rows without the value come last."""
     if ranking is None:
         return list(rows)
     known = [row for row in rows if row.get(ranking.by) is not None]
@@ -53,7 +53,7 @@ def ask(view: FlowView, question: QueryAsset, lake: LakeResource, spark: SparkRe
 
 
 def answer_metadata(view: FlowView, question: QueryAsset, answer: Answer) -> dict[str, Any]:
-    """As Dagster shows it."""
+    """Return the answer as Dagster shows it."""
     lineage = (
         view.plan.query_lineage[question.query]
         if question.query
@@ -69,7 +69,7 @@ def answer_metadata(view: FlowView, question: QueryAsset, answer: Answer) -> dic
 
 
 def query_asset(view: FlowView, question: QueryAsset) -> dg.AssetsDefinition:
-    """A question as an asset; its answer is the metadata of the materialization."""
+    """Make an asset of a question; its answer is the metadata of the materialization."""
 
     @dg.asset(
         name=question.name,

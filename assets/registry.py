@@ -29,12 +29,12 @@ NOTHING = "none"
 
 
 def registry_key(flow: str) -> dg.AssetKey:
-    """The asset of what the registry holds of a flow."""
+    """Return the asset of what the registry holds of a flow."""
     return dg.AssetKey(["registry", flow])
 
 
 def registry_spec(view: FlowView) -> dg.AssetSpec:
-    """The asset: nobody makes it, the sensor tells its versions."""
+    """Return the spec of that asset: nothing makes it, the sensor reports its versions."""
     return dg.AssetSpec(
         registry_key(view.name),
         deps=list(dict.fromkeys(map(view.key_of, view.spouts))),
@@ -47,18 +47,18 @@ def registry_spec(view: FlowView) -> dg.AssetSpec:
 
 
 def version_of(seen: FlowStatus | None) -> str:
-    """The version of a deployed flow: submission and number."""
+    """Return the version of a deployed flow: submission and number."""
     return NOTHING if seen is None else f"{seen.id}/{seen.version}"
 
 
 def registered(flow: str, seen: FlowStatus | None) -> dg.AssetMaterialization:
-    """What the registry holds now. Of an asset that only specs define, Dagster takes versions off materializations."""
+    """Report what the registry holds now. Dagster takes the versions of an asset of specs off materializations."""
     metadata: dict[str, Any] = {"deployed": False} if seen is None else {"version": seen.version, "status": seen.status}
     return dg.AssetMaterialization(registry_key(flow), metadata=metadata, tags={DATA_VERSION_TAG: version_of(seen)})
 
 
 def made_from(seen: FlowStatus) -> Mapping[str, str]:
-    """Tags for a materialization of a deployment: the version in the registry is the one that it has made itself.
+    """Return tags for a materialization of a deployment: the registry's version is the one that it has made itself.
 
     Dagster by itself would say the version that was there before.
     """
@@ -70,5 +70,5 @@ def made_from(seen: FlowStatus) -> Mapping[str, str]:
 
 
 def told_by_a_job(seen: FlowStatus, code: str) -> Mapping[str, str]:
-    """Tags of a materialization that a job tells of: with what Dagster adds where the asset itself is run."""
+    """Return tags of a materialization that a job logs: with what Dagster adds where the asset itself is run."""
     return {DATA_VERSION_TAG: version_of(seen), CODE_VERSION_TAG: code, **made_from(seen)}

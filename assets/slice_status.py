@@ -41,7 +41,7 @@ class Partitions:
 def partitions_of(
     instance: dg.DagsterInstance, key: dg.AssetKey, partitions: dg.TimeWindowPartitionsDefinition
 ) -> Partitions:
-    """How an asset's partitions stand: what the UI's partitions page shows.
+    """Read the status of an asset's partitions, as the UI's partitions page shows it.
 
     The function is not a public one of Dagster's, which is held below 1.14; tests/assets/test_backfill_over_flows.py uses it.
     """
@@ -56,7 +56,7 @@ def partitions_of(
 
 
 def failed_at(instance: dg.DagsterInstance, key: dg.AssetKey, slices: Collection[str]) -> dict[str, datetime]:
-    """When the run ended that was to make each of these partitions and did not."""
+    """Return when the run ended that was to make each of these partitions and did not."""
     tried = instance.event_log_storage.get_latest_asset_partition_materialization_attempts_without_materializations(key)
     runs = {slice_: run for slice_, (run, _) in tried.items() if slice_ in slices}
     ends = {}
@@ -85,7 +85,7 @@ def runs_over(
 
 
 def verdicts_on(instance: dg.DagsterInstance, check: dg.AssetCheckKey) -> dict[str | None, Said]:
-    """The last verdicts on a check: by slice where it was judged slice by slice, else under None."""
+    """Return the last verdicts on a check: by slice where it was judged slice by slice, else under None."""
     found: dict[str | None, Said] = {}
     for one in instance.event_log_storage.get_asset_check_execution_history(
         check, limit=VERDICTS, status=set(COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES)

@@ -133,7 +133,7 @@ def _of_flow(
 
 
 def _refused(instance: dg.DagsterInstance, view: FlowView, failed: Collection[str]) -> Iterator[tuple[str, str]]:
-    """The slices among those that failed which a gate has refused, and its check: by the verdict on the slice itself."""
+    """Find the failed slices that a gate has refused, and its check, by the verdict on the slice itself."""
     for one in view.gate_checks if failed else ():
         if one.check.action == "fail":
             said = verdicts_on(instance, one.key)
@@ -153,13 +153,13 @@ def _asked_for(records: Records) -> dict[dg.AssetKey, set[str]]:
 
 
 def _coming(view: FlowView, views: Iterable[FlowView], before: Sequence[Found]) -> set[str]:
-    """The slices that are made again now in the flows that a flow reads."""
+    """Return the slices that are made again now in the flows that a flow reads."""
     writers = {one.name for one in views if {table_key(node) for node in one.writers.values()} & set(view.upstream)}
     return {one.slice for one in before if one.flow in writers and one.is_launched}
 
 
 def _made_again(view: FlowView, coming: set[str], slices: Iterable[str], mine: Sequence[Found]) -> list[Found]:
-    """Slices that are sound, and will not be when those that they are made of are made again."""
+    """Return sound slices that turn stale when those that they are made of are made again."""
     told = {one.slice for one in mine}
     return [
         Found(view.name, one, STALE, "what it is made of is made again now")
@@ -169,7 +169,7 @@ def _made_again(view: FlowView, coming: set[str], slices: Iterable[str], mine: S
 
 
 def _behind(upstream: Upstream, mine: Sequence[Found], coming: set[str]) -> list[Found]:
-    """Slices behind those that fail wait, unless those are made again now: then the backfill puts them in order."""
+    """Let slices behind failed ones wait, unless those are made again now: then the backfill puts them in order."""
     refused = upstream.refused([one.slice for one in mine if one.is_launched])
     waits = {slice_: why for slice_, why in refused.items() if slice_ not in coming}
     return [
@@ -178,7 +178,7 @@ def _behind(upstream: Upstream, mine: Sequence[Found], coming: set[str]) -> list
 
 
 def _at_most(found: Iterable[Found], most: int) -> Iterable[Found]:
-    """All of them, of which so many are to be made again: the oldest."""
+    """Return all slices, of which the oldest so many are to be made again."""
     left = most
     for one in found:
         if one.is_launched and left <= 0:

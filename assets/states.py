@@ -39,7 +39,7 @@ WHOLE = 50_000
 
 
 def state_assets(view: FlowView) -> dg.AssetsDefinition:
-    """The tables that a flow writes. A batch or slice is committed to all of them, so they are made together."""
+    """Make the tables that a flow writes. A batch or slice is committed to all of them, so they are made together."""
 
     @dg.multi_asset(
         name=f"{view.name}_states",
@@ -73,7 +73,7 @@ def state_assets(view: FlowView) -> dg.AssetsDefinition:
 
 
 def backfill_policy(view: FlowView) -> dg.BackfillPolicy | None:
-    """How a backfill is cut into runs: all days in one, unless the catalog says how many go in each.
+    """Return how a backfill is cut into runs: all days in one, unless the catalog says how many go in each.
 
     Dagster puts tables of two flows into one run where their policies are alike, and then one day that fails keeps all
     days of what comes after from being made. So a flow that reads another's slices has a policy of its own: runs of
@@ -89,7 +89,7 @@ def backfill_policy(view: FlowView) -> dg.BackfillPolicy | None:
 
 
 def _without_source(context: dg.AssetExecutionContext, view: FlowView, lake: LakeResource) -> tuple[SliceReport, ...]:
-    """The slices that cannot be made, since those that they are made of were not; after the runs that make them now."""
+    """Return the slices that cannot be made, since their sources were not; after the runs that make those now."""
     if not view.by_slices:
         return ()
     upstream = Upstream(view, _graph(context), context.instance, lake.lake())
@@ -98,7 +98,7 @@ def _without_source(context: dg.AssetExecutionContext, view: FlowView, lake: Lak
 
 
 def _graph(context: dg.AssetExecutionContext) -> BaseAssetGraph[Any]:
-    """All assets of the code location; of a run within a test, which has none, those of its job and beside it."""
+    """Return all assets of the code location; in a test's run, which has none, those of its job and beside it."""
     try:
         return context.repository_def.asset_graph
     except CheckError:
@@ -106,7 +106,7 @@ def _graph(context: dg.AssetExecutionContext) -> BaseAssetGraph[Any]:
 
 
 def failure(view: FlowView, failed: tuple[SliceReport, ...], asked: int) -> dg.Failure:
-    """What a run says at its end when slices failed: which ones, why, and how to get them."""
+    """Return the failure of a run whose slices failed: which ones, why, and how to get them."""
     shown = "\n".join(f"  {one.slice}: {(one.error or '').splitlines()[0]}" for one in failed)
     days = ", ".join(one.slice for one in failed)
     first, last = min(one.slice for one in failed), max(one.slice for one in failed)
@@ -135,7 +135,7 @@ def _spec(view: FlowView, name: str) -> dg.AssetSpec:
 
 
 def _written_at(writer: nodes.PersistNode) -> dict[str, Any]:
-    """The line that defines the table's operation, where it is in a file: a link in the asset's page."""
+    """Return the line of code that defines the table's operation: a link in the asset's page."""
     if not Path(writer.at.file).is_file():
         return {}
     with warnings.catch_warnings():

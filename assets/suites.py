@@ -25,12 +25,12 @@ _ROWS = ("sample", "partial_unexpected_list")
 
 
 def check_name(check: Check | CheckResult) -> str:
-    """The name of a suite's check in Dagster."""
+    """Return the name of a suite's check in Dagster."""
     return f"suite__{identifier(check.name)}"
 
 
 def severity(action: str) -> dg.AssetCheckSeverity:
-    """A check that fails a batch at a gate is an error on a table; any other is a warning."""
+    """Return an error for a check that fails a batch at a gate, a warning for any other."""
     return dg.AssetCheckSeverity.ERROR if action == "fail" else dg.AssetCheckSeverity.WARN
 
 
@@ -46,7 +46,7 @@ def check_table(
 
 
 def frame_of(table: "StateTable", spark: SparkResource) -> "DataFrame":
-    """A state as a Spark frame. A sliced table is many small files, which delta-rs reads in a tenth of Spark's time."""
+    """Return a state as a Spark frame. A sliced table is many small files, which delta-rs reads in a tenth of the time."""
     if table.count("true") <= READ_WHOLE:
         read = table.scan()
         return spark.session().createDataFrame(read.cast(table_metadata.plain_schema(read.schema)))
@@ -54,7 +54,7 @@ def frame_of(table: "StateTable", spark: SparkResource) -> "DataFrame":
 
 
 def metadata(view: FlowView, state: str, result: CheckResult, page: Path) -> dict[str, Any]:
-    """A check's result as Dagster shows it."""
+    """Return a check's result as Dagster shows it."""
     shown: dict[str, Any] = {"expectation": result.expectation, "action": result.action}
     plain = result.to_json()
     for name in ("rows", "unexpected", "observed", "error"):
@@ -73,7 +73,7 @@ def _failed_rows(view: FlowView, state: str, result: CheckResult) -> list[dict[s
 
 
 def results_page(view: FlowView, state: str, found: GateResult, run: str) -> Path:
-    """The page of a suite's results in one run."""
+    """Write the page of a suite's results in one run."""
     checks = [
         Checked(
             one.name,
@@ -92,7 +92,7 @@ def results_page(view: FlowView, state: str, found: GateResult, run: str) -> Pat
 
 
 def suite_checks(view: FlowView, state: str) -> dg.AssetChecksDefinition:
-    """The suite of a state as asset checks: one pass over the table for all of them."""
+    """Make the suite of a state as asset checks: one pass over the table for all of them."""
 
     @dg.multi_asset_check(
         name=f"{state}_suite",
@@ -125,7 +125,7 @@ def suite_checks(view: FlowView, state: str) -> dg.AssetChecksDefinition:
 
 
 def evaluations(view: FlowView, state: str, found: GateResult, run: str) -> Iterator[dg.AssetCheckEvaluation]:
-    """The same for a job that reports on assets which it does not own."""
+    """Return the same for a job that reports on assets which it does not own."""
     page = results_page(view, state, found, run)
     for one in found.checks:
         yield dg.AssetCheckEvaluation(

@@ -67,7 +67,7 @@ class Upstream:
     # --- refusing ---------------------------------------------------------------------------------------------------
 
     def refused(self, slices: Sequence[str]) -> dict[str, str]:
-        """The slices that cannot be made, and why: one that is read is missing, has failed, or its table fails a check."""
+        """Return the slices that cannot be made, and why: a slice read is missing, has failed, or its table fails a check."""
         found: dict[str, list[str]] = {}
         for key, partitions in self._read.items():
             unmade, unsound = self._unmade(key, partitions, slices), self._unsound(key, slices)
@@ -77,7 +77,7 @@ class Upstream:
         return {slice_: "; ".join(said) for slice_, said in found.items()}
 
     def reports(self, slices: Sequence[str]) -> tuple[SliceReport, ...]:
-        """The same as reports of slices that failed."""
+        """Return the same as reports of failed slices."""
         name = self._view.name
         return tuple(
             SliceReport(flow=name, slice=slice_, received=0, quarantined=0, commits=(), seconds=0.0, error=why)
@@ -87,7 +87,7 @@ class Upstream:
     def _unmade(
         self, key: dg.AssetKey, partitions: dg.TimeWindowPartitionsDefinition, slices: Sequence[str]
     ) -> dict[str, str]:
-        """Slices that failed since they were committed last, and those that neither Dagster nor the lake knows."""
+        """Return slices that failed since their last commit, and those that neither Dagster nor the lake knows."""
         from pipelines.state.slices import made_slices, slice_times
 
         table = self._view.upstream_table(self._lake, key)
@@ -102,7 +102,7 @@ class Upstream:
         }
 
     def _unsound(self, key: dg.AssetKey, slices: Sequence[str]) -> dict[str, str]:
-        """Slices that fail a blocking check: their own verdict where there is one, else the whole table's.
+        """Return slices that fail a blocking check: their own verdict where there is one, else the whole table's.
 
         A gate's check is about what came to it: it counts for the slice that it judged, until that is committed.
         """

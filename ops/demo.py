@@ -59,7 +59,7 @@ STREAM = "flights"
 
 
 def counted(lake: Lake, spec: FlowSpec, settings: FlowSettings) -> int:
-    """Flights that earlier runs of a flow have accounted for."""
+    """Count the flights that earlier runs of a flow have accounted for."""
     topology = spec.topology(settings)
     entrance = next(spout for spout in topology.spouts if spout.stream == STREAM)
     behind = [node for node in topology.graph.descendants(entrance.id) if isinstance(node, nodes.PersistNode)]
@@ -87,7 +87,7 @@ def lay(settings: FlowSettings, days: int, shown: Progress, clock: Clock) -> Lay
 
 
 def location() -> dg.Definitions:
-    """The definitions that the UI shows, loaded by name as Dagster does from workspace.yaml."""
+    """Load the definitions that the UI shows, by name as Dagster does from workspace.yaml."""
     found: dg.Definitions = importlib.import_module("definitions").defs
     return found
 
@@ -127,7 +127,7 @@ def catch_up(
 
 
 def step_seconds(result: dg.ExecuteInProcessResult) -> dict[str, float]:
-    """How long each step of the run took."""
+    """Return how long each step of the run took."""
     return {
         event.step_key: event.step_success_data.duration_ms / 1000
         for event in result.all_events
@@ -136,7 +136,7 @@ def step_seconds(result: dg.ExecuteInProcessResult) -> dict[str, float]:
 
 
 def failure_text(result: dg.ExecuteInProcessResult) -> str:
-    """What the first failed step said."""
+    """Return what the first failed step said."""
     for event in result.all_events:
         if event.is_step_failure:
             data = event.step_failure_data
@@ -146,7 +146,7 @@ def failure_text(result: dg.ExecuteInProcessResult) -> str:
 
 
 def findings(settings: FlowSettings) -> None:
-    """What the states hold now: asked of a query stream, and read from the tables."""
+    """Print what the states hold now: asked of a query stream, and read from the tables."""
     from pipelines import Runtime, spark_session
 
     spec = flow("flights")
@@ -165,7 +165,7 @@ def findings(settings: FlowSettings) -> None:
 
 
 def event_findings(settings: FlowSettings, days: int) -> bool:
-    """What the event flows found, and whether pandas finds the same."""
+    """Print what the event flows found, and return whether pandas finds the same."""
     lake = Lake(settings.lake)
     alerts = lake.state("delay_alerts").scan().to_pylist()
     shown = ("event_time", "origin", "departures", "avg_delay", "max_delay")
@@ -213,7 +213,7 @@ def _by_visibility(lake: Lake) -> list[dict[str, Any]]:
 
 
 def _notices(lake: Lake) -> list[dict[str, Any]]:
-    """By airport the flights that were an hour late, and how many of them were told."""
+    """Count by airport the flights that were an hour late, and those that were announced."""
     told = Counter(lake.state("long_delay_notices").scan()["origin"].to_pylist())
     sent = Counter(
         origin
@@ -254,7 +254,7 @@ def confirmed(lake: Lake, days: int) -> bool:
 
 
 def accounting(lake: Lake) -> None:
-    """Where every row went, and where the tables are."""
+    """Print where every row went, and where the tables are."""
     committed = lake.state("departures").scan().num_rows
     try:
         refused = lake.quarantine("flights").scan().to_pylist()
@@ -281,7 +281,7 @@ def steps(clock: Clock, result: dg.ExecuteInProcessResult, batches: list[BatchRe
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the demo."""
+    """Run the demo."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--days", type=int, default=DAYS, help="only the first so many days of the year")
     days = parser.parse_args(arguments).days
@@ -298,7 +298,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(settings: FlowSettings, days: int) -> int:
-    """All phases, then what they found."""
+    """Run all phases, then print what they found."""
     started, clock = time.monotonic(), Clock()
     with ThreadPoolExecutor(max_workers=1) as beside, rendering.bars() as shown:
         spark: Future[None] = beside.submit(start_spark, clock)

@@ -62,11 +62,11 @@ class FlowComponent(dg.Component, dg.Model, dg.Resolvable):
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
-        """What `dg` shows of it."""
+        """Return what `dg` shows of it."""
         return dg.ComponentTypeSpec(description="A flow of Tridelta: assets, checks, jobs, schedules.", tags=["spark"])
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """The flow's definitions. Starts nothing.
+        """Return the flow's definitions. Starts nothing.
 
         Raises:
             DefinitionError: the flow cannot be found, or it is wrong.
@@ -86,7 +86,7 @@ class FlowComponent(dg.Component, dg.Model, dg.Resolvable):
 
 
 def _spec(named: str, beside: Path) -> FlowSpec:
-    """The flow that a component names."""
+    """Return the flow that a component names."""
     if named.endswith((".yaml", ".yml")):
         return _of_file((beside if beside.is_dir() else beside.parent) / named)
     module, colon, attribute = named.partition(":")

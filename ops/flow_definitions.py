@@ -59,7 +59,7 @@ class FlowGroup:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the group is the whole code location."""
+        """Check whether the group is the whole code location."""
         return not self.name
 
     @property

@@ -30,7 +30,7 @@ def limit_pools(instance: dg.DagsterInstance, views: Sequence[FlowView]) -> None
 
 
 def flows_sensor(views: Sequence[FlowView], name: str = "flows_sensor") -> dg.SensorDefinition:
-    """Turns progress into materializations, observations and verdicts, and trouble into an alert."""
+    """Make the sensor that turns progress into materializations, observations and verdicts, and trouble into an alert."""
     schemas: dict[Path, dg.TableSchema] = {}
 
     @dg.sensor(

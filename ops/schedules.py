@@ -30,7 +30,7 @@ def _when(cron: str, usual: str, words: str) -> str:
 
 
 def news(instance: dg.DagsterInstance, view: FlowView) -> str | None:
-    """What has arrived for a flow that no catch-up has seen, in words; None if nothing has."""
+    """Say what has arrived for a flow that no catch-up has seen; None if nothing has."""
     for spout in () if view.by_slices else view.arriving:
         seen = look_at(spout)
         if seen is None:
@@ -47,7 +47,7 @@ def news(instance: dg.DagsterInstance, view: FlowView) -> str | None:
 def catch_up_schedule(
     views: Sequence[FlowView], job: dg.JobDefinition, *, name: str = "catch_up_schedule", cron: str = CATCH_UP_EVERY
 ) -> dg.ScheduleDefinition:
-    """Catches up when files have arrived since a run looked last."""
+    """Make the schedule that catches up when files have arrived since the last run."""
 
     @dg.schedule(
         name=name,
@@ -68,7 +68,7 @@ def catch_up_schedule(
 def slices_schedule(
     view: FlowView, job: UnresolvedAssetJobDefinition, *, cron: str | None = None
 ) -> dg.ScheduleDefinition:
-    """Makes yesterday's slice again, when all its files are there, and once: when those that it is made of were made."""
+    """Make the schedule of yesterday's slice: when all its files are there, and once its own sources were made."""
     usual = SLICES_BEHIND_AT if view.by_slices else SLICES_AT
     behind = ", as soon as those that it is made of are there" if view.by_slices else ""
     cron = cron or usual
@@ -93,7 +93,7 @@ def slices_schedule(
 
 
 def waits(context: dg.ScheduleEvaluationContext, view: FlowView, day: str) -> str | None:
-    """Why a slice cannot be made yet: those that it is made of are not there, are being made, or have failed."""
+    """Say why a slice cannot be made yet: its sources are missing, are being made, or have failed."""
     from pipelines import Lake
 
     assert context.repository_def is not None
@@ -105,7 +105,7 @@ def waits(context: dg.ScheduleEvaluationContext, view: FlowView, day: str) -> st
 def compaction_schedule(
     job: dg.JobDefinition, *, name: str = "checkpoint_compaction_schedule", cron: str = COMPACTION_AT
 ) -> dg.ScheduleDefinition:
-    """Compacts every night."""
+    """Make the schedule that compacts every night."""
     return dg.ScheduleDefinition(
         name=name,
         job=job,
@@ -116,7 +116,7 @@ def compaction_schedule(
 
 
 def relaunch_schedule(job: dg.JobDefinition, *, cron: str = RELAUNCH_AT) -> dg.ScheduleDefinition:
-    """Makes failed and missing slices again every morning. Off from the start: what a gate refuses needs a person first."""
+    """Make the schedule for failed and missing slices. Off by default: what a gate refuses needs a person first."""
     return dg.ScheduleDefinition(
         name="relaunch_slices_schedule",
         job=job,
@@ -127,7 +127,7 @@ def relaunch_schedule(job: dg.JobDefinition, *, cron: str = RELAUNCH_AT) -> dg.S
 
 
 def rebalance_schedule(job: dg.JobDefinition) -> dg.ScheduleDefinition:
-    """Looks at the figures of the deployed flows, if there are any."""
+    """Make the schedule that checks the figures of the deployed flows, if there are any."""
 
     @dg.schedule(
         name="rebalance_schedule",

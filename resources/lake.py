@@ -20,7 +20,7 @@ class LakeResource(dg.ConfigurableResource):
     root: str
 
     def lake(self) -> Lake:
-        """The lake; opening it reads nothing."""
+        """Open the lake; opening it reads nothing."""
         from pipelines import Lake
         from pipelines.nimbus.handover.other_hosts import watch_registry
 
@@ -31,7 +31,7 @@ class LakeResource(dg.ConfigurableResource):
     """Whether runs are handed to a worker of this host that is up, in place of starting a Spark of their own."""
 
     def runtime(self, spark: SparkResource, log: logging.Logger | None = None) -> Runtime | WarmRuntime:
-        """What runs topologies on this lake: a worker that is up, else this process, where Spark then starts.
+        """Return what runs topologies on this lake: a worker that is up, else this process, where Spark then starts.
 
         Args:
             spark: The session, if it comes to that.

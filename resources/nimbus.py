@@ -34,7 +34,7 @@ class NimbusResource(dg.ConfigurableResource):
         return Nimbus(self.store_url or registry_url(), Lake(root))
 
     def deployed(self) -> dict[str, FlowStatus]:
-        """The deployed flows by name. Where no registry was ever made none is, and none is made.
+        """Return the deployed flows by name; without a registry there are none, and no registry is made.
 
         Raises:
             RegistryError: The registry does not answer.

@@ -18,7 +18,7 @@ class SparkResource(dg.ConfigurableResource):
     """Where Spark runs; empty: TRIDELTA_SPARK_MASTER, else all cores of this machine."""
 
     def session(self) -> SparkSession:
-        """The session. A later run of the same process gets the same one.
+        """Return the session. A later run of the same process gets the same one.
 
         Raises:
             JavaError, JarsError: Spark cannot start; the text says what is missing.
@@ -29,7 +29,7 @@ class SparkResource(dg.ConfigurableResource):
 
     @property
     def is_up(self) -> bool:
-        """Whether this process has a session already."""
+        """Check whether this process has a session already."""
         import sys
 
         loaded = sys.modules.get("pyspark")

@@ -19,12 +19,12 @@ SHOWN = 10
 
 
 def quarantine_key(flow: str) -> dg.AssetKey:
-    """The asset of the rows that a flow refused."""
+    """Return the asset of a flow's rejected rows."""
     return dg.AssetKey(["quarantine", flow])
 
 
 def quarantine_spec(view: FlowView) -> dg.AssetSpec:
-    """The asset: runs and deployed flows fill it beside their states."""
+    """Return the spec of that asset: runs and deployed flows fill it beside their states."""
     path = view.settings.lake / "quarantine" / view.name
     return dg.AssetSpec(
         quarantine_key(view.name),
@@ -40,7 +40,7 @@ def quarantine_spec(view: FlowView) -> dg.AssetSpec:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
-    """Rows as Dagster's table, `reason` first."""
+    """Return rows as Dagster's table, `reason` first."""
     names = list(dict.fromkeys(["reason", *(name for row in rows for name in row)]))
     return dg.MetadataValue.table(
         [dg.TableRecord({name: _plain(row.get(name)) for name in names}) for row in rows],
@@ -58,7 +58,7 @@ def _plain(value: Any) -> str | int | float | bool | None:
 
 
 def reason(check: Check, row: Mapping[str, Any]) -> str:
-    """What a row is, and what the check asked of it."""
+    """Say what a row is, and what the check asked of it."""
     seen = " and ".join(f"{name} is {json.dumps(row[name], default=str)}" for name in check.fields if name in row)
     words = check.expectation.removeprefix("expect_").removeprefix("column_").replace("_", " ")
     places = {"column", "column_A", "column_B", "column_list", "mostly"}
@@ -67,12 +67,12 @@ def reason(check: Check, row: Mapping[str, Any]) -> str:
 
 
 def of_result(check: Check, result: CheckResult) -> list[dict[str, Any]]:
-    """The rows that a check has found, with reasons; of some expectations only the values are known."""
+    """Return the rejected rows of a check's result, with reasons; some expectations report values alone."""
     return of_detail(check, result.to_json()["detail"])
 
 
 def of_detail(check: Check, detail: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The same from a result's `detail`, as JSON."""
+    """Return the same from a result's `detail`, as JSON."""
     rows = detail.get("sample")
     if not rows:
         names = check.fields[:1] or ("value",)
@@ -89,7 +89,7 @@ def of_detail(check: Check, detail: Mapping[str, Any]) -> list[dict[str, Any]]:
 def of_gate(
     view: FlowView, lake: Lake, found: GateCheck, txids: Iterable[int] = (), slices: Iterable[str] = ()
 ) -> list[dict[str, Any]]:
-    """Rows in quarantine that a gate's check has sent there, the last first.
+    """Read the rows that a gate's check has sent to quarantine, the last first.
 
     Args:
         view: The flow.
@@ -125,7 +125,7 @@ def _text(value: str) -> str:
 
 
 def quarantine_links(view: FlowView, found: GateCheck) -> dict[str, Any]:
-    """The way to all rows that a gate's check has refused, and back."""
+    """Return the way to all rows that a gate's check has rejected, and back."""
     stages = f"--gate {found.gate} --reason {found.check.name}" if found.check.action == "drop" else "--reason poison"
     path = view.settings.lake / "quarantine" / view.name
     return {
@@ -136,6 +136,6 @@ def quarantine_links(view: FlowView, found: GateCheck) -> dict[str, Any]:
 
 
 def refused_metadata(view: FlowView, found: GateCheck, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What a gate's check that does not hold shows; of a warning all rows stayed in the flow."""
+    """Return what a gate's check that does not hold shows; on a warning all rows stayed in the flow."""
     shown: dict[str, Any] = {"failed_rows": table(rows)} if rows else {}
     return shown if found.check.action == "warn" else {**shown, **quarantine_links(view, found)}

@@ -33,7 +33,7 @@ _ALERT_SECONDS = 10.0
 
 
 def trouble(seen: FlowStatus, now: float) -> list[str]:
-    """What is wrong with a deployed flow, in sentences; nothing if all is well.
+    """Return the faults of a deployed flow as sentences; empty if all is well.
 
     A flow that somebody deactivated, or that drains, is well.
     """
@@ -58,14 +58,14 @@ def _trouble(task: TaskStatus, now: float) -> str | None:
 
 
 def liveness(seen: FlowStatus, now: float) -> dg.AssetCheckEvaluation:
-    """The check as the sensor reports it."""
+    """Return the check as the sensor reports it."""
     return dg.AssetCheckEvaluation(
         asset_key=deployment_key(seen.name), check_name=ALIVE, **_verdict(trouble(seen, now), seen)
     )
 
 
 def liveness_check(view: FlowView) -> dg.AssetChecksDefinition:
-    """The same, on demand."""
+    """Make the same check, on demand."""
 
     @dg.asset_check(
         asset=deployment_key(view.name),
@@ -121,7 +121,7 @@ def alert(flow: str, wrong: list[str], environment: Mapping[str, str] = os.envir
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, without the address or the arguments: these may hold a token."""
+    """Say what went wrong, without the address or the arguments: these may hold a token."""
     if isinstance(error, subprocess.CalledProcessError):
         return f"the command ended with exit code {error.returncode}"
     if isinstance(error, subprocess.TimeoutExpired | TimeoutError):

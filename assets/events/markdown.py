@@ -21,12 +21,12 @@ def escaped(text: str) -> str:
 
 
 def cell(value: Any) -> str:
-    """A value as the text of a cell of a markdown table."""
+    """Return a value as the text of a cell of a markdown table."""
     return escaped(plain(value))
 
 
 def plain(value: Any) -> str:
-    """A value as a line of text: numbers are cut to what a reader wants, and nothing breaks a table or steers a terminal."""
+    """Return a value as a line of text: short numbers, and nothing that breaks a table or steers a terminal."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -39,7 +39,7 @@ def plain(value: Any) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """Rows as a markdown table; numbers are set to the right."""
+    """Return rows as a markdown table; numbers to the right."""
     listed = list(rows)
     numeric = [
         bool(listed) and all(isinstance(row.get(name), int | float | None) for row in listed) for name in columns
@@ -53,5 +53,5 @@ def table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def code(text: str, language: str) -> str:
-    """A fenced block of code."""
+    """Return a fenced block of code."""
     return f"```{language}\n{text.rstrip()}\n```"

@@ -47,7 +47,7 @@ class Bars:
     others: frozenset[int] = field(default_factory=frozenset)
 
     def tail(self, count: int) -> Bars:
-        """The last bars alone; what the first is then nobody says."""
+        """Return the last bars alone, without the name of the first."""
         gone = max(0, len(self.values) - count)
         return Bars(
             self.values[gone:],
@@ -59,7 +59,7 @@ class Bars:
 
 
 def markdown_of(title: str, bars: Bars) -> dg.MarkdownMetadataValue | None:
-    """A plot as metadata, short enough to be shown in the page; None if there is nothing to plot.
+    """Return a plot as metadata, short enough to be shown in the page; None if there is nothing to plot.
 
     Args:
         title: For those who cannot see it.
@@ -77,13 +77,13 @@ def markdown_of(title: str, bars: Bars) -> dg.MarkdownMetadataValue | None:
 
 
 def entries(plots: Mapping[str, Bars]) -> dict[str, dg.MarkdownMetadataValue]:
-    """Plots as metadata by their titles; those with nothing to show are left out."""
+    """Return plots as metadata by their titles, without those that have nothing to show."""
     made = {title: markdown_of(title, bars) for title, bars in plots.items()}
     return {title: one for title, one in made.items() if one is not None}
 
 
 def png(bars: Bars) -> bytes:
-    """The picture: a y axis from 0 to the highest value with its unit, an x axis with the names of both ends."""
+    """Draw the picture: a y axis from 0 to the highest value with its unit, an x axis with the names of both ends."""
     from PIL import Image, ImageDraw, ImageFont
 
     image = Image.new("P", (_WIDTH, _HEIGHT), 0)
@@ -123,7 +123,7 @@ def _known(value: float | None) -> float | None:
 
 
 def _number(value: float) -> str:
-    """A number in nine letters at most."""
+    """Write a number in nine letters at most."""
     if value >= 100_000_000 or (0 < value < 0.001):
         return f"{value:.2g}"
     if value >= 100 or value == int(value):
@@ -132,7 +132,7 @@ def _number(value: float) -> str:
 
 
 def in_bytes(values: Sequence[float | None]) -> tuple[list[float | None], str]:
-    """Sizes in the largest unit of which the largest has one: (values, unit)."""
+    """Scale sizes to the largest unit that the largest of them reaches: (values, unit)."""
     top = max((one for one in values if one is not None), default=0.0)
     for unit, factor in (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
         if top >= factor:

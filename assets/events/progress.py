@@ -86,7 +86,7 @@ class Seen:
     settles_at: float = 0.0
 
     def plots(self) -> dict[str, plots.Bars]:
-        """How late and how fast it was."""
+        """Plot how late and how fast the flow was."""
         first = f"{len(self.looks)} looks ago" if len(self.looks) > 1 else ""
         return {
             "lag": plots.Bars([lag for lag, _ in self.looks], "seconds", first, "now"),
@@ -124,11 +124,11 @@ class Progress:
 
     @property
     def cursor(self) -> str:
-        """For the next look."""
+        """Return the cursor for the next look."""
         return json.dumps({name: asdict(seen) for name, seen in self._seen.items()})
 
     def look(self, deployed: Mapping[str, FlowStatus], now: float) -> list[Event]:
-        """The events since the last look.
+        """Return the events since the last look.
 
         Args:
             deployed: The deployed flows; those that the catalog does not have are passed over.
@@ -204,7 +204,7 @@ class Progress:
         return max(map(_version, log.glob("*.json")), default=-1)
 
     def _next(self, view: FlowView, name: str, version: int) -> int:
-        """The version behind which to read on: another one than the last where the log was cleaned meanwhile."""
+        """Return the version behind which to read on: another one than the last where the log was cleaned meanwhile."""
         log = view.table(self._lake, name).path / "_delta_log"
         if (log / f"{version + 1:020d}.json").exists():
             return version
@@ -215,7 +215,7 @@ class Progress:
     def _of_table(
         self, view: FlowView, name: str, seen: Seen, now: float, most: int
     ) -> tuple[list[dg.AssetMaterialization], bool]:
-        """What new commits have written, by slice, and whether that are all commits: else they are of `most` slices."""
+        """Report what new commits have written, by slice, and whether these are all commits: else of `most` slices."""
         path = view.table(self._lake, name).path
         rows: dict[str | None, int] = {}
         facts: dict[str, Any] = {}
@@ -243,7 +243,7 @@ class Progress:
         return events, all_read
 
     def _info(self, file: Path) -> dict[str, Any]:
-        """The `commitInfo` of a log file; columns that it changes are forgotten."""
+        """Read the `commitInfo` of a log file, and forget columns that it changes."""
         found: dict[str, Any] = {}
         for line in file.read_text("utf-8").splitlines():
             if line.startswith('{"metaData"'):
@@ -253,7 +253,7 @@ class Progress:
         return found
 
     def _columns(self, table: StateTable) -> dg.TableSchema:
-        """Of a table that was opened before there is no need to open it again."""
+        """Return the columns of a table; a table that was opened before is not opened again."""
         if table.path not in self._schemas:
             self._schemas[table.path] = table_metadata.column_schema(table.schema)
         return self._schemas[table.path]
@@ -327,13 +327,13 @@ class Progress:
     def _refused_rows(
         self, view: FlowView, check: GateCheck, txid: int | None, detail: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Rows in quarantine, else those that the beats brought along."""
+        """Return rows in quarantine, else those that the beats brought along."""
         rows = failed_rows.of_gate(view, self._lake, check, () if txid is None else (txid,))
         rows = rows or failed_rows.of_detail(check.check, detail or {})
         return failed_rows.refused_metadata(view, check, rows)
 
     def _refused(self, view: FlowView, flow: FlowStatus) -> Iterator[Event]:
-        """The checks that have stopped a query: its batch never ends, so that no figures tell of it."""
+        """Report the checks that have stopped a query: its batch never ends, so that no figures show it."""
         for task in flow.tasks:
             for check in view.gate_checks if task.state == FAILED and task.last_error else ():
                 if refuses(str(task.last_error), check.gate, check.check.name):

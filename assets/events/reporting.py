@@ -44,7 +44,7 @@ def _pass_on(report: Any) -> None:
 
 
 def written_slices(table: Path, version: int) -> dict[str | None, int]:
-    """The slices that a commit wrote, with their rows: read off the one log file of that version.
+    """Read the slices that a commit wrote, with their rows, off the log file of that version.
 
     Rows of a channel that are no events but words about the clock do not count.
     """
@@ -61,12 +61,12 @@ def written_slices(table: Path, version: int) -> dict[str | None, int]:
 
 
 def refuses(said: str, gate: str, check: str) -> bool:
-    """Whether an error's text says that a check of a gate has refused a batch."""
+    """Check whether an error's text says that a check of a gate has refused a batch."""
     return f'gate "{gate}" refused' in said and f" {check}: " in said
 
 
 def _results(gates: Iterable[Mapping[str, Any]]) -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
-    """The results of all checks, each by its gate and name."""
+    """Iterate over the results of all checks, each with its gate and name."""
     for gate in gates:
         for result in gate["checks"]:
             yield (gate["gate"], result["name"]), result
@@ -117,7 +117,7 @@ class Reporter:
     # --- what the engine calls --------------------------------------------------------------------------------------
 
     def batch(self, report: BatchReport) -> None:
-        """A batch is committed."""
+        """Report a committed batch."""
         self._take(report.txid, report.gates)
         txids = {"txid_first": report.txid, "txid_last": report.txid, "attempt": report.attempt}
         self._context.log.info(
@@ -129,7 +129,7 @@ class Reporter:
         _pass_on(report)
 
     def slice(self, report: SliceReport) -> None:
-        """A slice is replaced in every state, or failed; a slice that failed is not materialized."""
+        """Report a slice: replaced in every state, or failed. A failed slice is not materialized."""
         self._take(report.slice, report.gates)
         if report.error is None:
             self._context.log.info(
@@ -179,7 +179,7 @@ class Reporter:
             )
 
     def _covered(self, commit: StateCommit) -> dict[str, int]:
-        """The txids of the stream that a slice's replacement covers."""
+        """Return the txids of the stream that a slice's replacement covers."""
         found = [one for one in self._view.table(self._lake, commit.state).history() if one.version == commit.version]
         last = found[0].txid if found else None
         return {} if last is None or last < 0 else {"txid_first": 0, "txid_last": last}
@@ -189,7 +189,7 @@ class Reporter:
         return None if partitions is None else frozenset(partitions.get_partition_keys())
 
     def _table(self, state: str) -> dict[str, Any]:
-        """What all materializations of a table in this run have in common."""
+        """Return the metadata that all materializations of a table in this run share."""
         if state not in self._fixed:
             lineage = self._view.plan.lineage[state]
             self._fixed[state] = {
@@ -202,7 +202,7 @@ class Reporter:
     # --- checks -----------------------------------------------------------------------------------------------------
 
     def _judge(self, report: SliceReport) -> None:
-        """One verdict a check on a slice, behind the slice's own materializations.
+        """Log one verdict per check on a slice, behind the slice's own materializations.
 
         Of a slice that failed only those are told that were asked: no rows came to what stands behind.
         """
@@ -239,17 +239,17 @@ class Reporter:
                 verdict.txids += [error.txid] if isinstance(error, PoisonBatchError) else []
 
     def check_results(self) -> Iterator[dg.AssetCheckResult]:
-        """One result a check, for the step that owns the checks."""
+        """Return one result per check, for the step that owns the checks."""
         self._settle()
         yield from (verdict.result() for verdict in self._verdicts.values())
 
     def log_checks(self) -> None:
-        """One evaluation a check, for a step that does not own them, or that fails."""
+        """Log one evaluation per check, for a step that does not own them, or that fails."""
         self._settle()
         self._log(verdict for verdict in self._verdicts.values() if verdict.was_asked)
 
     def _settle(self) -> None:
-        """One page for all gates of the run, where they were asked; behind all that was to be told of the slices."""
+        """Write one page for all gates of the run, if any was asked, after all reports on slices."""
         # A verdict names the materialization that it is about: that must be there.
         wait(self._pending)
         told = [one for one in self._verdicts.values() if one.was_asked]

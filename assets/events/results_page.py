@@ -52,7 +52,7 @@ class Checked:
 
 
 def html(title: str, facts: Mapping[str, Any], checks: Sequence[Checked]) -> str:
-    """The page.
+    """Return the page.
 
     Args:
         title: Its heading.
@@ -81,7 +81,7 @@ def html(title: str, facts: Mapping[str, Any], checks: Sequence[Checked]) -> str
 
 
 def page_facts(flow: str, run: str) -> dict[str, Any]:
-    """What every page says below its heading."""
+    """Return the facts that every page shows below its heading."""
     return {"flow": flow, "run": run, "at": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"}
 
 

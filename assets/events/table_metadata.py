@@ -19,7 +19,7 @@ Origins = Mapping[str, tuple[tuple[str, str], ...]]
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """A schema without Arrow's view types: delta-rs reads strings as views, which Spark does not take and nobody asked for."""
+    """Return a schema without Arrow's view types: delta-rs reads strings as views, which Spark does not take."""
     import pyarrow as pa
 
     plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
@@ -27,7 +27,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def column_schema(schema: pa.Schema) -> dg.TableSchema:
-    """An Arrow schema as Dagster's."""
+    """Return an Arrow schema as Dagster's."""
     return dg.TableSchema(
         columns=[
             dg.TableColumn(field.name, str(field.type), constraints=dg.TableColumnConstraints(nullable=field.nullable))
@@ -37,7 +37,7 @@ def column_schema(schema: pa.Schema) -> dg.TableSchema:
 
 
 def column_lineage(origins: Origins, keys: Mapping[str, dg.AssetKey]) -> dg.TableColumnLineage:
-    """The graph's lineage as Dagster's; `keys` gives the asset of each stream and state."""
+    """Return the graph's lineage as Dagster's; `keys` gives the asset of each stream and state."""
     return dg.TableColumnLineage(
         {
             column: [dg.TableColumnDep(keys[origin], field) for origin, field in found if origin in keys]
@@ -47,7 +47,7 @@ def column_lineage(origins: Origins, keys: Mapping[str, dg.AssetKey]) -> dg.Tabl
 
 
 def lineage_table(origins: Origins) -> str:
-    """The lineage as markdown: the open-source UI keeps column lineage but has no view of it."""
+    """Return the lineage as markdown: the open-source UI keeps column lineage but has no view of it."""
     return markdown.table(
         ["column", "comes from"],
         [
@@ -58,12 +58,12 @@ def lineage_table(origins: Origins) -> str:
 
 
 def plan_metadata(svg: str) -> dg.MarkdownMetadataValue:
-    """A plan as a picture: Dagster's UI draws no Mermaid."""
+    """Return a plan as a picture: Dagster's UI draws no Mermaid."""
     return dg.MetadataValue.md(f"![plan](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})")
 
 
 def definition_metadata(name: str, path: Path, origins: Origins, plan: dg.MarkdownMetadataValue) -> dict[str, Any]:
-    """What is known of a state's table before anything ran."""
+    """Return the facts about a state's table that are known before anything ran."""
     return {
         "dagster/table_name": f"lake.{name}",
         "path": dg.MetadataValue.path(str(path)),

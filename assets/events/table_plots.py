@@ -39,7 +39,7 @@ class Grown:
 
 
 def grown(log_file: Path) -> Grown:
-    """Files and bytes that a commit added, less those that it took away."""
+    """Count the files and bytes that a commit added, less those that it removed."""
     files = size = 0
     for line in log_file.read_text(encoding="utf-8").splitlines():
         if line.startswith('{"add"'):
@@ -71,7 +71,7 @@ class TablePlots:
         return self._view.table(self._lake, self._name)
 
     def metadata(self, seconds: Mapping[int, float] | None = None) -> dict[str, dg.MarkdownMetadataValue]:
-        """The plots by their titles, for an event of the table.
+        """Return the plots by their titles, for an event of the table.
 
         Args:
             seconds: By version what commits took, where the caller knows.
@@ -104,7 +104,7 @@ class TablePlots:
         }
 
     def _after(self, commits: Sequence[CommitRecord]) -> list[Grown]:
-        """Files and bytes of the table after each of some commits, up to the last of which all log files are there."""
+        """Return files and bytes of the table after each of some commits, up to the last of which all log files exist."""
         first, last = commits[0].version, commits[-1].version
         log = self._table.path / "_delta_log"
         for version in range(first + 1, last + 1):
@@ -119,7 +119,7 @@ class TablePlots:
         return [found[one.version] for one in commits]
 
     def _total(self, version: int) -> tuple[int, Grown]:
-        """The table's files and bytes at a version: counted once, then reckoned on from commit to commit."""
+        """Return the table's files and bytes at a version: counted once, then added up from commit to commit."""
         if self._sizes is None or any(step not in self._grown for step in range(self._sizes[0] + 1, version + 1)):
             import pyarrow as pa
             import pyarrow.compute as pc
@@ -135,13 +135,13 @@ class TablePlots:
 
     @cached_property
     def _group(self) -> str | None:
-        """The batch group that writes the table."""
+        """Return the batch group that writes the table."""
         groups = self._view.plan.batch_groups
         return next((one.folder for one in groups if self._writer.id in one.nodes and not one.query), None)
 
     @property
     def _batch_seconds(self) -> dict[int, float]:
-        """By txid what the last batches took: from when Spark planned one until it was done."""
+        """Return by txid how long the last batches took: from when Spark planned one until it was done."""
         from pipelines.execution.checkpoint.engine_files import Checkpoint
 
         if self._group is None:
@@ -159,7 +159,7 @@ class TablePlots:
 
 
 def before_and_after(pairs: Sequence[tuple[float, float]], unit: str, first: str = "", last: str = "") -> Bars:
-    """Pairs of bars, the later one of each in the second colour."""
+    """Return pairs of bars, the later one of each in the second colour."""
     return Bars([one for pair in pairs for one in pair], unit, first, last, frozenset(range(1, 2 * len(pairs), 2)))
 
 

@@ -24,7 +24,7 @@ LISTED = 31
 
 
 def check_specs(view: FlowView) -> list[dg.AssetCheckSpec]:
-    """The checks of a flow's gates: with a verdict a slice where the flow has slices."""
+    """Return the checks of a flow's gates: with one verdict per slice where the flow has slices."""
     with warnings.catch_warnings():
         # A preview in Dagster 1.13; the dependency is held below 1.14. docs/adr/0029-checks-by-slice.md
         warnings.simplefilter("ignore", dg.PreviewWarning)
@@ -43,7 +43,7 @@ def check_specs(view: FlowView) -> list[dg.AssetCheckSpec]:
 def materialization_of(
     instance: dg.DagsterInstance, key: dg.AssetKey, slice_: str
 ) -> AssetCheckEvaluationTargetMaterializationData | None:
-    """What a verdict on a slice is about: the slice's last materialization.
+    """Return what a verdict on a slice is about: the slice's last materialization.
 
     Dagster counts a partition's verdict only as long as it names the last materialization of that partition. The class
     is not a public one of Dagster's, which is held below 1.14.
@@ -100,11 +100,11 @@ class Verdict:
 
     @property
     def was_asked(self) -> bool:
-        """Whether the check has seen anything, so that there is something to tell."""
+        """Check whether the check has seen anything, so that there is something to report."""
         return bool(self.rows or self.failed)
 
     def metadata(self) -> dict[str, Any]:
-        """As Dagster shows it."""
+        """Return the metadata that Dagster shows."""
         shown: dict[str, Any] = {
             "action": self.check.check.action,
             "expectation": self.check.check.written,
@@ -122,7 +122,7 @@ class Verdict:
 
     @cached_property
     def failed_rows(self) -> list[dict[str, Any]]:
-        """Some of the rows that it found wrong; to be asked when all is said.
+        """Return some of the rejected rows; call it when all results are in.
 
         The gate's result brings them along. A batch that was refused as a whole has no result, but a copy in quarantine.
         """
@@ -131,14 +131,14 @@ class Verdict:
         return failed_rows.of_gate(self.view, self.lake, self.check, self.txids, self.slices)
 
     def checked(self) -> Checked:
-        """As the page of results shows it."""
+        """Return the check as the page of results shows it."""
         check, said = self.check.check, ", ".join(str(one["where"]) for one in self.failed[:LISTED])
         name = f"{self.check.gate}: {check.name}"
         refused = self.failed_rows
         return Checked(name, check.written, check.action, not self.failed, self.rows, self.unexpected, said, refused)
 
     def result(self) -> dg.AssetCheckResult:
-        """For the step that has the check among its own; of a run of one partition Dagster takes it for that one's."""
+        """Return the result for the step that owns the check; in a run of one partition Dagster takes it for that one's."""
         return dg.AssetCheckResult(
             asset_key=self.check.key.asset_key,
             check_name=self.check.name,
@@ -148,7 +148,7 @@ class Verdict:
         )
 
     def evaluation(self, about: AssetCheckEvaluationTargetMaterializationData | None = None) -> dg.AssetCheckEvaluation:
-        """For a step that does not own the check, that fails, or that tells of each slice by itself.
+        """Return the verdict for a step that does not own the check, that fails, or that reports each slice by itself.
 
         Args:
             about: of a slice the materialization that was judged.

@@ -367,7 +367,7 @@ add_commands(app)
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     app()
 
 

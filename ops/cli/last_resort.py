@@ -45,7 +45,7 @@ class PlainGroup(TyperGroup):
 
 
 def _fault(given: Sequence[str]) -> str | None:
-    """Why no command can take an argument: it is not UTF-8, or holds a zero byte."""
+    """Say why no command can take an argument: it is not UTF-8, or holds a zero byte."""
     for number, one in enumerate(given, start=1):
         try:
             one.encode("utf-8")
@@ -80,7 +80,7 @@ def tell(error: BaseException, given: Sequence[str]) -> int:
 
 
 def _write(error: BaseException, given: Sequence[str]) -> Path:
-    """The report, for nobody else's eyes: beneath the home if there is one, else among temporary files."""
+    """Write the report, readable by its user alone: beneath the home if there is one, else among temporary files."""
     lines = [
         f"tridelta {' '.join(_without_value(one) for one in given)}",
         f"at {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}, Python {platform.python_version()}, {platform.platform()}",
@@ -95,7 +95,7 @@ def _write(error: BaseException, given: Sequence[str]) -> Path:
 
 
 def _folder() -> str | None:
-    """`reports` in the home; None: where temporary files go."""
+    """Return `reports` in the home; None means the folder of temporary files."""
     from pipelines.catalog.flow import FlowSettings
 
     try:
@@ -111,6 +111,6 @@ def _folder() -> str | None:
 
 
 def _without_value(argument: str) -> str:
-    """`K=V` without V, which may be a secret."""
+    """Return `K=V` without V, which may be a secret."""
     name, equals, _ = argument.partition("=")
     return f"{name}=..." if equals else argument

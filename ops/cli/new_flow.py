@@ -48,7 +48,7 @@ class Written:
 
     @property
     def exports(self) -> dict[str, str]:
-        """The environment in which the flow is found: what is set already stays."""
+        """Return the environment in which the flow is found: what is set already stays."""
         named = {
             "PYTHONPATH": (str(self.folder.parent), os.pathsep),
             MODULES: (self.folder.name, ","),
@@ -61,7 +61,7 @@ class Written:
 
     @property
     def next_steps(self) -> list[str]:
-        """The commands that run it."""
+        """Return the commands that run it."""
         return [
             "export " + " ".join(f"{name}={value}" for name, value in self.exports.items()),
             f"{_python()} -m pytest {_shown(self.folder)}",
@@ -138,7 +138,7 @@ def write(flow: str, kind: str, folder: Path) -> Written:
 
 
 def _files(flow: str, kind: str, folder: Path) -> dict[Path, str]:
-    """The files of the flow itself."""
+    """Return the files of the flow itself."""
     named = {"flow.py": f"{flow}.py", "flow.yaml": f"{flow}.yaml", "test.py": f"test_{flow}.py"}
     found = {folder / named[name]: text for name, text in _filled(kind, {"flow": flow}).items()}
     return found | {folder / "data" / flow / name: text for name, text in _filled("data", {}).items()}
@@ -149,7 +149,7 @@ def _shared(folder: Path) -> dict[Path, str]:
 
 
 def _filled(kind: str, names: Mapping[str, str]) -> dict[str, str]:
-    """The templates of a kind by the names of their files."""
+    """Fill the templates of a kind, by the names of their files."""
     return {
         path.name.removesuffix(".tmpl"): Template(path.read_text(encoding="utf-8")).substitute(names)
         for path in sorted((TEMPLATES / kind).glob("*.tmpl"))
@@ -170,7 +170,7 @@ def _check_flow(flow: str) -> None:
 
 
 def _check_folder(flow: str, folder: Path, *, own: bool) -> None:
-    """The folder must be a package of flows, or be able to become one."""
+    """Refuse a folder that is no package of flows and cannot become one."""
     name, inside = folder.name, PROJECT in folder.parents and folder.relative_to(PROJECT).parts[0]
     hint = "give another folder: --into FOLDER"
     if not name.isidentifier() or keyword.iskeyword(name):
@@ -187,13 +187,13 @@ def _check_folder(flow: str, folder: Path, *, own: bool) -> None:
 
 
 def _has_flows(folder: Path) -> bool:
-    """Whether the folder is a package whose `__init__` says FLOWS."""
+    """Check whether the folder is a package whose `__init__` says FLOWS."""
     init = folder / "__init__.py"
     return init.is_file() and "FLOWS" in init.read_text(encoding="utf-8")
 
 
 def _imported_as(name: str) -> Path | str | None:
-    """Where a name is imported from now; a folder that is no package of its own counts as nothing."""
+    """Return where a name is imported from now; a folder without `__init__` counts as nothing."""
     spec = importlib.util.find_spec(name)
     if spec is None or spec.loader is None or spec.origin is None:
         return None
@@ -227,12 +227,12 @@ def _show(written: Written) -> None:
 
 
 def _shown(path: Path) -> str:
-    """As seen from here, if it is beneath here."""
+    """Return the path relative to the working directory, if it is beneath it."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def _python() -> str:
-    """The project's Python, by the name that a shell finds it under."""
+    """Return the project's Python, by the name that a shell finds it under."""
     import shutil
     import sys
 

@@ -49,7 +49,7 @@ Advance = Callable[[str], None]
 
 
 def bars(quiet: bool = False) -> Progress:
-    """Progress bars on standard error; each has a field `last` that says what was done last, cut where the line ends."""
+    """Make progress bars on standard error; each has a field `last` that says what was done last, cut at the line's end."""
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", table_column=Column(no_wrap=True)),
@@ -65,7 +65,7 @@ def bars(quiet: bool = False) -> Progress:
 
 @contextmanager
 def bar(title: str, total: int | None, quiet: bool = False) -> Iterator[Advance]:
-    """A progress bar on standard error; the block gets a function that advances it by one and says what was done."""
+    """Show a progress bar on standard error; the block gets a function that advances it and says what was done."""
     with bars(quiet) as progress:
         task = progress.add_task(title, total=total, last="")
 
@@ -77,7 +77,7 @@ def bar(title: str, total: int | None, quiet: bool = False) -> Iterator[Advance]
 
 @contextmanager
 def waiting(title: str, quiet: bool = False) -> Iterator[None]:
-    """A turning sign while something starts."""
+    """Show a spinner while something starts."""
     if quiet:
         yield
         return
@@ -86,12 +86,12 @@ def waiting(title: str, quiet: bool = False) -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """A line for people; a terminal breaks it where it must, so that commands in it can be copied."""
+    """Print a line for people; a terminal breaks it where it must, so that commands in it can be copied."""
     console.print(text, markup=False, soft_wrap=True)
 
 
 def rows(title: str, found: Sequence[Mapping[str, Any]]) -> None:
-    """Rows as a table; numbers to the right."""
+    """Print rows as a table; numbers to the right."""
     if not found:
         say(f"{title}: no rows")
         return
@@ -116,7 +116,7 @@ def rows(title: str, found: Sequence[Mapping[str, Any]]) -> None:
 
 
 def column_widths(texts: Mapping[str, Sequence[str]], room: int | None) -> dict[str, int] | None:
-    """How wide each column is, such that no word is broken; None if the room is too small for that.
+    """Return how wide each column is, such that no word is broken; None if the room is too small for that.
 
     Args:
         texts: The texts of each column, its name among them.
@@ -140,12 +140,12 @@ def column_widths(texts: Mapping[str, Sequence[str]], room: int | None) -> dict[
 
 
 def _edges(widths: Iterable[int]) -> int:
-    """The width of a table: its columns, with a blank on both sides of each and a line between them."""
+    """Return the width of a table: its columns, with a blank on both sides of each and a line between them."""
     return sum(width + 3 for width in widths) + 1
 
 
 def _one_below_another(columns: Sequence[str], texts: Sequence[Mapping[str, str]]) -> Table:
-    """Rows of too many columns for the screen: a block a row, a line a column that says something."""
+    """Lay out rows of too many columns for the screen: one block per row, one line per column with a value."""
     shown = Table(show_header=False)
     shown.add_column(style="bold", no_wrap=True)
     shown.add_column(overflow="fold")
@@ -158,7 +158,7 @@ def _one_below_another(columns: Sequence[str], texts: Sequence[Mapping[str, str]
 
 
 def flows(listed: Iterable[Mapping[str, Any]]) -> None:
-    """The catalog: a heading a flow, and a line for each of its states and channels."""
+    """Print the catalog: one heading per flow, and one line for each of its states and channels."""
     for one in listed:
         console.print(f"\n{one['flow']}", style="bold", markup=False, end=": " if one["description"] else "\n")
         if one["description"]:
@@ -219,7 +219,7 @@ def _plan_verdict(changes: PlanChanges) -> str:
 
 
 def run(report: RunReport) -> None:
-    """A catch-up."""
+    """Print the result of a catch-up."""
     if not report.batches:
         say(f"{report.flow}: nothing new")
         return
@@ -230,7 +230,7 @@ def run(report: RunReport) -> None:
 
 
 def backfill(report: BackfillReport) -> None:
-    """A backfill, slice by slice where that says more than a sum."""
+    """Print the result of a backfill, slice by slice where that says more than a sum."""
     if report.failed or len(report.slices) <= 31:
         rows(
             f"{report.flow}: slices",
@@ -250,7 +250,7 @@ def backfill(report: BackfillReport) -> None:
 
 
 def verified(report: VerifyReport) -> None:
-    """What verify found: a line a state and verdict, and each commit that differs."""
+    """Print the result of verify: one line per state and verdict, and each commit that differs."""
     tally: dict[tuple[str, str], int] = {}
     for one in report.findings:
         tally[one.state, one.verdict] = tally.get((one.state, one.verdict), 0) + 1
@@ -268,7 +268,7 @@ def verified(report: VerifyReport) -> None:
 
 
 def compacted(report: CompactionReport) -> None:
-    """A compaction: a line a table, figures before and after it."""
+    """Print the result of a compaction: one line per table, figures before and after it."""
     lines = []
     for table in report.tables:
         before, after = table.before, table.after
@@ -282,7 +282,7 @@ def compacted(report: CompactionReport) -> None:
 
 
 def flat_tables(report: Any) -> list[dict[str, Any]]:
-    """A compaction's report as one flat row a table: `before.files` becomes `files before`."""
+    """Return a compaction's report as one flat row per table: `before.files` becomes `files before`."""
     return [_flat(table) for table in report.tables]
 
 

@@ -56,7 +56,7 @@ def selected(
     reasons: list[str] | None = None,
     txids: str = "",
 ) -> Selection:
-    """A selection from the words of a form.
+    """Return a selection from the words of a form.
 
     Raises:
         DefinitionError: the txids are no range.
@@ -68,7 +68,7 @@ def selected(
 
 
 def looked(lake: Lake, topology: TridentTopology, selection: Selection) -> ReplayReport:
-    """What there is, without Spark."""
+    """Report what there is, without Spark."""
     from pipelines.execution.replays.runner import look
 
     return look(lake, topology, selection)
@@ -88,7 +88,7 @@ def replayed(lake: Lake, topology: TridentTopology, selection: Selection, *, qui
 
 
 def replays(lake: Lake, name: str) -> list[Record]:
-    """The replays of a flow, oldest first."""
+    """Return the replays of a flow, oldest first."""
     from pipelines.execution.replays.record import Records
 
     return Records(lake.quarantine_path(name)).all()
@@ -98,7 +98,7 @@ def replays(lake: Lake, name: str) -> list[Record]:
 
 
 def show(report: ReplayReport) -> None:
-    """A line a place and rule, then what was left and why."""
+    """Print one line per place and rule, then what was left and why."""
     verb = "in quarantine" if report.dry_run else "replayed"
     rendering.rows(f"{report.flow}: {verb}", lines(report))
     for one in report.lots:
@@ -114,7 +114,7 @@ def show(report: ReplayReport) -> None:
 
 
 def lines(report: ReplayReport) -> list[dict[str, Any]]:
-    """The report as flat rows: what there is by rule, or what became of each place."""
+    """Return the report as flat rows: what there is by rule, or what became of each place."""
     if report.dry_run:
         return [
             {"refused by": _place(one.stage, one.stream), "reason": rule, "rows": rows, "replayable": not one.left}
@@ -137,7 +137,7 @@ def lines(report: ReplayReport) -> list[dict[str, Any]]:
 
 
 def show_history(name: str, records: list[Record], as_json: bool) -> None:
-    """What was replayed when."""
+    """Print what was replayed when."""
     if as_json:
         emit([one.to_json() for one in records])
         return

@@ -30,7 +30,7 @@ class CompactionConfig(dg.Config):
 
 
 def compaction_op(view: FlowView) -> dg.OpDefinition:
-    """Compacts a flow's tables; the report of before and after is the op's metadata."""
+    """Make the op that compacts a flow's tables; its metadata reports before and after."""
 
     @dg.op(
         name=f"compact_{view.name}",
@@ -68,7 +68,7 @@ def compaction_op(view: FlowView) -> dg.OpDefinition:
 
 
 def _observed(instance: dg.DagsterInstance, key: dg.AssetKey, row: Mapping[str, Any]) -> dg.AssetObservation:
-    """What a compaction did to a table, and beside it what those before have done."""
+    """Report what a compaction did to a table, beside the earlier compactions."""
     numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
     earlier = [one.asset_observation for one in instance.fetch_observations(key, limit=COMPACTIONS - 1).records]
     told = [one.metadata for one in reversed(earlier) if one is not None and "files before" in one.metadata]
@@ -102,7 +102,7 @@ class HousekeepingConfig(dg.Config):
 
 
 def housekeeping_op(settings: FlowSettings) -> dg.OpDefinition:
-    """Tidies all that grows beside the tables of flows; a line a thing is the op's metadata."""
+    """Make the op that tidies all that grows beside the tables of flows; its metadata has one line per thing."""
 
     @dg.op(
         name="housekeeping",
@@ -135,7 +135,7 @@ def housekeeping_op(settings: FlowSettings) -> dg.OpDefinition:
 def checkpoint_compaction_job(
     views: Sequence[FlowView], name: str = "checkpoint_compaction_job", *, tidies: bool = True
 ) -> dg.JobDefinition:
-    """One job for all flows; each holds its own pool, so that none is compacted while a run of it writes.
+    """Make one job for all flows; each op holds its flow's pool, so no flow is compacted while a run of it writes.
 
     Housekeeping (`tidies`) needs no pool: it takes the locks of a flow itself, and waits for none for long.
     """

@@ -12,7 +12,7 @@ from pydantic import create_model
 
 
 def one_of(name: str, members: Iterable[str]) -> Any:
-    """An enum: the form offers its members, and refuses all else before the run. Of nothing it has one that says so.
+    """Make an enum: the form offers its members, and refuses all else before the run. Without members it has `none`.
 
     Dagster keeps the types of forms by name, for as long as the process lives: other members need another name, or a second
     catalog in one process (in tests, say) is refused what it has.
@@ -26,7 +26,7 @@ def one_of(name: str, members: Iterable[str]) -> Any:
 
 
 def form(verb: str, what: str, **fields: Any) -> Any:
-    """The config class of a job's step.
+    """Make the config class of a job's step.
 
     Args:
         verb: What the job does, e.g. `skip_batch`.
@@ -45,7 +45,7 @@ def one_step_job(
     max_runtime_seconds: int,
     example: Mapping[str, Any] | None = None,
 ) -> dg.JobDefinition:
-    """`<verb>_job`: the step alone. A run that takes longer than it may is ended by Dagster.
+    """Make `<verb>_job` of the step alone. Dagster ends a run that takes too long.
 
     Args:
         verb: What the job does.

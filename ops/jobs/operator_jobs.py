@@ -133,7 +133,7 @@ def _gates(views: Sequence[FlowView]) -> list[str]:
 
 
 def _questions(views: Sequence[FlowView], prefix: str) -> Any:
-    """The two forms of a question: `{query: {...}}` or `{state: {...}}`, never both."""
+    """Return the two forms of a question: `{query: {...}}` or `{state: {...}}`, never both."""
     queries = [f"{view.name}.{query}" for view in views for query in view.topology.queries]
     tables = [name for view in views for name in view.writers]
     query_fields: dict[str, Any] = {
@@ -154,7 +154,7 @@ def _questions(views: Sequence[FlowView], prefix: str) -> Any:
 
 
 def _example(views: Sequence[FlowView]) -> dict[str, Any] | None:
-    """A question that can be launched as it stands: the first state of the catalog, its first rows. None without flows."""
+    """Return a question that can be launched as it is: the catalog's first state, its first rows. None without flows."""
     for view in views:
         for name in view.writers:
             return {"ask": {"state": {"name": name, "key": {}}}, "rows": 50}
@@ -205,7 +205,7 @@ def _told(context: dg.OpExecutionContext, report: "ReplayReport") -> dict[str, A
 
 
 def _observe(context: dg.OpExecutionContext, view: FlowView, report: "ReplayReport") -> None:
-    """What the states got, at their assets."""
+    """Log what the states got, at their assets."""
     for one in report.lots:
         for commit in one.commits:
             context.log_event(
@@ -262,7 +262,7 @@ def _query(
 def _answer(
     context: dg.OpExecutionContext, view: FlowView, query: str, asked: Any, spark: SparkResource, lake: LakeResource
 ) -> list[dict[str, Any]]:
-    """Without Spark where the query needs none; else by a worker that is up, or a Spark of the run's own."""
+    """Answer without Spark where the query needs none; else by a worker that is up, or a Spark of the run's own."""
     from pipelines.execution.runners.queries import QueryRunner
 
     opened, topology = lake.lake(), view.topology

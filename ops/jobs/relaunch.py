@@ -54,7 +54,7 @@ class RelaunchConfig(dg.Config):
 
 
 def relaunch_slices_job(views: Sequence[FlowView], name: str = "relaunch_slices_job") -> dg.JobDefinition:
-    """One job over the slices of all these flows."""
+    """Make one job over the slices of all these flows."""
     sliced = [view for view in views if view.partitions is not None]
 
     @dg.op(
@@ -87,7 +87,7 @@ def relaunch_slices_job(views: Sequence[FlowView], name: str = "relaunch_slices_
 
 
 def _chosen(sliced: Sequence[FlowView], names: Sequence[str]) -> list[FlowView]:
-    """The flows asked for, those before whose slices others are made of.
+    """Return the flows asked for, those before whose slices others are made of.
 
     Raises:
         UnknownFlowError: if there is no such flow, or it has no slices.
@@ -106,7 +106,7 @@ def _chosen(sliced: Sequence[FlowView], names: Sequence[str]) -> list[FlowView]:
 
 
 def days(view: FlowView, first: str, last: str, today: date | None = None) -> list[str]:
-    """The slices of a flow from the first to the last day asked for.
+    """Return the slices of a flow from the first to the last day asked for.
 
     Raises:
         DefinitionError: if one is no day, or they are in the wrong order.
@@ -126,7 +126,7 @@ def days(view: FlowView, first: str, last: str, today: date | None = None) -> li
 
 
 def launch(instance: dg.DagsterInstance, graph: AssetGraph, views: Iterable[FlowView], slices: Sequence[Found]) -> str:
-    """One backfill over all of them: the daemon puts the flows in order.
+    """Launch one backfill over all of them: the daemon puts the flows in order.
 
     Returns:
         Its id.
@@ -162,7 +162,7 @@ def launch(instance: dg.DagsterInstance, graph: AssetGraph, views: Iterable[Flow
 def report(
     found: Sequence[Found], looked_at: Mapping[str, Sequence[str]], backfill: str | None, *, dry_run: bool
 ) -> dict[str, Any]:
-    """What was seen and done, as Dagster shows it: counts, and a row a slice that is not as it should be."""
+    """Return what was seen and done, as Dagster shows it: counts, and one row per faulty slice."""
     done = "would be made again" if dry_run else "launched"
     rows = [{**one.row(), "now": done if one.is_launched else one.now} for one in found]
     counts = Counter(one.was for one in found)

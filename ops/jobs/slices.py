@@ -12,7 +12,7 @@ MAX_RUNTIME_SECONDS = 6 * 3600
 
 
 def slices_job(flow: FlowAssets) -> UnresolvedAssetJobDefinition:
-    """A flow's states for the chosen days, their checks, and the answers."""
+    """Make a flow's states for the chosen days, their checks, and the answers."""
     return dg.define_asset_job(
         f"{flow.view.name}_slices_job",
         selection=flow.selection,

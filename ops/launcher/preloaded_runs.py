@@ -53,7 +53,7 @@ _LOOKS_EVERY = 1.0
 
 
 def sources(modules: Iterable[Any]) -> dict[Path, float]:
-    """The project's files among loaded modules, and when they were changed last (seconds since 1970)."""
+    """Return the project's files among loaded modules, and when they were changed last (seconds since 1970)."""
     found = {}
     for module in modules:
         name = getattr(module, "__file__", None)
@@ -84,7 +84,7 @@ class PreloadedRuns:
         self._sources = sources(list(sys.modules.values()))
 
     def serve(self) -> None:
-        """Until the input is closed and every run has ended."""
+        """Serve until the input is closed and every run has ended."""
         open_ = True
         while open_ or self._runs or self._reporters:
             ready, _, _ = select.select([self._asked] if open_ else [], [], [], _LOOKS_EVERY)
@@ -117,7 +117,7 @@ class PreloadedRuns:
             os.write(self._answers, json.dumps(answer).encode() + b"\n")
 
     def _fork(self, request: dict[str, Any], *, died: int | None = None) -> int:
-        """A process that runs it, or that says that it has died. Nothing of the parent's goes on in the child."""
+        """Fork a process that executes the run, or that reports its death. Nothing of the parent's goes on in the child."""
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
@@ -167,7 +167,7 @@ def _leave(code: int) -> None:
 
 
 def run(request: dict[str, Any]) -> int:
-    """What `dagster api execute_run` does, without loading Dagster first. Returns the exit code."""
+    """Do what `dagster api execute_run` does, without loading Dagster first. Returns the exit code."""
     from dagster import DagsterInstance
 
     from resources.dagster_internals import capture_interrupts, deserialize_value, execute_run_command

@@ -94,7 +94,7 @@ class PreloadedRunLauncher(DefaultRunLauncher):
         return True
 
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
-        """Whether the process of a run lives; that of a run which has gone the usual way is watched by its server."""
+        """Check whether the process of a run lives; a run in the code location's server is watched there."""
         if PROCESS_TAG not in run.tags or json.loads(run.tags[PROCESS_TAG])["host"] != socket.gethostname():
             return CheckRunHealthResult(WorkerStatus.RUNNING)
         if _of(run) is None:
@@ -102,7 +102,7 @@ class PreloadedRunLauncher(DefaultRunLauncher):
         return CheckRunHealthResult(WorkerStatus.RUNNING)
 
     def dispose(self) -> None:
-        """The process goes when its runs have ended; nobody waits for that."""
+        """Let the process end when its runs have ended; nobody waits for that."""
         with self._lock:
             self._give_up()
         super().dispose()
@@ -118,7 +118,7 @@ class PreloadedRunLauncher(DefaultRunLauncher):
         )
 
     def _fork(self, run: DagsterRun) -> int | None:
-        """The run's process id; None if it must go the usual way."""
+        """Return the run's process id; None if it must go the usual way."""
         request = {"run_id": run.run_id, "instance": serialize_value(self._instance.get_ref())}
         with self._lock:
             # A second time where the process was loaded before a file changed, or has been killed. A run that was forked by
@@ -140,7 +140,7 @@ class PreloadedRunLauncher(DefaultRunLauncher):
         return None
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Raises TimeoutError if the process does not answer, ValueError or another OSError if it has ended."""
+        """Ask for a fork. Raises TimeoutError if the process does not answer, ValueError or another OSError if it has ended."""
         server = self._server or self._start()
         assert server.stdin is not None
         server.stdin.write(json.dumps(request).encode() + b"\n")
@@ -168,7 +168,7 @@ class PreloadedRunLauncher(DefaultRunLauncher):
 
 
 def _line_of(server: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
-    """The next line of a process. Raises TimeoutError if it says nothing for so long."""
+    """Read the next line of a process. Raises TimeoutError if it says nothing for so long."""
     assert server.stdout is not None
     # Nothing is left in the reader's own buffer: a line is written at once, and only when it is asked for.
     if not select.select([server.stdout], [], [], seconds)[0]:
@@ -178,7 +178,7 @@ def _line_of(server: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
 
 
 def _of(run: DagsterRun) -> psutil.Process | None:
-    """The process of a run, if it is on this machine and lives."""
+    """Return the process of a run, if it is on this machine and lives."""
     about = json.loads(run.tags[PROCESS_TAG])
     if about["host"] != socket.gethostname():
         return None

@@ -36,7 +36,7 @@ _HEADERS = (
 
 
 def hosts(environment: Mapping[str, str] = os.environ) -> frozenset[str]:
-    """The host names that the UI answers to."""
+    """Return the host names that the UI answers to."""
     more = (name.strip().lower() for name in environment.get(HOSTS, "").split(","))
     return frozenset([*LOOPBACK, *(name for name in more if name)])
 
@@ -68,7 +68,7 @@ class WebGuard:
             await _answer(send, reason)
 
     def refused(self, scope: Scope) -> str | None:
-        """Why a request does not pass, in a sentence; None: it does."""
+        """Say why a request does not pass, in a sentence; None if it does."""
         headers = _by_name(scope.get("headers", ()))
         said = headers.get("host", [])
         name = _host_name(said[0]) if len(said) == 1 else None
@@ -107,7 +107,7 @@ def _by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, list[str]]:
 
 
 def _host_name(host: str) -> str | None:
-    """The name in a `Host`; None if it is no host, or more than one."""
+    """Return the name in a `Host`; None if it is no host, or more than one."""
     try:
         parts = urlsplit(f"//{host}")
         parts.port  # noqa: B018 (a port that is none raises)
@@ -126,7 +126,7 @@ def _same_origin(origin: str, host: str) -> bool:
 
 
 def _with_headers(send: Send) -> Send:
-    """Answers are not to be framed, read or embedded by other sites."""
+    """Forbid other sites to frame, read or embed answers."""
 
     async def sent(message: Message) -> None:
         if message["type"] == "http.response.start":

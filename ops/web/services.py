@@ -12,7 +12,7 @@ UNGUARDED, GUARDED = "dagster_webserver", "ops.web.guarded_webserver"
 
 
 def guarded(parts: Sequence[str]) -> list[str]:
-    """The command of a process of `dg dev`, as it is to be: the web server's is the guarded one.
+    """Return the command of a process of `dg dev`, with the guarded web server in place of Dagster's.
 
     Args:
         parts: `[python, "-m", module, ...]`.

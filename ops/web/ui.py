@@ -61,13 +61,13 @@ def check_port(port: int) -> None:
 
 
 def command(port: int) -> list[str]:
-    """The command that starts the web server, the daemon and the code location."""
+    """Return the command that starts the web server, the daemon and the code location."""
     dev = [sys.executable, "-P", "-m", "ops.web.services", "dev"]
     return [*dev, "-w", str(PROJECT / "workspace.yaml"), "--host", HOST, "--port", str(port)]
 
 
 def environment(settings: FlowSettings) -> dict[str, str]:
-    """The environment of the UI and of all runs that it starts."""
+    """Return the environment of the UI and of all runs that it starts."""
     return os.environ | {
         "DAGSTER_HOME": str(prepare_home(settings)),
         "TRIDELTA_HOME": str(settings.home),
@@ -82,7 +82,7 @@ def environment(settings: FlowSettings) -> dict[str, str]:
 
 
 def _supervise() -> None:
-    """A supervisor for the flows that are deployed here, with a warm application for runs. It outlives the UI."""
+    """Start a supervisor for the flows deployed here, with a warm application for runs. It outlives the UI."""
     from pipelines.nimbus import Nimbus
 
     try:
@@ -98,7 +98,7 @@ def _supervise() -> None:
 
 
 def _port(given: str | None) -> int:
-    """The port that was asked for, on the command line or in the environment.
+    """Return the port asked for, on the command line or in the environment.
 
     Raises:
         DefinitionError: It is none.
@@ -109,7 +109,7 @@ def _port(given: str | None) -> int:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Checks the port and becomes `dg dev`."""
+    """Check the port and become `dg dev`."""
     parser = argparse.ArgumentParser(prog="make ui", description=__doc__)
     parser.add_argument("--port", default=None)
     parser.add_argument(

@@ -26,7 +26,7 @@ TRAINING_SECONDS = 600
 
 
 def make_archive(cache: Path | None = None) -> bool:
-    """Makes the archive for this Java, Spark and Delta; False if it was there already.
+    """Make the archive for this Java, Spark and Delta; return False if it exists already.
 
     Raises:
         JavaError: there is no Java 17 or 21.
@@ -49,7 +49,7 @@ def make_archive(cache: Path | None = None) -> bool:
 
 
 def _train(work: Path, archive: Path) -> None:
-    """Runs the training in a process of its own and puts what its JVM wrote in place."""
+    """Run the training in a process of its own and put what its JVM wrote in place."""
     fresh = work / "fresh.jsa"
     command = [sys.executable, "-P", "-m", "pipelines.spark.class_data", str(fresh)]
     project = Path(__file__).resolve().parents[2]
@@ -65,7 +65,7 @@ def _train(work: Path, archive: Path) -> None:
 
 
 def train(archive: Path) -> None:
-    """The training run: ends the JVM so that it writes its classes into `archive`."""
+    """Run the training: end the JVM so that it writes its classes into `archive`."""
     from pyspark import SparkContext
 
     from pipelines.spark.session import spark_session
@@ -82,7 +82,7 @@ def train(archive: Path) -> None:
 
 
 def _work(spark: SparkSession, folder: Path) -> None:
-    """What flows do: files in, rows split, grouped and counted, commits with transaction ids, MERGE, reads, state."""
+    """Do what flows do: files in, rows split, grouped and counted, commits with transaction ids, MERGE, reads, state."""
     arriving, rows, state, merged = (folder / name for name in ("arriving", "rows", "state", "merged"))
     arriving.mkdir()
     for day in range(2):
@@ -105,7 +105,7 @@ def _work(spark: SparkSession, folder: Path) -> None:
 
 
 def _commit(batch: DataFrame, txid: int, rows: Path, state: Path, merged: Path) -> None:
-    """One batch of the training: observed, appended, folded into a partitioned table, replaced, merged."""
+    """Commit one batch of the training: observed, appended, folded into a partitioned table, replaced, merged."""
     from delta.tables import DeltaTable
     from pyspark.sql import Observation, functions
 
@@ -133,7 +133,7 @@ def _commit(batch: DataFrame, txid: int, rows: Path, state: Path, merged: Path) 
 
 
 def main() -> int:
-    """`python -m pipelines.spark.class_data`: makes the archive if it is not there. With a path: is the training run."""
+    """Run `python -m pipelines.spark.class_data`: make the archive if it is missing. With a path: the training run."""
     if len(sys.argv) > 1:
         train(Path(sys.argv[1]))
         return 0

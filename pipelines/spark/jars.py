@@ -37,12 +37,12 @@ class Jar:
 
     @property
     def file_name(self) -> str:
-        """The name that Spark's resolver gives it."""
+        """Return the name that Spark's resolver gives it."""
         return f"{self.group}_{self.artifact}-{self.version}.jar"
 
     @property
     def package(self) -> str:
-        """What the resolver calls it."""
+        """Return the name that the resolver takes."""
         return f"{self.group}:{self.artifact}:{self.version}"
 
 
@@ -103,13 +103,13 @@ KAFKA = (
 
 
 def cache_folder() -> Path:
-    """The project's cache: TRIDELTA_CACHE, or `.cache` beside the engine's package."""
+    """Return the project's cache: TRIDELTA_CACHE, or `.cache` beside the engine's package."""
     chosen = os.environ.get("TRIDELTA_CACHE")
     return Path(chosen).expanduser().resolve() if chosen else Path(__file__).resolve().parents[2] / ".cache"
 
 
 def jar_paths(cache: Path | None = None) -> list[Path]:
-    """Delta's jars in the cache, in class-path order. Looks at names and sizes only: every session start comes by here.
+    """Return Delta's jars in the cache, in class-path order. Checks names and sizes only: every session start comes here.
 
     Raises:
         JarsError: some are missing or torn.
@@ -119,7 +119,7 @@ def jar_paths(cache: Path | None = None) -> list[Path]:
 
 
 def kafka_paths(cache: Path | None = None) -> list[Path]:
-    """Kafka's jars in the cache.
+    """Return Kafka's jars in the cache.
 
     Raises:
         JarsError: some are missing or torn.
@@ -136,7 +136,7 @@ def _whole(folder: Path, name: str, jars: Sequence[Jar]) -> list[Path]:
 
 
 def resolve(cache: Path | None = None, sets: Sequence[JarSet] = (DELTA,)) -> bool:
-    """Brings missing or torn jars into the cache; False if all were there already.
+    """Bring missing or torn jars into the cache; return False if all were there already.
 
     Raises:
         JarsError: they could not be fetched, or what was fetched is not what was asked for.
@@ -173,7 +173,7 @@ def _run_ivy(work: Path, one: JarSet) -> None:
 
 
 def _problem(folder: Path, jar: Jar, *, thorough: bool = False) -> str:
-    """What is wrong with a jar in a folder, in words; empty if nothing is."""
+    """Say what is wrong with a jar in a folder; empty if nothing is."""
     path = folder / jar.file_name
     if not path.is_file():
         return jar.file_name
@@ -186,7 +186,7 @@ def _problem(folder: Path, jar: Jar, *, thorough: bool = False) -> str:
 
 
 def fetch(work: Path, packages: Sequence[str], excluded: Sequence[str], log: Path) -> str:
-    """Lets Spark's own Ivy fetch jars: it honours the user's mirrors, proxies and Ivy settings.
+    """Let Spark's own Ivy fetch jars: it honours the user's mirrors, proxies and Ivy settings.
 
     Args:
         work: An empty folder; the jars come to lie in `jars` below it.
@@ -222,7 +222,7 @@ def fetch(work: Path, packages: Sequence[str], excluded: Sequence[str], log: Pat
 
 
 def main() -> int:
-    """`python -m pipelines.spark.jars`: makes sure that the jars are in the cache; without Kafka's it says so and goes on."""
+    """Run `python -m pipelines.spark.jars`: fill the cache; without Kafka's jars it says so and goes on."""
     try:
         if resolve():
             print(f"Delta {VERSION}: {len(JARS)} jars in {cache_folder() / 'jars'}")

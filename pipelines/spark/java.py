@@ -29,13 +29,13 @@ class Java:
 
     @property
     def major(self) -> int:
-        """The feature release: 17 of `17.0.15`, 8 of `1.8.0_292`."""
+        """Return the feature release: 17 of `17.0.15`, 8 of `1.8.0_292`."""
         numbers = [int(n) for n in re.findall(r"\d+", self.version)[:2]] or [0]
         return numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]
 
     @property
     def usable(self) -> bool:
-        """Whether Spark starts on it."""
+        """Check whether Spark starts on it."""
         return self.major in SUPPORTED and self.has_needed_module
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class Java:
 
 
 def find_java(system_folder: Path = SYSTEM_FOLDER) -> Java:
-    """The first usable Java of JAVA_HOME, PATH and /usr/lib/jvm.
+    """Return the first usable Java of JAVA_HOME, PATH and /usr/lib/jvm.
 
     Raises:
         JavaError: there is none; the error says what was seen instead.
@@ -61,7 +61,7 @@ def find_java(system_folder: Path = SYSTEM_FOLDER) -> Java:
 
 
 def inspect(home: Path) -> Java | None:
-    """What is installed in `home`, or None if nothing that runs is there."""
+    """Return what is installed in `home`, or None if nothing that runs is there."""
     binary = home / "bin" / "java"
     if not os.access(binary, os.X_OK):
         return None
@@ -75,7 +75,7 @@ def inspect(home: Path) -> Java | None:
 
 
 def _ask(home: Path, binary: Path) -> Java | None:
-    """Runs `java` for what a release file would have told."""
+    """Run `java` for what a release file would have said."""
     try:
         told = subprocess.run([binary, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
         modules = subprocess.run([binary, "--list-modules"], capture_output=True, text=True, timeout=30, check=False)
@@ -86,7 +86,7 @@ def _ask(home: Path, binary: Path) -> Java | None:
 
 
 def _homes(system_folder: Path) -> Iterator[tuple[str, Path]]:
-    """Where to look, in order, each with the words that an error uses for it."""
+    """Return the places to search, in order, each with the words that an error uses for it."""
     if os.environ.get("JAVA_HOME"):
         yield "JAVA_HOME", Path(os.environ["JAVA_HOME"])
     on_path = shutil.which("java")
@@ -99,7 +99,7 @@ def _homes(system_folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def main() -> int:
-    """`python -m pipelines.spark.java`: prints the home of the Java that Spark will use."""
+    """Run `python -m pipelines.spark.java`: print the home of the Java that Spark will use."""
     try:
         print(find_java().home)
     except JavaError as error:

@@ -16,7 +16,7 @@ _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 
 
 def launched(settings: Iterable[tuple[str, str]]) -> Any:
-    """The gateway to a JVM that has been started with these settings.
+    """Return the gateway to a JVM started with these settings.
 
     pyspark by itself makes `--conf NAME=VALUE` of each. The file is this user's alone, and gone when the JVM has read it.
 
@@ -42,7 +42,7 @@ def launched(settings: Iterable[tuple[str, str]]) -> Any:
 
 
 def properties(settings: Iterable[tuple[str, str]]) -> str:
-    """Settings as Java reads them from a file of properties."""
+    """Write settings as Java reads them from a file of properties."""
     return "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in settings)
 
 
@@ -51,7 +51,7 @@ def _escaped(text: str) -> str:
 
 
 def _unicode(character: str) -> str:
-    r"""As `\uXXXX`, two of them past the first plane: Java takes that anywhere, be it a blank, a `=` or a line break."""
+    r"""Write `\uXXXX`, two of them past the first plane: Java takes that anywhere, be it a blank, a `=` or a line break."""
     if character in "._-/,+@":
         return character
     units = character.encode("utf-16-be", "surrogatepass")

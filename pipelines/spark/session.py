@@ -46,7 +46,7 @@ _lock = threading.Lock()
 def spark_session(
     app: str = "tridelta", *, master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The Spark session of this process; the first call starts it, later calls return the same one.
+    """Return the Spark session of this process; the first call starts it, later calls return the same one.
 
     Args:
         app: The application's name in Spark.
@@ -68,7 +68,7 @@ def spark_session(
 
 
 def settings(master: str, *, java: Java, cache: Path) -> dict[str, str]:
-    """Tridelta's Spark settings, each with its reason.
+    """Return Tridelta's Spark settings, each with its reason.
 
     Raises:
         JarsError: Delta's jars are not in the cache.
@@ -129,7 +129,7 @@ def _cluster_settings(jars: list[str], cache: Path) -> dict[str, str]:
 
 
 def java_options(java: Java, cache: Path) -> str:
-    """The JVM's options: a collector without threads of its own, the class-data archive if it is there, and silence."""
+    """Return the JVM's options: a collector without threads of its own, the class-data archive if it exists, silence."""
     options = [
         # Heaps here are small and cores few; the parallel collectors' threads compete with the batch itself. Also what
         # the archive was made with.
@@ -150,14 +150,14 @@ def java_options(java: Java, cache: Path) -> str:
 
 
 def archive_path(java: Java, cache: Path) -> Path:
-    """Where the class-data archive of this Java, this Spark and these jars lies, or would lie."""
+    """Return where the class-data archive of this Java, this Spark and these jars lies, or would lie."""
     parts = [java.version, str(java.home.resolve()), pyspark.__version__, str(_linked_home(cache))]
     parts += [f"{path}:{path.stat().st_size}" for path in jar_paths(cache)]
     return cache / f"spark-{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:12]}.jsa"
 
 
 def spark_home(cache: Path) -> Path:
-    """The SPARK_HOME of a local Spark: pyspark's own, by links in the cache, without `python/lib/pyspark.zip`.
+    """Return the SPARK_HOME of a local Spark: pyspark's own, by links in the cache, without `python/lib/pyspark.zip`.
 
     Spark puts that file first on the path of each Python worker. It holds no compiled code, so each start of a worker would
     compile pyspark anew: 1.6 s in place of 0.4 s, and past Spark's limit of 10 s on a busy machine. Without it the workers
@@ -178,17 +178,17 @@ def spark_home(cache: Path) -> Path:
 
 
 def _linked_home(cache: Path) -> Path:
-    """Where the links lie: a folder per pyspark, since environments may share a cache."""
+    """Return the folder of links: one per pyspark, since environments may share a cache."""
     return cache / f"spark-home-{hashlib.sha256(f'{SPARK_HOME}{pyspark.__version__}'.encode()).hexdigest()[:12]}"
 
 
 def is_local(master: str) -> bool:
-    """Whether driver and executor are one process."""
+    """Check whether driver and executor are one process."""
     return master == "local" or master.startswith("local[")
 
 
 def cores(master: str) -> int:
-    """How many tasks run at once: the number in `local[n]`, else this machine's cores."""
+    """Count how many tasks run at once: the number in `local[n]`, else this machine's cores."""
     inside = master.removeprefix("local[").split("]")[0].split(",")[0] if is_local(master) else "*"
     if inside.isdigit():
         return int(inside)
@@ -196,7 +196,7 @@ def cores(master: str) -> int:
 
 
 def driver_memory() -> int:
-    """Bytes of heap: a quarter of the memory that this process may use, at least 1 GB and at most 8 GB.
+    """Return bytes of heap: a quarter of the memory that this process may use, at least 1 GB and at most 8 GB.
 
     A quarter, for a deployed worker and a catch-up run may be up at once, beside Python workers, RocksDB's memory (not
     part of the heap) and Dagster's processes (0.7 GB). 1 GB is Spark's own default; above 8 GB the serial collector's
@@ -210,7 +210,7 @@ def driver_memory() -> int:
 
 
 def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
-    """Checks what Spark needs, prepares the environment and starts."""
+    """Check what Spark needs, prepare the environment and start."""
     java, cache = find_java(), cache_folder()
     chosen = settings(master, java=java, cache=cache)
     extra = conf.pop("spark.driver.extraJavaOptions", "")
@@ -227,7 +227,7 @@ def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
 
 
 def _kafka_jars(cache: Path) -> list[Path]:
-    """Kafka's jars, or none: a session without them does everything but read Kafka, and that source says what is missing."""
+    """Return Kafka's jars, or none: without them all but Kafka sources works, and those say what is missing."""
     try:
         return kafka_paths(cache)
     except JarsError:
@@ -235,14 +235,14 @@ def _kafka_jars(cache: Path) -> list[Path]:
 
 
 def _import_ahead() -> None:
-    """Imports on the side; an import that fails does so again, and is told, where it is made in earnest."""
+    """Import on the side; an import that fails fails again, with its error, where it is needed."""
     for name in _NEEDED_SOON:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
 
 
 def _prepare_environment(java: Java, cache: Path, *, home: Path | None) -> None:
-    """Sets what Spark reads from the environment before the JVM starts; `home` is a local Spark's SPARK_HOME."""
+    """Set what Spark reads from the environment before the JVM starts; `home` is a local Spark's SPARK_HOME."""
     os.environ["JAVA_HOME"] = str(java.home)
     # A JVM that only writes the command line of the real one.
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -271,7 +271,7 @@ _CHATTER = (b"Using incubator modules: jdk.incubator.vector", b"Streaming Transf
 
 
 def _pass_on(stream: IO[bytes]) -> None:
-    """Passes the JVM's error output on, but for what says nothing to anybody."""
+    """Pass the JVM's error output on, without lines that mean nothing to anybody."""
     left_out = False
     held: list[bytes] = []
     for line in stream:
@@ -300,7 +300,7 @@ def _write(lines: list[bytes]) -> None:
 
 
 def _refuse_other(running: SparkSession, master: str | None, conf: Mapping[str, str]) -> None:
-    """Raises if the session that runs is not the one asked for."""
+    """Raise if the running session is not the one asked for."""
     wanted = {"spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension", **conf}
     wanted.pop("spark.driver.extraJavaOptions", None)
     if master:
