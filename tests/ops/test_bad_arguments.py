@@ -119,7 +119,7 @@ def test_what_nobody_foresaw(home: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert (stat.S_IMODE(report.stat().st_mode), stat.S_IMODE(report.parent.stat().st_mode)) == (0o600, 0o700)
     text = report.read_text(encoding="utf-8")
     assert "Traceback" in text
-    assert "command_line.py" in text
+    assert "ops/cli/app.py" in text
     assert "secret" not in text + done.output
     assert "hidden" not in text
 
