@@ -1,4 +1,4 @@
-# `make` alone lists what there is. Every target sets up what it needs; after the first time that takes no time and no network.
+# `make` alone lists the targets. Every target sets up what it needs; after the first time this takes no time and no network.
 SHELL := /bin/bash
 BIN := .venv/bin
 .DEFAULT_GOAL := help
@@ -7,42 +7,42 @@ BIN := .venv/bin
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-setup: ## Create .venv, check for Java (install it where that may be), fetch Delta's and Kafka's jars, prepare Spark's start
+setup: ## Create .venv, install Java if missing, fetch Delta's and Kafka's jars, prepare Spark
 	@.ci/setup
 
-setup-tests: ## The same and what the tests need: their packages, PostgreSQL, a browser
+setup-tests: ## Run setup and install what the tests need: packages, PostgreSQL, a browser
 	@.ci/setup tests
 
-demo: setup ## Run a year of flights through the pipeline and show what it found
+demo: setup ## Run a year of flights through the pipeline and show the results
 	@$(BIN)/python -m ops.demo
 
 ui: setup ## Open Dagster with the flights pipeline on 127.0.0.1
 	@$(BIN)/python -m ops.web.ui
 
-# Two processes of tests side by side, each with a Spark of its own: half of the time goes into starts and waiting.
+# Two processes of tests, each with its own Spark: half of the time is spent starting and waiting.
 PROCESSES ?= 2
 
-test: setup-tests ## Run the tests that CI runs: every rule and every kind of fault once (half an hour)
+test: setup-tests ## Run the tests of CI: every rule and every kind of fault once (half an hour)
 	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
-test-all: setup-tests ## Run every test: all engines, all kill points, histories drawn at random (hours)
+test-all: setup-tests ## Run every test: all engines, all kill points, random histories (hours)
 	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --exhaustive
 
-test-fast: setup-tests ## Run the tests that take no more than a few seconds each
+test-fast: setup-tests ## Run the tests that take seconds each (three minutes)
 	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile -m "not slow"
 
 MINUTES ?= 30
 
-soak: setup-tests ## Let faults drawn by lot loose on deployed flows for MINUTES=30, and count rows (figures in out/soak.json)
+soak: setup-tests ## Inject random faults into deployed flows for MINUTES=30 and count rows (figures in out/soak.json)
 	@TRIDELTA_SOAK_MINUTES=$(MINUTES) $(BIN)/python -m pytest -m soak -s tests/soak
 
-lint: setup-tests ## Check style, types and the directions of imports
+lint: setup-tests ## Check style, types and directions of imports
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-docs: setup-tests ## Build the site of docs/ into out/site, to be opened in a browser; a broken link is an error
+docs: setup-tests ## Build the site of docs/ into out/site; a broken link is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "out/site/index.html"
 
@@ -50,7 +50,7 @@ bench: setup ## Measure against hand-written Spark (minutes)
 	@$(BIN)/python -m benchmarks
 
 # The versions of what running needs first, so that the tests' packages do not sway them.
-lock: ## Write the two lock files anew from pyproject.toml (needs the network; run all tests after it)
+lock: ## Rewrite the two lock files from pyproject.toml (needs the network; run all tests after it)
 	@rm -rf .cache/lock && mkdir -p .cache && $$(.ci/find-python) -m venv .cache/lock
 	@.cache/lock/bin/pip install --quiet --disable-pip-version-check --editable . 'setuptools>=75'
 	@{ head -1 requirements.lock; .cache/lock/bin/pip freeze --all --exclude-editable --exclude pip; } > .cache/lock.txt
@@ -62,12 +62,12 @@ lock: ## Write the two lock files anew from pyproject.toml (needs the network; r
 		--generate-hashes --no-annotate --no-header .cache/$$one.txt; } > .cache/$$one.hashed || exit 1; done
 	@mv .cache/lock.hashed requirements.lock && mv .cache/lock-test.hashed requirements-test.lock && rm -rf .cache/lock .cache/lock*.txt
 
-# In an environment of its own: it is no part of what is tested. The versions are asked for at the index's advisories.
-audit: ## Look for known faults of the packages in the lock files (needs the network)
+# In its own environment, which is not part of what is tested. It looks the versions up in the index's advisories.
+audit: ## Check the packages in the lock files for known vulnerabilities (needs the network)
 	@test -x .cache/audit/bin/pip-audit || { mkdir -p .cache && $$(.ci/find-python) -m venv .cache/audit && \
 		.cache/audit/bin/pip install --quiet --disable-pip-version-check pip-audit; }
 	@.cache/audit/bin/pip-audit --strict --disable-pip --no-deps --requirement requirements.lock --requirement requirements-test.lock
 
-clean: ## Remove what setup and the tools made; data (the lake, .tridelta) stays
+clean: ## Remove what setup and the tools created; data (the lake, .tridelta) stays
 	@rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

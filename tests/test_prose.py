@@ -1,0 +1,93 @@
+"""Docstrings and pages follow the parts of the writing rules that a machine can see (CONTRIBUTING.md, "Words").
+
+`tests/prose_allowed.txt` lists docstrings from before the rule. It only shrinks: `python tests/test_prose.py` drops mended ones.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("pipelines", "assets", "ops", "resources")
+ALLOWED = ROOT / "tests" / "prose_allowed.txt"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+QUESTIONS = {"what", "where", "whether", "who", "whose", "which", "how", "when", "why"}
+"""No docstring of a function, method or property begins with these."""
+NO_VERBS = {"the", "a", "an", "this", "these", "those", "that", "so", "all", "each"}
+"""Nor a docstring of a function or method; a property may be named by a noun."""
+_ENDS_IN_S = re.compile(r"(?:ss|us|is)$")
+_PROPERTIES = {"property", "cached_property", "computed_field"}
+
+WORDS = re.compile(
+    r"\banew\b|\btold\b|\bif not said\b|\bwhatever\b|\bthereof\b|\bas it stands\b|\bof one's own\b|\bin its own words\b",
+    re.IGNORECASE,
+)
+"""Words that pages do not use."""
+
+
+def faulty_docstrings() -> list[str]:
+    """List `Class.function: word` of each public function whose docstring begins with no verb in the imperative."""
+    files = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    return sorted(line for path in files for line in _faulty(ast.parse(path.read_text(encoding="utf-8")).body, ""))
+
+
+def _faulty(body: list[ast.stmt], prefix: str) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield from _faulty(node.body, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            word = re.match(r"\w*", ast.get_docstring(node) or "")
+            if word and _is_no_imperative(word[0].lower(), node):
+                yield f"{prefix}{node.name}: {word[0]}"
+
+
+def _is_no_imperative(word: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    names = {part for one in node.decorator_list for part in re.findall(r"\w+", ast.unparse(one))}
+    if names & _PROPERTIES:
+        return word in QUESTIONS
+    return word in QUESTIONS | NO_VERBS or (word.endswith("s") and not _ENDS_IN_S.search(word))
+
+
+def allowed() -> list[str]:
+    return ALLOWED.read_text(encoding="utf-8").splitlines()
+
+
+def test_docstrings_begin_with_a_verb() -> None:
+    new = [line for line in faulty_docstrings() if line not in set(allowed())]
+    assert new == [], 'begin with a verb in the imperative ("Return", "Check"), not with these words'
+
+
+def test_the_list_of_old_docstrings_only_shrinks() -> None:
+    mended = sorted(set(allowed()) - set(faulty_docstrings()))
+    assert mended == [], (
+        "these are mended: run `python tests/test_prose.py`, which takes them out of tests/prose_allowed.txt"
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_use_plain_words(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    # Keep the lines: an output, a name and a quoted message are not the page's own words.
+    for quoted in (r"^ *```.*?^ *```$", r"`[^`\n]*`", r'"[^"\n]*"'):
+        text = re.sub(quoted, lambda match: "\n" * match[0].count("\n"), text, flags=re.MULTILINE | re.DOTALL)
+    words = [
+        f"{page.name}:{at}: {word}" for at, line in enumerate(text.splitlines(), 1) for word in WORDS.findall(line)
+    ]
+    assert words == []
+
+
+def main() -> None:
+    """Take what is mended out of the list."""
+    left = set(faulty_docstrings()) & set(allowed())
+    ALLOWED.write_text("".join(f"{line}\n" for line in sorted(left)), encoding="utf-8")
+    print(f"{len(left)} docstrings are left")
+
+
+if __name__ == "__main__":
+    main()
