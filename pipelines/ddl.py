@@ -1,12 +1,28 @@
-"""Limits that a text keeps before any parser reads it: parsers take a nesting for a depth of calls of their own."""
+"""Schemas as text: names and types of columns, read by sqlglot, so that no Spark session is needed.
+
+Before any parser reads a text it must keep some limits: parsers take a nesting for a depth of calls of their own.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+from pipelines.errors import BadNameError, DefinitionError, DuplicateFieldError
 
 # What it warns of (a text that it takes for a command) is refused, and told by the error.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
+
+ENGINE_COLUMNS: Final = (
+    "_event_id", "_event_time", "_event_clock", "_event_from", "_event_order", "_event_task",
+)  # fmt: skip
+"""Columns that an event carries beside its fields (`pipelines.graph.events`): the only names that may begin with `_`."""
+
+FieldNames = str | Sequence[str]
+"""Field arguments take one name or a list of names."""
 
 MOST_TEXT = 20_000
 """Characters of one SQL expression, type or schema."""
@@ -50,3 +66,78 @@ def type_problem(text: str) -> str | None:
     if "${" in text:
         return "it has ${ in it, which Spark would replace"
     return decimal_problem(text)
+
+
+def as_names(names: FieldNames | None) -> tuple[str, ...]:
+    """One name, a list of names or None as a tuple of names."""
+    if names is None:
+        return ()
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def added(operation: str, names: FieldNames, available: Sequence[str]) -> tuple[str, ...]:
+    """The names as a tuple, none of them a field of the stream, none twice, each usable as a column.
+
+    Raises:
+        DuplicateFieldError: if a name is taken (compared without case, as Spark and Delta do).
+        BadNameError: if a name is empty, starts with an underscore (reserved for the engine) or holds a backtick.
+    """
+    new = as_names(names)
+    taken = {field.lower() for field in available}
+    for name in new:
+        if not isinstance(name, str) or not name or name.startswith("_") or "`" in name:
+            raise BadNameError("field", name, "is empty, starts with _ or holds a backtick")
+        if name.lower() in taken:
+            raise DuplicateFieldError(operation, name, available)
+        taken.add(name.lower())
+    return new
+
+
+def _shown(ddl: str) -> str:
+    return repr(ddl) if len(ddl) <= 200 else f"{ddl[:200]!r}..."
+
+
+def _fault(ddl: str, said: str) -> str:
+    """The column of a schema that the parser stumbles over, in plain words; else what it said."""
+    import sqlglot
+
+    # Commas within `decimal(10,2)` or `struct<a int, b int>` part no columns.
+    for column in re.split(r",(?![^(<]*[)>])", ddl):
+        try:
+            sqlglot.parse_one(f"CREATE TABLE t ({column})", read="spark")
+        except sqlglot.errors.SqlglotError:
+            return f'"{column.strip()}" is not a column as "name type", with a type of Spark SQL'
+    return said
+
+
+@lru_cache(maxsize=1024)
+def parse_ddl(ddl: str) -> tuple[tuple[str, str], ...]:
+    """Names and Spark SQL types of a schema in DDL form: `"word string, n bigint"` -> `(("word", "string"), ...)`.
+
+    The parser is sqlglot's, so that a topology can be defined and checked before there is a Spark session.
+
+    Raises:
+        DefinitionError: if the text is not a list of columns.
+        DuplicateFieldError: if a column is named twice.
+    """
+    import sqlglot
+    from sqlglot import exp
+
+    if problem := type_problem(ddl):
+        raise DefinitionError(f"not a schema: {_shown(ddl)}; {problem}")
+    try:
+        tree = sqlglot.parse_one(f"CREATE TABLE t ({ddl})", read="spark")
+    except sqlglot.errors.SqlglotError as error:
+        raise DefinitionError(f"not a schema: {ddl!r}; {_fault(ddl, str(error).splitlines()[0])}") from None
+    schema = tree.this if isinstance(tree, exp.Create) else None
+    found = schema.expressions if isinstance(schema, exp.Schema) else []
+    if not found or not all(isinstance(column, exp.ColumnDef) and column.args.get("kind") for column in found):
+        raise DefinitionError(f'not a schema: {ddl!r}; write it as "name type, name type"')
+    columns = [(column.name, _lower(column.args["kind"].sql("spark"))) for column in found]
+    added("schema", [name for name, _ in columns if name not in ENGINE_COLUMNS], ())
+    return tuple(columns)
+
+
+def _lower(sql_type: str) -> str:
+    """A type in small letters, but for the names of the fields in a struct."""
+    return re.sub(r"(`[^`]*`|\w+\s*:)|\w+", lambda found: found[1] or found[0].lower(), sql_type)

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from pipelines.ddl import parse_ddl
 from pipelines.errors import AggregationError, FunctionError
 
 Types = Mapping[str, str | None]
@@ -155,8 +156,6 @@ class WindowAggregator(EventAggregator):
         return _Own(copy.deepcopy(self))
 
     def result_types(self, types: Types) -> list[tuple[str, str | None]]:
-        from pipelines.graph.fields import parse_ddl
-
         return list(parse_ddl(self.outputs))
 
     @property

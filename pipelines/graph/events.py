@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from typing import Final
 
-ID: Final = "_event_id"
-"""string: the event's id; null in a clock row."""
-TIME: Final = "_event_time"
-"""bigint: the event's own timestamp, ms since 1970."""
-CLOCK: Final = "_event_clock"
-"""bigint: the clock at which windows take the event: its timestamp, or with `clock="processing"` its arrival, in ms."""
-FROM: Final = "_event_from"
-"""string: the stream that sent it."""
-ORDER: Final = "_event_order"
-"""string: decides between events of the same clock."""
+from pipelines.ddl import ENGINE_COLUMNS
 
-TASK: Final = "_event_task"
-"""int: the task of a tuple that enters a window of a topology."""
+ID, TIME, CLOCK, FROM, ORDER, TASK = ENGINE_COLUMNS
+"""
+- ID, string: the event's id; null in a clock row.
+- TIME, bigint: the event's own timestamp, ms since 1970.
+- CLOCK, bigint: the clock at which windows take the event: its timestamp, or with `clock="processing"` its arrival, in ms.
+- FROM, string: the stream that sent it.
+- ORDER, string: decides between events of the same clock.
+- TASK, int: the task of a tuple that enters a window of a topology.
+"""
 
 COLUMNS: Final = (ID, TIME, CLOCK, FROM, ORDER)
 TYPES: Final = ("string", "bigint", "bigint", "string", "string")

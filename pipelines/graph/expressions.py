@@ -16,10 +16,10 @@ from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]
 
+from pipelines.ddl import MOST_TEXT, decimal_problem, nested_too_deeply
 from pipelines.errors import FunctionError
 from pipelines.graph.dialects import SPARK
 from pipelines.graph.fields import distinct
-from pipelines.graph.limits import MOST_TEXT, decimal_problem, nested_too_deeply
 from pipelines.graph.row_functions import ROW_FUNCTIONS
 
 DEEPEST = 64
