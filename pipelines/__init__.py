@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pipelines.lazy import lazy
 
 if TYPE_CHECKING:
     from pipelines.execution.runtime import Runtime
@@ -12,14 +13,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Lake", "Runtime", "spark_session"]
 
-_LAZY = {
-    "Lake": "pipelines.state.lake",
-    "Runtime": "pipelines.execution.runtime",
-    "spark_session": "pipelines.spark.session",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_LAZY[name]), name)
+__getattr__ = lazy(
+    __name__,
+    {
+        ".execution.runtime": ("Runtime",),
+        ".spark.session": ("spark_session",),
+        ".state.lake": ("Lake",),
+    },
+)

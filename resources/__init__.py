@@ -5,8 +5,9 @@ Names are loaded when they are asked for: the command line uses this package's w
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pipelines.lazy import lazy
 
 if TYPE_CHECKING:
     from resources.lake import LakeResource
@@ -14,17 +15,15 @@ if TYPE_CHECKING:
     from resources.quality import QualityResource
     from resources.spark import SparkResource
 
-_HOMES = {
-    "LakeResource": "lake",
-    "NimbusResource": "nimbus",
-    "QualityResource": "quality",
-    "SparkResource": "spark",
-}
 
 __all__ = ["LakeResource", "NimbusResource", "QualityResource", "SparkResource"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazy(
+    __name__,
+    {
+        ".lake": ("LakeResource",),
+        ".nimbus": ("NimbusResource",),
+        ".quality": ("QualityResource",),
+        ".spark": ("SparkResource",),
+    },
+)

@@ -5,8 +5,9 @@ Names load on first use, so that a part of the engine that needs one module does
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pipelines.lazy import lazy
 
 if TYPE_CHECKING:
     from pipelines.aggregators import (
@@ -86,50 +87,46 @@ __all__ = [
     "range_",
 ]
 
-_HOMES = {
-    "pipelines.aggregators": (
-        "AssocCount",
-        "Average",
-        "Collect",
-        "Count",
-        "DistinctCount",
-        "FirstN",
-        "GroupCount",
-        "LastN",
-        "Max",
-        "Min",
-        "StdDev",
-        "Sum",
-    ),
-    "pipelines.aggregators.window": ("WindowAggregator",),
-    "pipelines.flowmix.conditions": (
-        "and_",
-        "eq",
-        "gt",
-        "gte",
-        "has",
-        "has_not",
-        "in_",
-        "lt",
-        "lte",
-        "not_",
-        "not_eq",
-        "or_",
-        "python",
-        "range_",
-    ),
-    "pipelines.flowmix.criteria": ("Criteria",),
-    "pipelines.flowmix.definition": ("StreamDefinition",),
-    "pipelines.flowmix.flow": ("Flow",),
-    "pipelines.flowmix.stream": ("FlowStream",),
-    "pipelines.flowmix.yaml_form": ("load_flow", "load_flows"),
-    "pipelines.windows.event": ("Event",),
-    "pipelines.windows.policy": ("Policy",),
-}
-_LAZY = {name: home for home, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_LAZY[name]), name)
+__getattr__ = lazy(
+    __name__,
+    {
+        ".conditions": (
+            "and_",
+            "eq",
+            "gt",
+            "gte",
+            "has",
+            "has_not",
+            "in_",
+            "lt",
+            "lte",
+            "not_",
+            "not_eq",
+            "or_",
+            "python",
+            "range_",
+        ),
+        ".criteria": ("Criteria",),
+        ".definition": ("StreamDefinition",),
+        ".flow": ("Flow",),
+        ".stream": ("FlowStream",),
+        ".yaml_form": ("load_flow", "load_flows"),
+        "pipelines.aggregators": (
+            "AssocCount",
+            "Average",
+            "Collect",
+            "Count",
+            "DistinctCount",
+            "FirstN",
+            "GroupCount",
+            "LastN",
+            "Max",
+            "Min",
+            "StdDev",
+            "Sum",
+        ),
+        "pipelines.aggregators.window": ("WindowAggregator",),
+        "pipelines.windows.event": ("Event",),
+        "pipelines.windows.policy": ("Policy",),
+    },
+)

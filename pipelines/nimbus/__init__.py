@@ -5,8 +5,9 @@ Names are loaded when they are asked for: the planner needs neither Spark nor a 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pipelines.lazy import lazy
 
 if TYPE_CHECKING:
     from pipelines.nimbus.nimbus import Nimbus
@@ -17,26 +18,6 @@ if TYPE_CHECKING:
     from pipelines.nimbus.settings import NimbusSettings
     from pipelines.nimbus.status import ClusterStatus, FlowStatus, SupervisorStatus, TaskStatus
 
-_HOMES = {
-    "Assignment": "placement.model",
-    "Blacklist": "placement.blacklist",
-    "ClusterStatus": "status",
-    "Component": "placement.model",
-    "Demand": "placement.model",
-    "FlowStatus": "status",
-    "Nimbus": "nimbus",
-    "NimbusSettings": "settings",
-    "Plan": "placement.planner",
-    "Supervisor": "placement.model",
-    "SupervisorStatus": "status",
-    "TaskStatus": "status",
-    "UserWorker": "placement.model",
-    "Worker": "placement.model",
-    "number_tasks": "placement.packing",
-    "plan_assignment": "placement.planner",
-    "plan_flows": "placement.planner",
-    "worker_count": "placement.packing",
-}
 
 __all__ = [
     "Assignment",
@@ -59,8 +40,15 @@ __all__ = [
     "worker_count",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazy(
+    __name__,
+    {
+        ".nimbus": ("Nimbus",),
+        ".placement.blacklist": ("Blacklist",),
+        ".placement.model": ("Assignment", "Component", "Demand", "Supervisor", "UserWorker", "Worker"),
+        ".placement.packing": ("number_tasks", "worker_count"),
+        ".placement.planner": ("Plan", "plan_assignment", "plan_flows"),
+        ".settings": ("NimbusSettings",),
+        ".status": ("ClusterStatus", "FlowStatus", "SupervisorStatus", "TaskStatus"),
+    },
+)

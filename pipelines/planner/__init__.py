@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pipelines.lazy import lazy
 
 if TYPE_CHECKING:
     from pipelines.planner.plan import TopologyPlan
 
 __all__ = ["TopologyPlan"]
 
-_LAZY = {"TopologyPlan": "pipelines.planner.plan"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_LAZY[name]), name)
+__getattr__ = lazy(
+    __name__,
+    {
+        ".plan": ("TopologyPlan",),
+    },
+)

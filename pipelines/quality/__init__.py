@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pipelines.lazy import lazy
 from pipelines.quality.gate import Action, Check, Gate, as_checks, drop, fail, warn
 from pipelines.quality.results import CheckResult, GateResult
 
@@ -27,18 +28,10 @@ __all__ = [
     "warn",
 ]
 
-# Loaded on first use: these import pyspark.
-_LAZY = {
-    "CompiledGate": "pipelines.quality.compiled",
-    "compile_gate": "pipelines.quality.compiled",
-    "validate_frame": "pipelines.quality.suites",
-    "run_with_great_expectations": "pipelines.quality.suites",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(_LAZY[name]), name)
+__getattr__ = lazy(
+    __name__,
+    {
+        ".compiled": ("CompiledGate", "compile_gate"),
+        ".suites": ("run_with_great_expectations", "validate_frame"),
+    },
+)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pipelines.lazy import lazy
 
 if TYPE_CHECKING:
     from pipelines.sources.base import Source
@@ -30,23 +31,16 @@ __all__ = [
     "TextFiles",
 ]
 
-_LAZY = {
-    "CsvFiles": "files",
-    "DeltaChangeFeed": "change_feed",
-    "DeltaTableSource": "delta",
-    "FileSource": "files",
-    "FixedBatches": "fixed",
-    "JsonFiles": "files",
-    "Kafka": "kafka",
-    "ParquetFiles": "files",
-    "PythonSource": "python",
-    "Rate": "rate",
-    "Source": "base",
-    "TextFiles": "files",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"pipelines.sources.{_LAZY[name]}"), name)
+__getattr__ = lazy(
+    __name__,
+    {
+        ".base": ("Source",),
+        ".change_feed": ("DeltaChangeFeed",),
+        ".delta": ("DeltaTableSource",),
+        ".files": ("CsvFiles", "FileSource", "JsonFiles", "ParquetFiles", "TextFiles"),
+        ".fixed": ("FixedBatches",),
+        ".kafka": ("Kafka",),
+        ".python": ("PythonSource",),
+        ".rate": ("Rate",),
+    },
+)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from pipelines.lazy import lazy
 
 if TYPE_CHECKING:
     from pipelines.testing.engines import query_topology, run_topology
@@ -15,16 +16,11 @@ TICK: Final = "TICK"
 
 __all__ = ["TICK", "ReferenceEngine", "query_topology", "run_flow", "run_topology"]
 
-# Loaded on first use: a topology's definition may import TICK without the engines.
-_LAZY = {
-    "ReferenceEngine": "pipelines.testing.reference",
-    "query_topology": "pipelines.testing.engines",
-    "run_flow": "pipelines.testing.flows",
-    "run_topology": "pipelines.testing.engines",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_LAZY[name]), name)
+__getattr__ = lazy(
+    __name__,
+    {
+        ".engines": ("query_topology", "run_topology"),
+        ".flows": ("run_flow",),
+        ".reference": ("ReferenceEngine",),
+    },
+)
