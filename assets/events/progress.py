@@ -26,6 +26,7 @@ from assets.events.table_plots import LAST, TablePlots
 from assets.registry import registered, version_of
 from assets.view import FlowView, GateCheck, table_key
 from pipelines.nimbus.status import FAILED
+from pipelines.state.delta_log import actions, commit_file, versions
 from pipelines.state.record import BATCH, parse_commit
 
 if TYPE_CHECKING:
@@ -200,17 +201,14 @@ class Progress:
     # --- tables -----------------------------------------------------------------------------------------------------
 
     def _last(self, view: FlowView, name: str) -> int:
-        log = view.table(self._lake, name).path / "_delta_log"
-        return max(map(_version, log.glob("*.json")), default=-1)
+        return max(versions(view.table(self._lake, name).path), default=-1)
 
     def _next(self, view: FlowView, name: str, version: int) -> int:
         """Return the version behind which to read on: another one than the last where the log was cleaned meanwhile."""
-        log = view.table(self._lake, name).path / "_delta_log"
-        if (log / f"{version + 1:020d}.json").exists():
+        path = view.table(self._lake, name).path
+        if commit_file(path, version + 1).exists():
             return version
-        return (
-            min((found for file in log.glob("*.json") if (found := _version(file)) > version), default=version + 1) - 1
-        )
+        return min((later for later in versions(path) if later > version), default=version + 1) - 1
 
     def _of_table(
         self, view: FlowView, name: str, seen: Seen, now: float, most: int
@@ -221,12 +219,12 @@ class Progress:
         facts: dict[str, Any] = {}
         version, all_read = self._next(view, name, seen.tables.get(name, -1)), True
         last = version + MOST_COMMITS
-        while (file := path / "_delta_log" / f"{version + 1:020d}.json").exists():
+        while commit_file(path, version + 1).exists():
             if len(rows) >= max(most, 1) or version == last:
                 all_read = False
                 break
             version += 1
-            commit = parse_commit(version, self._info(file))
+            commit = parse_commit(version, self._info(path, version))
             if commit.kind != BATCH:
                 continue  # a backfill or a compaction: its own run reports it
             for slice_, count in written_slices(path, version).items():
@@ -242,15 +240,12 @@ class Progress:
             events.append(self._materialization(view, name, slice_, count, {**facts, **drawn}))
         return events, all_read
 
-    def _info(self, file: Path) -> dict[str, Any]:
-        """Read the `commitInfo` of a log file, and forget columns that it changes."""
-        found: dict[str, Any] = {}
-        for line in file.read_text("utf-8").splitlines():
-            if line.startswith('{"metaData"'):
-                self._schemas.pop(file.parent.parent, None)
-            if '"commitInfo"' in line:
-                found = json.loads(line).get("commitInfo") or found
-        return found
+    def _info(self, path: Path, version: int) -> dict[str, Any]:
+        """Return the `commitInfo` of a commit; columns that it changes are forgotten."""
+        commit = dict(actions(path, version, "metaData", "commitInfo"))
+        if "metaData" in commit:
+            self._schemas.pop(path, None)
+        return commit.get("commitInfo", {})
 
     def _columns(self, table: StateTable) -> dg.TableSchema:
         """Return the columns of a table; a table that was opened before is not opened again."""
@@ -368,7 +363,3 @@ class Progress:
         metadata |= {name: value for name, value in known.items() if value is not None} | plots.entries(seen.plots())
         tags = {"dagster/data_version": version_of(flow)}
         return dg.AssetObservation(deployment_key(flow.name), metadata=metadata, tags=tags)
-
-
-def _version(log_file: Path) -> int:
-    return int(log_file.stem) if log_file.stem.isdigit() else -1

@@ -20,6 +20,7 @@ from assets.view import FlowView, table_key
 from pipelines.errors import PoisonBatchError, TrideltaError
 from pipelines.execution.report import BatchReport, SliceReport, StateCommit
 from pipelines.graph import events
+from pipelines.state.delta_log import adds
 
 if TYPE_CHECKING:
     from pipelines import Lake
@@ -49,14 +50,11 @@ def written_slices(table: Path, version: int) -> dict[str | None, int]:
     Rows of a channel that are no events but words about the clock do not count.
     """
     found: dict[str | None, int] = {}
-    log = table / "_delta_log" / f"{version:020d}.json"
-    for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else ():
-        added = json.loads(line).get("add")
-        if added is not None:
-            stats = json.loads(added.get("stats") or "{}")
-            slice_ = added["partitionValues"].get("_slice")
-            words = stats.get("nullCount", {}).get(events.ID, 0)
-            found[slice_] = found.get(slice_, 0) + int(stats.get("numRecords", 0)) - int(words)
+    for added in adds(table, version):
+        stats = json.loads(added.get("stats") or "{}")
+        slice_ = added["partitionValues"].get("_slice")
+        words = stats.get("nullCount", {}).get(events.ID, 0)
+        found[slice_] = found.get(slice_, 0) + int(stats.get("numRecords", 0)) - int(words)
     return found
 
 

@@ -6,7 +6,6 @@ began it and marked it as done in the checkpoint.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -16,6 +15,7 @@ import dagster as dg
 
 from assets.events import plots
 from assets.events.plots import Bars
+from pipelines.state.delta_log import actions
 from pipelines.state.record import BATCH, COMPACTION, SLICE
 
 if TYPE_CHECKING:
@@ -38,14 +38,12 @@ class Grown:
     bytes: int
 
 
-def grown(log_file: Path) -> Grown:
-    """Count the files and bytes that a commit added, less those that it removed."""
+def grown(table: Path, version: int) -> Grown:
+    """Return the files and bytes that a commit added, less those that it took away."""
     files = size = 0
-    for line in log_file.read_text(encoding="utf-8").splitlines():
-        if line.startswith('{"add"'):
-            files, size = files + 1, size + int(json.loads(line)["add"]["size"])
-        elif line.startswith('{"remove"'):
-            files, size = files - 1, size - int(json.loads(line)["remove"].get("size") or 0)
+    for name, action in actions(table, version, "add", "remove"):
+        sign = 1 if name == "add" else -1
+        files, size = files + sign, size + sign * int(action.get("size") or 0)
     return Grown(files, size)
 
 
@@ -106,10 +104,9 @@ class TablePlots:
     def _after(self, commits: Sequence[CommitRecord]) -> list[Grown]:
         """Return files and bytes of the table after each of some commits, up to the last of which all log files exist."""
         first, last = commits[0].version, commits[-1].version
-        log = self._table.path / "_delta_log"
         for version in range(first + 1, last + 1):
             if version not in self._grown:
-                self._grown[version] = grown(log / f"{version:020d}.json")
+                self._grown[version] = grown(self._table.path, version)
         at, total = self._total(last)
         found = {last: total} if at == last else {}
         for version in range(last, first, -1):

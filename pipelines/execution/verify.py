@@ -22,6 +22,7 @@ from pipelines.execution.checkpoint.damage import spark_damages
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.state.damage import DamagedError, DamagedTableError, table_damages
+from pipelines.state.delta_log import has_log
 from pipelines.state.record import BATCH, COMPACTION, REPLAY, RESET, SLICE, CommitRecord
 from pipelines.state.schema import GEN, ROLL_UP, SLICE_COLUMN, TXID
 from pipelines.state.table import LOG_LAYOUT, StateTable
@@ -105,7 +106,7 @@ def damages(lake: Lake, topology: TridentTopology) -> Iterator[TrideltaError]:
     quarantine = lake.table(lake.quarantine_path(topology.name), f"quarantine of {topology.name}")
     broken = False
     for table in [*map(lake.written_by, topology.persists), quarantine]:
-        if (table.path / "_delta_log").is_dir():
+        if has_log(table.path):
             for fault in table_damages(table.name, table.path):
                 broken = True
                 yield fault

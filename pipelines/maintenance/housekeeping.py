@@ -29,6 +29,7 @@ from pipelines.maintenance.housekeeping_report import HousekeepingReport, Retent
 from pipelines.maintenance.old_files import tidy_copies, tidy_logs, tidy_replaced, tidy_spool, tidy_state
 from pipelines.maintenance.refused import old_rows
 from pipelines.maintenance.report import CompactionReport
+from pipelines.state.delta_log import has_log
 from pipelines.surroundings import refuse_unless_folder
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def quarantines(lake: Lake) -> list[str]:
     refuse_unless_folder(folder, "the lake's quarantine")
     if not folder.is_dir():
         return []
-    return sorted(one.name for one in folder.iterdir() if is_name(one.name) and (one / "_delta_log").is_dir())
+    return sorted(one.name for one in folder.iterdir() if is_name(one.name) and has_log(one))
 
 
 def _tables_of(flow: TridentTopology | str) -> str:

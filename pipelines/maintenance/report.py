@@ -11,6 +11,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from pipelines.maintenance.plan import parts_of
+from pipelines.state.delta_log import versions
 from pipelines.state.literals import quoted
 from pipelines.state.schema import ROLL_UP, ROWS
 from pipelines.state.table import StateTable
@@ -123,7 +124,7 @@ def measure(table: StateTable) -> TableFigures:
         files=sum(part.files for part in parts),
         bytes=sum(part.bytes for part in parts),
         rows=sum(part.rows for part in parts),
-        log_files=sum(1 for file in (table.path / "_delta_log").glob("[0-9]*.json") if file.stem.isdigit()),
+        log_files=len(versions(table.path)),
         generations=len({part.gen for part in parts}),
         slices=len({part.slice for part in parts} - {ROLL_UP}),
         get_ms=_get_ms(table, opened),

@@ -16,10 +16,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from deltalake import DeltaTable
 
+from pipelines.state.delta_log import log_folder
 from pipelines.state.maintenance_commits import REMEMBERED
 from pipelines.state.record import BATCH, COMPACTION, RESET, SLICE, BatchRecord, CommitRecord
 from pipelines.state.schema import GEN
@@ -101,7 +101,7 @@ def remembered_hours(table: DeltaTable) -> int:
 def checkpoint(table: StateTable) -> None:
     """Write a checkpoint of the log's last version, unless there is one."""
     opened = DeltaTable(str(table.path))
-    if not (_log(table) / f"{opened.version():020d}.checkpoint.parquet").exists():
+    if not (log_folder(table.path) / f"{opened.version():020d}.checkpoint.parquet").exists():
         opened.create_checkpoint()
 
 
@@ -112,7 +112,7 @@ def clean_log(table: StateTable, limit: Bound) -> int:
     bound. What the engine knows from commits alone stays, however old.
     """
     keep = min([limit.version, *_remembered(table.history())])
-    files = sorted(_log(table).iterdir())
+    files = sorted(log_folder(table.path).iterdir())
     covering = max((int(m[1]) for f in files if (m := _CHECKPOINT.match(f.name)) and int(m[1]) <= keep), default=None)
     if covering is None:
         return 0
@@ -173,7 +173,3 @@ def _remembered(records: Sequence[CommitRecord]) -> list[int]:
 def _emptied(what: str, reset: CommitRecord) -> bool:
     """Whether a claim has ended with a reset: of its batch group, or of the whole table."""
     return what.startswith(f"claims of {reset.group}/" if reset.group else "claims of ")
-
-
-def _log(table: StateTable) -> Path:
-    return table.path / "_delta_log"

@@ -8,7 +8,6 @@ event's order names its txid.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -22,6 +21,7 @@ from pipelines.graph import events
 from pipelines.graph.fields import parse_ddl
 from pipelines.sources.base import CORRUPT, FILE, Source
 from pipelines.sources.offsets import offset_in_table
+from pipelines.state.delta_log import actions, commit_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -201,33 +201,30 @@ def options(path: Path, offset: Mapping[str, Any] | None, limits: Mapping[str, s
         offset: where the reader's last planned batch ends; None: it begins anew.
         limits: how much a batch takes where files are commits.
     """
-    log = path / "_delta_log"
     if offset is None:
-        commits = _commits(log, 0)
+        commits = _commits(path, 0)
         if not commits or not all(one.kept for one in commits):
             return {}
         start = {"startingVersion": "0"}
         return {**start, **limits} if all(one.files <= 1 for one in commits) else start
     if offset.get("isStartingVersion") or offset["index"] != _BEGINNING:
         return {}
-    return dict(limits) if all(one.files <= 1 for one in _commits(log, int(offset["reservoirVersion"]))) else {}
+    return dict(limits) if all(one.files <= 1 for one in _commits(path, int(offset["reservoirVersion"]))) else {}
 
 
+@dataclass(frozen=True)
 class _Commit:
-    """A commit: how many files of new rows, and whether every file of before is still there behind it."""
+    """How many files of new rows a commit has, and whether it kept every file of before."""
 
-    def __init__(self, text: str) -> None:
-        self.files, self.kept = 0, True
-        for line in text.splitlines():
-            if line.startswith('{"remove"'):
-                self.kept = False
-            elif line.startswith('{"add"'):
-                self.files += bool(json.loads(line)["add"].get("dataChange", True))
+    files: int
+    kept: bool
 
 
-def _commits(log: Path, first: int) -> list[_Commit]:
-    """The commits from a version on; none if that one is not there any more."""
+def _commits(table: Path, first: int) -> list[_Commit]:
+    """The commits from a version on; none if that one is not in the log any more."""
     found: list[_Commit] = []
-    while (file := log / f"{first + len(found):020d}.json").exists():
-        found.append(_Commit(file.read_text("utf-8")))
+    while commit_file(table, first + len(found)).exists():
+        commit = list(actions(table, first + len(found), "add", "remove"))
+        files = sum(name == "add" and bool(action.get("dataChange", True)) for name, action in commit)
+        found.append(_Commit(files, all(name != "remove" for name, _ in commit)))
     return found

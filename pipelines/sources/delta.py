@@ -17,6 +17,7 @@ from pipelines.errors import LostRowsError, MissingPathError, SourceError, Sourc
 from pipelines.graph.lineage_names import Dataset, dataset_of
 from pipelines.sources.base import Source, file_key, local_path, shown
 from pipelines.sources.offsets import offset_files, offset_of, read_offset
+from pipelines.state.delta_log import adds
 from pipelines.state.schema import LOG, struct_of
 
 if TYPE_CHECKING:
@@ -197,9 +198,5 @@ def _in_order_of_snapshot(path: str, version: int) -> list[str]:
 
 
 def _adds(path: str, version: int, *, new: bool = True) -> list[str]:
-    """Paths of the files that a commit added as new data (or else put rows of other files into), in the commit's order."""
-    file = Path(path) / "_delta_log" / f"{version:020d}.json"
-    if not file.exists():
-        return []
-    lines = (json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line)
-    return [line["add"]["path"] for line in lines if "add" in line and bool(line["add"].get("dataChange")) == new]
+    """Return the files that a commit added as new data (or else put rows of other files into), in the commit's order."""
+    return [add["path"] for add in adds(Path(path), version) if bool(add.get("dataChange")) == new]

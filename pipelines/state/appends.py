@@ -11,16 +11,17 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipelines.state.delta_log import actions
 from pipelines.state.reading import Reader
 from pipelines.state.schema import GEN, ROLL_UP, SLICE_COLUMN
 
 
-def appended_rows(path: Path, log: Path, reader: Reader, most: int) -> pa.Table | None:
+def appended_rows(path: Path, version: int, reader: Reader, most: int) -> pa.Table | None:
     """The user's columns of the rows that a commit added to a log state, typed as the state's.
 
     Args:
         path: the table's folder.
-        log: the commit's file.
+        version: the commit.
         reader: of an earlier version.
         most: how many rows are read.
 
@@ -29,7 +30,7 @@ def appended_rows(path: Path, log: Path, reader: Reader, most: int) -> pa.Table 
         state's roll-up stands for.
     """
     try:
-        adds = list(_adds(log))
+        adds = list(_adds(path, version))
     except _NotAnAppendError:
         return None
     rolled_up = reader.snapshot.roll_up
@@ -52,14 +53,12 @@ class _NotAnAppendError(Exception):
     """The commit does more than append."""
 
 
-def _adds(log: Path) -> Iterator[dict[str, Any]]:
-    with log.open(encoding="utf-8") as lines:
-        for line in lines:
-            (name, action), *_ = json.loads(line).items()
-            if name == "add" and not action.get("deletionVector") and "://" not in action["path"]:
-                yield action
-            elif name not in ("commitInfo", "txn"):
-                raise _NotAnAppendError
+def _adds(path: Path, version: int) -> Iterator[dict[str, Any]]:
+    for name, action in actions(path, version):
+        if name == "add" and not action.get("deletionVector") and "://" not in action["path"]:
+            yield action
+        elif name not in ("commitInfo", "txn"):
+            raise _NotAnAppendError
 
 
 def _rows(add: dict[str, Any], unknown: int) -> int:

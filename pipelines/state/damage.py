@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from itertools import count, pairwise, takewhile
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
 from pipelines.errors import TrideltaError
+from pipelines.state.delta_log import commit_file, commit_files, data_file, log_folder
 
 _ADDED = ("num_added_files", "numFiles", "num_target_files_added", "numTargetFilesAdded")
 """By writer and operation what a commit says of how many files it adds."""
@@ -102,21 +102,16 @@ def check_log(table: str, path: Path, since: int = 0) -> None:
     Raises:
         DamagedTableError
     """
-    log = path / "_delta_log"
     if since > 0:
         # The log has grown behind what is known: mostly by one commit.
-        files = list(takewhile(Path.exists, (log / f"{version:020d}.json" for version in count(since))))
+        files = list(takewhile(Path.exists, (commit_file(path, version) for version in count(since))))
     else:
-        files = sorted(Path(one.path) for one in os.scandir(log) if _is_commit(one.name))
+        files = commit_files(path)
     for file in files:
         if file.stat().st_size == 0:
             raise _commit(table, file, "it is empty")
     if files:
         check_commit(table, files[-1])
-
-
-def _is_commit(name: str) -> bool:
-    return len(name) == 25 and name.endswith(".json") and name[:20].isdigit()
 
 
 def opened(table: str, path: Path, version: int | None = None) -> DeltaTable:
@@ -152,8 +147,7 @@ def table_damages(table: str, path: Path) -> Iterator[DamagedTableError]:
 
 def log_damages(table: str, path: Path) -> Iterator[DamagedTableError]:
     """The damaged files of a table's log."""
-    log = path / "_delta_log"
-    commits = sorted(one for one in log.iterdir() if _is_commit(one.name))
+    commits = commit_files(path)
     for file in commits:
         try:
             check_commit(table, file)
@@ -162,8 +156,8 @@ def log_damages(table: str, path: Path) -> Iterator[DamagedTableError]:
     versions = [int(file.stem) for file in commits]
     for before, after in pairwise(versions):
         if after != before + 1:
-            yield _commit(table, log / f"{before + 1:020d}.json", "it is missing")
-    yield from _checkpoint_damages(table, log, versions)
+            yield _commit(table, commit_file(path, before + 1), "it is missing")
+    yield from _checkpoint_damages(table, log_folder(path), versions)
 
 
 def _checkpoint_damages(table: str, log: Path, versions: list[int]) -> Iterator[DamagedTableError]:
@@ -194,15 +188,15 @@ def data_damages(table: str, delta: DeltaTable, path: Path) -> Iterator[DamagedT
     actions = pa.table(delta.get_add_actions(flatten=True))
     listed = zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
     for name, size in listed:
-        file = next((one for one in (path / name, path / unquote(name)) if one.exists()), None)
+        file = data_file(path, name)
         problem = "it is missing"
-        if file is not None:
+        if file.exists():
             seen = file.stat().st_size
             problem = f"it has {seen} bytes, and {size} were written" if seen != size else _parquet_problem(file)
         if problem:
             yield DamagedTableError(
                 table,
-                file or path / name,
+                file,
                 f"a data file of version {delta.version()}: {problem}",
                 "the log and the other data files: all rows that are not in this one",
                 hint="bring the file back from a backup. Without one: backfill the slices that it holds (sliced flows), "

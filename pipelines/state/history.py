@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from pipelines.errors import ReadPointError
 from pipelines.state.damage import check_commit
+from pipelines.state.delta_log import commit_file, versions
 from pipelines.state.record import BATCH, COMPACTION, RESET, SLICE, CommitRecord, parse_commit
 
 _HARMLESS = ("OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "ADD COLUMN", "ADD COLUMNS")
@@ -26,7 +27,7 @@ class History:
     """
 
     def __init__(self, name: str, path: Path) -> None:
-        self._name, self._log = name, path / "_delta_log"
+        self._name, self._path = name, path
         self._records: list[CommitRecord] = []
         self._counting: list[CommitRecord] = []
         self._batches: list[CommitRecord] = []
@@ -93,8 +94,7 @@ class History:
             # The log was cleaned beyond what was read, so nothing says what came next: all that is there, again.
             self._forget()
         if not self._records:
-            versions = sorted(int(file.stem) for file in self._log.glob("[0-9]*.json") if file.stem.isdigit())
-            for version in versions:
+            for version in versions(self._path):
                 self._add(version)
         while self._records and self._file(self._records[-1].version + 1).exists():
             self._add(self._records[-1].version + 1)
@@ -107,7 +107,7 @@ class History:
         self._counting, self._batches, self._claims, self._versions, self._head = [], [], {}, {}, None
 
     def _file(self, version: int) -> Path:
-        return self._log / f"{version:020d}.json"
+        return commit_file(self._path, version)
 
     def _add(self, version: int) -> None:
         commit = parse_commit(version, self._info(version))

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from pipelines.state.appends import appended_rows
+from pipelines.state.delta_log import commit_file
 from pipelines.state.reading import Key, Reader, Row, finished, matching
 from pipelines.state.schema import GEN, LOG, ROLL_UP, SLICE_COLUMN
 
@@ -123,10 +124,10 @@ class PointReads:
     def _follow(self) -> Reader:
         """Go to the last version: by the rows that were appended, if nothing else happened."""
         reader = self._reader
-        if reader is None or not self._log(self._version).exists():
+        if reader is None or not commit_file(self._path, self._version).exists():
             reader = self._opened()
             self._start_afresh(reader)
-        while self._log(self._version + 1).exists():
+        while commit_file(self._path, self._version + 1).exists():
             rows = self._new_rows(reader)
             if rows is None:
                 reader = self._opened()
@@ -140,7 +141,7 @@ class PointReads:
         """The rows of the next version's commit; None if it does more than append a few to a log state."""
         if reader.declared.layout != LOG or not self._known:
             return None
-        rows = appended_rows(self._path, self._log(self._version + 1), reader, SMALL_FILE_ROWS)
+        rows = appended_rows(self._path, self._version + 1, reader, SMALL_FILE_ROWS)
         held = self._appended.num_rows if self._appended is not None else 0
         return rows if rows is not None and held + rows.num_rows <= HELD_ROWS else None
 
@@ -148,9 +149,6 @@ class PointReads:
         together = rows if self._appended is None else pa.concat_tables([self._appended, rows])
         chunks = together.column(0).num_chunks
         self._appended = together.combine_chunks() if chunks > _CHUNKS else together
-
-    def _log(self, version: int) -> Path:
-        return self._path / "_delta_log" / f"{version:020d}.json"
 
     def _hold(self, reader: Reader) -> None:
         """Take the newest generations into memory, as far down as they are small files."""

@@ -10,6 +10,7 @@ from pipelines.bounds import OutOfBoundsError, switch
 from pipelines.errors import DefinitionError, UnknownStateError
 from pipelines.graph import nodes
 from pipelines.graph.fields import checked_name, is_name
+from pipelines.state.delta_log import has_log
 from pipelines.surroundings import refuse_unless_folder
 
 if TYPE_CHECKING:
@@ -139,4 +140,4 @@ def _tables_in(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
     # What somebody else has put there under a name that no table of the engine's has is not the engine's.
-    return sorted(one.name for one in folder.iterdir() if is_name(one.name) and (one / "_delta_log").is_dir())
+    return sorted(one.name for one in folder.iterdir() if is_name(one.name) and has_log(one))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 
+from pipelines.state.delta_log import adds
 from pipelines.state.record import BATCH, REPLAY, SLICE, CommitRecord
 from pipelines.state.schema import MAP, RESERVED, SLICE_COLUMN
 
@@ -91,7 +91,4 @@ def _written(table: StateTable, since: int) -> dict[str, CommitRecord]:
 
 def _added(table: StateTable, version: int) -> set[str]:
     """The slices of the files that a commit added."""
-    log = table.path / "_delta_log" / f"{version:020d}.json"
-    lines = log.read_text("utf-8").splitlines() if log.exists() else []
-    added = [json.loads(line)["add"] for line in lines if line.startswith('{"add"')]
-    return {str(one["partitionValues"].get(SLICE_COLUMN)) for one in added}
+    return {str(add["partitionValues"].get(SLICE_COLUMN)) for add in adds(table.path, version)}

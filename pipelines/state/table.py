@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 
 from pipelines.errors import FieldError, ReadPointError
 from pipelines.state.damage import DamagedTableError, check_log, opened
+from pipelines.state.delta_log import commit_file, has_log
 from pipelines.state.frames import read_by_spark
 from pipelines.state.history import History
 from pipelines.state.key_cache import PointReads
@@ -60,7 +61,7 @@ class StateTable:
     # --- what it is -------------------------------------------------------------------------------------------------
 
     def exists(self) -> bool:
-        return (self.path / "_delta_log").is_dir() and DeltaTable.is_deltatable(str(self.path))
+        return has_log(self.path) and DeltaTable.is_deltatable(str(self.path))
 
     def is_state(self) -> bool:
         """Whether the engine made it: a lake may hold Delta tables of others."""
@@ -277,15 +278,15 @@ class StateTable:
         Or when its own commit is gone: then the log was cleaned while nobody read, and the next commit may be gone too.
         """
         table = self._table
-        if table is None or self._log(table.version() + 1).exists() or not self._log(table.version()).exists():
+        if table is None or self._is_in_log(table.version() + 1) or not self._is_in_log(table.version()):
             since = 0 if table is None else table.version() + 1
             check_log(self.name, self.path, since)
             table = opened(self.name, self.path)
             self._table = table
         return table
 
-    def _log(self, version: int) -> Path:
-        return self.path / "_delta_log" / f"{version:020d}.json"
+    def _is_in_log(self, version: int) -> bool:
+        return commit_file(self.path, version).exists()
 
 
 def _known(key: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> bool:

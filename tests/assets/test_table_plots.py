@@ -88,16 +88,16 @@ def test_it_goes_on_from_commit_to_commit(
     assert list(plots.metadata()) == ["rows a batch", "table size", "files"]  # nobody has told of seconds
     commit(table, BATCH, 3, 11)
     commit(table, BATCH, 4, 13)
-    read: list[str] = []
+    read: list[int] = []
     original = table_plots.grown
 
-    def counted(file: Path) -> Grown:
-        read.append(file.name)
-        return original(file)
+    def counted(folder: Path, version: int) -> Grown:
+        read.append(version)
+        return original(folder, version)
 
     monkeypatch.setattr(table_plots, "grown", counted)
     found = plots._plots({})
-    assert read == [f"{version:020d}.json" for version in (5, 6)]
+    assert read == [5, 6]
     assert found["files"].values == [1, 2, 3, 1, 2, 3, 4]
     assert plots._sizes == (6, Grown(*sizes(table, 6)))
 

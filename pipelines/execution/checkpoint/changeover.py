@@ -24,6 +24,7 @@ from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.graph import events, nodes
 from pipelines.planner.changes import plan_changes
 from pipelines.sources.channels import Start
+from pipelines.state.delta_log import has_log
 from pipelines.state.schema import TXID
 from pipelines.windows.bucket import NEVER
 
@@ -101,7 +102,7 @@ class Changeover:
         """
         for one in plan_changes(self._topology, self._lake).refused:
             table = self._lake.state_path(one.name), self._lake.channel_path(one.name)
-            new = not any((path / "_delta_log").is_dir() for path in table)
+            new = not any(map(has_log, table))
             if not new and not one.details[0].startswith("the checkpoint is fresh"):
                 raise StateSchemaError(one.name, one.details[0])
 

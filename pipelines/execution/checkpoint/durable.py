@@ -7,12 +7,12 @@ anything of the batch is committed, and for the commits before the batch is clos
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
+
+from pipelines.state.delta_log import adds, commit_file, data_file, log_folder
 
 if TYPE_CHECKING:
     from pipelines.execution.checkpoint.engine_files import Checkpoint
@@ -55,23 +55,14 @@ def _synced(path: Path) -> bool:
 
 def commit_files(table: StateTable, since: int) -> Iterator[Path]:
     """The files of a table's commits behind a version: data files, commits, and checkpoints of the log."""
-    log = table.path / "_delta_log"
+    log = log_folder(table.path)
     for version in range(since + 1, table.version() + 1):
-        commit = log / f"{version:020d}.json"
-        yield from _added(table.path, commit)
+        yield from (data_file(table.path, add["path"]) for add in adds(table.path, version))
         checkpoints = sorted(log.glob(f"{version:020d}.checkpoint*"))
         yield from checkpoints
         if checkpoints:
             yield log / "_last_checkpoint"
-        yield commit
-
-
-def _added(folder: Path, commit: Path) -> Iterator[Path]:
-    lines = commit.read_text(encoding="utf-8").splitlines() if commit.exists() else []
-    for line in lines:
-        if line.startswith('{"add"'):
-            name = json.loads(line)["add"]["path"]
-            yield next((one for one in (folder / name, folder / unquote(name)) if one.exists()), folder / name)
+        yield commit_file(table.path, version)
 
 
 def sync_table(table: StateTable, since: int, root: Path) -> None:

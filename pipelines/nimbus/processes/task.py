@@ -24,6 +24,7 @@ from pipelines.nimbus.registry.attempts import FencedAttempts, RegistryAttempts
 from pipelines.nimbus.registry.leases import Lease
 from pipelines.nimbus.status import ASSIGNED, DRAINED, DRAINING, FAILED, REPARTITIONING, STARTING
 from pipelines.nimbus.telemetry.figures import TaskFigures
+from pipelines.state.delta_log import has_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -262,8 +263,8 @@ class Task(threading.Thread):
         from pipelines.graph import nodes
 
         reads = [spout for spout in self._spouts if isinstance(spout, nodes.ChannelSpoutNode)]
-        paths = [self._lake.channel_path(name) / "_delta_log" for spout in reads for name in spout.reads]
-        while self._wanted.is_set() and not all(path.is_dir() for path in paths):
+        tables = [self._lake.channel_path(name) for spout in reads for name in spout.reads]
+        while self._wanted.is_set() and not all(map(has_log, tables)):
             time.sleep(_POLL_SECONDS)
 
     @property

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from pipelines.execution.checkpoint.window_state import partition_rows
 from pipelines.maintenance.rebalance import skew_of
 from pipelines.nimbus.status import ASSIGNED, FAILED, RUNNING
+from pipelines.state.delta_log import adds, commit_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,14 +118,15 @@ def _newest(log: Path, listing: int) -> int | None:
 
 def _commits(path: str, version: int) -> int:
     """Commits of a Delta table from a version on that have brought rows."""
-    log, count = Path(path) / "_delta_log", 0
+    table, count = Path(path), 0
     for number in range(version, version + _MOST_COMMITS):
         try:
-            text = (log / f"{number:020d}.json").read_text("utf-8")
-        except OSError:
+            if not commit_file(table, number).exists():
+                break
+            # A compaction writes the same rows again, and says so.
+            count += any(add.get("dataChange") for add in adds(table, number))
+        except (OSError, ValueError):
             break
-        # A compaction writes the same rows again, and says so.
-        count += any('"add"' in line and '"dataChange":true' in line.replace(" ", "") for line in text.splitlines())
     return count
 
 

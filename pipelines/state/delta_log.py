@@ -1,0 +1,75 @@
+"""The log of a Delta table, commit by commit.
+
+It is read by hand where delta-rs has no answer: the actions of one commit without opening the table at that version, and
+files as they are where delta-rs reads past damage (see `pipelines.state.damage`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+_COMMIT = re.compile(r"\d{20}\.json")
+
+
+def log_folder(table: Path) -> Path:
+    """Return the folder of a table's log."""
+    return table / "_delta_log"
+
+
+def has_log(table: Path) -> bool:
+    """Return whether a folder has a log, and so is a Delta table, damaged or not."""
+    return log_folder(table).is_dir()
+
+
+def commit_file(table: Path, version: int) -> Path:
+    """Return where the commit of a version is, or would be."""
+    return log_folder(table) / f"{version:020d}.json"
+
+
+def commit_files(table: Path) -> list[Path]:
+    """Return the commits that are in the log, oldest first.
+
+    Raises:
+        FileNotFoundError: there is no log.
+    """
+    return sorted(file for file in log_folder(table).iterdir() if _COMMIT.fullmatch(file.name))
+
+
+def versions(table: Path) -> list[int]:
+    """Return the versions whose commits are in the log, oldest first; none without a log."""
+    return [int(file.stem) for file in commit_files(table)] if has_log(table) else []
+
+
+def actions(table: Path, version: int, *wanted: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the actions of a commit with their names, in its order.
+
+    Args:
+        wanted: names of actions (`add`, `remove`, `commitInfo`, ...); without a name all of them.
+
+    Raises:
+        FileNotFoundError: the commit is not in the log.
+    """
+    for line in commit_file(table, version).read_text(encoding="utf-8").splitlines():
+        # Most lines need not be parsed.
+        if line and (not wanted or any(f'"{name}"' in line for name in wanted)):
+            ((name, action), *_) = json.loads(line).items()
+            if not wanted or name in wanted:
+                yield name, action
+
+
+def adds(table: Path, version: int) -> list[dict[str, Any]]:
+    """Return the data files that a commit added, as it lists them; none if the commit is not in the log."""
+    try:
+        return [action for _, action in actions(table, version, "add")]
+    except FileNotFoundError:
+        return []
+
+
+def data_file(table: Path, name: str) -> Path:
+    """Return a data file of a table by its name in the log, where names may be URL-encoded."""
+    return next((file for file in (table / name, table / unquote(name)) if file.exists()), table / name)
