@@ -1,4 +1,4 @@
-"""From a flow of the catalog to its assets and checks."""
+"""The assets and checks of a flow of the catalog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that a flow keeps: questions to its states, each a small table."""
+"""Stored answers to questions about a flow's states, each a small table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ def ranked(rows: Sequence[dict[str, Any]], ranking: Ranking | None) -> list[dict
 
 
 def ask(view: FlowView, question: QueryAsset, lake: LakeResource, spark: SparkResource) -> Answer:
-    """Put the question. One to a state alone is read by delta-rs; one to a query stream runs on Spark.
+    """Ask the question. delta-rs reads a state alone; a query stream runs on Spark.
 
     Raises:
         UnknownStateError: the flow has not run yet.

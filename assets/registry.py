@@ -1,4 +1,4 @@
-"""What the registry holds of a flow, as an asset that Dagster only looks at: by it a deployment shows as out of date.
+"""The registry's version of a flow as an external asset: by it a deployment shows as out of date.
 
 Dagster compares the version of `registry/FLOW`, which the sensor tells, with the version that the last materialization of
 `deployments/FLOW` says it has made. A flow that was updated, rolled back or removed from the command line has another one: the
@@ -38,7 +38,7 @@ def registry_spec(view: FlowView) -> dg.AssetSpec:
     return dg.AssetSpec(
         registry_key(view.name),
         deps=list(dict.fromkeys(map(view.key_of, view.spouts))),
-        description=f"The version of the flow {view.name} that the registry holds, whoever has brought it there.",
+        description=f"The version of the flow {view.name} in the registry, whoever put it there.",
         group_name=view.name,
         owners=view.spec.owners,
         tags=dict(view.spec.tags),

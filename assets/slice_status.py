@@ -1,4 +1,4 @@
-"""How the slices of a table stand: what Dagster's events and the lake's commits say of them together."""
+"""The status of a table's slices, from Dagster's events and the lake's commits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slices that are not as they should be: failed, missing, or older than what they are made of; and what is to become of each."""
+"""Faulty slices (failed, missing, or older than their sources), and what is to become of each."""
 
 from __future__ import annotations
 

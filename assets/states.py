@@ -149,6 +149,6 @@ def _what(view: FlowView, writer: nodes.PersistNode) -> str:
     if isinstance(writer, nodes.ChannelNode):
         return f"Channel of the flow {view.name}: events on their way from one query to the next."
     if isinstance(writer, nodes.LatePersistNode):
-        return f"Of the flow {view.name}: events that came behind the watermark, as the source gave them."
-    keyed = f"one row a {', '.join(writer.group)}" if writer.group else "the rows themselves"
+        return f"Late events of the flow {view.name}: behind the watermark, as the source gave them."
+    keyed = f"one row per {', '.join(writer.group)}" if writer.group else "the rows themselves"
     return f"State of the flow {view.name}: {keyed}."

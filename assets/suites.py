@@ -1,4 +1,4 @@
-"""Suites: checks on whole tables, run after they were written. What stands at a gate is judged before."""
+"""Suites: checks on whole tables, run after they were written. Gates judge before."""
 
 from collections.abc import Iterator
 from pathlib import Path

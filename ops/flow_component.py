@@ -1,4 +1,4 @@
-"""FlowComponent: a flow in a project of `dg`, by a few lines of YAML.
+"""FlowComponent: a flow in a project of `dg`, from a few lines of YAML.
 
 ```yaml
 type: ops.flow_component.FlowComponent
@@ -34,7 +34,7 @@ class FlowComponent(dg.Component, dg.Model, dg.Resolvable):
     Jobs are `<flow>_catch_up_job`, `<flow>_checkpoint_compaction_job`, `<flow>_slices_job` where the flow has slices. A flow of
     the catalog (TRIDELTA_FLOWS counts) can be deployed too: then there are its deployment asset, `<flow>_sensor`, and
     `<flow>_activate_job`, `..._deactivate_job`, `..._kill_job`, `..._update_job`, `..._rollback_job`, `..._rebalance_job`.
-    Flows that read one stream stand in one component, for each source is one asset.
+    Flows that read the same stream belong in one component, since each source is one asset.
     """
 
     flow: str | list[str] = Field(

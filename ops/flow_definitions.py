@@ -33,9 +33,9 @@ from resources import LakeResource, NimbusResource, QualityResource, SparkResour
 
 
 class FlowSchedules(dg.Model):
-    """When a flow runs by itself, as cron says it; null: never."""
+    """When a flow runs by itself, as cron expressions; null: never."""
 
-    catch_up: str | None = Field(default=CATCH_UP_EVERY, description="Look for what has arrived, and run it.")
+    catch_up: str | None = Field(default=CATCH_UP_EVERY, description="Check for new files, and run them.")
     slices: str | None = Field(
         default=SLICES_AT, description="Make the slice of the day before; for flows with slices."
     )

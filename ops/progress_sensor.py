@@ -1,4 +1,4 @@
-"""flows_sensor: what deployed flows do, in Dagster. One sensor for all flows: as many as flows would be as many ticks."""
+"""flows_sensor: report deployed flows to Dagster. One sensor for all flows: one per flow would be one tick per flow."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def flows_sensor(views: Sequence[FlowView], name: str = "flows_sensor") -> dg.Se
         name=name,
         minimum_interval_seconds=EVERY_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="What deployed flows have written, how far and how late they are, and which are in trouble.",
+        description="Report what deployed flows have written, how far and how late they are, and which are in trouble.",
     )
     def sensor(
         context: dg.SensorEvaluationContext, nimbus: NimbusResource, lake: LakeResource

@@ -1,4 +1,4 @@
-"""What runs by itself. All schedules are on from the start, but for the one that makes failed slices again."""
+"""The schedules. All are on by default, except the one that makes failed slices again."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -54,7 +54,7 @@ def catch_up_schedule(
         job=job,
         cron_schedule=cron,
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description=f"{_when(cron, CATCH_UP_EVERY, 'Every ten minutes')}, if something has arrived.",
+        description=f"{_when(cron, CATCH_UP_EVERY, 'Every ten minutes')}, if files have arrived.",
     )
     def schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         found = {view.name: what for view in views if (what := news(context.instance, view))}
@@ -70,7 +70,7 @@ def slices_schedule(
 ) -> dg.ScheduleDefinition:
     """Make the schedule of yesterday's slice: when all its files are there, and once its own sources were made."""
     usual = SLICES_BEHIND_AT if view.by_slices else SLICES_AT
-    behind = ", as soon as those that it is made of are there" if view.by_slices else ""
+    behind = ", as soon as its source slices exist" if view.by_slices else ""
     cron = cron or usual
 
     @dg.schedule(
@@ -122,7 +122,7 @@ def relaunch_schedule(job: dg.JobDefinition, *, cron: str = RELAUNCH_AT) -> dg.S
         job=job,
         cron_schedule=cron,
         default_status=dg.DefaultScheduleStatus.STOPPED,
-        description=f"{_when(cron, RELAUNCH_AT, 'Every morning, where it is switched on')}: slices that failed or are missing.",
+        description=f"{_when(cron, RELAUNCH_AT, 'Every morning, if switched on')}: slices that failed or are missing.",
     )
 
 

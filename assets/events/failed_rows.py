@@ -1,4 +1,4 @@
-"""Rows that a check has found wrong, as its page shows them: ten of them with the reasons, and the way to the others."""
+"""Rejected rows as a check's page shows them: ten of them with the reasons, and the way to the others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def quarantine_spec(view: FlowView) -> dg.AssetSpec:
     return dg.AssetSpec(
         quarantine_key(view.name),
         deps=list(dict.fromkeys(map(view.key_of, view.spouts))),
-        description=f"Rows that the flow {view.name} refused, each with stage, rule and reason. No row is ever just lost: "
+        description=f"Rows that the flow {view.name} rejected, each with stage, rule and reason. No row is lost: "
         f"`tridelta replay-quarantine {view.name}` sends them through the flow again.",
         metadata={"path": dg.MetadataValue.path(str(path)), "replay": f"tridelta replay-quarantine {view.name}"},
         group_name=view.name,

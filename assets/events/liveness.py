@@ -70,7 +70,7 @@ def liveness_check(view: FlowView) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=deployment_key(view.name),
         name=ALIVE,
-        description="All queries of the deployed flow run and come forward.",
+        description="All queries of the deployed flow run and make progress.",
     )
     def alive(nimbus: NimbusResource) -> dg.AssetCheckResult:
         import time
@@ -91,15 +91,15 @@ def _verdict(wrong: list[str], seen: FlowStatus) -> dict[str, Any]:
 
 
 def alert(flow: str, wrong: list[str], environment: Mapping[str, str] = os.environ) -> bool:
-    """Tell whoever is to be told that a flow is in trouble, or (with nothing wrong) that it is well again.
+    """Send an alert that a flow is in trouble, or (with nothing wrong) that it is well again.
 
     Args:
         flow: The flow.
         wrong: What is wrong, in sentences.
-        environment: Its TRIDELTA_ALERT says where it goes; without it nobody is told.
+        environment: Its TRIDELTA_ALERT says where it goes; without it no alert is sent.
 
     Returns:
-        Whether somebody was told. An alert that does not get through is logged, and is no error.
+        Whether the alert was delivered. An alert that does not get through is logged, and is no error.
     """
     where = environment.get(ALERT, "").strip()
     if not where:

@@ -1,4 +1,4 @@
-"""What deployed flows have done since the last look, as Dagster's events: one look over all flows, and a cursor.
+"""The progress of deployed flows since the last look, as Dagster's events: one look over all flows, and a cursor.
 
 A flow whose batches have not come forward costs nothing but the look at the registry. Of the others the new commits are read
 off their log files, one file a commit; the rows of all commits since the last look are one materialization a table and slice.

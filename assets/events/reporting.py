@@ -1,4 +1,4 @@
-"""From what the engine reports to Dagster's events: one materialization a state and slice, one verdict a check."""
+"""Turn the engine's reports into Dagster's events: one materialization per state and slice, one verdict per check."""
 
 from __future__ import annotations
 

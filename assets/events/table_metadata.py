@@ -1,4 +1,4 @@
-"""What Dagster shows of a table: its columns, where they come from, what wrote it."""
+"""The metadata of a table: its columns, where they come from, what wrote it."""
 
 from __future__ import annotations
 

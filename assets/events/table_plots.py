@@ -1,4 +1,4 @@
-"""What the last batches did to a table, as plots of its asset's page.
+"""Plots of the last batches of a table, for its asset's page.
 
 All of it is recorded anyway: rows, files and bytes in the table's own log, the seconds of a batch by the times at which Spark
 began it and marked it as done in the checkpoint.

@@ -1,4 +1,4 @@
-"""What the checks of a gate said in a run: of each slice by itself, and over all batches or slices together."""
+"""The verdicts of a gate's checks in a run: per slice, and over all batches or slices together."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def materialization_of(
 
 @dataclass
 class Verdict:
-    """What one check of a gate said, over all batches or slices of a run or, with `slice`, of that one slice."""
+    """The verdict of one gate check, over all batches or slices of a run or, with `slice`, on that slice."""
 
     check: GateCheck
     view: FlowView

@@ -108,14 +108,14 @@ def plan(
 def run(
     name: FlowName,
     max_batches: Annotated[
-        int | None, typer.Option(parser=bounded(bounds.ROWS), help="Stop after so many batches.")
+        int | None, typer.Option(parser=bounded(bounds.ROWS), help="Stop after this number of batches.")
     ] = None,
     on_fresh_checkpoint: Annotated[
         str,
         typer.Option(
             parser=on_fresh,
             metavar="WORD",
-            help="If the checkpoint is gone but the states are there: refuse, continue or reset.",
+            help="If the checkpoint is missing but the states exist: refuse, continue or reset.",
         ),
     ] = "refuse",
     as_json: AsJson = False,
@@ -141,10 +141,10 @@ def run(
 def backfill(
     name: FlowName,
     first: Annotated[str, typer.Option("--from", help="The first slice (day).")],
-    last: Annotated[str, typer.Option("--to", help="The last slice (day), itself included.")],
+    last: Annotated[str, typer.Option("--to", help="The last slice (day), included.")],
     as_json: AsJson = False,
 ) -> None:
-    """Make slices again: each is replaced in a commit of its own."""
+    """Make slices again; each is replaced in one commit."""
     spec = flow(name)
     slices = _slices(spec, first, last)
     topology = spec.topology()
@@ -202,10 +202,10 @@ def query(
 def state(
     name: Annotated[str, typer.Argument(metavar="STATE", help="A state of the lake, or a channel.")],
     key: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="One field of the key; give it once for each.")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="One field of the key; repeat it for each field.")
     ] = None,
     txid: Annotated[int | None, typer.Option(parser=bounded(bounds.TXID), help="Read it as of this batch.")] = None,
-    limit: Annotated[int, typer.Option(parser=bounded(bounds.ROWS), help="At most so many rows.")] = 50,
+    limit: Annotated[int, typer.Option(parser=bounded(bounds.ROWS), help="Show at most this number of rows.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """Show a state: one key, or all of it. Needs no Spark."""
@@ -228,7 +228,9 @@ def state(
 @plainly
 def history(
     name: Annotated[str, typer.Argument(metavar="STATE", help="A state of the lake, or a channel.")],
-    limit: Annotated[int, typer.Option(parser=bounded(bounds.ROWS), help="The last so many commits.")] = 20,
+    limit: Annotated[
+        int, typer.Option(parser=bounded(bounds.ROWS), help="Show this number of commits, the last ones.")
+    ] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Show a state's commits. Needs no Spark."""
@@ -270,7 +272,7 @@ def skip(
     txid: Annotated[int, typer.Argument(parser=bounded(bounds.TXID), help="The poison batch.")],
     as_json: AsJson = False,
 ) -> None:
-    """Leave out a batch that stopped the flow; its rows stay in quarantine. Needs no Spark."""
+    """Skip a batch that stopped the flow; its rows stay in quarantine. Needs no Spark."""
     from pipelines.execution.batch.poison import skip as leave_out
 
     leave_out(opened_lake(), flow(name).topology(), txid)
@@ -289,7 +291,7 @@ def skip(
 @app.command()
 @plainly
 def adopt(name: FlowName, as_json: AsJson = False) -> None:
-    """Go on with a checkpoint and tables that do not belong together, as they are: rows may lack or come twice."""
+    """Continue with a checkpoint and tables that do not belong together: rows may be missing or doubled."""
     from pipelines.execution.checkpoint.belonging import adopt as take_over
 
     found = take_over(opened_lake(), flow(name).topology())
@@ -311,7 +313,7 @@ def compact(
     channel_retention_hours: Annotated[
         float | None,
         typer.Option(
-            parser=bounded(bounds.HOURS), help="How long channels keep rows that all readers have; else the same."
+            parser=bounded(bounds.HOURS), help="How long channels keep rows that all readers have; default: the same."
         ),
     ] = None,
     as_json: AsJson = False,
@@ -339,7 +341,10 @@ def compact(
 def watch(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder with a flow's YAML in each file.")],
     trigger_seconds: Annotated[
-        float, typer.Option(parser=bounded(bounds.TRIGGER_SECONDS), help="How often a stream looks for new events.")
+        float,
+        typer.Option(
+            parser=bounded(bounds.TRIGGER_SECONDS), help="How often a stream checks for new events, in seconds."
+        ),
     ] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Run what the sources hold now, then stop.")] = False,
     on_fresh_checkpoint: Annotated[
@@ -347,7 +352,7 @@ def watch(
         typer.Option(
             parser=on_fresh,
             metavar="WORD",
-            help="If a checkpoint is gone but the states are there: refuse, continue or reset.",
+            help="If a checkpoint is missing but the states exist: refuse, continue or reset.",
         ),
     ] = "refuse",
 ) -> None:

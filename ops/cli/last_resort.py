@@ -1,4 +1,4 @@
-"""What nobody foresaw: a sentence, a file with the full report, exit code 70. The outermost handler of the command line."""
+"""The outermost handler of the command line: an unforeseen error is a sentence, a file with the report, exit code 70."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _PASSWORD = re.compile(r"(://[^:/@\s]*:)[^@\s]+@")
 
 
 class PlainGroup(TyperGroup):
-    """The commands of `tridelta`. None ends with a traceback, whatever was given and whatever goes wrong."""
+    """The commands of `tridelta`. No command ends with a traceback."""
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
-        """Run a command; an error that no command tells is told here."""
+        """Run a command, and report an error that the command does not report itself."""
         given = list(sys.argv[1:] if args is None else args)
         fault = _fault(given)
         if fault:
@@ -106,7 +106,7 @@ def _folder() -> str | None:
         folder.mkdir(mode=0o700, exist_ok=True)
         return str(folder) if os.access(folder, os.W_OK) else None
     except Exception:
-        # Whatever is wrong with the home may be what is being told.
+        # The fault may be in the home itself.
         return None
 
 

@@ -1,4 +1,4 @@
-"""`tridelta new FLOW`: a flow of one's own in a package outside this project, with its gate, sample data and test."""
+"""`tridelta new FLOW`: a new flow in a package outside this project, with its gate, sample data and test."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ def new(
     flowmix: Annotated[bool, typer.Option("--flowmix", help="A flow of events: windows, splits, joins.")] = False,
     yaml: Annotated[bool, typer.Option("--yaml", help="A flow of events, written as YAML.")] = False,
     into: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="The package that it goes into; else `flows` in this folder.")
+        Path | None, typer.Option(metavar="FOLDER", help="The package for it; default: `flows` in this folder.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a flow of one's own: a package outside this project, with the flow, its gate, sample data and its test."""
+    """Write a new flow: a package outside this project, with the flow, its gate, sample data and its test."""
     chosen = [kind for kind, wanted in zip(KINDS, (trident, flowmix, yaml), strict=True) if wanted]
     if len(chosen) != 1:
         raise NewFlowError(flow, "its kind is missing" if not chosen else "it has several kinds", hint=_KINDS_HINT)
@@ -98,7 +98,7 @@ _KINDS_HINT = "give one of --trident (a topology), --flowmix (events and windows
 
 
 def write(flow: str, kind: str, folder: Path) -> Written:
-    """Write the files of a flow into a package. Either all are written or none; none that is there is touched.
+    """Write the files of a flow into a package. Writes all files or no file; leaves existing files alone.
 
     Args:
         flow: its name.

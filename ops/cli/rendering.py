@@ -1,4 +1,4 @@
-"""What the command line and the demo put on the screen."""
+"""The output of the command line and the demo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tridelta replay-quarantine`: refused rows through their flow again, what there is of them, what was replayed when."""
+"""`tridelta replay-quarantine`: replay rejected rows, count them, and show earlier replays."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ app = typer.Typer()
 @plainly
 def replay_quarantine(
     name: FlowName,
-    gate: Annotated[list[str] | None, typer.Option(help="Refused by this gate; may be given several times.")] = None,
+    gate: Annotated[list[str] | None, typer.Option(help="Rejected by this gate; may be repeated.")] = None,
     spout: Annotated[
-        list[str] | None, typer.Option(help="Refused at the source of this stream, or in a poison batch of it.")
+        list[str] | None, typer.Option(help="Rejected at the source of this stream, or in a poison batch of it.")
     ] = None,
     reason: Annotated[
         list[str] | None,
-        typer.Option(help="Refused by this check, or as malformed, other_fields, no_slice, bad_slice or poison."),
+        typer.Option(help="Rejected by this check, or as malformed, other_fields, no_slice, bad_slice or poison."),
     ] = None,
-    txids: Annotated[str, typer.Option(help="Refused by these batches: 40, 40-57, or backfills.")] = "",
+    txids: Annotated[str, typer.Option(help="Rejected in these batches: 40, 40-57, or backfills.")] = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Change nothing; count what there is. Needs no Spark.")
     ] = False,
     history: Annotated[bool, typer.Option("--history", help="Show what was replayed when. Needs no Spark.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run refused rows through a flow again, after it was corrected: each lands once, or stays with its new reason."""
+    """Replay rejected rows through a corrected flow: each lands once, or stays with its new reason."""
     topology, lake = flow(name).topology(), opened_lake()
     selection = selected(gates=gate, spouts=spout, reasons=reason, txids=txids)
     if history:
@@ -108,7 +108,7 @@ def show(report: ReplayReport) -> None:
         if one.left and one.hint:
             rendering.say(f"  Next: {one.hint}")
     if report.resumed:
-        rendering.say(f"Finished what was cut off: replay {', '.join(map(str, report.resumed))}")
+        rendering.say(f"Finished an interrupted replay: {', '.join(map(str, report.resumed))}")
     if not report.dry_run and report.lots:
         rendering.say(f"{report.landed:,} landed, {report.refused:,} refused again, {report.left:,} left")
 

@@ -20,15 +20,15 @@ app = typer.Typer()
 @app.command()
 @plainly
 def tidy(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; count what would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; count what would be removed.")] = False,
     compact: Annotated[
-        bool, typer.Option(help="Compact the tables of all flows too; large ones want `tridelta compact FLOW`.")
+        bool, typer.Option(help="Compact the tables of all flows, too; for large ones use `tridelta compact FLOW`.")
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Remove what nobody needs any more: old rows of quarantine, copies, logs, records. Needs no Spark.
+    """Remove old rows of quarantine, copies, logs and records. Needs no Spark.
 
-    How long things stay is said by TRIDELTA_KEEP_QUARANTINE_DAYS, ..._COPIES_DAYS and so on: see docs/maintenance.md.
+    TRIDELTA_KEEP_QUARANTINE_DAYS, ..._COPIES_DAYS and so on set how long things stay: see docs/maintenance.md.
     """
     from pipelines.maintenance import Retention
 

@@ -19,7 +19,7 @@ app = typer.Typer()
 def validate(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A flow as YAML.")], as_json: AsJson = False
 ) -> None:
-    """Check a flow's YAML file; every fault with its line. Needs no Spark; exit code 1 if it is not a flow."""
+    """Check a flow's YAML file and list every fault with its line. Needs no Spark; exit code 1 if it is not a flow."""
     found = checked(file)
     if as_json:
         emit(found)

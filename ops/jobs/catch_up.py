@@ -22,7 +22,7 @@ class CatchUpConfig(dg.Config):
     on_fresh_checkpoint: str = "refuse"
     """If the checkpoint is missing but the states are there: `refuse`, `continue` or `reset`."""
     max_batches: int = 0
-    """Stop after so many batches; 0: when the sources are read."""
+    """Stop after this number of batches; 0: when the sources are read."""
 
 
 def catch_up_op(view: FlowView) -> dg.OpDefinition:

@@ -26,7 +26,7 @@ class CompactionConfig(dg.Config):
     retention_hours: float = 168.0
     """How far back a state can be read afterwards (by txid, version or time)."""
     channel_retention_hours: float | None = None
-    """How long a channel keeps rows that all its readers have taken; none: as long as states stay readable."""
+    """How long a channel keeps rows that all its readers have taken; empty: as long as states stay readable."""
 
 
 def compaction_op(view: FlowView) -> dg.OpDefinition:
@@ -81,14 +81,14 @@ def _observed(instance: dg.DagsterInstance, key: dg.AssetKey, row: Mapping[str, 
 
 
 class HousekeepingConfig(dg.Config):
-    """How long things stay. What is left empty is as TRIDELTA_KEEP_<NAME> says, or as docs/maintenance.md does."""
+    """How long things stay. Empty: as TRIDELTA_KEEP_<NAME> says, else the default of docs/maintenance.md."""
 
     quarantine_days: float | None = None
-    """Refused rows."""
+    """Rejected rows."""
     copies_days: float | None = None
-    """The newest copy of a checkpoint that a repartition made; older ones go at once."""
+    """The newest copy of a checkpoint that a repartition made; older ones are removed at once."""
     replaced_days: float | None = None
-    """Checkpoints that a change of a flow has put aside."""
+    """Checkpoints that a changed flow has left behind."""
     flow_days: float | None = None
     """Removed flows and silent supervisors in the registry."""
     log_days: float | None = None
@@ -96,9 +96,9 @@ class HousekeepingConfig(dg.Config):
     log_megabytes: float | None = None
     """All these logs together."""
     run_days: float | None = None
-    """Dagster's runs that have ended, with what they have told of assets. Nothing said: they stay."""
+    """Dagster's runs that have ended, with their events of assets. Empty: they stay."""
     dry_run: bool = False
-    """Change nothing; count what would go."""
+    """Change nothing; count what would be removed."""
 
 
 def housekeeping_op(settings: FlowSettings) -> dg.OpDefinition:
@@ -137,12 +137,12 @@ def checkpoint_compaction_job(
 ) -> dg.JobDefinition:
     """Make one job for all flows; each op holds its flow's pool, so no flow is compacted while a run of it writes.
 
-    Housekeeping (`tidies`) needs no pool: it takes the locks of a flow itself, and waits for none for long.
+    Housekeeping (`tidies`) needs no pool: it takes the locks of a flow itself, and waits only briefly for each.
     """
 
     @dg.job(
         name=name,
-        description="Fold closed generations, join small files, vacuum, write Delta checkpoints; tidy what grows beside.",
+        description="Fold closed generations, join small files, vacuum, write Delta checkpoints; then housekeeping.",
         tags={"dagster/max_runtime": str(MAX_RUNTIME_SECONDS)},
     )
     def job() -> None:

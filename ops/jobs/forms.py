@@ -1,4 +1,4 @@
-"""Jobs of one step with a form: what the launchpad asks for, and what it refuses before the run."""
+"""Jobs of one step with a form: the launchpad's fields, and what it refuses before the run."""
 
 from __future__ import annotations
 

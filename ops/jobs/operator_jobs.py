@@ -1,4 +1,4 @@
-"""The jobs of an operator: replay quarantine, skip a poison batch, query. What cannot be is refused before Spark starts."""
+"""The jobs of an operator: replay quarantine, skip a poison batch, query. Impossible requests are refused before Spark starts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -28,23 +28,23 @@ Act = Callable[[dg.OpExecutionContext, Any, SparkResource, LakeResource], dict[s
 _TXIDS = Field(
     "",
     pattern=r"^(\d+(-\d+)?|backfills)?$",
-    description="Only what these batches refused: 40, or 40-57, or backfills. Empty: all.",
+    description="Only what these batches rejected: 40, or 40-57, or backfills. Empty: all.",
 )
 _AS_OF: Any = (
     int | None,
-    bounds.TXID.field(None, description="Read the states as of this batch; none: as they are now."),
+    bounds.TXID.field(None, description="Read the states as of this batch; empty: as they are now."),
 )
-_AT_MOST = (int, Field(50, ge=1, le=MOST_ROWS, description=f"At most so many rows of the answer, up to {MOST_ROWS}."))
+_AT_MOST = (int, Field(50, ge=1, le=MOST_ROWS, description=f"The most rows of the answer, up to {MOST_ROWS}."))
 _REPLAYED: dict[str, Any] = {
     "spouts": (
         list[str],
-        Field([], description="Only what was refused at the source of these streams, or in a poison batch of them."),
+        Field([], description="Only what was rejected at the source of these streams, or in a poison batch of them."),
     ),
     "reasons": (
         list[str],
         Field(
             [],
-            description="Only what these checks refused; also malformed, other_fields, no_slice, bad_slice, poison. Empty: all.",
+            description="Only what these checks rejected; also malformed, other_fields, no_slice, bad_slice, poison. Empty: all.",
         ),
     ),
     "txids": (str, _TXIDS),
@@ -56,9 +56,9 @@ _REPLAYED: dict[str, Any] = {
 _SKIPPED: dict[str, Any] = {
     "txid": (
         int,
-        bounds.TXID.field(..., description="The poison batch: its txid stands in the error that stopped the flow."),
+        bounds.TXID.field(..., description="The poison batch: the error that stopped the flow names its txid."),
     ),
-    "stream": (str | None, Field(None, description="Its stream, where several of the flow's stand at that txid.")),
+    "stream": (str | None, Field(None, description="Its stream, where several streams of the flow are at that txid.")),
 }
 
 
@@ -75,17 +75,17 @@ def operator_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDef
     return [
         _job(
             prefix + "replay_quarantine",
-            "Run refused rows through a flow again, after the flow, its gate or its schema was corrected. What passes now "
+            "Replay rejected rows through a flow after the flow, its gate or its schema was corrected. What passes now "
             "lands in the states once, however often this runs; what does not stays in quarantine with its new reason.",
             partial(_replay, by_name),
             flow=flow,
-            gates=(list[gate], Field([], description="Only what these gates refused. Neither gates nor spouts: all.")),
+            gates=(list[gate], Field([], description="Only what these gates rejected. Neither gates nor spouts: all.")),
             **_REPLAYED,
         ),
         _job(
             prefix + "skip_batch",
-            "Leave out a poison batch, so that its flow goes on behind it. Its rows stay in quarantine, from where "
-            "replay_quarantine_job brings them back when the cause is mended.",
+            "Skip a poison batch, so that its flow continues behind it. Its rows stay in quarantine, from where "
+            "replay_quarantine_job brings them back when the cause is fixed.",
             partial(_skip, by_name),
             flow=flow,
             **_SKIPPED,
@@ -145,7 +145,7 @@ def _questions(views: Sequence[FlowView], prefix: str) -> Any:
     state_fields: dict[str, Any] = {
         "kind": (Literal["state"], "state"),
         "name": (one_of(f"{prefix}State", tables), Field(..., description="The state, or the channel.")),
-        "key": (dict[str, str], Field({}, description="A key, e.g. {carrier: AA}; none: all of it, from its start.")),
+        "key": (dict[str, str], Field({}, description="A key, e.g. {carrier: AA}; empty: all rows, from the first.")),
         "txid": _AS_OF,
     }
     query: Any = create_model(f"{prefix}AskQuery", __base__=dg.Config, **query_fields)

@@ -39,17 +39,17 @@ TAG = "relaunch_slices"
 class RelaunchConfig(dg.Config):
     """Which slices to look at, and how many to make again."""
 
-    flows: list[str] = Field([], description="The flows; none: all that have slices.")
+    flows: list[str] = Field([], description="The flows; empty: all that have slices.")
     first: str = Field("", description=f"The first day (2013-01-31); empty: {DAYS_BACK} days before the last.")
-    last: str = Field("", description="The last day, itself included; empty: yesterday, or a flow's own last day.")
+    last: str = Field("", description="The last day, included; empty: yesterday, or a flow's own last day.")
     # On: a table that disagrees with what it is made of is as wrong as one that lacks a day, only that nobody sees it.
     stale: bool = Field(
         True,
-        description="Also slices older than the slices of another flow that they are made of; else they are listed.",
+        description="Also slices older than their source slices of another flow; else they are only listed.",
     )
     dry_run: bool = Field(False, description="Say what would be made again, and launch nothing.")
     most_at_once: int = bounds.ROWS.field(
-        MOST_AT_ONCE, description="Slices to make again at most; the oldest come first."
+        MOST_AT_ONCE, description="The most slices to make again; the oldest come first."
     )
 
 

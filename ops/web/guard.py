@@ -1,4 +1,4 @@
-"""What stands before Dagster's web server: requests that a page of another site made a browser send do not pass.
+"""A guard before Dagster's web server: it blocks requests that a page of another site made a browser send.
 
 Dagster asks for no login and no token, so whoever can send it a request can start runs. On a loopback port that is each
 program of this host, and each web page in a browser of this host: by a form, by an image's address, or by a host name of the
