@@ -15,7 +15,7 @@ _as_text = structlog.processors.KeyValueRenderer(key_order=["event"], sort_keys=
 
 
 def logger(name: str) -> Any:
-    """A structlog logger of facts (`logger.warning("attempt failed", flow=..., txid=...)`).
+    """Return a structlog logger of facts (`logger.warning("attempt failed", flow=..., txid=...)`).
 
     It hands finished lines to Python's logging, which Dagster collects and which goes to standard error otherwise: standard
     output is for results. What is bound to the context (`structlog.contextvars`) is part of each line. The facts themselves
@@ -27,6 +27,6 @@ def logger(name: str) -> Any:
 
 
 def _hand_over(wrapped: Any, method: str, facts: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
-    """The arguments of Python's logger: the line as text, the facts beside it."""
+    """Return the arguments of Python's logger: the line as text, the facts beside it."""
     exc_info = facts.pop("exc_info", None)
     return (str(_as_text(wrapped, method, dict(facts))),), {"exc_info": exc_info, "extra": {FIELDS: dict(facts)}}

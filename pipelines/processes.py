@@ -43,7 +43,7 @@ class ProcessIdentity:
 
     @classmethod
     def of(cls, pid: int | None = None) -> ProcessIdentity:
-        """A process of this host, by default the own one. One that is gone has an identity that no process has."""
+        """Identify a process of this host, by default the own one. One that has ended has an identity that no process has."""
         number = os.getpid() if pid is None else pid
         found = _stat(number)
         try:
@@ -54,7 +54,7 @@ class ProcessIdentity:
 
     @classmethod
     def read(cls, written: Mapping[str, Any]) -> ProcessIdentity:
-        """From what `to_json` gave, among other fields, or what an earlier release wrote.
+        """Read what `to_json` gave, among other fields, or what an earlier release wrote.
 
         Raises:
             KeyError, TypeError, ValueError: It is neither.
@@ -66,11 +66,11 @@ class ProcessIdentity:
         return cls(pid, created, boot, ticks)
 
     def to_json(self) -> dict[str, Any]:
-        """Fields for a record."""
+        """Return fields for a record."""
         return {"pid": self.pid, "created": self.created, "boot": self.boot, "ticks": self.ticks}
 
     def process(self) -> psutil.Process | None:
-        """The process, while it is there (a stopped one is)."""
+        """Return the process, while it is there (a stopped one is)."""
         return self._found(_ENDED)
 
     @property
@@ -100,7 +100,7 @@ _LETTERS = {
 
 
 def boot_id() -> str:
-    """What the kernel calls the time since it was booted; empty where it does not tell."""
+    """Return the kernel's name of the time since it was booted; empty where there is none."""
     try:
         return (PROC / "sys/kernel/random/boot_id").read_text("ascii").strip()
     except (OSError, ValueError):
@@ -108,7 +108,7 @@ def boot_id() -> str:
 
 
 def _stat(pid: int) -> tuple[str, int] | None:
-    """A process' state and when it began, in ticks since the boot; None if it is gone, or there is no `/proc`."""
+    """Return a process' state and when it began, in ticks since the boot; None if it is gone, or there is no `/proc`."""
     try:
         text = (PROC / str(pid) / "stat").read_text("utf-8", errors="replace")
         # The second field is its name in brackets, which may hold anything. Of what follows, the state is the first field.

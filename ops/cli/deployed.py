@@ -26,14 +26,14 @@ Deployed = Annotated[str, typer.Argument(metavar="FLOW", help="A deployed flow."
 FlowOrFile = Annotated[str, typer.Argument(metavar="FLOW|FILE.yaml", help="A flow of the catalog, or a flow as YAML.")]
 Trigger = Annotated[
     float | None,
-    typer.Option(parser=bounded(bounds.TRIGGER_SECONDS), help="How often a batch begins; 5 if not said."),
+    typer.Option(parser=bounded(bounds.TRIGGER_SECONDS), help="How often a batch begins; 5 by default."),
 ]
 Workers = Annotated[
     int | None,
     typer.Option(parser=bounded(bounds.WORKERS), help="The most worker processes that the flow may have."),
 ]
 Parallelism = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=N", help="Tasks of a stream or state; give it once a name.")
+    list[str] | None, typer.Option(metavar="NAME=N", help="Tasks of a stream or state; give it once per name.")
 ]
 Setting = Annotated[
     list[str] | None,
@@ -41,11 +41,9 @@ Setting = Annotated[
 ]
 Wait = Annotated[
     float | None,
-    typer.Option(
-        parser=bounded(bounds.WAIT_SECONDS), help="How long it may drain before it is forced; 30 if not said."
-    ),
+    typer.Option(parser=bounded(bounds.WAIT_SECONDS), help="How long it may drain before it is forced; 30 by default."),
 ]
-NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait until it is so.")]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait for the effect.")]
 NoSupervisor = Annotated[
     bool, typer.Option("--no-supervisor", help="Do not start a supervisor on this machine if none is alive.")
 ]
@@ -57,7 +55,7 @@ RUNS_WITHIN = 180.0
 
 @contextmanager
 def nimbus() -> Iterator[Nimbus]:
-    """Nimbus, as the environment says."""
+    """Open Nimbus, as the environment says."""
     from pipelines.nimbus.nimbus import Nimbus
 
     with Nimbus.from_environment() as opened:
@@ -65,7 +63,7 @@ def nimbus() -> Iterator[Nimbus]:
 
 
 def running() -> dict[str, dict[str, Any]]:
-    """What is deployed, by name, for `tridelta list`; a registry that does not answer is told on standard error."""
+    """Return what is deployed, by name, for `tridelta list`; a registry that does not answer goes to standard error."""
     from pipelines.nimbus.errors import NimbusError
     from pipelines.nimbus.settings import registry_exists, registry_url
 
@@ -82,9 +80,7 @@ def running() -> dict[str, dict[str, Any]]:
 @app.command(rich_help_panel=PANEL)
 @plainly
 def supervisor(
-    ports: Annotated[
-        str | None, typer.Option(metavar="N,N", help="Its slots; 6900,6901,6902,6903 if not said.")
-    ] = None,
+    ports: Annotated[str | None, typer.Option(metavar="N,N", help="Its slots; 6900,6901,6902,6903 by default.")] = None,
     name: Annotated[str | None, typer.Option("--id", help="Its id; by default the host's name.")] = None,
     metrics_port: Annotated[
         int | None,
@@ -289,11 +285,11 @@ def _show_changes(seen: FlowStatus, asked: dict[str, Any], as_json: bool) -> Non
 @app.command(rich_help_panel=PANEL)
 @plainly
 def status(
-    flow: Annotated[str | None, typer.Argument(metavar="[FLOW]", help="A deployed flow; all if not said.")] = None,
-    lines: Annotated[int, typer.Option("-n", parser=bounded(bounds.LINES), help="So many lines of its history.")] = 10,
+    flow: Annotated[str | None, typer.Argument(metavar="[FLOW]", help="A deployed flow; all by default.")] = None,
+    lines: Annotated[int, typer.Option("-n", parser=bounded(bounds.LINES), help="How many lines of its history.")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """Show what runs: batch, lag, rows a second, attempts, gates, the last error, what happened."""
+    """Show what runs: batch, lag, rows per second, attempts, gates, the last error, what happened."""
     with nimbus() as there:
         if flow is None:
             seen = there.cluster()
@@ -327,9 +323,9 @@ def versions(flow: Deployed, as_json: AsJson = False) -> None:
 @plainly
 def logs(
     flow: Annotated[str, typer.Argument(metavar="FLOW", help="A flow that is deployed, or was.")],
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what is written from now on.")] = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Follow what is written from now on.")] = False,
     lines: Annotated[
-        int, typer.Option("-n", parser=bounded(bounds.LINES), help="So many of the lines that are there already.")
+        int, typer.Option("-n", parser=bounded(bounds.LINES), help="How many of the lines that are there already.")
     ] = 50,
     level: Annotated[
         str | None, typer.Option(help="This level and worse: debug, info, warning, error, critical.")
@@ -389,7 +385,7 @@ def _asked(
     parallelism: list[str] | None,
     setting: list[str] | None,
 ) -> tuple[str, dict[str, Any]]:
-    """The flow's name, and what was said of it; what was not said is left out."""
+    """Return the flow's name and the options that were given."""
     name, file = flow_and_file(flow)
     given = {
         "trigger_seconds": trigger_seconds,
@@ -402,7 +398,7 @@ def _asked(
 
 
 def _somebody(there: Nimbus) -> bool:
-    """Whether waiting is of use: without a supervisor nothing happens."""
+    """Return whether waiting is useful: without a supervisor nothing happens."""
     if any(one.alive for one in there.cluster().supervisors):
         return True
     errors.print("No supervisor is alive: nothing happens until one is started (tridelta supervisor).", style="yellow")
@@ -418,7 +414,7 @@ def _waited(there: Nimbus, seen: FlowStatus, until: str, seconds: float, quiet: 
 def _again(
     there: Nimbus, before: FlowStatus, seen: FlowStatus, seconds: float, quiet: bool, *, new_process: bool = True
 ) -> FlowStatus:
-    """Waits until a changed flow runs again, if it is one that runs."""
+    """Wait until a changed flow runs again, if it is one that runs."""
     from pipelines.nimbus.waiting import runs_again
 
     if not seen.active or not _somebody(there):

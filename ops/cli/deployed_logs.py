@@ -34,11 +34,11 @@ class FlowLogs:
         self._folder = settings.worker_folder
 
     def files(self) -> list[Path]:
-        """The logs of this machine's workers and supervisors."""
+        """Return the logs of this machine's workers and supervisors."""
         return [*sorted(self._home.glob("logs/*/*/worker.jsonl")), *sorted(self._home.glob("supervisors/*/*.jsonl"))]
 
     def slots(self) -> list[tuple[str, int]]:
-        """Where the flow runs, or ran last.
+        """Return where the flow runs, or ran last.
 
         Raises:
             NotAliveError: It never had a place, and is not deployed.
@@ -53,7 +53,7 @@ class FlowLogs:
         return sorted(places)
 
     def lines(self, *, level: str | None, follow: bool, last: int) -> Iterator[Line]:
-        """The last lines, then what comes. Warnings of a worker itself count where the flow runs or ran last.
+        """Return the last lines, then what comes. Warnings of a worker itself count where the flow runs or ran last.
 
         Raises:
             NotAliveError: As `slots`.
@@ -75,7 +75,7 @@ class FlowLogs:
             return []
 
     def tell_what_is_elsewhere(self) -> None:
-        """Says on standard error which logs this machine does not have."""
+        """Say on standard error which logs this machine does not have."""
         for supervisor, port in self.slots():
             folder = self._folder(supervisor, port)
             if not folder.is_dir():
@@ -83,7 +83,7 @@ class FlowLogs:
 
 
 def text(line: Line) -> str:
-    """A line for people; an error's trace comes indented below it."""
+    """Format a line for people, with an error's trace indented below it."""
     stamp = str(line.get("timestamp", ""))[:23].replace("T", " ")
     of = "/".join(str(line[name]) for name in ("flow", "group") if line.get(name))
     facts = " ".join(

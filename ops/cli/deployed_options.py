@@ -15,7 +15,7 @@ NESTED = ("spark", "rebalance", "clustering")
 
 
 def flow_and_file(text: str) -> tuple[str, Path | None]:
-    """A flow's name, and the YAML file that it comes from if one was named.
+    """Return a flow's name, and the YAML file that it comes from if one was named.
 
     Raises:
         FlowFileError: The file is no flow.
@@ -29,7 +29,7 @@ def flow_and_file(text: str) -> tuple[str, Path | None]:
 
 
 def counts(pairs: Sequence[str] | None) -> dict[str, int]:
-    """`NAME=N` pairs.
+    """Read `NAME=N` pairs.
 
     Raises:
         DefinitionError: One is not of that form.
@@ -49,7 +49,7 @@ def counts(pairs: Sequence[str] | None) -> dict[str, int]:
 
 
 def settings_of(pairs: Sequence[str] | None) -> dict[str, Any]:
-    """`K=V` pairs; a value is read as YAML: numbers, true, false, lists in brackets. Settings that are texts, and Spark's own,
+    """Read `K=V` pairs; a value is YAML: numbers, true, false, lists in brackets. Settings that are texts, and Spark's own,
     stay as they are written.
 
     Raises:
@@ -75,7 +75,7 @@ def settings_of(pairs: Sequence[str] | None) -> dict[str, Any]:
 
 
 def _read(pair: str, text: str) -> Any:
-    """The value of a setting.
+    """Return the value of a setting.
 
     Raises:
         DefinitionError: It is no YAML, or longer than any setting is.

@@ -23,7 +23,7 @@ _HINT = Text("q: end", style="dim")
 
 
 def live(look: Callable[[], ClusterStatus], seconds: float) -> None:
-    """Shows what `look` gives, anew every so many seconds. A registry that does not answer is said so, and asked again."""
+    """Show what `look` returns, again and again. A registry that does not answer is shown as such, and asked again."""
     screen = rendering.console.is_terminal
     with _keys() as pressed, suppress(KeyboardInterrupt), Live(console=rendering.console, screen=screen) as shown:
         while True:
@@ -37,7 +37,7 @@ def live(look: Callable[[], ClusterStatus], seconds: float) -> None:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """A function that waits for a key at most so many seconds; "" if none came. Without a terminal it only waits."""
+    """Return a function that waits for a key at most so many seconds; "" if none came. Without a terminal it only waits."""
 
     def wait(seconds: float) -> str:
         time.sleep(seconds)

@@ -34,7 +34,7 @@ _NOTHING = ("", "0", 0, None)
 
 
 def span(seconds: float | None) -> str:
-    """A time as people say it: `0.4 s`, `12 s`, `3 min`, `2.5 h`, `4 d`."""
+    """Format a time for people: `0.4 s`, `12 s`, `3 min`, `2.5 h`, `4 d`."""
     if seconds is None:
         return ""
     for limit, unit, measure in ((10, "s", 1.0), (120, "s", 1.0), (7200, "min", 60.0), (172_800, "h", 3600.0)):
@@ -44,12 +44,12 @@ def span(seconds: float | None) -> str:
 
 
 def clock(seconds: float | None) -> str:
-    """A time of day, in UTC."""
+    """Format a time of day, in UTC."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}" if seconds is not None else ""
 
 
 def size(number: float | None) -> str:
-    """Bytes as people say them."""
+    """Format bytes for people."""
     if number is None:
         return ""
     for unit in ("B", "kB", "MB", "GB", "TB"):
@@ -60,7 +60,7 @@ def size(number: float | None) -> str:
 
 
 def flow_line(flow: FlowStatus) -> dict[str, Any]:
-    """A flow in one line."""
+    """Return a flow as one line."""
     running = sum(task.state == "running" for task in flow.tasks)
     return {
         "flow": flow.name,
@@ -75,13 +75,13 @@ def flow_line(flow: FlowStatus) -> dict[str, Any]:
 
 
 def listed(flow: FlowStatus) -> dict[str, Any]:
-    """What the list of all flows says of a deployed one."""
+    """Return what the list of all flows says of a deployed one."""
     found = {"status": flow.status, "version": flow.version, "running": flow.running, "txid": flow.txid}
     return found | {"problem": flow.problem}
 
 
 def task_line(task: TaskStatus) -> dict[str, Any]:
-    """A query in one line."""
+    """Return a query as one line."""
     return {
         "query": task.group,
         "state": task.state,
@@ -101,13 +101,13 @@ def task_line(task: TaskStatus) -> dict[str, Any]:
 
 
 def lean(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The lines without the columns that say nothing in any of them: a terminal is narrow."""
+    """Return the lines without the columns that say nothing in any of them: a terminal is narrow."""
     empty = {name for name in _RARE if all(line.get(name) in _NOTHING for line in lines)}
     return [{name: value for name, value in line.items() if name not in empty} for line in lines]
 
 
 def gate_lines(flow: FlowStatus) -> list[dict[str, Any]]:
-    """What the gates said of each query's last batch."""
+    """Return what the gates said of each query's last batch."""
     return [
         {
             "query": task.group,
@@ -126,13 +126,13 @@ def gate_lines(flow: FlowStatus) -> list[dict[str, Any]]:
 
 
 def _failures(task: TaskStatus, gate: Mapping[str, Any], check: Mapping[str, Any]) -> str:
-    """In how many of its batches a check did not hold, since its worker started it."""
+    """Return in how many batches a check failed, since its worker started it."""
     told = task.checks.get(f"{gate.get('gate')}/{check.get('name')}")
     return f"{told['failures']} of {told['batches']}" if told else ""
 
 
 def supervisor_line(one: SupervisorStatus) -> dict[str, Any]:
-    """A supervisor in one line."""
+    """Return a supervisor as one line."""
     return {
         "supervisor": one.id,
         "host": one.host,
@@ -143,13 +143,13 @@ def supervisor_line(one: SupervisorStatus) -> dict[str, Any]:
 
 
 def cluster(seen: ClusterStatus) -> None:
-    """All flows and supervisors."""
+    """Show all flows and supervisors."""
     rendering.rows("Deployed flows", [flow_line(flow) for flow in seen.flows])
     rendering.rows("Supervisors", [supervisor_line(one) for one in seen.supervisors])
 
 
 def flow(seen: FlowStatus, history: Sequence[Happened]) -> None:
-    """One flow, in full."""
+    """Show one flow, in full."""
     rendering.say(f"{seen.name}: {sentence(seen)}")
     for problem in filter(None, (seen.problem, seen.gone)):
         rendering.say(f"Problem: {problem}")
@@ -171,7 +171,7 @@ def flow(seen: FlowStatus, history: Sequence[Happened]) -> None:
 
 
 def sentence(seen: FlowStatus) -> str:
-    """Where a flow stands: `ACTIVE, version 2, runs; batch 41, 250.5 rows a second`."""
+    """Return where a flow stands: `ACTIVE, version 2, runs; batch 41, 250.5 rows a second`."""
     parts = [seen.status, f"version {seen.version}"]
     if seen.due_event and seen.due_at is not None:
         parts.append(f"{seen.due_event} at {clock(seen.due_at)} UTC")
@@ -182,7 +182,7 @@ def sentence(seen: FlowStatus) -> str:
 
 
 def happened_line(one: Happened) -> dict[str, Any]:
-    """A line of a flow's history."""
+    """Return a line of a flow's history."""
     return {
         "at": clock(one.at),
         "event": one.event,
@@ -198,7 +198,7 @@ def happened_line(one: Happened) -> dict[str, Any]:
 
 
 def happened_json(one: Happened) -> dict[str, Any]:
-    """A line of a flow's history for a script; `at` in seconds since 1970."""
+    """Return a line of a flow's history for a script; `at` in seconds since 1970."""
     return {
         "at": one.at,
         "event": one.event,
@@ -210,7 +210,7 @@ def happened_json(one: Happened) -> dict[str, Any]:
 
 
 def version_json(one: Version, current: int) -> dict[str, Any]:
-    """A version for a script; `created_at` in seconds since 1970."""
+    """Return a version for a script; `created_at` in seconds since 1970."""
     return {
         "version": one.number,
         "current": one.number == current,
@@ -225,7 +225,7 @@ def version_json(one: Version, current: int) -> dict[str, Any]:
 
 
 def version_line(one: Version, current: int) -> dict[str, Any]:
-    """A version in one line."""
+    """Return a version as one line."""
     found = one.content.definition
     return {
         "version": f"{one.number}" + (" (current)" if one.number == current else ""),
@@ -240,7 +240,7 @@ def version_line(one: Version, current: int) -> dict[str, Any]:
 
 
 def top(seen: ClusterStatus) -> RenderableType:
-    """The live table: a line a query."""
+    """Return the live table, one line per query."""
     alive = sum(one.alive for one in seen.supervisors)
     used = sum(len(one.used) for one in seen.supervisors if one.alive)
     slots = sum(len(one.ports) for one in seen.supervisors if one.alive)

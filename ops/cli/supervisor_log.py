@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def logged(name: str) -> Iterator[None]:
-    """Both, while the block runs.
+    """Log to both while the block runs.
 
     Args:
         name: The supervisor's id.

@@ -22,7 +22,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def logged() -> Iterator[None]:
-    """Facts of the engine as lines on standard error, with their time."""
+    """Write the engine's log lines to standard error, with their time, while the block runs."""
     engine, handler = logging.getLogger("pipelines"), logging.StreamHandler(sys.stderr)
     handler.setFormatter(PlainLines("%(asctime)s %(levelname)s %(message)s"))
     before = engine.level, engine.propagate
@@ -38,7 +38,7 @@ def logged() -> Iterator[None]:
 
 
 def refuse_unless_folder(folder: Path) -> None:
-    """Before Spark starts.
+    """Check that the folder exists, before Spark starts.
 
     Raises:
         MissingPathError
@@ -74,7 +74,7 @@ def run(
 
 @contextmanager
 def _ending(ended: threading.Event) -> Iterator[None]:
-    """The first signal asks for the end; what a second one does is what it did before."""
+    """Set `ended` on the first signal; a second one does what it did before."""
     before: dict[int, Any] = {}
 
     def end(number: int, frame: object) -> None:

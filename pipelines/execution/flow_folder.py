@@ -63,7 +63,7 @@ class FlowFiles:
         self._known: dict[Path, FlowFile] = {}
 
     def read(self) -> list[FlowFile]:
-        """The files, by name.
+        """Return the files, by name.
 
         Raises:
             MissingPathError: the folder cannot be read; that says nothing about the flows.
@@ -105,7 +105,7 @@ class FlowFiles:
 
 
 def by_flow(files: list[FlowFile], owners: Mapping[str, Path]) -> tuple[dict[str, FlowFile], list[FlowFile]]:
-    """The files by the flow that they define, and the files that define one which another file defines.
+    """Return the files by the flow that they define, and the files whose flow another file defines.
 
     Args:
         files: the files.
@@ -268,7 +268,7 @@ class FlowFolder:
         return self._told()
 
     def _chosen(self, files: list[FlowFile]) -> dict[str, FlowFile]:
-        """The file of each flow; faulty ones are told."""
+        """Return the file of each flow; report faulty ones."""
         chosen, doubled = by_flow(files, {name: one.file.path for name, one in self._deployed.items()})
         there = {(file.path, file.digest) for file in files}
         self._refused = {key: why for key, why in self._refused.items() if key in there}
@@ -299,7 +299,7 @@ class FlowFolder:
         return self._runtime.stream(file.flow, trigger_seconds=self._trigger, on_fresh_checkpoint=on_fresh)
 
     def _made_ready(self, file: FlowFile) -> str:
-        """Fit the checkpoints to the definition; says what to do with fresh ones."""
+        """Fit the checkpoints to the definition. Returns what to do with fresh ones."""
         assert file.flow is not None
         changeover = Changeover(self._runtime.lake, as_topology(file.flow))
         changeover.check()
@@ -363,7 +363,7 @@ class FlowFolder:
         one.running = None
 
     def _revive(self) -> None:
-        """Tell of flows whose streams have died, and start them again after a while."""
+        """Report flows whose streams have died, and start them again after a while."""
         for name, one in self._deployed.items():
             if one.running is not None and not one.running.running:
                 lived = bool(one.running.batches)
@@ -376,14 +376,14 @@ class FlowFolder:
     # --- what is told -----------------------------------------------------------------------------------------------
 
     def _refuse(self, file: FlowFile, flow: str | None = None) -> None:
-        """Tell what is wrong with a file, once."""
+        """Report what is wrong with a file, once."""
         key, reason = (file.path, file.digest), str(file.error)
         if self._refused.get(key) != reason:
             self._refused[key] = reason
             self._tell(REFUSED, flow, file, file.error)
 
     def _not_changed(self, name: str, file: FlowFile, error: Exception) -> None:
-        """Tell why a change failed; a definition that cannot be right is not tried again, as each trial drains the flow."""
+        """Report why a change failed; a definition that cannot be right is not tried again, as each trial drains the flow."""
         key = (file.path, file.digest)
         times, _ = self._tried.get(key, (0, 0.0))
         pause = math.inf if isinstance(error, _FINAL) else 10 * _back_off(times)
@@ -403,7 +403,7 @@ class FlowFolder:
 
 
 def _reasons(reason: Exception | str | None) -> Iterable[tuple[int | None, str | None]]:
-    """The lines of a file with what is wrong there; of other reasons the text."""
+    """Return the faulty lines of a file with their problems; for other reasons the text."""
     if isinstance(reason, FlowFileError):
         return [(line, f"{path}: {problem}" if path else problem) for line, path, problem in reason.faults]
     return [(None, None if reason is None else str(reason))]

@@ -58,7 +58,7 @@ def content_of(
     settings: Mapping[str, Any] | None = None,
     default_parallelism: int = 1,
 ) -> Content:
-    """What a version of a flow consists of.
+    """Return the content of a version.
 
     Args:
         topology: The flow.
@@ -102,7 +102,7 @@ def content_of(
 
 
 def check_partitions(flow: str, queries: Sequence[Mapping[str, Any]], parallelism: Mapping[str, int]) -> None:
-    """Windows lie in a fixed number of buckets: with more partitions some would stay empty for ever.
+    """Check that no partition stays empty for ever: windows lie in a fixed number of buckets.
 
     Args:
         flow: Its name.
@@ -122,7 +122,7 @@ def check_partitions(flow: str, queries: Sequence[Mapping[str, Any]], parallelis
 
 
 def queries_of(flow: Flow | Version) -> list[Query]:
-    """The queries of a deployed flow's current version, with the parallelism that holds now."""
+    """Return the queries of a deployed flow's current version, with the parallelism that holds now."""
     version = flow.version if isinstance(flow, Flow) else flow
     explicit = dict(version.content.definition.get("explicit", {}))
     if isinstance(flow, Flow):
@@ -141,7 +141,7 @@ def queries_of(flow: Flow | Version) -> list[Query]:
 
 
 def application_of(flow: Flow) -> str:
-    """The Spark application in which a flow runs: its own, or one that it shares."""
+    """Return the Spark application in which a flow runs: its own, or one that it shares."""
     settings = flow.settings
     named = settings.get("application")
     own = settings.get("isolated") or flow.workers > 1
@@ -150,7 +150,7 @@ def application_of(flow: Flow) -> str:
 
 
 def demand_of(application: str, flows: list[Flow]) -> Demand:
-    """What an application asks the planner for: a component a query, one task each."""
+    """Return what an application asks the planner for: one component per query, with one task each."""
     components = [
         Component(
             component_id(flow.name, query.group), 1, inputs=[component_id(flow.name, one) for one in query.inputs]
@@ -179,7 +179,7 @@ def demand_of(application: str, flows: list[Flow]) -> Demand:
 
 
 def check_deployed(flow: Flow) -> None:
-    """Whether all can be read that placing and running this flow needs: an older or a newer release may have written it.
+    """Check that placing and running this flow can read all that they need: another release may have written it.
 
     Raises:
         SubmitError: A setting is none that this release can work with.
@@ -199,12 +199,12 @@ def check_deployed(flow: Flow) -> None:
 
 
 def component_id(flow: str, group: str) -> str:
-    """A query's name in an application's demand."""
+    """Return a query's name in an application's demand."""
     return f"{flow}/{group}"
 
 
 def load(flow: Flow, folder: Path) -> TridentTopology:
-    """The topology of a deployed flow's current version.
+    """Return the topology of a deployed flow's current version.
 
     Args:
         flow: The flow.
@@ -231,7 +231,7 @@ def load(flow: Flow, folder: Path) -> TridentTopology:
 
 
 def from_catalog(name: str) -> tuple[TridentTopology, dict[str, Any]]:
-    """A flow of the catalog and its definition.
+    """Return a flow of the catalog and its definition.
 
     Raises:
         UnknownFlowError: The catalog has no such flow.
@@ -241,7 +241,7 @@ def from_catalog(name: str) -> tuple[TridentTopology, dict[str, Any]]:
 
 
 def from_file(path: Path) -> tuple[TridentTopology, dict[str, Any]]:
-    """A flow written as YAML and its definition, which holds the whole text.
+    """Return a flow written as YAML and its definition, which holds the whole text.
 
     Raises:
         FlowFileError: The file is no flow.
@@ -255,21 +255,21 @@ def from_file(path: Path) -> tuple[TridentTopology, dict[str, Any]]:
 
 
 def plan_digest(topology: TridentTopology) -> str:
-    """Twelve digits for all that a plan says of a topology."""
+    """Return twelve digits for all that a plan says of a topology."""
     from pipelines.planner.plan import TopologyPlan
 
     return TopologyPlan.of(topology).digest()
 
 
 def code_digest(definition: Mapping[str, Any]) -> str:
-    """Twelve digits for a flow's code: functions are not part of its plan."""
+    """Return twelve digits for a flow's code: functions are not part of its plan."""
     if definition["kind"] == YAML:
         return hashlib.sha256(definition["text"].encode()).hexdigest()[:12]
     return source_digest(definition["name"])
 
 
 def source_digest(name: str, *, loaded: bool = False) -> str:
-    """Twelve digits for the file in which a flow of the catalog is written.
+    """Return twelve digits for the file in which a flow of the catalog is written.
 
     Args:
         name: The flow.
@@ -339,12 +339,12 @@ def _queries(topology: TridentTopology) -> list[dict[str, Any]]:
 
 
 def _components(topology: TridentTopology, queries: list[dict[str, Any]]) -> list[str]:
-    """Streams and states, those of query streams too: a rebalance may name any of them."""
+    """Return streams and states, those of query streams too: a rebalance may name any of them."""
     return list(dict.fromkeys([*(name for one in queries for name in one["components"]), *topology.queries]))
 
 
 def _hints(topology: TridentTopology, known: list[str]) -> dict[str, int]:
-    """What the topology itself says of its streams, where it says more than one."""
+    """Return the topology's own parallelism of streams that ask for more than one task."""
     from pipelines.planner.plan import TopologyPlan
 
     tasks = TopologyPlan.of(topology).parallelism

@@ -112,7 +112,7 @@ _KINDS = {
 
 
 def check_settings(flow: str, settings: Mapping[str, Any]) -> None:
-    """Whether settings are known, and each of its kind to the last element.
+    """Check that settings are known, and each of its kind to the last element.
 
     Raises:
         SubmitError
@@ -133,7 +133,7 @@ def check_settings(flow: str, settings: Mapping[str, Any]) -> None:
 
 
 def check_user_workers(flow: str, settings: Mapping[str, Any], queries: Sequence[str]) -> None:
-    """Whether the workers that the user wants are of queries that the flow has.
+    """Check that the flow has the queries that its user-defined workers name.
 
     Raises:
         SubmitError
@@ -146,7 +146,7 @@ def check_user_workers(flow: str, settings: Mapping[str, Any], queries: Sequence
 
 
 def _sentence(error: ValidationError, settings: Mapping[str, Any]) -> str:
-    """The first fault: which setting, where in it, what it may be and what it is."""
+    """Describe the first fault: which setting, where in it, what it may be and what it is."""
     first = error.errors(include_url=False)[0]
     name = str(first["loc"][0])
     # pydantic names the alternatives that it tried too: what is not in the value is no place.
@@ -190,7 +190,7 @@ SETTING = "clustering"
 
 
 def asked_columns(flow: str, settings: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """State to the columns that reads name, most important first.
+    """Return the columns that reads name, by state, most important first.
 
     Args:
         flow: Its name, for errors.
@@ -211,7 +211,7 @@ def asked_columns(flow: str, settings: Mapping[str, Any]) -> dict[str, tuple[str
 
 
 def check_asked_columns(topology: TridentTopology, settings: Mapping[str, Any]) -> None:
-    """Whether a flow has the states and the columns that its setting names.
+    """Check that a flow has the states and the columns that its setting names.
 
     Raises:
         SubmitError: A state that it does not write; a column that the state's files cannot lie by (a key of a log or map

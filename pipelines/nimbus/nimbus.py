@@ -60,7 +60,7 @@ class Nimbus:
 
     @classmethod
     def from_environment(cls) -> Nimbus:
-        """The registry and the lake that the environment names (TRIDELTA_REGISTRY, TRIDELTA_HOME)."""
+        """Open the registry and the lake that the environment names (TRIDELTA_REGISTRY, TRIDELTA_HOME)."""
         from pipelines.state.lake import Lake
 
         return cls(registry_url(), Lake(FlowSettings.from_environment().lake))
@@ -164,7 +164,7 @@ class Nimbus:
         return self._cluster.status(self.registry.roll_back(flow, to))
 
     def versions(self, name: str) -> list[Version]:
-        """Every version of a deployed flow, the oldest first."""
+        """Return every version of a deployed flow, the oldest first."""
         return self.registry.versions(name)
 
     # --- statuses ---------------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class Nimbus:
         settings: Mapping[str, Any] | None = None,
         wait_seconds: float | None = None,
     ) -> FlowStatus:
-        """Drain its queries, and place them anew: with other workers, partitions or settings, or the same.
+        """Drain its queries, and place them again: with other workers, partitions or settings, or the same.
 
         It goes on as soon as all have drained; after `wait_seconds` those that have not are stopped in mid-batch.
 
@@ -223,7 +223,7 @@ class Nimbus:
         return self._cluster.cluster()
 
     def flow(self, name: str) -> FlowStatus:
-        """A deployed flow.
+        """Return a deployed flow.
 
         Raises:
             NotAliveError: No flow of this name is deployed.
@@ -231,7 +231,7 @@ class Nimbus:
         return self._cluster.status(self.registry.flow(name))
 
     def history(self, name: str) -> list[Happened]:
-        """What happened to the flows of this name, the oldest first."""
+        """Return what happened to the flows of this name, the oldest first."""
         return self.registry.history(name)
 
     def wait(self, flow: str, *, until: str, seconds: float) -> FlowStatus | None:
@@ -282,7 +282,7 @@ class Nimbus:
         return name
 
     def _finished(self, flow: FlowStatus) -> int:
-        """Batches that its queries have finished, by their checkpoints: beats of a worker that has just come up know none."""
+        """Count the finished batches of its queries by their checkpoints: the first beats of a new worker know of no batch."""
         from pipelines.execution.checkpoint.engine_files import Checkpoint
 
         groups = [task.group for task in flow.tasks]
@@ -293,7 +293,7 @@ class Nimbus:
     # --- parts ------------------------------------------------------------------------------------------------------
 
     def _beats(self, name: str) -> bool:
-        """Whether a supervisor holds its lease: a beat alone may be a dead one's last."""
+        """Return whether a supervisor holds its lease: a beat alone may be a dead one's last."""
         return self.registry.leases.holder(f"supervisor:{name}") is not None
 
     def _submit(self, asked: _Asked, inactive: bool) -> FlowStatus:

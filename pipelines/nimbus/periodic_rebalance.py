@@ -59,7 +59,7 @@ class Judged:
         return "\n".join(one.sentence for one, _ in self.decisions) or f"{self.flow}: none: {self.why_not}"
 
     def rows(self) -> list[dict[str, Any]]:
-        """A table's rows."""
+        """Return a table's rows."""
         if not self.decisions:
             return [{"query": self.flow, "decision": "none", "why": self.why_not}]
         return [
@@ -79,7 +79,7 @@ class Judged:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         decisions = [{**one.to_json(), "figures": asdict(look)} for one, look in self.decisions]
         return {"flow": self.flow, "decisions": decisions, "request": dict(self.request), "why_not": self.why_not}
 
@@ -87,7 +87,7 @@ class Judged:
 def judge(
     nimbus: Nimbus, flows: Sequence[str] | None = None, *, clock: Callable[[], float] = time.time
 ) -> list[Judged]:
-    """What the figures of deployed flows ask for.
+    """Decide what to change, from the figures of deployed flows.
 
     Args:
         nimbus: Where they are deployed.
@@ -128,7 +128,7 @@ def _judged(nimbus: Nimbus, flow: Flow, now: float) -> Judged:
 
 
 def look_at(nimbus: Nimbus, flow: Flow) -> dict[str, Figures]:
-    """The figures of a flow's queries that run, by group."""
+    """Return the figures of a flow's queries that run, by group."""
     from pipelines.maintenance.rebalance import look_of_beat
 
     beats, found = nimbus.places.beats(flow), {}
@@ -189,7 +189,7 @@ class LookBook:
 
 
 def _look(made: Any, kept: Mapping[str, Any]) -> Any:
-    """A look as it was; what an older release has kept beside it is left out, and so are tables: only the last look counts."""
+    """Return a kept look, without what an older release kept beside it, and without tables: only the last look's count."""
     known = made.__dataclass_fields__.keys() - {"tables"}
     return made(**{name: tuple(one) if isinstance(one, list) else one for name, one in kept.items() if name in known})
 
@@ -201,7 +201,7 @@ def _queries(flow: Flow) -> Sequence[Any]:
 
 
 def _cores(flow: Flow) -> int:
-    """Of the flow's application. A cluster gives as many as are asked for."""
+    """Return the cores of the flow's application. A cluster gives as many as are asked for."""
     from pipelines.spark.session import cores, is_local
     from pipelines.thresholds import BUCKETS
 
@@ -223,7 +223,7 @@ def _thresholds(flow: Flow) -> Thresholds:
 
 
 def table_loads(lake: Lake, flow: Flow, states: Iterable[str]) -> tuple[TableLoad, ...]:
-    """The tables whose readers ask by some columns (setting `clustering`); those that are not made yet are left out.
+    """Return the tables whose readers ask by some columns (setting `clustering`); those that are not made yet are left out.
 
     Args:
         lake: Where they are.
@@ -275,7 +275,7 @@ def recluster_all(lake: Lake, tables: Mapping[str, Sequence[str]]) -> list[Clust
 
 
 def clustering_line(report: ClusteringReport) -> dict[str, object]:
-    """A report as a table's row: what the state lies by, and what that has made of its files and of a read of ten keys."""
+    """Return a report as a table's row: what the state lies by, and what that has made of its files and of a read of ten keys."""
     before, after = report.table.before, report.table.after
     return {
         "state": report.state,

@@ -104,7 +104,7 @@ class NimbusSettings:
 
     @classmethod
     def from_environment(cls, **chosen: Any) -> NimbusSettings:
-        """What the environment says, and `chosen` on top of it (None: not chosen).
+        """Read the environment, with `chosen` on top of it (None: not chosen).
 
         Raises:
             SettingError: A value is not of its kind.
@@ -118,16 +118,16 @@ class NimbusSettings:
         return cls(**{"home": home, **values, **{name: value for name, value in chosen.items() if value is not None}})
 
     def worker_folder(self, supervisor: str, port: int) -> Path:
-        """Where a slot's worker logs."""
+        """Return the folder of a slot's logs."""
         return self.home / "logs" / supervisor / str(port)
 
     def supervisor_folder(self, supervisor: str) -> Path:
-        """A supervisor's own files."""
+        """Return a supervisor's own files."""
         return self.home / "supervisors" / supervisor
 
 
 def registry_url() -> str:
-    """TRIDELTA_REGISTRY, else a SQLite file in the home."""
+    """Return TRIDELTA_REGISTRY, else a SQLite file in the home."""
     chosen = os.environ.get("TRIDELTA_REGISTRY")
     return chosen or f"sqlite:///{FlowSettings.from_environment().home / 'nimbus' / 'registry.db'}"
 
@@ -142,7 +142,7 @@ def registry_exists(url: str) -> bool:
 
 
 def _taken(name: str, told_as: str, given: Any) -> Any:
-    """The value of a setting; texts of the environment are read.
+    """Return the value of a setting; texts of the environment are read.
 
     Raises:
         SettingError: It is not what the setting can be.

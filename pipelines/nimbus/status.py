@@ -148,7 +148,7 @@ class FlowStatus:
         return next((task.last_error for task in self.tasks if task.last_error), None)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data, with the properties."""
+        """Return plain data, with the properties."""
         derived = {
             "running": self.running,
             "txid": self.txid,
@@ -183,7 +183,7 @@ class SupervisorStatus:
     leader: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return asdict(self)
 
 
@@ -197,7 +197,7 @@ class ClusterStatus:
     flows: tuple[FlowStatus, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "at": self.at,
             "leader": self.leader,

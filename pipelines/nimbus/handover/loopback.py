@@ -120,7 +120,7 @@ class BoundedThreads(socketserver.ThreadingMixIn, socketserver.TCPServer):
         self._few.warning("connection failed", exc_info=True)
 
     def _end(self, request: socket.socket, reason: str) -> None:
-        """Whatever its thread waits for comes to an end; the thread closes it."""
+        """End what its thread waits for; the thread closes it."""
         self.admitted(request)
         self._few.warning("connection closed", reason=reason)
         close_both_ways(request)
@@ -193,7 +193,7 @@ class Deadline:
             self._met = True
 
     def drop(self) -> None:
-        """The connection has ended."""
+        """Forget the deadline: the connection has ended."""
         self._timer.cancel()
 
     def _end(self) -> None:
@@ -205,7 +205,7 @@ class Deadline:
 
 @contextlib.contextmanager
 def connected(port: int, key: bytes, seconds: float) -> Iterator[tuple[Connection, Deadline]]:
-    """A connection to a `KeyedServer`; all that is done with it before its deadline is met must be done within `seconds`, or
+    """Connect to a `KeyedServer`; all that is done with it before its deadline is met must be done within `seconds`, or
     fails with OSError or EOFError.
 
     Raises:
@@ -234,7 +234,7 @@ def close_both_ways(plain: socket.socket) -> None:
 
 
 def hang_up(connection: Connection) -> None:
-    """As `close_both_ways`, for a connection whose socket somebody else has."""
+    """Do as `close_both_ways`, for a connection whose socket somebody else has."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as plain:
         close_both_ways(plain)
 

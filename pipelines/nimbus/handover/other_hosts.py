@@ -20,7 +20,7 @@ def watch_registry() -> None:
 
 
 def elsewhere(flow: str, host: str) -> str | None:
-    """In words, which query of a flow another host runs; None: none.
+    """Return, in words, which query of a flow another host runs; None if there is none.
 
     Raises:
         RegistryError: The registry does not answer.
@@ -38,7 +38,7 @@ def elsewhere(flow: str, host: str) -> str | None:
 
 
 def query_elsewhere(store: Store, flow: str, host: str, *, now: float | None = None) -> str | None:
-    """The same, of a registry that is open."""
+    """Return the same, from a registry that is open."""
     from sqlalchemy import select
 
     from pipelines.nimbus.registry.tables import leases, supervisors

@@ -88,7 +88,7 @@ class Endpoint:
 
     @classmethod
     def read(cls, file: Path) -> Endpoint | None:
-        """What a worker of this or an earlier release has written; None if that is no endpoint."""
+        """Return what a worker of this or an earlier release has written; None if that is no endpoint."""
         try:
             written = json.loads(file.read_text("utf-8"))
             bytes.fromhex(written["key"])
@@ -98,7 +98,7 @@ class Endpoint:
             return None
 
     def to_json(self) -> dict[str, Any]:
-        """What `read` takes."""
+        """Return what `read` takes."""
         return {"port": self.port, "key": self.key, "waits": self.waits, **self.worker.to_json()}
 
     @property
@@ -242,14 +242,14 @@ class _PassedOn(logging.Handler):
         self._flow, self._send = flow, send
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Passes a record on."""
+        """Pass a record on."""
         if getattr(record, logs.FIELDS, {}).get("flow") == self._flow:
             with contextlib.suppress(GoneError):
                 self._send({"log": record.getMessage(), "level": record.levelname})
 
 
 def _same_code(asked: Mapping[str, Any]) -> TridentTopology:
-    """The flow as it is defined here.
+    """Return the flow as it is defined here.
 
     Raises:
         OtherCodeError: Whoever asked has it defined in another way.
@@ -304,7 +304,7 @@ def _query(
 
 
 def restored(kind: type[Any], values: Mapping[str, Any]) -> Any:
-    """A report from its JSON form: a dataclass whose tuples of dataclasses are named by their field."""
+    """Return a report from its JSON form: a dataclass whose tuples of dataclasses are named by their field."""
     from pipelines.execution.report import BatchReport, SliceReport, StateCommit
 
     parts = {"commits": StateCommit, "batches": BatchReport, "slices": SliceReport}

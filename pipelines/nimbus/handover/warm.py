@@ -69,7 +69,7 @@ class WarmRuntime:
         max_batches: int | None = None,
         progress: Callable[[BatchReport], None] | None = None,
     ) -> RunReport:
-        """As `Runtime.catch_up`.
+        """Do as `Runtime.catch_up`.
 
         Raises:
             NobodyWarmError: No worker takes it; nothing was begun.
@@ -91,7 +91,7 @@ class WarmRuntime:
         stream: str | None = None,
         progress: Callable[[SliceReport], None] | None = None,
     ) -> BackfillReport:
-        """As `Runtime.backfill`. Raises as `catch_up`."""
+        """Do as `Runtime.backfill`. Raises as `catch_up`."""
         try:
             found = self._ask("backfill", topology, {"slices": list(slices), "stream": stream}, SliceReport, progress)
         except NobodyWarmError as error:
@@ -102,7 +102,7 @@ class WarmRuntime:
     def query(
         self, topology: TridentTopology, name: str, args: Sequence[Sequence[Any]], *, txid: int | None = None
     ) -> list[dict[str, Any]]:
-        """As `Runtime.query`; values that JSON has no form for come as text. Raises as `catch_up`."""
+        """Do as `Runtime.query`; values that JSON has no form for come as text. Raises as `catch_up`."""
         asked = {"query": name, "args": [list(one) for one in args], "txid": txid}
         try:
             found: list[dict[str, Any]] = self._ask("query", topology, asked, None, None)
@@ -155,7 +155,7 @@ class WarmRuntime:
         kind: type[Any] | None,
         progress: Callable[[Any], None] | None,
     ) -> dict[str, Any]:
-        """The last line of a worker's answer.
+        """Return the last line of a worker's answer.
 
         Raises:
             _NotTaken: It has not taken the request in time, and will not begin it any more.
@@ -182,7 +182,7 @@ class WarmRuntime:
     def _heard(
         self, connection: Any, flow: str, kind: type[Any] | None, progress: Callable[[Any], None] | None
     ) -> dict[str, Any]:
-        """The last line of an answer. Asked to end (a cancelled run, Ctrl-C), it lets the worker end what that commits, and
+        """Return an answer's last line. Asked to end (a cancelled run, Ctrl-C), it lets the worker end what that commits, and
         takes that in: what is committed is told. Asked again it ends at once.
         """
         asked: BaseException | None = None
@@ -239,7 +239,7 @@ def find_warm(
     otherwise: Callable[[], Runtime] | None = None,
     log: Callable[[str, str], None] | None = None,
 ) -> WarmRuntime | None:
-    """A runtime over the workers of this host that answer; None if none is up."""
+    """Return a runtime over the workers of this host that answer; None if none is up."""
     chosen = settings or NimbusSettings.from_environment()
     found = []
     for file in sorted(chosen.home.glob("supervisors/*/*.endpoint.json")):

@@ -38,7 +38,7 @@ class Blacklist:
         """Supervisors that the last round released because slots were short: bad, and to be used last."""
 
     def round(self, seen: Iterable[Supervisor], *, wanted: int = 0, failed: Iterable[str] = ()) -> tuple[str, ...]:
-        """One round.
+        """Count one round.
 
         Args:
             seen: The supervisors that are alive now, with the slots they show now.
@@ -59,7 +59,7 @@ class Blacklist:
         return tuple(sorted({here[one].host for one in self._listed if one in here}))
 
     def _missing(self, here: Mapping[str, Supervisor], failed: Iterable[str]) -> dict[str, list[int]]:
-        """Known supervisors, and known slots, that are not there now; what is new becomes known."""
+        """Return the known supervisors and slots that are missing now; new ones become known."""
         missing: dict[str, list[int]] = {one: [] for one in failed if one in here}
         for name, ports in self.known.items():
             gone = ports.difference(here[name].ports) if name in here else ports
@@ -85,7 +85,7 @@ class Blacklist:
         self.grey = tuple(sorted(released))
 
     def _forget(self, here: Mapping[str, Supervisor]) -> None:
-        """What was missing in every round of the time is no failure any more: it has been taken away."""
+        """Forget what was missing in every round of the time: it has been taken away, and is no failure."""
         if len(self._window) < (self._window.maxlen or 0):
             return
         for name in list(self.known):

@@ -162,10 +162,10 @@ class Assignment:
     notes: tuple[str, ...] = ()
 
     def places(self) -> dict[int, tuple[str, int]]:
-        """The slot of each task."""
+        """Return the slot of each task."""
         return {task: worker.slot for worker in self.workers for task in worker.tasks}
 
 
 def in_order(workers: Iterable[Worker]) -> tuple[Worker, ...]:
-    """Workers that have tasks, by supervisor and port (Nimbus rules 5.4.7)."""
+    """Return workers that have tasks, by supervisor and port (Nimbus rules 5.4.7)."""
     return tuple(sorted((one for one in workers if one.tasks), key=lambda one: one.slot))

@@ -54,7 +54,7 @@ class Slots:
         return len(one.ports) - len(self.free[one.id])
 
     def open(self, hosts: Collection[str], closed: Collection[str]) -> list[Supervisor]:
-        """The supervisors that a flow may use: on `hosts` if there are any, and not on closed ones."""
+        """Return the supervisors that a flow may use: on `hosts` if there are any, and not on closed ones."""
         if not hosts and not closed:
             return list(self.supervisors.values())
         return [
@@ -81,7 +81,7 @@ class Slots:
         return sum([len(self.free[one.id]) for one in supervisors])
 
     def by_free(self, supervisors: Iterable[Supervisor]) -> list[Supervisor]:
-        """Those with most free slots first; ties in the order of their ids."""
+        """Sort supervisors by free slots, most first; ties in the order of their ids."""
         ranked = sorted([(-len(self.free[one.id]), one.id) for one in supervisors])
         return [self.supervisors[name] for _, name in ranked]
 
@@ -111,7 +111,7 @@ def place(
 
 
 def _wanted(slots: Slots, drafts: Sequence[Draft], supervisors: Sequence[Supervisor]) -> None:
-    """Workers that want a host go there first: wanted ports before any other, so that no worker takes another's."""
+    """Place workers that want a host: wanted ports before any other, so that no worker takes another's."""
     by_id = {one.id: one for one in supervisors} if any(one.wanted for one in drafts) else {}
     for draft in drafts:
         if draft.wanted is not None and draft.wanted[0] in by_id and slots.has(draft.wanted):
@@ -163,7 +163,7 @@ MANY_WORKERS = 10
 
 
 def worker_count(demand: Demand) -> tuple[int, bool]:
-    """How many workers a flow gets, and whether its master has one of them for itself (Nimbus rules 5.2).
+    """Return how many workers a flow gets, and whether its master has one of them for itself (Nimbus rules 5.2).
 
     The master is no part of the count unless it stands alone. A flow of a master only has one worker.
     """
@@ -177,7 +177,7 @@ def worker_count(demand: Demand) -> tuple[int, bool]:
 
 
 def number_tasks(components: Sequence[Component], old: Mapping[int, str] | None = None) -> dict[int, str]:
-    """The component of each task id (Nimbus rules 4).
+    """Return the component of each task id (Nimbus rules 4).
 
     Ids start at 1: bolts in the order of their ids, then spouts, those of a component adjacent. Beside an old numbering
     tasks keep their ids, new ones follow the highest, and a component that shrinks loses its highest ones.
@@ -291,11 +291,11 @@ class TaskPlacing:
         return min(candidates, key=self._ranking(component))
 
     def _elsewhere(self, component: Component, drafts: Sequence[Draft]) -> list[Draft]:
-        """Workers on hosts without this component. (If those of the pool have it, a full worker may take one more.)"""
+        """Return workers on hosts without this component. (If those of the pool have it, a full worker may take one more.)"""
         return [one for one in drafts if component.id not in self._on_node[one.node]]
 
     def _ranking(self, component: Component) -> Callable[[Draft], tuple[int, ...]]:
-        """The three selectors: same component, all tasks, related tasks; the worker's, then its host's (5.4.4).
+        """Rank by the three selectors: same component, all tasks, related tasks; the worker's, then its host's (5.4.4).
 
         Ties go to the worker that was placed first; the original took them in the order of a hash table.
         """
@@ -331,7 +331,7 @@ class Pool:
         return len(one.tasks) > self._average or (self._left <= 0 and len(one.tasks) == self._average)
 
     def grown(self, draft: Draft) -> None:
-        """A worker has got a task: it leaves if it is full, and with the last odd one all that have the average."""
+        """Take a worker with a new task out if it is full, and with the last odd one all that have the average."""
         if draft not in self.workers or not self._full(draft):
             return
         self.workers = [one for one in self.workers if one is not draft]
@@ -341,7 +341,7 @@ class Pool:
 
 
 def related(components: Sequence[Component]) -> dict[str, frozenset[str]]:
-    """The components near to each: what a bolt reads; the bolts that read a spout (Nimbus rules 5.4.4)."""
+    """Return the components near to each: what a bolt reads; the bolts that read a spout (Nimbus rules 5.4.4)."""
     readers: dict[str, set[str]] = {one.id: set() for one in components}
     for one in components:
         for read in one.inputs:

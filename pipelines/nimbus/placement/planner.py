@@ -88,7 +88,7 @@ class Planning:
     # --- what stands
 
     def _dead_workers(self, dead: frozenset[int], alive: frozenset[int]) -> list[Worker]:
-        """Workers with a dead task; if the master is dead only its own, as no one can tell of others (rule 5.1.3)."""
+        """Return workers with a dead task; if the master is dead only its own, as nobody can tell of others (rule 5.1.3)."""
         masters = {one.id for one in self._demand.components if one.kind == "master"}
         silent = {
             task
@@ -102,7 +102,7 @@ class Planning:
         return [one for one in self._old.workers if not (silent | dead).isdisjoint(one.tasks)]
 
     def _stays(self) -> list[Worker]:
-        """Workers that are left alone: alive ones of dead supervisors; for MONITOR all that are alive (5.1.4, 5.1.5)."""
+        """Return workers to leave alone: alive ones of dead supervisors; for MONITOR all that are alive (5.1.4, 5.1.5)."""
         if not self._going_on:
             return []
         lives = [one for one in self._old.workers if one not in self._gone]
@@ -113,7 +113,7 @@ class Planning:
     # --- slots
 
     def _free_own(self) -> None:
-        """A rebalanced flow's own slots are free again; a watched flow's slots stay used (rule 5.1.4)."""
+        """Free a rebalanced flow's own slots; keep a watched flow's slots used (rule 5.1.4)."""
         for one in self._old.workers if self._going_on else ():
             if self._settings.kind == "REBALANCE":
                 self._slots.give(one.slot)
@@ -123,7 +123,7 @@ class Planning:
             self._slots.take(one.slot)
 
     def _room(self, count: int) -> list[Supervisor]:
-        """The supervisors to use. They have `count` free slots and the reserve (rules 5.3.1, 2.6).
+        """Return the supervisors to use. They have `count` free slots and the reserve (rules 5.3.1, 2.6).
 
         A dead worker's slot serves again only where there is no other: its process may not be gone yet. (The original never
         used it again, so that a full cluster could not replace a worker.) Blacklisted hosts are released one by one, by
@@ -154,7 +154,7 @@ class Planning:
     # --- workers
 
     def _workers(self, count: int, supervisors: list[Supervisor]) -> list[Draft]:
-        """User-defined workers, old ones, blank ones (rules 5.3.2, 5.3.3)."""
+        """Return user-defined workers, old ones and blank ones (rules 5.3.2, 5.3.3)."""
         drafts = self._user_defined(count)
         if self._demand.use_old_assignment:
             drafts += self._as_before(count - len(drafts), {task for one in drafts for task in one.tasks})
@@ -163,7 +163,7 @@ class Planning:
         return drafts + [Draft() for _ in range(count - len(drafts))]
 
     def _user_defined(self, count: int) -> list[Draft]:
-        """Each takes the first tasks of its components that no earlier one took; it counts if all are to be placed."""
+        """Give each the first tasks of its components that no earlier one took; it counts if all are to be placed."""
         need = set(self._need)
         free: dict[str, list[int]] = {}
         for task in sorted(self._names):
@@ -182,7 +182,7 @@ class Planning:
         return found
 
     def _as_before(self, count: int, taken: set[int]) -> list[Draft]:
-        """Old workers with their tasks, if all are to be placed and are still tasks of the same components."""
+        """Return old workers with their tasks, if all are to be placed and are still tasks of the same components."""
         need, found = set(self._need) - taken, []
         for one in self._old.workers:
             tasks = [task for task in one.tasks if task in self._names]
@@ -195,7 +195,7 @@ class Planning:
         return found
 
     def _old_slots(self, count: int, drafts: list[Draft], usable: set[str]) -> list[Draft]:
-        """Slots of old workers, those with most tasks first, on supervisors that may be used.
+        """Return slots of old workers, those with most tasks first, on supervisors that may be used.
 
         The original took slots of dead supervisors too (rule 5.5), and as many as the flow has workers even beside
         user-defined ones, which then were "too many". A user-defined worker comes up where most of its tasks were.
@@ -224,7 +224,7 @@ class Planning:
         return [Draft(wanted=one.slot, host=one.host) for one in best_first]
 
     def _apart(self, drafts: list[Draft], supervisors: list[Supervisor]) -> list[str]:
-        """Hosts that blank workers must go to, so that tasks on different nodes find as many nodes as there are."""
+        """Return hosts that blank workers must go to, so that tasks on different nodes find as many nodes as there are."""
         if not any(one.different_nodes for one in self._demand.components):
             return []
         wanting = Counter(self._names[task] for task in self._need)
@@ -255,7 +255,7 @@ class Planning:
         placing.place(tasks)
 
     def _assignment(self, drafts: list[Draft]) -> Assignment:
-        """The result. A task that did not change its slot keeps the time of its start (rule 5.1.7)."""
+        """Return the result. A task that did not change its slot keeps the time of its start (rule 5.1.7)."""
         made = [
             Worker(one.slot[0], one.slot[1], tuple(one.tasks), one.node) for one in drafts if one.slot and one.tasks
         ]

@@ -53,13 +53,13 @@ class UsedSlots:
         self._made: dict[str, Supervisor] = {}
 
     def supervisors(self) -> list[Supervisor]:
-        """The supervisors as the planner wants them, with what all flows hold."""
+        """Return the supervisors in the planner's form, with the slots that all flows hold."""
         for name in self._beats.keys() - self._made.keys():
             self._made[name] = self._supervisor(self._beats[name])
         return [self._made[name] for name in self._beats]
 
     def place(self, serial: int, slots: Iterable[Slot]) -> None:
-        """A flow holds these slots from now on, and no others."""
+        """Record that a flow holds these slots from now on, and no others."""
         before, after = self._of_flow.get(serial, frozenset()), frozenset(slots)
         self._of_flow[serial] = after
         self._flows_in.update(after - before)
@@ -137,7 +137,7 @@ class Leader:
         return self._lease is not None
 
     def tick(self) -> None:
-        """One round, if it leads or can.
+        """Do one round, if it leads or can.
 
         Raises:
             RegistryError: The registry does not answer.
@@ -151,7 +151,7 @@ class Leader:
             self._lease = None
 
     def _held(self) -> Lease:
-        """Its lease, prolonged or taken. One that has run out while nobody else wanted it is taken again.
+        """Return its lease, prolonged or taken. One that has run out while nobody else wanted it is taken again.
 
         Raises:
             LeaseHeldError: Another leads.
@@ -204,7 +204,7 @@ class Leader:
         self._assign(lease)
 
     def _tidy(self) -> None:
-        """Once a day, what the registry need not keep. Without Dagster nobody else does it."""
+        """Remove, once a day, what the registry need not keep. Without Dagster nobody else does it."""
         now = time.monotonic()
         if now - self._tidied_at < _TIDY_SECONDS:
             return
@@ -215,7 +215,7 @@ class Leader:
         logger.info("registry tidied", **{one.what.replace(" ", "_"): one.removed for one in removed})
 
     def _drained(self, flow: Flow) -> bool:
-        """Whether all of its queries have stopped since the rebalance or kill was asked for: then it need not wait longer."""
+        """Return whether all of its queries have stopped since the rebalance or kill was asked for: then it need not wait."""
         due, wait = flow.standing.due, flow.standing.wait_seconds or 0.0
         since = due.at - wait if due else 0.0
         beats = self._places.beats(flow)
@@ -247,7 +247,7 @@ class Leader:
         return _Look(alive, applications, records, dead, UsedSlots(supervisors, records, now))
 
     def _dead(self, record: AssignmentRecord | None, beat_at: Mapping[int, float], alive: frozenset[str]) -> set[int]:
-        """Tasks to be placed again (Nimbus rules 5.1.3): silent ones.
+        """Return silent tasks, to be placed again (Nimbus rules 5.1.3).
 
         One whose supervisor lives is started again by that, where it is: it has the time of a launch for it.
         """
@@ -265,7 +265,7 @@ class Leader:
         }
 
     def _readable(self, flows: list[Flow], lease: Lease) -> list[Flow]:
-        """The flows that this release can place. Of another one its problem is told; it keeps the places that it has."""
+        """Return the flows that this release can place. Any other keeps its places and gets a problem."""
         found = []
         for flow in flows:
             try:
@@ -323,7 +323,7 @@ class Leader:
         self._keep(members, made, kind, ids, look, lease)
 
     def _kind(self, members: list[Flow], look: _Look) -> Kind | None:
-        """What there is to plan; None: nothing."""
+        """Return the kind of planning that is due; None if there is nothing to plan."""
         if any(flow.scratch for flow in members):
             return "REBALANCE"
         if any(flow.serial not in look.records for flow in members):
@@ -350,7 +350,7 @@ class Leader:
             logger.warning("assignment", application=made.flow, note=note)
 
     def _assign(self, lease: Lease) -> None:
-        """Writes down what was placed. A flow that was removed meanwhile has no place."""
+        """Write down what was placed. A flow that was removed meanwhile has no place."""
         placed, self._placed = self._placed, []
         made = self._places.assign_all(placed, under=lease) if placed else {}
         for one in placed:
@@ -360,12 +360,12 @@ class Leader:
 
 
 def _content_of(flow: Flow) -> object:
-    """What of a flow may change from look to look."""
+    """Return the parts of a flow that may change between two rounds."""
     return flow.version.number, flow.scale
 
 
 def _left_alone(members: Iterable[Flow], look: _Look, ids: _Ids) -> list[int]:
-    """Tasks that beat although their supervisor is dead (Nimbus rules 5.1.4)."""
+    """Return tasks that beat although their supervisor is dead (Nimbus rules 5.1.4)."""
     return [
         ids.planned(flow.serial, task)
         for flow in members
@@ -377,7 +377,7 @@ def _left_alone(members: Iterable[Flow], look: _Look, ids: _Ids) -> list[int]:
 
 
 def _resized(members: Iterable[Flow], old: Assignment | None) -> bool:
-    """Whether another number of workers is asked for: then tasks that stand have to move."""
+    """Return whether another number of workers is asked for: then tasks that stand have to move."""
     asked = demand_of("", list(members))
     most = min(asked.workers or 1, len(asked.components))
     return old is not None and len(old.workers) != most
@@ -410,7 +410,7 @@ class _Ids:
 def _former(
     application: str, members: Iterable[Flow], records: Mapping[int, AssignmentRecord], ids: _Ids
 ) -> Assignment | None:
-    """The application's assignment so far; None if none of its flows has one."""
+    """Return the application's assignment so far; None if none of its flows has one."""
     tasks: dict[tuple[str, int], list[int]] = {}
     components: dict[int, str] = {}
     for flow in members:

@@ -40,11 +40,11 @@ class LifeRecord:
         return self.identity.pid
 
     def process(self) -> psutil.Process | None:
-        """The process, while it is there (a stopped one is)."""
+        """Return the process, while it is there (a stopped one is)."""
         return self.identity.process()
 
     def kill(self) -> None:
-        """SIGKILL for it, its JVM and whatever else it has started."""
+        """Kill it, its JVM and all that it has started (SIGKILL)."""
         found = self.process()
         if found is None:
             return
@@ -71,11 +71,11 @@ class Life:
         self._file = settings.supervisor_folder(supervisor) / f"{slot}.json"
 
     def begun(self, life: str) -> None:
-        """This process has the slot."""
+        """Record that this process has the slot."""
         write_json(self._file, {"life": life, **ProcessIdentity.of().to_json()}, mode=FILE_MODE)
 
     def read(self) -> LifeRecord | None:
-        """The last process that had the slot; None if none had, or the file was lost."""
+        """Return the last process that had the slot; None if none had, or the file was lost."""
         try:
             written = json.loads(self._file.read_text("utf-8"))
             return LifeRecord(str(written["life"]), ProcessIdentity.read(written))
@@ -83,24 +83,24 @@ class Life:
             return None
 
     def touch(self) -> None:
-        """A beat that needs no registry: its supervisor sees it."""
+        """Beat without the registry: its supervisor sees it."""
         with contextlib.suppress(OSError):
             os.utime(self._file)
 
     def touched(self) -> int:
-        """When it was touched last, in nanoseconds; 0 if there is no file."""
+        """Return the time of the last touch, in nanoseconds; 0 if there is no file."""
         try:
             return self._file.stat().st_mtime_ns
         except OSError:
             return 0
 
     def forget(self) -> None:
-        """The slot is free."""
+        """Free the slot."""
         self._file.unlink(missing_ok=True)
 
 
 def holder_of(supervisor: str, port: int, life: str) -> str:
-    """Under what name a worker takes leases."""
+    """Return the name under which a worker takes leases."""
     return f"{supervisor}:{port}:{life}"
 
 
@@ -123,7 +123,7 @@ class Ended:
 
 
 def shut_down(settings: NimbusSettings) -> Ended:
-    """Ends the supervisors of this host and drains their workers. Flows stay deployed: a supervisor runs them again.
+    """End the supervisors of this host and drain their workers. Flows stay deployed: a supervisor runs them again.
 
     Args:
         settings: Whose home says which processes are meant, and how long they have (`stop_seconds`).

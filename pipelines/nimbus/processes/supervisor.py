@@ -104,7 +104,7 @@ class Supervisor:
         self.ending = threading.Event()
 
     def run(self) -> None:
-        """Until `ending` is set.
+        """Run until `ending` is set.
 
         Raises:
             LeaseHeldError: A supervisor of this name runs already.
@@ -140,7 +140,7 @@ class Supervisor:
                 self.ending.wait(1.0)
 
     def look(self) -> None:
-        """One round: beat, lead, look after each slot. A registry that does not answer is asked again in the next one."""
+        """Do one round: beat, lead, look after each slot. A registry that does not answer is asked again in the next one."""
         for slot in self._kept:
             # First, and without the registry: a frozen worker may be what keeps it locked.
             self._watch(slot)
@@ -183,7 +183,7 @@ class Supervisor:
         Life(self._settings, self.name, "supervisor").begun(self._holder)
 
     def _alive_elsewhere(self, holder: str) -> bool:
-        """Whether the holder of this name's lease may still be alive."""
+        """Return whether the holder of this name's lease may still be alive."""
         record = Life(self._settings, self.name, "supervisor").read()
         return record is None or record.life != holder or record.process() is not None
 
@@ -200,7 +200,7 @@ class Supervisor:
                 self.ending.set()
 
     def find_workers(self) -> None:
-        """Workers of an earlier supervisor go on; what dead ones held is free."""
+        """Find the workers of an earlier supervisor: live ones go on, and what dead ones held is free."""
         for slot in self._kept:
             slot.record = Life(self._settings, self.name, slot.port).read()
             if slot.record is None:
@@ -265,7 +265,7 @@ class Supervisor:
         logger.info("worker started", port=slot.port, pid=child.pid)
 
     def _died(self, slot: Slot, *, wanted: bool) -> None:
-        """Its leases are free; it is started again, sooner or later."""
+        """Free its leases and its slot; it is started again, sooner or later."""
         assert slot.record is not None
         code = next((child.poll() for child in self._children if child.pid == slot.record.pid), None)
         lived = time.monotonic() - slot.started_at
@@ -290,7 +290,7 @@ class Supervisor:
         slot.record = None
 
     def _end_empty(self, slot: Slot) -> None:
-        """A worker with nothing to run ends by itself; one that does not is killed after a while."""
+        """Kill a worker that has nothing to run and does not end by itself after a while."""
         slot.empty_since = slot.empty_since or time.monotonic()
         if time.monotonic() - slot.empty_since > self._settings.stop_seconds:
             self._kill(slot, "its slot is empty and it has not ended")
@@ -308,18 +308,18 @@ class Supervisor:
 
 
 def default_name() -> str:
-    """The host's name, as far as a name can hold it."""
+    """Return the host's name, as far as a name can hold it."""
     return re.sub(r"[^A-Za-z0-9_-]", "-", host_name())
 
 
 def worker_command(supervisor: str, port: int, life: str) -> list[str]:
-    """The command of a worker. It names no registry: a URL may hold a password, and commands are for all to see."""
+    """Return the command of a worker. It names no registry: a URL may hold a password, and commands are for all to see."""
     command = [sys.executable, "-P", "-m", "pipelines.nimbus.processes.worker", "--supervisor", supervisor]
     return [*command, "--port", str(port), "--life", life]
 
 
 def worker_environment(store: Store, settings: NimbusSettings) -> dict[str, str]:
-    """The environment in which workers, and supervisors on demand, find the same registry and files."""
+    """Return the environment in which workers, and supervisors on demand, find the same registry and files."""
     chosen = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
     texts = {
         PREFIX + name.upper(): ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
@@ -355,7 +355,7 @@ def run(
     metrics_port: int | None = None,
     stop_workers: bool = False,
 ) -> None:
-    """A supervisor in the foreground, until SIGTERM or SIGINT.
+    """Run a supervisor in the foreground, until SIGTERM or SIGINT.
 
     Args:
         ports: Its slots; by default those of the settings.
@@ -385,7 +385,7 @@ def run(
 
 
 def _opened(busy_seconds: float) -> Store:
-    """The registry; after a start of the whole host its database may be up a moment later.
+    """Open the registry; after a start of the whole host its database may be up a moment later.
 
     Raises:
         RegistryError: It is not there, or does not answer for a minute.
@@ -411,7 +411,7 @@ def _serve_metrics(store: Store, settings: NimbusSettings) -> MetricsServer | No
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """`python -m pipelines.nimbus.processes.supervisor`: as `run`, with its log in a file of its own."""
+    """Do as `run`, with a log file of its own (`python -m pipelines.nimbus.processes.supervisor`)."""
     from pipelines.nimbus.telemetry.log_files import configure
 
     parser = argparse.ArgumentParser(description=__doc__)

@@ -117,7 +117,7 @@ class Task(threading.Thread):
     # --- its life ---------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until it leaves. Never raises: what goes wrong is in its figures."""
+        """Run the query until it leaves. Never raises: failures are in its figures."""
         with structlog.contextvars.bound_contextvars(flow=self.flow.name, group=self.query.group):
             while not self._leaving.is_set() and self.lost is None:
                 try:
@@ -157,7 +157,7 @@ class Task(threading.Thread):
             logger.warning("lease not given back", reason=str(error))
 
     def _live(self) -> None:
-        """One life of the query, from its start to its end."""
+        """Run the query once, from its start to its end."""
         self.figures.state = STARTING
         checkpoint = Checkpoint(self.flow.name, self._lake.checkpoint_path(self.flow.name, self.query.group))
         self._wait_for_channels()
@@ -181,7 +181,7 @@ class Task(threading.Thread):
         self._told("drained", None)
 
     def _watch(self, runner: StreamRunner, streaming: StreamingQuery, checkpoint: Path) -> None:
-        """Until the query has ended, by itself or because it is not wanted.
+        """Wait until the query has ended, by itself or because it is not wanted.
 
         Raises:
             TrideltaError: What stopped it.
@@ -206,7 +206,7 @@ class Task(threading.Thread):
         return Lake(self._lake_root)
 
     def _made_ready(self, checkpoint: Checkpoint) -> str:
-        """Fit the checkpoint to the definition; says what to do with a fresh one."""
+        """Fit the checkpoint to the definition. Returns what to do with a fresh one."""
         from pipelines.execution.checkpoint.changeover import Changeover
         from pipelines.maintenance.repartition import recover
 
@@ -259,7 +259,7 @@ class Task(threading.Thread):
         runner.finish(runner.start(on_fresh=on_fresh, trigger_seconds=None, pending_only=True))
 
     def _wait_for_channels(self) -> None:
-        """The channels that the query reads are made by others of the flow when those start for the first time."""
+        """Wait for the channels that the query reads: other queries make them when they start for the first time."""
         from pipelines.graph import nodes
 
         reads = [spout for spout in self._spouts if isinstance(spout, nodes.ChannelSpoutNode)]
@@ -299,7 +299,7 @@ class Task(threading.Thread):
         )
 
     def _guard(self, moment: str, state: str, txid: int) -> None:
-        """Before each commit: is the query still ours? A worker that was frozen finds out here at the latest."""
+        """Check before each commit that the query is still ours: a worker that was frozen finds out here at the latest."""
         if moment == "committing" and self.lease is not None:
             self._application.registry.leases.check(self.lease)
 

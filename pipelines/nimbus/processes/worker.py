@@ -69,7 +69,7 @@ class Worker:
         self._memory: tuple[float, int] = (0.0, 0)
 
     def run(self) -> None:
-        """Until the slot is empty, or it is told to end.
+        """Run until the slot is empty, or a signal ends it.
 
         Raises:
             LeaseHeldError: Another process has the slot.
@@ -120,7 +120,7 @@ class Worker:
         return False
 
     def _is_warm(self) -> bool:
-        """Whether it is to be up without a flow, for requests: as long as its supervisor is."""
+        """Return whether it is to be up without a flow, for requests: as long as its supervisor is."""
         if self._slot[1] != WARM:
             return False
         try:
@@ -132,7 +132,7 @@ class Worker:
         return time.monotonic() - self._supervised_at < self._settings.supervisor_timeout_seconds
 
     def _flows(self) -> dict[Key, Flow]:
-        """What the registry puts into the slot."""
+        """Return the flows that the registry puts into the slot."""
         here = self._places.in_slot(*self._slot)
         flows = {flow.serial: flow for flow in self._registry.flows() if flow.serial in here}
         for flow in flows.values():
@@ -186,7 +186,7 @@ class Worker:
         task.start()
 
     def _load(self, flow: Flow) -> TridentTopology | TrideltaError:
-        """The flow's topology; why there is none is told once a version."""
+        """Return the flow's topology; why there is none is reported once per version."""
         loaded = self._loaded.get(flow.serial)
         if loaded is None or loaded[0] != flow.version.number:
             made: TridentTopology | TrideltaError
@@ -208,7 +208,7 @@ class Worker:
     # --- beats ------------------------------------------------------------------------------------------------------
 
     def _beats(self) -> None:
-        """In a thread of its own: Spark takes seconds to start, and neither that nor a look may hold up a beat."""
+        """Beat in a thread of its own: Spark takes seconds to start, and neither that nor a look may hold up a beat."""
         self._renewed_at = time.monotonic()
         life = Life(self._settings, *self._slot)
         while not self._ended.wait(self._settings.beat_seconds):
@@ -253,7 +253,7 @@ class Worker:
                 raise
 
     def _memory_bytes(self) -> int:
-        """Resident memory of the process and all that it has started; looked at every ten seconds."""
+        """Return the resident memory of the process and all that it has started; measured every ten seconds."""
         import psutil
 
         if time.monotonic() - self._memory[0] > 10 or not self._memory[1]:
@@ -328,7 +328,7 @@ def kill_jvm() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The process."""
+    """Run the process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--supervisor", required=True)
     parser.add_argument("--port", type=int, required=True)

@@ -26,13 +26,13 @@ class RegistryAttempts:
         self._store, self._leases, self.lease = store, leases, lease
 
     def get(self, group: str) -> Mapping[int, AttemptRecord]:
-        """Every record of the group, by txid."""
+        """Return every record of the group, by txid."""
         query = select(attempts).where(attempts.c.batch_group == group).order_by(attempts.c.txid)
         with self._store.read() as connection:
             return {row.txid: AttemptRecord.from_json(row.record) for row in connection.execute(query)}
 
     def put(self, group: str, txid: int, record: AttemptRecord) -> None:
-        """Writes or replaces one record.
+        """Write or replace one record.
 
         Raises:
             LeaseLostError: Another worker runs this flow by now.
@@ -42,7 +42,7 @@ class RegistryAttempts:
             upsert(connection, attempts, {"batch_group": group, "txid": txid, "record": record.to_json()})
 
     def forget(self, group: str, before: int) -> None:
-        """Removes the records of all txids lower than `before`. Raises as `put`."""
+        """Remove the records of all txids lower than `before`. Raises as `put`."""
         with self._store.write() as connection:
             self._leases.guard(connection, self.lease)
             connection.execute(delete(attempts).where(attempts.c.batch_group == group, attempts.c.txid < before))
@@ -65,16 +65,16 @@ class FencedAttempts:
         self._forgotten: dict[str, int] = {}
 
     def get(self, group: str) -> Mapping[int, AttemptRecord]:
-        """Every record of the group, by txid."""
+        """Return every record of the group, by txid."""
         return self._own.get(group)
 
     def put(self, group: str, txid: int, record: AttemptRecord) -> None:
-        """Writes or replaces one record. Raises LeaseLostError as `RegistryAttempts.put`."""
+        """Write or replace one record."""
         self._registry.put(self._prefix + group, txid, record)
         self._own.put(group, txid, record)
 
     def forget(self, group: str, before: int) -> None:
-        """Removes the records of all txids lower than `before`; in the registry a hundred at a time."""
+        """Remove the records of all txids lower than `before`; in the registry a hundred at a time."""
         self._own.forget(group, before)
         if before - self._forgotten.get(group, 0) >= 100:
             self._registry.forget(self._prefix + group, before)

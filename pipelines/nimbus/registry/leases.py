@@ -52,7 +52,7 @@ class Leases:
         self._store, self._clock = store, clock
 
     def take(self, name: str, holder: str, seconds: float) -> Lease:
-        """Takes a lease that is free or has run out.
+        """Take a lease that is free or has run out.
 
         Raises:
             LeaseHeldError: It is held, be it by a holder of the same name: that may be an earlier life, still running.
@@ -73,7 +73,7 @@ class Leases:
         return lease
 
     def renew(self, lease: Lease, seconds: float) -> Lease:
-        """Prolongs a lease under its token; it never becomes shorter.
+        """Prolong a lease under its token; it never becomes shorter.
 
         Raises:
             LeaseLostError: It has run out (though nobody may have taken it yet), was given back, or is another's.
@@ -83,14 +83,14 @@ class Leases:
             return self.renew_in(connection, lease, seconds)
 
     def renew_in(self, connection: Connection, lease: Lease, seconds: float) -> Lease:
-        """`renew` within a transaction of the caller's."""
+        """Renew within a transaction of the caller's."""
         row = self.guard(connection, lease)
         longer = Lease(lease.name, lease.holder, lease.token, max(row.expires_at, self._clock() + seconds))
         self._put(connection, longer, held=True, taken_at=row.taken_at)
         return longer
 
     def release(self, lease: Lease) -> bool:
-        """Gives a lease back, so that the next holder need not wait. False if it was no longer held."""
+        """Give a lease back, so that the next holder need not wait. False if it was no longer held."""
         with self._store.write() as connection:
             row = self._locked(connection, lease.name)
             if row is None or not row.held or row.token != lease.token:
@@ -99,13 +99,13 @@ class Leases:
         return True
 
     def release_all(self, holder: str) -> int:
-        """Gives back all leases of a holder that is known to be dead. Returns how many."""
+        """Give back all leases of a holder that is known to be dead. Returns how many."""
         with self._store.write() as connection:
             held = update(leases).where(leases.c.holder == holder, leases.c.held.is_(True)).values(held=False)
             return connection.execute(held).rowcount
 
     def check(self, lease: Lease) -> None:
-        """Whether the holder still has it, right now.
+        """Check that the holder still has it, right now.
 
         The answer is old as soon as it is given: a write to the registry must be guarded in its own transaction, and a
         write elsewhere must carry the token.
@@ -117,7 +117,7 @@ class Leases:
             self._judge(lease, connection.execute(select(leases).where(leases.c.name == lease.name)).one_or_none())
 
     def guard(self, connection: Connection, lease: Lease) -> Row[Any]:
-        """Lets a writing transaction go on only under a live lease, which stays locked until the transaction ends.
+        """Let a writing transaction go on only under a live lease, which stays locked until the transaction ends.
 
         Raises:
             LeaseLostError: The holder no longer has it; the transaction is to be given up.
@@ -125,7 +125,7 @@ class Leases:
         return self._judge(lease, self._locked(connection, lease.name))
 
     def holder(self, name: str) -> Lease | None:
-        """Who holds it now; None if it is free."""
+        """Return who holds it now; None if it is free."""
         with self._store.read() as connection:
             row = connection.execute(select(leases).where(leases.c.name == name)).one_or_none()
         if row is None or not row.held or row.expires_at <= self._clock():

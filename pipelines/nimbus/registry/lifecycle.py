@@ -83,12 +83,12 @@ class Request:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for a store that keeps JSON."""
+        """Return plain values for a store that keeps JSON."""
         return {"workers": self.workers, "parallelism": dict(self.parallelism), "settings": dict(self.settings)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Request:
-        """The inverse of `to_json`."""
+        """Read what `to_json` wrote."""
         return cls(**values)
 
 
@@ -145,7 +145,7 @@ class _Happening:
 
 
 def delay_seconds(wait_seconds: float | None, message_timeout_seconds: float | None = None) -> float:
-    """How long a kill or a rebalance waits: `wait_seconds`, else the flow's message time-out, else 30 s.
+    """Return how long a kill or a rebalance waits: `wait_seconds`, else the flow's message time-out, else 30 s.
 
     A negative number means 30 s (Nimbus rules 4).
 
@@ -161,7 +161,7 @@ def delay_seconds(wait_seconds: float | None, message_timeout_seconds: float | N
 
 
 def check_request(flow: str, request: Request, components: Collection[str]) -> Request:
-    """The request as it may be applied: without the protected settings (Nimbus rules 1.3).
+    """Return the request as it may be applied: without the protected settings (Nimbus rules 1.3).
 
     Args:
         flow: The flow's name.
@@ -189,7 +189,7 @@ def check_request(flow: str, request: Request, components: Collection[str]) -> R
 
 
 def check_timeout(flow: str, settings: Mapping[str, Any]) -> None:
-    """A time-out that is no number would only be found by the kill that needs it.
+    """Check the time-out: one that is no number would only be found by the kill that needs it.
 
     Raises:
         RebalanceError: `message_timeout_seconds` is there and is not a finite number.
@@ -220,7 +220,7 @@ def step(
     message_timeout_seconds: float | None = None,
     request: Request | None = None,
 ) -> Step:
-    """One event (Nimbus rules 1.3).
+    """Apply one event (Nimbus rules 1.3).
 
     Args:
         standing: Where the flow stands.
@@ -243,14 +243,14 @@ def step(
 
 
 def fire(standing: Standing, *, now: float) -> Step | None:
-    """The event that has come due, done; None if there is none yet."""
+    """Apply the event that has come due; None if there is none yet."""
     if standing.due is None or standing.due.at > now:
         return None
     return step(standing, standing.due.event, now=now)
 
 
 def allowed(status: Status) -> tuple[Event, ...]:
-    """The events that a user may send to a flow of this status."""
+    """Return the events that a user may send to a flow of this status."""
     return tuple(event for event in _TRANSITIONS[status] if event not in SYSTEM_EVENTS)
 
 
@@ -286,7 +286,7 @@ def _do_rebalance(standing: Standing, _: _Happening) -> Step:
 
 
 def _kill(standing: Standing, happening: _Happening) -> Step:
-    """KILLED at once; a rebalance under way is dropped, and the delay of an earlier kill is replaced."""
+    """Set KILLED at once; a rebalance under way is dropped, and the delay of an earlier kill is replaced."""
     due = Due(Event.REMOVE, happening.now + happening.delay)
     return Step(Standing(standing.flow, Status.KILLED, wait_seconds=happening.delay, due=due))
 
@@ -296,7 +296,7 @@ def _remove(_: Standing, __: _Happening) -> Step:
 
 
 def _wait_again(standing: Standing, happening: _Happening) -> Step:
-    """A new leader waits the whole delay again: it cannot know how much of the drain the old one has seen."""
+    """Let a new leader wait the whole delay again: it cannot know how much of the drain the old one has seen."""
     if standing.due is None:
         return Step(standing)
     wait = DEFAULT_WAIT_SECONDS if standing.wait_seconds is None else standing.wait_seconds

@@ -56,7 +56,7 @@ class Places:
         kind: str,
         under: Lease | None = None,
     ) -> AssignmentRecord:
-        """Replaces a flow's assignment.
+        """Replace a flow's assignment.
 
         A task that stays in its slot keeps its start time and its beat; one that moves gets a new start time and has no
         beat; with kind NEW all begin now (Nimbus rules 5.1.7).
@@ -78,7 +78,7 @@ class Places:
         return made[flow.serial]
 
     def assign_all(self, placed: Sequence[Placing], *, under: Lease | None = None) -> dict[int, AssignmentRecord]:
-        """Replaces the assignments of several flows in one transaction, each as `assign` does.
+        """Replace the assignments of several flows in one transaction, each as `assign` does.
 
         Returns:
             The new assignments by the flows' serials; those of flows that were removed meanwhile are not among them.
@@ -111,13 +111,13 @@ class Places:
         return self._read(connection, flow.serial)
 
     def assignment(self, flow: Flow) -> AssignmentRecord | None:
-        """A flow's assignment; None before the first, and once it was removed."""
+        """Return a flow's assignment; None before the first, and once it was removed."""
         with self._store.read() as connection:
             alive = select(flows.c.serial).where(flows.c.serial == flow.serial, flows.c.removed_at.is_(None))
             return self._read(connection, flow.serial) if connection.scalar(alive) is not None else None
 
     def assignments(self) -> dict[int, AssignmentRecord]:
-        """The assignments of all deployed flows, by serial."""
+        """Return the assignments of all deployed flows, by serial."""
         heads = (
             select(assignments).join(flows, flows.c.serial == assignments.c.flow).where(flows.c.removed_at.is_(None))
         )
@@ -134,7 +134,7 @@ class Places:
             }
 
     def last_assignment(self, name: str) -> AssignmentRecord | None:
-        """The latest assignment of any flow of this name, removed ones too (Nimbus rules 5.1.2: the backup)."""
+        """Return the latest assignment of any flow of this name, removed ones too (Nimbus rules 5.1.2: the backup)."""
         query = (
             select(flows.c.serial)
             .join(assignments, assignments.c.flow == flows.c.serial)
@@ -147,7 +147,7 @@ class Places:
             return None if serial is None else self._read(connection, serial)
 
     def in_slot(self, supervisor: str, port: int) -> dict[int, tuple[int, ...]]:
-        """What a slot's worker is to run: the serial of each deployed flow there, with its tasks."""
+        """Return what a slot's worker is to run: the serial of each deployed flow there, with its tasks."""
         query = (
             select(workers.c.flow, workers.c.tasks)
             .join(flows, flows.c.serial == workers.c.flow)
@@ -157,7 +157,7 @@ class Places:
             return {row.flow: tuple(row.tasks) for row in connection.execute(query)}
 
     def used_slots(self) -> dict[tuple[str, int], list[str]]:
-        """(supervisor, port) to the names of the deployed flows that run there."""
+        """Return the names of the deployed flows that run in each (supervisor, port)."""
         query = (
             select(workers.c.supervisor, workers.c.port, flows.c.name)
             .join(flows, flows.c.serial == workers.c.flow)
@@ -173,7 +173,7 @@ class Places:
     # --- beats
 
     def beat_supervisor(self, supervisor: str, host: str, ports: Sequence[int], *, started_at: float) -> None:
-        """A supervisor says that it lives and which slots it offers."""
+        """Record that a supervisor lives and which slots it offers."""
         told = {"host": host, "ports": list(ports), "started_at": started_at, "beat_at": self._clock()}
         with self._store.write() as connection:
             upsert(connection, supervisors, {"supervisor": supervisor, **told})
@@ -197,7 +197,7 @@ class Places:
         lease_seconds: float,
         figures: Mapping[str, Any] | None = None,
     ) -> Lease:
-        """A task says that it lives and how far it is; its lease is prolonged in the same transaction.
+        """Record that a task lives and how far it is; prolong its lease in the same transaction.
 
         Raises:
             LeaseLostError: The task runs elsewhere by now, or its lease ran out: stop it at once.
@@ -214,13 +214,13 @@ class Places:
         return longer
 
     def beats(self, flow: Flow) -> dict[int, TaskBeat]:
-        """The last beat of every task of a flow that has beaten."""
+        """Return the last beat of every task of a flow that has beaten."""
         query = select(beats).where(beats.c.flow == flow.serial).order_by(beats.c.task)
         with self._store.read() as connection:
             return {row.task: _beat(row) for row in connection.execute(query)}
 
     def beats_of_all(self) -> dict[int, dict[int, TaskBeat]]:
-        """The same of every deployed flow, by serial: one query."""
+        """Return the same for every deployed flow, by serial, with one query."""
         query = select(beats).join(flows, flows.c.serial == beats.c.flow).where(flows.c.removed_at.is_(None))
         found: dict[int, dict[int, TaskBeat]] = {}
         with self._store.read() as connection:
@@ -229,7 +229,7 @@ class Places:
         return found
 
     def all_beats(self) -> dict[int, dict[int, float]]:
-        """When each task of every deployed flow has beaten last: by serial and task."""
+        """Return when each task of every deployed flow last beat: by serial and task."""
         query = select(beats.c.flow, beats.c.task, beats.c.beat_at).join(flows, flows.c.serial == beats.c.flow)
         found: dict[int, dict[int, float]] = {}
         with self._store.read() as connection:
@@ -284,7 +284,7 @@ def dead_of(
     timeout_seconds: float,
     launch_seconds: float,
 ) -> set[int]:
-    """The tasks of a flow that are to be placed again (Nimbus rules 5.1.3).
+    """Return the tasks of a flow that are to be placed again (Nimbus rules 5.1.3).
 
     A task is dead when its last beat is older than `timeout_seconds`, or when it has never beaten in its slot and was put
     there more than `launch_seconds` ago. All tasks of its worker are dead with it: they are one process.

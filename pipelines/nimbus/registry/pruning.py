@@ -105,7 +105,7 @@ def _go(connection: Connection, table: Table, what: str, where: ColumnElement[bo
 
 
 def _beyond(connection: Connection, events_a_flow: int) -> ColumnElement[bool]:
-    """The lines of history that come before the newest so many of their flow."""
+    """Return the lines of history that come before the newest so many of their flow."""
     counts = select(events.c.flow).group_by(events.c.flow).having(func.count() > events_a_flow)
     terms = []
     for flow in connection.scalars(counts).all():
@@ -116,7 +116,7 @@ def _beyond(connection: Connection, events_a_flow: int) -> ColumnElement[bool]:
 
 
 def _prune_attempts(connection: Connection, dry_run: bool) -> Pruned:
-    """Attempts of batches before the last one that was committed, of epochs that have ended, and of flows that are gone.
+    """Remove attempts of batches before the last committed one, of epochs that have ended, and of removed flows.
 
     Named `<flow>/<group>/<epoch>`. Batches of an epoch commit in order, so nothing asks for those before the last.
     """
@@ -138,7 +138,7 @@ def _prune_attempts(connection: Connection, dry_run: bool) -> Pruned:
 
 
 def _ended(groups: Iterable[str], known: set[str]) -> set[str]:
-    """Groups of flows that the registry has forgotten, and all but the last epoch of the others."""
+    """Return groups of flows that the registry has forgotten, and all but the last epoch of the others."""
     ended, epochs = set(), dict[str, int]()
     named = [(group, *group.rpartition("/")[::2]) for group in groups]
     for _, name, number in named:

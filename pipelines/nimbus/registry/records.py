@@ -198,12 +198,12 @@ class TaskBeat:
 
 
 def flow_id(name: str, serial: int, submitted_at: float) -> str:
-    """The id of a submission."""
+    """Return the id of a submission."""
     return f"{name}-{serial}-{int(submitted_at)}"
 
 
 def standing_of(row: Row[Any]) -> Standing:
-    """The standing that a row of `flows` keeps."""
+    """Return the standing that a row of `flows` keeps."""
     return Standing(
         flow=flow_id(row.name, row.serial, row.submitted_at),
         status=Status(row.status),
@@ -215,7 +215,7 @@ def standing_of(row: Row[Any]) -> Standing:
 
 
 def standing_columns(standing: Standing) -> dict[str, Any]:
-    """The inverse of `standing_of`, as columns of `flows`."""
+    """Return the inverse of `standing_of`, as columns of `flows`."""
     return {
         "status": standing.status.value,
         "previous_status": standing.previous.value if standing.previous else None,
@@ -227,7 +227,7 @@ def standing_columns(standing: Standing) -> dict[str, Any]:
 
 
 def version_of(row: Row[Any]) -> Version:
-    """A row of `versions`."""
+    """Return a row of `versions`."""
     content = Content(row.definition, row.components, row.workers, row.settings)
     return Version(row.number, content, row.created_at, row.before, row.copy_of)
 
@@ -236,7 +236,7 @@ NAME_PATTERN = r"^[^/.:\\]+$"
 
 
 def check_name(name: object) -> str:
-    """The name, if a flow can be deployed under it.
+    """Check that a flow can be deployed under a name. Returns the name.
 
     Raises:
         DeployNameError: It is not text, is empty, or has one of `/ . : \\` in it.
@@ -248,7 +248,7 @@ def check_name(name: object) -> str:
 
 
 def check_options(name: str, options: SubmitOptions | None) -> SubmitOptions:
-    """The options, if there are any and a flow can start like that.
+    """Check that there are options and a flow can start with them. Returns the options.
 
     Raises:
         SubmitError: There are none, or the initial status is neither ACTIVE nor INACTIVE.
@@ -261,7 +261,7 @@ def check_options(name: str, options: SubmitOptions | None) -> SubmitOptions:
 
 
 def check_content(name: str, content: Content, limits: Limits) -> None:
-    """Whether the content asks for what a flow may have.
+    """Check that the content asks for what a flow may have.
 
     Raises:
         SubmitError: There are no components, a number is not above 0, a value is not JSON, or a limit is exceeded.
@@ -284,7 +284,7 @@ def check_content(name: str, content: Content, limits: Limits) -> None:
 
 
 def check_wait(name: str, wait_seconds: float | None) -> None:
-    """Whether somebody can wait for so long; a negative number means the default (Nimbus rules 4).
+    """Check that somebody can wait for so long; a negative number means the default (Nimbus rules 4).
 
     Raises:
         SubmitError

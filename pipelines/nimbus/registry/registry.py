@@ -67,7 +67,7 @@ class Registry:
     def submit(
         self, name: str, content: Content, *, options: SubmitOptions | None = _ACTIVE, under: Lease | None = None
     ) -> Flow:
-        """Deploys a flow as version 1 (Nimbus rules 1.2).
+        """Deploy a flow as version 1 (Nimbus rules 1.2).
 
         Raises:
             DeployNameError: The name is not possible.
@@ -89,7 +89,7 @@ class Registry:
             raise AlreadyAliveError(name, Status.ACTIVE) from error
 
     def update(self, name: str, content: Content, *, expected: int | None = None, under: Lease | None = None) -> Flow:
-        """Gives a flow a new version; what rebalances have set stays, but for components that are gone.
+        """Give a flow a new version; what rebalances have set stays, but for components that are gone.
 
         Args:
             name: The flow's name.
@@ -112,7 +112,7 @@ class Registry:
             return self._new_version(connection, row, content, "UPDATE", before=row.version)
 
     def roll_back(self, name: str, to: int | None = None, *, under: Lease | None = None) -> Flow:
-        """Makes an earlier version's content the current one, as a new version: history is only added to.
+        """Make an earlier version's content the current one, as a new version: history is only added to.
 
         Without `to` it is the one before the current; called again, the one before that.
 
@@ -134,7 +134,7 @@ class Registry:
             )
 
     def versions(self, name: str) -> list[Version]:
-        """Every version of a deployed flow, the oldest first."""
+        """Return every version of a deployed flow, the oldest first."""
         with self._store.read() as connection:
             row = self._found(connection, name)
             query = select(versions).where(versions.c.flow == row.serial).order_by(versions.c.number)
@@ -143,15 +143,15 @@ class Registry:
     # --- statuses
 
     def activate(self, name: str, *, under: Lease | None = None) -> Flow:
-        """ACTIVE; a flow that is so already stays it. Raises as `kill`."""
+        """Set ACTIVE; a flow that has this status keeps it. Raises as `kill`."""
         return self._send(name, Event.ACTIVATE, under)
 
     def deactivate(self, name: str, *, under: Lease | None = None) -> Flow:
-        """INACTIVE; a flow that is so already stays it. Raises as `kill`."""
+        """Set INACTIVE; a flow that has this status keeps it. Raises as `kill`."""
         return self._send(name, Event.INACTIVATE, under)
 
     def kill(self, name: str, *, wait_seconds: float | None = None, under: Lease | None = None) -> Flow:
-        """KILLED at once; assignment and all stay until the delay is over (`fire`). Killed again: a new delay.
+        """Set KILLED at once; assignment and all stay until the delay is over (`fire`). Killed again: a new delay.
 
         Raises:
             NotAliveError: No flow of this name is deployed.
@@ -168,7 +168,7 @@ class Registry:
         wait_seconds: float | None = None,
         under: Lease | None = None,
     ) -> Flow:
-        """REBALANCING at once; the request is applied and the flow assigned anew when the delay is over (`fire`).
+        """Set REBALANCING at once; the request is applied and the flow placed again when the delay is over (`fire`).
 
         Raises:
             NotAliveError, NoTransitionError, LeaseLostError: As `kill`.
@@ -177,7 +177,7 @@ class Registry:
         return self._send(name, Event.REBALANCE, under, wait_seconds=wait_seconds, request=request)
 
     def fire(self, *, under: Lease | None = None) -> list[tuple[Flow, Step]]:
-        """Does what has come due: applies rebalances, removes killed flows.
+        """Apply what has come due: apply rebalances, remove killed flows.
 
         A flow whose step says REASSIGN is to be assigned from scratch; `scratch` stays until that is done.
 
@@ -196,7 +196,7 @@ class Registry:
         return fired
 
     def gain_leadership(self, *, under: Lease | None = None) -> list[Flow]:
-        """Tells every flow that another nimbus leads: a rebalance or kill under way waits its delay again."""
+        """Tell every flow that another nimbus leads: a rebalance or kill under way waits its delay again."""
         with self._write(under) as connection:
             now = self._clock()
             alive = select(flows).where(flows.c.removed_at.is_(None)).order_by(flows.c.serial).with_for_update()
@@ -207,7 +207,7 @@ class Registry:
     # --- what is told
 
     def hurry(self, flow: Flow, *, under: Lease | None = None) -> bool:
-        """Lets a rebalance or kill go on at once: all of the flow's queries have drained, nothing is left to wait for."""
+        """Let a rebalance or kill go on at once: all queries of the flow have drained, there is nothing to wait for."""
         with self._write(under) as connection:
             changed = connection.execute(
                 update(flows)
@@ -228,7 +228,7 @@ class Registry:
             connection.execute(insert(events).values(**values))
 
     def problem(self, flow: Flow, problem: str | None, *, under: Lease | None = None) -> None:
-        """Says why a flow has no place; None: it has one. A new problem is a line in its history."""
+        """Record why a flow has no place; None: it has one. A new problem is a line in its history."""
         if flow.problem == problem:
             return
         with self._write(under) as connection:
@@ -239,7 +239,7 @@ class Registry:
     # --- reading
 
     def flow(self, name: str) -> Flow:
-        """A deployed flow.
+        """Return a deployed flow.
 
         Raises:
             NotAliveError: No flow of this name is deployed.
@@ -248,7 +248,7 @@ class Registry:
             return self._read(connection, self._found(connection, name))
 
     def flows(self) -> list[Flow]:
-        """Every deployed flow, by name."""
+        """Return every deployed flow, by name."""
         with self._store.read() as connection:
             rows = connection.execute(select(flows).where(flows.c.removed_at.is_(None)).order_by(flows.c.name)).all()
             # All versions by one query: the leader asks for the flows twice a second, and they may be thousands.
@@ -258,7 +258,7 @@ class Registry:
             return [_flow_of(row, found[row.serial]) for row in rows]
 
     def history(self, name: str) -> list[Happened]:
-        """What happened to the flows of this name, removed ones too, the oldest first."""
+        """Return what happened to the flows of this name, removed ones too, the oldest first."""
         query = (
             select(events)
             .join(flows, flows.c.serial == events.c.flow)
@@ -273,7 +273,7 @@ class Registry:
         ]
 
     def forget(self, before: float, *, under: Lease | None = None) -> int:
-        """Deletes flows that were removed before a time, with all that belongs to them. Returns how many."""
+        """Delete flows that were removed before a time, with all that belongs to them. Returns how many."""
         with self._write(under) as connection:
             return connection.execute(delete(flows).where(flows.c.removed_at < before)).rowcount
 
@@ -316,7 +316,7 @@ class Registry:
             return self._apply(connection, row, event, step)
 
     def _apply(self, connection: Connection, row: Row[Any], event: Event, step: Step) -> Flow:
-        """Writes a step's outcome."""
+        """Write a step's outcome."""
         changes: dict[str, Any] = standing_columns(step.standing) if step.standing else {"due_at": None}
         if step.action is Action.REASSIGN and step.request is not None:
             changes |= {"scale": _scaled(Request.from_json(row.scale), step.request).to_json(), "scratch": True}
@@ -444,6 +444,6 @@ def _status(value: str | None) -> Status | None:
 
 
 def _scaled(scale: Request, request: Request) -> Request:
-    """What holds after a further rebalance: the later word wins."""
+    """Merge a further rebalance into what holds: the later word wins."""
     parallelism: Mapping[str, int] = {**scale.parallelism, **request.parallelism}
     return Request(request.workers or scale.workers, parallelism, {**scale.settings, **request.settings})

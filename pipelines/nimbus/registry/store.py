@@ -68,7 +68,7 @@ class Store:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction that only reads and waits for no writer. All that it reads is of one moment.
+        """Open a transaction that only reads and waits for no writer. All that it reads is of one moment.
 
         Raises:
             RegistryError: The database does not answer.
@@ -82,7 +82,7 @@ class Store:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A transaction that writes: all or nothing, durable when the block ends.
+        """Open a transaction that writes: all or nothing, durable when the block ends.
 
         On SQLite it is the only one from its first line on (BEGIN IMMEDIATE). On PostgreSQL others may run beside it, so
         whoever reads a row to change it must lock it (`with_for_update`, which SQLite leaves out).
@@ -94,31 +94,31 @@ class Store:
             yield connection
 
     def revision(self) -> str | None:
-        """The migration that the tables stand at; None for an empty database."""
+        """Return the migration that the tables stand at; None for an empty database."""
         with self.read() as connection:
             return MigrationContext.configure(connection).get_current_revision()
 
     def newest(self) -> str | None:
-        """The last migration of this release."""
+        """Return the last migration of this release."""
         return ScriptDirectory.from_config(_config()).get_current_head()
 
     def upgrade(self, to: str = "head") -> None:
-        """Runs the migrations up to a revision, in one transaction."""
+        """Run the migrations up to a revision, in one transaction."""
         with self._migrating() as config:
             command.upgrade(config, to)
 
     def downgrade(self, to: str) -> None:
-        """Takes migrations back down to a revision; `base` drops every table."""
+        """Take migrations back down to a revision; `base` drops every table."""
         with self._migrating() as config:
             command.downgrade(config, to)
 
     def close(self) -> None:
-        """Gives the connections back."""
+        """Give the connections back."""
         self.engine.dispose()
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Tells what the driver tells, without the statement, of all that means "not now".
+        """Raise a RegistryError, without the statement, for every driver error that means "not now".
 
         What is wrong with a statement or its values is no matter of time, and goes on as it is.
         """
@@ -144,7 +144,7 @@ class Store:
 
     @contextmanager
     def _openable(self) -> Iterator[None]:
-        """Around the opening: what the URL names is no registry, whatever driver, database or file system say of it."""
+        """Turn every error while opening into a RegistryError: what the URL names is no registry."""
         try:
             yield
         except (SQLAlchemyError, CommandError, OSError, ValueError, TypeError) as error:
@@ -181,14 +181,14 @@ class Store:
 
 
 def _not_now(error: Exception) -> bool:
-    """Whether another try may do: the database is away, busy, read-only for now, or has cut the connection."""
+    """Return whether another try may do: the database is away, busy, read-only for now, or has cut the connection."""
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return True
     return isinstance(error, OperationalError | InterfaceError | InternalError | DisconnectionError | TimeoutError)
 
 
 def insert_missing(connection: Connection, table: Table, values: Mapping[str, Any]) -> None:
-    """Inserts a row unless one with its primary key is there."""
+    """Insert a row unless one with its primary key is there."""
     key = list(table.primary_key)
     if connection.dialect.name == "postgresql":
         connection.execute(postgresql.insert(table).values(**values).on_conflict_do_nothing(index_elements=key))
@@ -197,7 +197,7 @@ def insert_missing(connection: Connection, table: Table, values: Mapping[str, An
 
 
 def upsert(connection: Connection, table: Table, values: Mapping[str, Any]) -> None:
-    """Inserts a row, or replaces the other columns of the one with its primary key."""
+    """Insert a row, or replace the other columns of the one with its primary key."""
     key = list(table.primary_key)
     others = {name: value for name, value in values.items() if name not in {column.name for column in key}}
     if connection.dialect.name == "postgresql":
@@ -335,7 +335,7 @@ class _Deadline:
         self._timer.start()
 
     def drop(self) -> None:
-        """The transaction has ended."""
+        """Drop the deadline: the transaction has ended."""
         self._timer.cancel()
         with self._lock:
             if self._socket is not None:

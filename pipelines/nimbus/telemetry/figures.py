@@ -34,7 +34,7 @@ _MOST_COMMITS = 200
 
 
 def waiting(progress: Mapping[str, Any], checkpoint: Path) -> dict[str, float]:
-    """What waits at a query's sources, by measure: `files` of folders, `commits` of Delta tables, `records` of Kafka.
+    """Count what waits at a query's sources: `files` of folders, `commits` of Delta tables, `records` of Kafka.
 
     Args:
         progress: Spark's report of the query (`StreamingQueryProgress` as JSON).
@@ -49,7 +49,7 @@ def waiting(progress: Mapping[str, Any], checkpoint: Path) -> dict[str, float]:
 
 
 def gone(progress: Mapping[str, Any]) -> list[str]:
-    """Folders and Delta tables that a query reads and that are not there: Spark reads nothing then, and says nothing.
+    """Return folders and Delta tables that a query reads and that are missing: Spark reads nothing then, silently.
 
     Args:
         progress: Spark's report of the query.
@@ -86,7 +86,7 @@ def _path(described: str) -> str:
 
 
 def _files(path: str, log: Path, listing: int) -> int:
-    """Files of a folder that are newer than all that the query has listed: Spark takes them by their times."""
+    """Count a folder's files that are newer than all that the query has listed: Spark takes them by their times."""
     newest = _newest(log, listing)
     if newest is None:
         return 0
@@ -103,7 +103,7 @@ def _files(path: str, log: Path, listing: int) -> int:
 
 
 def _newest(log: Path, listing: int) -> int | None:
-    """The time of the newest file that was listed, in ms; None if the log does not say."""
+    """Return the time of the newest file that was listed, in ms; None if the log does not say."""
     for number in range(listing, max(-1, listing - 20), -1):
         for name in (str(number), f"{number}.compact"):
             try:
@@ -117,7 +117,7 @@ def _newest(log: Path, listing: int) -> int | None:
 
 
 def _commits(path: str, version: int) -> int:
-    """Commits of a Delta table from a version on that have brought rows."""
+    """Count commits of a Delta table from a version on that have brought rows."""
     table, count = Path(path), 0
     for number in range(version, version + _MOST_COMMITS):
         try:
@@ -179,7 +179,7 @@ class CheckFigures:
 
 
 def _small(detail: Mapping[str, Any]) -> dict[str, Any]:
-    """The rows of a result's detail, as many as fit."""
+    """Return the rows of a result's detail, as many as fit."""
     found: dict[str, Any] = {}
     for name in _ROWS_OF_A_RESULT:
         left, kept = _MOST_CHARACTERS, []
@@ -193,7 +193,7 @@ def _small(detail: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_rows(gate: Mapping[str, Any]) -> dict[str, Any]:
-    """A gate's result as a beat carries it."""
+    """Return a gate's result as a beat carries it."""
     checks = [
         {**one, "detail": {key: value for key, value in one["detail"].items() if key not in _ROWS_OF_A_RESULT}}
         if one.get("detail")
@@ -230,21 +230,21 @@ class TaskFigures:
         self.gone: list[str] = []
 
     def stands_at(self, checkpoint: Checkpoint) -> None:
-        """The last batch that an earlier life has finished."""
+        """Take in the last batch that an earlier life has finished."""
         done, epoch = checkpoint.finished_batches(), checkpoint.epoch
         self._before = epoch.txid(done - 1) if done and epoch else None
 
     def started(self, again: bool) -> None:
-        """Its query runs; `again` after a failure."""
+        """Note that its query runs; `again` after a failure."""
         self.state = RUNNING
         self._restarts += again
 
     def failed(self, reason: str) -> None:
-        """Its query has ended with an error."""
+        """Note that its query has ended with an error."""
         self.state, self.last_error = FAILED, reason
 
     def batch(self, report: BatchReport) -> None:
-        """A batch has come through."""
+        """Take in a batch that has come through."""
         self._last, self.last_error = report, None
         self._batches += 1
         self._rows += report.received
@@ -289,7 +289,7 @@ class TaskFigures:
         return sum(rows for _, rows in list(self._ends)[1:]) / max(until - since, 1e-3)
 
     def to_json(self) -> dict[str, Any]:
-        """The figures as a beat carries them; `TaskStatus` says what they mean."""
+        """Return the figures as a beat carries them; `TaskStatus` says what they mean."""
         operators = self._progress.get("stateOperators") or ()
         last = self._last
         return {

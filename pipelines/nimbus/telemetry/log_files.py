@@ -48,7 +48,7 @@ class JsonLines(logging.Formatter):
         self._always = dict(always or {})
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """Format a record as a line, without its end."""
         facts = getattr(record, FIELDS, None)
         if facts is None:
             facts = {**structlog.contextvars.get_contextvars(), "event": record.getMessage()}
@@ -87,7 +87,7 @@ class LogFile(logging.Handler):
         self.setFormatter(JsonLines())
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes a line; never raises."""
+        """Write a line; never raise."""
         try:
             line = self.format(record).encode() + b"\n"
             if self.dropped:
@@ -98,7 +98,7 @@ class LogFile(logging.Handler):
             self.dropped += 1
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         with self.lock or threading.RLock():
             self._let_go()
         super().close()
@@ -114,7 +114,7 @@ class LogFile(logging.Handler):
             raise OSError(f"{written} of {len(line)} bytes were written")
 
     def _descriptor(self, coming: int) -> int:
-        """The file, open; another one than before if it was turned over, by us or by another process, or removed."""
+        """Return the file, open; another one if it was removed, or turned over by this or another process."""
         if self._open_file is not None and not _same(self._open_file, self.file):
             self._let_go()
         if self._open_file is None:
@@ -157,7 +157,7 @@ def configure(
     always: Mapping[str, Any] | None = None,
     level: int = logging.INFO,
 ) -> Callable[[], None]:
-    """Makes this process log into a file: its own lines, warnings, and errors that nobody caught.
+    """Make this process log into a file: its own lines, warnings, and uncaught errors.
 
     Args:
         file: Where to; see `LogFile`.
@@ -226,7 +226,7 @@ def _timestamp(seconds: float) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has words for; texts are cut."""
+    """Return a value in JSON's terms, with texts cut."""
     if isinstance(value, str):
         more = len(value) - LONGEST
         return value if more <= 0 else f"{value[:LONGEST]} ... ({more:,} more characters)"
@@ -254,7 +254,7 @@ _Parse = Callable[[bytes], Line | None]
 
 
 def generation(file: Path, number: int) -> Path:
-    """The file turned over so many times ago; 0: the one that is written."""
+    """Return the file turned over so many times ago; 0: the one that is written."""
     return file if number == 0 else file.with_name(f"{file.name}.{number}")
 
 
@@ -268,7 +268,7 @@ def read(
     concerns: Callable[[Path], bool] = lambda _: True,
     poll_seconds: float = 0.3,
 ) -> Iterator[Line]:
-    """The lines of some logs, by time; what is no JSON is left out.
+    """Read the lines of some logs, by time; what is no JSON is left out.
 
     Args:
         files: The files that are written (`worker.jsonl`); or a function that names them, asked again while following.
@@ -327,7 +327,7 @@ def _lowest(level: str | None) -> int:
 
 
 def _parser(flow: str | None, lowest: int, *, with_own: bool) -> _Parse:
-    """Parses a line, if it is one that is asked for."""
+    """Return a function that parses a line, if it is asked for."""
     name = json.dumps(flow).encode() if flow is not None else b""
 
     def parse(text: bytes) -> Line | None:
@@ -364,7 +364,7 @@ class _Tail:
         self._current: BinaryIO | None = None
 
     def lines(self) -> Iterator[Line]:
-        """What has been written since the last call."""
+        """Return what has been written since the last call."""
         newer = self._newer()
         if self._current is not None:
             yield from self._rest(self._current)
@@ -374,13 +374,13 @@ class _Tail:
             yield from self._rest(one)
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         if self._current is not None:
             self._current.close()
             self._current = None
 
     def _newer(self) -> list[BinaryIO]:
-        """The files that were begun after the current one, open, the oldest first."""
+        """Return the files that were begun after the current one, open, the oldest first."""
         found: dict[tuple[int, int], BinaryIO] = {}
         current = None if self._current is None else _identity(self._current)
         number, missing = 0, 0

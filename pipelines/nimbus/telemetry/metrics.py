@@ -26,7 +26,7 @@ class Watched(Protocol):
     """What the figures are taken from: a `Nimbus`."""
 
     def cluster(self) -> ClusterStatus:
-        """All of one registry at one time."""
+        """Return all of one registry at one time."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ _CHECKS = (
 
 
 def collector(nimbus: Watched) -> Collector:
-    """What a Prometheus registry asks on each scrape.
+    """Return the collector that a Prometheus registry asks on each scrape.
 
     A registry that does not answer is a figure too: `tridelta_registry_up` 0, and nothing else.
     """
@@ -184,7 +184,7 @@ def _of_gates(tasks: list[tuple[str, TaskStatus]]) -> Iterator[Metric]:
 
 
 def _of_workers(tasks: list[tuple[str, TaskStatus]]) -> Iterator[Metric]:
-    """Once a worker, however many queries share it."""
+    """Report memory once per worker, however many queries share it."""
     memory = {
         (task.supervisor, str(task.port)): float(task.memory_bytes)
         for _, task in tasks
@@ -220,7 +220,7 @@ class MetricsServer:
         self.port = int(server.server_port)
 
     def close(self) -> None:
-        """Stops; a scrape under way is answered."""
+        """Stop; a scrape under way is answered."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -233,7 +233,7 @@ class MetricsServer:
 
 
 def serve(nimbus: Watched, port: int) -> MetricsServer:
-    """Answers Prometheus on 127.0.0.1, in a thread.
+    """Answer Prometheus on 127.0.0.1, in a thread.
 
     Figures tell names of hosts and flows: whoever wants them elsewhere puts a proxy in front that asks for a password.
 

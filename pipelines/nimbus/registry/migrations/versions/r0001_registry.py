@@ -17,7 +17,7 @@ def _flow(table: str) -> list[sa.Column[int] | sa.ForeignKeyConstraint]:
 
 
 def upgrade() -> None:
-    """To this revision."""
+    """Create the tables."""
     _create_flows()
     _create_events()
     _create_places()
@@ -42,7 +42,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Back to an empty database."""
+    """Go back to an empty database."""
     for table in _TABLES:
         op.drop_table(table)
 

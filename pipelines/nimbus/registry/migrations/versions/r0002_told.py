@@ -10,12 +10,12 @@ down_revision = "0001"
 
 
 def upgrade() -> None:
-    """To this revision."""
+    """Go to this revision."""
     op.add_column("events", sa.Column("detail", sa.JSON))
     op.add_column("flows", sa.Column("problem", sa.Text))
 
 
 def downgrade() -> None:
-    """Back to the one before."""
+    """Go back to the one before."""
     op.drop_column("flows", "problem")
     op.drop_column("events", "detail")
