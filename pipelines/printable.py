@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 # C0 and C1 without tab and line break, what sets the direction of text, other line breaks, halves of surrogate pairs.
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -11,6 +12,19 @@ _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u2
 def printable(text: str) -> str:
     r"""The text with each character that is no text in its written form: an escape becomes `\x1b`. Line breaks and tabs stay."""
     return _STEERING.sub(_written, text)
+
+
+def plain(value: Any) -> str:
+    """Return a value as a line of text: short numbers, and nothing that breaks a table or steers a terminal."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    return printable(re.sub(r"[\t\r\n]", " ", str(value)))
 
 
 def _written(found: re.Match[str]) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pipelines.printable import printable
+from pipelines.printable import plain, printable
 
 # What begins a link, an image, HTML, code or emphasis, or ends a cell. A `_` within a word is none of these.
 _MARKUP = re.compile(r"[\\`*~<&|$\[\]{}]|(?<![^\W_])_|_(?![^\W_])")
@@ -23,19 +23,6 @@ def escaped(text: str) -> str:
 def cell(value: Any) -> str:
     """Return a value as the text of a cell of a markdown table."""
     return escaped(plain(value))
-
-
-def plain(value: Any) -> str:
-    """Return a value as a line of text: short numbers, and nothing that breaks a table or steers a terminal."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:,.2f}"
-    return printable(re.sub(r"[\t\r\n]", " ", str(value)))
 
 
 def table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:

@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from assets.events.markdown import plain
+from pipelines.printable import plain
 
 KEPT = 30
 """Pages of one table or flow that stay."""

@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from assets.events.markdown import plain
 from ops.cli import rendering
+from pipelines.printable import plain
 from pipelines.private import masked_settings
 
 if TYPE_CHECKING:

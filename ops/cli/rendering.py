@@ -17,8 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.segment import Segment
 from rich.table import Column, Table
 
-from assets.events.markdown import plain
-from pipelines.printable import printable
+from pipelines.printable import plain, printable
 
 if TYPE_CHECKING:
     from pipelines.execution.report import BackfillReport, RunReport

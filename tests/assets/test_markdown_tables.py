@@ -11,6 +11,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from assets.events import markdown
+from pipelines.printable import plain
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def shown_by_a_page(text: str) -> list[str]:
 def test_a_value_stays_a_text(value: str) -> None:
     for columns, row in ((["a", "b"], {"a": value, "b": "end"}), ([value, "b"], {value: value, "b": "end"})):
         found = shown_by_a_page(markdown.table(columns, [row]))
-        assert found == [markdown.plain(value), "end"]
+        assert found == [plain(value), "end"]
 
 
 def test_drawn_values_stay_texts() -> None:
@@ -88,4 +89,4 @@ def test_drawn_values_stay_texts() -> None:
         value = "".join(drawn.choices(parts, k=drawn.randint(1, 12))).strip() or "x"
         found = shown_by_a_page(markdown.table(["a", "b"], [{"a": value, "b": "end"}]))
         assert found[1:] == ["end"], value
-        assert found[0].split() == markdown.plain(value).split(), value
+        assert found[0].split() == plain(value).split(), value
