@@ -9,8 +9,7 @@ from weakref import WeakKeyDictionary
 from pipelines.graph import nodes
 from pipelines.graph.expansion import Operation, components, expand
 from pipelines.graph.fields import distinct
-from pipelines.graph.grouping import Grouping, group
-from pipelines.graph.parallelism import tasks
+from pipelines.graph.grouping import Grouping, group, tasks
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,21 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 
 from pipelines.aggregators import ColumnAggregator
 from pipelines.aggregators.window import EventAggregator
+from pipelines.errors import DefinitionError
 from pipelines.graph import events, nodes
 from pipelines.planner.step import ORDER, TASK, Step, column, struct
 from pipelines.sources.events import milliseconds
 from pipelines.windows.bucket import BucketMaker
 from pipelines.windows.processor import BUCKET, PACKED, Pack, bounded, processor, unpack
+from pipelines.windows.signature import signature
 from pipelines.windows.vectorised import fits
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import Column, DataFrame
+
+    from pipelines.state.table import StateTable
 
 BUCKETS = 32
 """Buckets of an operation's keys. A checkpoint keeps the number that it began with: it is part of every state's key.
@@ -116,3 +122,26 @@ def _hashable(name: str, kind: Any) -> Column:
     if isinstance(kind, MapType | StructType):
         return F.to_json(column(name))
     return column(name)
+
+
+class StreamContext:
+    """Refuses what needs a batch; who builds the graph puts a channel before it."""
+
+    slices: tuple[str, ...] | None = None
+
+    def __init__(self) -> None:
+        self.taken: dict[str, dict[str, str]] = {}
+
+    def takes(self, node: nodes.WindowNode, types: Mapping[str, str]) -> None:
+        """Keep what a window takes in: fields and types, by its signature and the stream that it belongs to."""
+        of = signature(node.operation, node.context.partition, node.context.prefix).hex()
+        self.taken[of] = {name: kind for name, kind in types.items() if name not in events.COLUMNS}
+
+    def gate(self, node: nodes.GateNode, frame: DataFrame) -> DataFrame:
+        raise DefinitionError(f"{node.label} at {node.at} cannot stand before windows of the same query")
+
+    def shared(self, node: nodes.Node, frame: DataFrame) -> DataFrame:
+        return frame
+
+    def state(self, name: str, behind: bool = True) -> tuple[StateTable, int | None]:
+        raise DefinitionError(f'state "{name}" cannot be queried before windows of the same query')

@@ -135,17 +135,3 @@ def saved_event(event: Event) -> list[Any]:
 def restored_event(state: Sequence[Any]) -> Event:
     """What `saved_event` gave."""
     return Event(state[3], state[0], state[1], state[2])
-
-
-def window_for(operation: Any, key: Key, context: WindowContext) -> Window:
-    """The window of a key.
-
-    Raises:
-        TypeError: if the operation is none of `pipelines.windows.operations`.
-    """
-    from pipelines.windows.kinds import KINDS
-
-    kind = KINDS.get(type(operation))
-    if kind is None:
-        raise TypeError(f"{type(operation).__name__} is no stateful operation")
-    return kind(operation, key, context)

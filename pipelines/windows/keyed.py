@@ -17,9 +17,9 @@ from pipelines.windows.buffer import (
     key_text,
     restored_event,
     saved_event,
-    window_for,
 )
 from pipelines.windows.event import Event
+from pipelines.windows.kinds import window_for
 
 Item = tuple[Event, int, str]
 """An event, its clock in ms, and its place among the events of that clock."""

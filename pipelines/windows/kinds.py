@@ -74,3 +74,15 @@ KINDS: dict[type, Callable[[Any, Key, WindowContext], Window]] = {
     JoinWindow: JoinBuffer,
     TaskWindow: TaskBuffer,
 }
+
+
+def window_for(operation: Any, key: Key, context: WindowContext) -> Window:
+    """The window of a key.
+
+    Raises:
+        TypeError: if the operation is none of `pipelines.windows.operations`.
+    """
+    kind = KINDS.get(type(operation))
+    if kind is None:
+        raise TypeError(f"{type(operation).__name__} is no stateful operation")
+    return kind(operation, key, context)

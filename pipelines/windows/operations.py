@@ -1,4 +1,4 @@
-"""What the stateful operations are: frozen data, no behaviour. `buffer.window_for` makes their windows."""
+"""What the stateful operations are: frozen data, no behaviour. `kinds.window_for` makes their windows."""
 
 from __future__ import annotations
 

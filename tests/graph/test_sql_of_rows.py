@@ -9,8 +9,7 @@ import sqlglot
 from sqlglot import exp
 
 from pipelines.errors import FunctionError
-from pipelines.graph.expressions import fields_of_sql, keeps_values, spark_sql
-from pipelines.graph.row_functions import ROW_FUNCTIONS
+from pipelines.graph.expressions import ROW_FUNCTIONS, fields_of_sql, keeps_values, spark_sql
 from tests.hostile_text import hostile_texts
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from pipelines.graph import events, nodes
 from pipelines.graph.expressions import spark_sql
 from pipelines.planner.compile import Compiler
-from pipelines.planner.prelude import StreamContext
+from pipelines.planner.windows import StreamContext
 from pipelines.sources.base import CORRUPT, FILE
 from pipelines.state.schema import LONGEST_SLICE, NO_SLICE, RESERVED, SLICE_COLUMN, struct_of
 
