@@ -36,7 +36,7 @@ _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`", re.DOTAL
 
 
 def nested_too_deeply(text: str, opens: str = "([{", closes: str = ")]}") -> bool:
-    """Whether the brackets of a text, those in quotes aside, are nested more deeply than is read."""
+    """Check whether the brackets of a text, those in quotes aside, are nested more deeply than is read."""
     depth = 0
     for one in _QUOTED.sub("", text):
         if one in opens:
@@ -49,7 +49,7 @@ def nested_too_deeply(text: str, opens: str = "([{", closes: str = ")]}") -> boo
 
 
 def decimal_problem(text: str) -> str | None:
-    """What is wrong with the first decimal type in a text that Spark does not have; None: nothing."""
+    """Return what is wrong with the first decimal type in a text that Spark does not have; None: nothing."""
     for found in _DECIMAL.finditer(_QUOTED.sub("", text)):
         digits, scale = int(found[1]), int(found[2] or 0)
         if not 1 <= digits <= MOST_DIGITS or not 0 <= scale <= digits:
@@ -58,7 +58,7 @@ def decimal_problem(text: str) -> str | None:
 
 
 def type_problem(text: str) -> str | None:
-    """Why the text of a type or a schema is not read at all; None: it can be given to the parser."""
+    """Return why the text of a type or a schema is not read at all; None: it can be given to the parser."""
     if len(text) > MOST_TEXT:
         return f"it has {len(text):,} characters; {MOST_TEXT:,} are the most"
     if nested_too_deeply(text, "(<[", ")>]"):
@@ -76,7 +76,7 @@ def as_names(names: FieldNames | None) -> tuple[str, ...]:
 
 
 def added(operation: str, names: FieldNames, available: Sequence[str]) -> tuple[str, ...]:
-    """The names as a tuple, none of them a field of the stream, none twice, each usable as a column.
+    """Return the names as a tuple, none of them a field of the stream, none twice, each usable as a column.
 
     Raises:
         DuplicateFieldError: if a name is taken (compared without case, as Spark and Delta do).
@@ -112,7 +112,7 @@ def _fault(ddl: str, said: str) -> str:
 
 @lru_cache(maxsize=1024)
 def parse_ddl(ddl: str) -> tuple[tuple[str, str], ...]:
-    """Names and Spark SQL types of a schema in DDL form: `"word string, n bigint"` -> `(("word", "string"), ...)`.
+    """Return names and Spark SQL types of a schema as DDL: `"word string, n bigint"` -> `(("word", "string"), ...)`.
 
     The parser is sqlglot's, so that a topology can be defined and checked before there is a Spark session.
 

@@ -99,7 +99,7 @@ class CombinerAggregator(_Parts):
         return self.combine(a, b)
 
     def finish(self, value: Any) -> Any:
-        """The value that a reader sees."""
+        """Return the value that a reader sees."""
         return value
 
 
@@ -177,7 +177,7 @@ class ColumnAggregator(CombinerAggregator, ABC):
 
     @property
     def shown_as_stored(self) -> bool:
-        """Whether a reader sees the folded value itself; else it can only be kept in a log, whose readers finish it."""
+        """Check whether a reader sees the folded value itself; else it can only be kept in a log, whose readers finish it."""
         return type(self).result is ColumnAggregator.result
 
     def __init__(self, field: str | None = None, output: str | None = None) -> None:
@@ -185,7 +185,7 @@ class ColumnAggregator(CombinerAggregator, ABC):
 
     @abstractmethod
     def init(self, *values: Any) -> Any:
-        """The value of one tuple."""
+        """Return the value of one tuple."""
 
     @abstractmethod
     def combine(self, a: Any, b: Any) -> Any:
@@ -193,18 +193,18 @@ class ColumnAggregator(CombinerAggregator, ABC):
 
     @abstractmethod
     def zero(self) -> Any:
-        """The value of nothing."""
+        """Return the value of nothing."""
 
     @abstractmethod
     def partial(self, *inputs: Column) -> Column:
-        """The aggregate expression over a batch's tuples that gives the partial value to store."""
+        """Return the aggregate expression over a batch's tuples that gives the partial value to store."""
 
     @abstractmethod
     def fold(self, value: Column) -> Column:
-        """The aggregate expression over stored partial values."""
+        """Return the aggregate expression over stored partial values."""
 
     def result(self, value: Column) -> Column:
-        """The scalar expression from a folded value to what a reader sees."""
+        """Return the scalar expression from a folded value to what a reader sees."""
         return value
 
     def result_sql(self, column: str, total: Total = plain_total) -> str:

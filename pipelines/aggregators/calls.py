@@ -13,7 +13,7 @@ Row = tuple[Any, ...]
 
 
 def taking(call: Callable[..., Any], leading: int, inputs: int) -> Callable[..., Any]:
-    """The callable as it takes `leading` arguments and the values of the input fields.
+    """Return the callable as it takes `leading` arguments and the values of the input fields.
 
     Without input fields one that demands one argument more gets the empty tuple for it (Trident rules 1.2: a function
     without input fields sees an empty tuple).
@@ -24,7 +24,7 @@ def taking(call: Callable[..., Any], leading: int, inputs: int) -> Callable[...,
 
 
 def initial(call: Callable[..., Any], batch: Any) -> Any:
-    """What `init()` or `init(batch_id)` gives, by its signature."""
+    """Return what `init()` or `init(batch_id)` gives, by its signature."""
     return call(batch) if _demands(call, 1) else call()
 
 
@@ -39,7 +39,7 @@ def _demands(call: Callable[..., Any], count: int) -> bool:
 
 
 def emitted(label: str, given: Any, width: int) -> list[Row]:
-    """The rows that a Python function gave: of a generator, a list, one row, or None for no row.
+    """Return the rows that a Python function gave: of a generator, a list, one row, or None for no row.
 
     A row is a tuple of `width` values, or a bare value where one field is made.
 
@@ -102,7 +102,7 @@ class Running:
             self.state = self.state if changed is None else changed
 
     def complete(self) -> list[Row]:
-        """The rows: exactly one of a combiner or reducer, any number of a general aggregator."""
+        """Return the rows: exactly one of a combiner or reducer, any number of a general aggregator."""
         if isinstance(self.aggregator, CombinerAggregator):
             return [(self.aggregator.finish(self.state),)]
         if isinstance(self.aggregator, Aggregator):

@@ -94,7 +94,7 @@ class ExactSum:
 
 
 def fsum(values: list[float]) -> float:
-    """The exact sum rounded once; an infinity where it is too great for a float."""
+    """Return the exact sum rounded once; an infinity where it is too great for a float."""
     try:
         return math.fsum(values)
     except OverflowError:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def is_nan(value: Any) -> bool:
-    """Whether a value is not a number. Python's `min` and `max` answer by chance then; Spark holds NaN the greatest."""
+    """Check whether a value is not a number. Python's `min` and `max` answer by chance then; Spark holds NaN the greatest."""
     return isinstance(value, float) and value != value
 
 

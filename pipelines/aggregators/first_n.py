@@ -43,7 +43,7 @@ class FirstN(EndOfWindow, Aggregator):
     _UNBOUND: ClassVar[str] = "is not bound to its input fields"
 
     def bind(self, inputs: Sequence[str]) -> FirstN:
-        """The same over these input fields.
+        """Return the same over these input fields.
 
         Raises:
             FieldError: if the sort field is none of them.
@@ -69,7 +69,7 @@ class FirstN(EndOfWindow, Aggregator):
         yield from self._first(state)
 
     def apply(self, stream: Any) -> Any:
-        """The assembly: n tuples of each partition, then n of all of them."""
+        """Return the assembly: n tuples of each partition, then n of all of them."""
         fields = stream.output_fields
         return stream.partition_aggregate(fields, self, fields).global_().partition_aggregate(fields, self, fields)
 

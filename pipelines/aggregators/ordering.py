@@ -14,7 +14,7 @@ SEVERAL = (list, tuple, set, frozenset)
 
 
 def order_key(value: Any) -> OrderKey:
-    """What to sort by: the type's name, then the value. Equal keys are equal values; a key is hashable.
+    """Return what to sort by: the type's name, then the value. Equal keys are equal values; a key is hashable.
 
     Whole numbers, floats and decimals are one type; NaN is the greatest number, as in Spark; True is not 1.
     """
@@ -51,13 +51,13 @@ def _rare(value: Any) -> OrderKey:
 
 
 def distinct(values: Iterable[Any]) -> list[Any]:
-    """The different values in order."""
+    """Return the different values in order."""
     found = {order_key(value): value for value in values}
     return [found[key] for key in sorted(found)]
 
 
 def values_of(value: Any) -> list[Any] | tuple[Any, ...]:
-    """The values of an event's field: none where it is absent, several where it is a list."""
+    """Return the values of an event's field: none where it is absent, several where it is a list."""
     if value is None:
         return ()
     if isinstance(value, list | tuple):

@@ -89,7 +89,7 @@ class Spread(OfField):
 
 
 def spread_of(count: int, total: int, squares: int, scale: int = 0) -> float:
-    """The sample standard deviation from the number of values, their sum and the sum of their squares."""
+    """Return the sample standard deviation from the number of values, their sum and the sum of their squares."""
     if count < 2:
         return 0.0
     above, below = count * squares - total * total, (count * (count - 1)) << (2 * scale)

@@ -57,7 +57,7 @@ class Sum(ColumnAggregator, EventAggregator):
 
 
 def wider(decimal: str) -> str:
-    """The type of a sum of decimals, as Spark has it: ten digits more, 38 at most."""
+    """Return the type of a sum of decimals, as Spark has it: ten digits more, 38 at most."""
     _, _, inside = decimal.partition("(")
     precision, _, scale = inside.rstrip(") ").partition(",")
     return f"decimal({min(38, int(precision or 10) + 10)},{int(scale or 0)})"

@@ -39,11 +39,11 @@ class OfField(Accumulator):
 
     @abstractmethod
     def add(self, value: Any) -> None:
-        """A value came."""
+        """Take in a value."""
 
     @abstractmethod
     def remove(self, value: Any) -> None:
-        """The oldest value left."""
+        """Let the oldest value go."""
 
 
 class Total(OfField):
@@ -121,7 +121,7 @@ class Kept(Accumulator):
 
     @abstractmethod
     def entry(self, event: Mapping[str, Any]) -> Any:
-        """What to keep of an event."""
+        """Return what to keep of an event."""
 
     def added(self, event: Mapping[str, Any]) -> None:
         self.entries.append(self.entry(event))

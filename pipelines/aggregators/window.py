@@ -34,23 +34,23 @@ class Accumulator(ABC):
 
     @abstractmethod
     def added(self, event: Mapping[str, Any]) -> None:
-        """An event came into the window."""
+        """Take in an event that came into the window."""
 
     @abstractmethod
     def evicted(self, event: Mapping[str, Any]) -> None:
-        """The oldest event left the window; `event` holds at least `fields`."""
+        """Let the oldest event go; `event` holds at least `fields`."""
 
     @abstractmethod
     def aggregate(self) -> Any:
-        """The value of the window now; `Rows` for several fields or several results."""
+        """Return the value of the window now; `Rows` for several fields or several results."""
 
     @abstractmethod
     def clear(self) -> None:
-        """All events left."""
+        """Let all events go."""
 
     @abstractmethod
     def save(self) -> State:
-        """The state as plain data."""
+        """Return the state as plain data."""
 
     @abstractmethod
     def restore(self, state: State) -> None:
@@ -64,11 +64,11 @@ class EventAggregator(ABC):
 
     @abstractmethod
     def accumulator(self) -> Accumulator:
-        """A new one, for one window."""
+        """Return a new one, for one window."""
 
     @abstractmethod
     def result_types(self, types: Types) -> list[tuple[str, str | None]]:
-        """The outputs and their Spark SQL types, None where they depend on types that are not known.
+        """Return the outputs and their Spark SQL types, None where they depend on types that are not known.
 
         Raises:
             AggregationError: if a field's type is known and cannot be aggregated.
@@ -92,7 +92,7 @@ class EventAggregator(ABC):
         return str(getattr(self, "output", None) or self.default_output)
 
     def check(self) -> None:
-        """Whether it can be used in a window.
+        """Check whether it can be used in a window.
 
         Raises:
             FunctionError: if it names no field to operate on, or lacks a method.
@@ -133,19 +133,19 @@ class WindowAggregator(EventAggregator):
     outputs: str = ""
 
     def added(self, event: Any) -> None:
-        """An event came into the window."""
+        """Take in an event that came into the window."""
         raise NotImplementedError
 
     def evicted(self, event: Any) -> None:
-        """An event left the window."""
+        """Let an event go that left the window."""
         raise NotImplementedError
 
     def aggregate(self) -> Any:
-        """The value of the window now."""
+        """Return the value of the window now."""
         raise NotImplementedError
 
     def save(self) -> State:
-        """The state as plain data: the instance's attributes."""
+        """Return the state as plain data: the instance's attributes."""
         return vars(self)
 
     def restore(self, state: State) -> None:
@@ -202,7 +202,7 @@ class _Own(Accumulator):
         self._own.evicted(event)
 
     def clear(self) -> None:
-        """The window has told it of each event that left."""
+        """Do nothing: `evicted` has been called with each event that left."""
 
     def aggregate(self) -> Any:
         given = self._own.aggregate()
@@ -229,7 +229,7 @@ class _Own(Accumulator):
 
 
 def check_plain(name: str, state: State) -> None:
-    """Whether a state is plain data.
+    """Check whether a state is plain data.
 
     Raises:
         FunctionError: if it is not, naming the attribute.
@@ -263,7 +263,7 @@ def _not_plain(value: Any) -> Any:
 
 
 def number(aggregator: str, field: str, value: Any) -> Any:
-    """A value that must be a number.
+    """Return a value that must be a number.
 
     Raises:
         AggregationError: if it is none.
@@ -279,7 +279,7 @@ WHOLE = ("tinyint", "smallint", "int", "integer", "bigint", "long", "byte", "sho
 
 
 def element_type(kind: str | None) -> str | None:
-    """The type of a field's values: of an array its elements', as several values of a field are an array."""
+    """Return the type of a field's values: of an array its elements', as several values of a field are an array."""
     if kind is None:
         return None
     text = kind.strip().lower()
@@ -287,7 +287,7 @@ def element_type(kind: str | None) -> str | None:
 
 
 def numeric_type(aggregator: str, field: str, types: Types) -> str | None:
-    """The type of a numeric field's values.
+    """Return the type of a numeric field's values.
 
     Raises:
         AggregationError: if it is known and not numeric.

@@ -41,7 +41,7 @@ class Spout:
 
 
 def group_name(streams: Iterable[str]) -> str:
-    """The name of a batch group in messages and folders: its streams, joined by two underscores."""
+    """Return the name of a batch group in messages and folders: its streams, joined by two underscores."""
     return "__".join(streams)
 
 
@@ -74,13 +74,13 @@ class Layout:
     bolts: tuple[Bolt, ...]
 
     def component_of(self) -> dict[int, str]:
-        """The name of the bolt or spout of each operation; repartitions are in none."""
+        """Return the name of the bolt or spout of each operation; repartitions are in none."""
         found = {one.id: bolt.name for bolt in self.bolts for one in bolt.operations}
         return found | {spout.operation.id: spout.name for spout in self.spouts}
 
 
 def is_spout(node: nodes.Node) -> bool:
-    """Whether tuples enter at this node."""
+    """Check whether tuples enter at this node."""
     return isinstance(node, nodes.SpoutNode | nodes.QuerySpoutNode)
 
 
@@ -90,7 +90,7 @@ _KNOWN: WeakKeyDictionary[nodes.Graph, tuple[tuple[nodes.Node, ...], Layout]] = 
 
 
 def layout(graph: nodes.Graph) -> Layout:
-    """The spouts and bolts of a graph, with their tasks.
+    """Return the spouts and bolts of a graph, with their tasks.
 
     A state query is put into the bolt that writes the state, as in the original. On Spark that is a way to read the plan
     and a rule for parallelism: wherever it runs, a query reads a committed version of the state's table.
@@ -148,7 +148,7 @@ def _spouts(graph: nodes.Graph, grouping: Grouping, number: dict[int, int]) -> t
 
 
 def bolts(graph: nodes.Graph) -> tuple[Bolt, ...]:
-    """The bolts of a graph in the original's order, which numbers them."""
+    """Return the bolts of a graph in the original's order, which numbers them."""
     return layout(graph).bolts
 
 
@@ -159,7 +159,7 @@ def _bolt_name(number: int, operations: list[Operation]) -> str:
 
 
 def batch_groups(graph: nodes.Graph) -> tuple[BatchGroup, ...]:
-    """The connected components of a graph, `bg0`, `bg1` ... in the order of their first node.
+    """Return the connected components of a graph, `bg0`, `bg1` ... in the order of their first node.
 
     A state connects nothing: who queries a state does not take part in the batches that write it (rule 3.6). A static
     state is a component without a batch: it takes a number, as in the original, and is left out.
@@ -179,7 +179,7 @@ def _batch_group(name: str, members: list[nodes.Node]) -> BatchGroup:
 
 
 def node_tasks(graph: nodes.Graph) -> dict[int, int]:
-    """How many tasks (partitions) each node runs in, by node id; of a PartitionNode: how many it deals the tuples to.
+    """Return how many tasks (partitions) each node runs in, by node id; of a PartitionNode: how many it deals the tuples to.
 
     An aggregate counts as the part after its repartition. Where bolts of different parallelism stand behind one
     PartitionNode, it deals to the most of them; where none does, to one task.

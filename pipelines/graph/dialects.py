@@ -25,7 +25,7 @@ class Dialect:
     text: Callable[[str], str]
 
     def texts(self, some: Iterable[str]) -> str:
-        """Texts as the items of an `IN (...)`."""
+        """Return texts as the items of an `IN (...)`."""
         return ", ".join(self.text(one) for one in some)
 
 

@@ -20,7 +20,7 @@ _LABEL_LENGTH = 80
 
 
 def to_mermaid(topology: HasGraph) -> str:
-    """The flowchart of a topology, left to right: its operations, as they are grouped into bolts.
+    """Return the flowchart of a topology, left to right: its operations, as they are grouped into bolts.
 
     Spouts are rounded, bolts are boxes around the operations that run without a repartition between them, gates are
     diamonds, entrances of queries slanted. A state is a cylinder in the bolt that holds it; what a query reads is a

@@ -92,7 +92,7 @@ class Growing:
         self.output: dict[int, int] = {}
 
     def add(self, node: nodes.Node, kind: str, parents: Iterable[int], label: str = "", **more: Any) -> int:
-        """An operation that the user did not write as such. What belongs to a spout has no name, as in the original."""
+        """Add an operation that the user did not write as such. What belongs to a spout has no name, as in the original."""
         spout = isinstance(node, nodes.SpoutNode | nodes.QuerySpoutNode)
         made = Operation(
             id=len(self.operations),
@@ -107,41 +107,41 @@ class Growing:
         return made.id
 
     def last(self, node: nodes.Node, kind: str, parents: Iterable[int], **more: Any) -> int:
-        """The operation that stands for the node: it carries the node's label, hint and resources."""
+        """Add the operation that is the node itself: it carries the node's label, hint and resources."""
         return self.add(node, kind, parents, node.label, hint=node.hint, resources=node.resources, **more)
 
     def repartition(
         self, node: nodes.Node, parent: int, kind: str, by: tuple[str, ...] = (), function: Any = None
     ) -> int:
-        """A repartition; behind another one there is an operation between them that does nothing (rule 1.5)."""
+        """Add a repartition; behind another one there is an operation between them that does nothing (rule 1.5)."""
         if self.operations[parent].repartition is not None:
             parent = self.add(node, "identity", (parent,))
         how = Repartition(kind, by, function)
         return self.add(node, "repartition", (parent,), str(how), repartition=how)
 
     def sides(self, node: nodes.Node, above: tuple[int, ...], keys: tuple[tuple[str, ...], ...]) -> tuple[int, ...]:
-        """Each grouped side dealt by its keys; sides without keys as they are."""
+        """Deal each grouped side by its keys and keep sides without keys as they are."""
         return tuple(
             self.repartition(node, parent, nodes.FIELDS, fields) if fields else parent
             for parent, fields in zip(above, keys or ((),) * len(above), strict=True)
         )
 
     def initialised(self, node: nodes.AggregateNode | nodes.PersistNode, parent: int) -> int:
-        """Combiners append their `init` to each tuple before anything is dealt (rule 1.4)."""
+        """Append the `init` of combiners to each tuple, before anything is dealt (rule 1.4)."""
         for one in node.aggregations:
             if isinstance(one.aggregator, CombinerAggregator):
                 parent = self.add(node, "init", (parent,), f"init {one.aggregator} -> {', '.join(one.outputs)}")
         return parent
 
     def dealt(self, node: nodes.AggregateNode | nodes.PersistNode, parent: int, ungrouped: str) -> int:
-        """What an aggregate does before its last part: partial values, if all aggregators can, then a repartition."""
+        """Return what an aggregate does before its last part: partial values, if all aggregators can, then a repartition."""
         parent = self.initialised(node, parent)
         if _combining(node):
             parent = self.add(node, "partial", (parent,), f"{_what(node)} a partition")
         return self._by_group(node, parent, ungrouped)
 
     def aggregated(self, node: nodes.PersistNode, parent: int) -> int:
-        """What leads to a persistent aggregate: of combiners an aggregate, of a reducer a repartition alone."""
+        """Return what leads to a persistent aggregate: of combiners an aggregate, of a reducer a repartition alone."""
         if not _combining(node):
             return self._by_group(node, parent, nodes.GLOBAL)
         # `global_` and not `batch_global`: one task for all batches, as the state of a stream has one place.
@@ -152,7 +152,7 @@ class Growing:
         return self.repartition(node, parent, kind, node.group)
 
     def asked_of(self, operation: int, node: nodes.Node) -> int:
-        """An operation that there is already, with what is asked of the node as well."""
+        """Add what is asked of a node to an operation that there is already."""
         found = self.operations[operation]
         resources = tuple({**dict(found.resources), **dict(node.resources)}.items())
         self.operations[operation] = replace(found, hint=node.hint or found.hint, resources=resources)
@@ -189,7 +189,7 @@ def _complete_queries(graph: nodes.Graph, growing: Growing) -> None:
 
 
 def components(graph: nodes.Graph) -> list[tuple[int, ...]]:
-    """The connected parts of a graph as node ids, in the order of their first node."""
+    """Return the connected parts of a graph as node ids, in the order of their first node."""
     root: dict[int, int] = {}
     members: dict[int, list[int]] = {}
     for node in graph:

@@ -88,7 +88,7 @@ class _Rows(Spark):
 
 
 def fields_of_sql(operation: str, text: str) -> tuple[str, ...]:
-    """The columns that a Spark SQL expression reads, in order of appearance.
+    """Return the columns that a Spark SQL expression reads, in order of appearance.
 
     Raises:
         FunctionError: if the text is not one expression over the fields of one tuple (an aggregate, a window, a
@@ -98,7 +98,7 @@ def fields_of_sql(operation: str, text: str) -> tuple[str, ...]:
 
 
 def spark_sql(operation: str, text: str) -> str:
-    """The same expression as Spark is to get it: written anew from what was checked.
+    """Return the same expression as Spark is to get it: written anew from what was checked.
 
     Raises:
         FunctionError: as `fields_of_sql`.
@@ -107,7 +107,7 @@ def spark_sql(operation: str, text: str) -> str:
 
 
 def keeps_values(before: str, now: str) -> bool:
-    """Whether an expression gives each row the value that an earlier one gave it, unless that was null.
+    """Check whether an expression gives each row the value that an earlier one gave it, unless that was null.
 
     It is the same expression, or `coalesce(before, ...)`.
     """

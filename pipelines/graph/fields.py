@@ -18,7 +18,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def is_name(text: str) -> bool:
-    """Whether a text is a legal name of a flow, state, stream or gate."""
+    """Check whether a text is a legal name of a flow, state, stream or gate."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -36,7 +36,7 @@ def checked_name(kind: str, name: object) -> str:
 
 
 def require(operation: str, names: FieldNames | None, available: Sequence[str]) -> tuple[str, ...]:
-    """The names as a tuple, all of them fields of the stream.
+    """Return the names as a tuple, all of them fields of the stream.
 
     Raises:
         FieldError: at the first name that the stream does not have (Trident rules, section 2, field projection).
@@ -60,5 +60,5 @@ def storable(names: Sequence[str]) -> None:
 
 
 def distinct(items: Iterable[T]) -> tuple[T, ...]:
-    """The items in order, each once."""
+    """Return the items in order, each once."""
     return tuple(dict.fromkeys(items))

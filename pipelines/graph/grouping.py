@@ -21,7 +21,7 @@ class Grouping:
     groups: tuple[Group, ...]
 
     def group_of(self) -> dict[int, int]:
-        """The number of the group of each operation; spouts and repartitions have none."""
+        """Return the number of the group of each operation; spouts and repartitions have none."""
         return {one: number for number, group in enumerate(self.groups) for one in group}
 
 
@@ -36,7 +36,7 @@ def group(expansion: Expansion) -> Grouping:
 
 
 def in_bolts(operations: Iterable[Operation]) -> Iterator[Operation]:
-    """The operations that are in a bolt: neither spouts nor repartitions."""
+    """Yield the operations that are in a bolt: neither spouts nor repartitions."""
     return (one for one in operations if not one.spout and one.repartition is None)
 
 
@@ -76,7 +76,7 @@ class _Neighbours:
                 self._below[parent].append(one.id)
 
     def mergeable(self, groups: Iterable[Group], of: dict[int, Group]) -> Iterator[tuple[Group, Group]]:
-        """Groups with their only neighbour. A repartition or a spout is in no group: None, with which nothing merges."""
+        """Yield groups with their only neighbour. A repartition or a spout is in no group: None, with which nothing merges."""
         for found in groups:
             for edges in (self._below, self._above):
                 others = {of.get(near) for one in found for near in edges[one]} - {found}
@@ -110,7 +110,7 @@ class _Growing:
         return self._add("repartition", above, Repartition(nodes.IDENTITY), above.name).id
 
     def join_with_identities(self) -> None:
-        """An identity partition on every edge between groups, or from a spout, that has no repartition (rule 3.4)."""
+        """Put an identity partition on every edge between groups, or from a spout, that has no repartition (rule 3.4)."""
         for one in tuple(in_bolts(self.operations.values())):
             parents = tuple(
                 self._identity_partition(parent) if self._apart(parent, one.id) else parent for parent in one.parents
@@ -155,7 +155,7 @@ class _Growing:
 
 
 def tasks(grouping: Grouping) -> dict[int, int]:
-    """The tasks of each operation that is in a bolt, and of each spout, by operation id.
+    """Return the tasks of each operation that is in a bolt, and of each spout, by operation id.
 
     Bolts and spouts that identity partitions join form a class, and a class has one number of tasks: the largest hint in
     it, at most what its sources can use; or what a state in it demands.

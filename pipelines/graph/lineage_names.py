@@ -16,7 +16,7 @@ Dataset = tuple[str, str]
 
 
 def dataset_of(path: str | Path) -> Dataset:
-    """What lies at a path or an address: `file` and the path, or the store (`s3://bucket`) and the path in it."""
+    """Return what lies at a path or an address: `file` and the path, or the store (`s3://bucket`) and the path in it."""
     parts = urlsplit(str(path))
     if parts.scheme in ("", "file"):
         return "file", parts.path if parts.scheme else str(path)
@@ -24,7 +24,7 @@ def dataset_of(path: str | Path) -> Dataset:
 
 
 def datasets_of(spout: nodes.SpoutNode, lake: Lake, flow: str) -> dict[str, tuple[Dataset, ...]]:
-    """What a spout reads, by the names that column lineage has for it: its stream, or the channels."""
+    """Return what a spout reads, by the names that column lineage has for it: its stream, or the channels."""
     if isinstance(spout, nodes.ChannelSpoutNode):
         return {name: (dataset_of(lake.channel_path(name)),) for name in spout.reads}
     return {spout.stream: spout.source.datasets() or (("tridelta", f"{flow}.{spout.stream}"),)}

@@ -33,7 +33,7 @@ class CodeLocation:
 
     @classmethod
     def of_caller(cls) -> CodeLocation:
-        """The nearest frame outside the engine."""
+        """Return the nearest frame outside the engine."""
         frame = sys._getframe(1)
         while (
             frame.f_back is not None
@@ -45,7 +45,7 @@ class CodeLocation:
 
     @classmethod
     def of_error(cls, error: BaseException) -> CodeLocation | None:
-        """The line of a flow's own code that an error came through last; None if it came through none."""
+        """Return the line of a flow's own code that an error came through last; None if it came through none."""
         found = None
         for frame, line in walk_tb(error.__traceback__):
             file = frame.f_code.co_filename

@@ -98,7 +98,7 @@ class Node(ABC):
 
     @property
     def asks(self) -> traits.Asks:
-        """What it asks of its parents' frames beside their fields."""
+        """Return what it asks of its parents' frames beside their fields."""
         (asks,) = self._asks
         return asks if isinstance(asks, traits.Asks) else asks(self)
 
@@ -185,7 +185,7 @@ class QuerySpoutNode(
         return f"query {self.stream}"
 
     def expand(self, growing: Growing, above: tuple[int, ...]) -> int:
-        """The entrance gives the arguments and where to send the answer; the stream goes on with the arguments alone."""
+        """Let the entrance give the arguments and where to send the answer; the stream goes on with the arguments alone."""
         entrance = growing.add(self, QUERY_SPOUT, above, self.label, spout=True)
         return growing.add(self, "arguments", (entrance,), hint=self.hint, resources=self.resources)
 
@@ -504,7 +504,7 @@ class PersistNode(Node, by_tuple=False, asks=traits.of_persist, alone=traits.REP
         return tuple(name for name in self.fields if name not in self.group)
 
     def expand(self, growing: Growing, above: tuple[int, ...]) -> int:
-        """A persistent aggregate of combiners is an aggregate that is then persisted; of a reducer the state does it all."""
+        """Add an aggregate that is then persisted for combiners; for a reducer the state does it all."""
         parent = growing.aggregated(self, above[0]) if self.aggregations else above[0]
         wanted = getattr(self.state, "partitions", None)
         return growing.last(self, "persist", (parent,), writes=self.state.name, partitions=wanted)
@@ -612,7 +612,7 @@ class ChannelSpoutNode(
 
     @property
     def origins(self) -> tuple[str, ...]:
-        """Whose clocks decide how far it has come: behind windows there is only theirs."""
+        """Return whose clocks decide how far it has come: behind windows there is only theirs."""
         last = next(reversed(list(self.prelude))) if self.prelude is not None else None
         return ("",) if last is not None else self.reads
 
@@ -664,7 +664,7 @@ class WindowNode(Node, by_tuple=False, asks=traits.NOTHING, alone="is a window, 
     expand = as_one
 
     def field_origins(self, above: tuple[Lineage, ...], graph: Graph) -> Lineage:
-        """Events that a window lets go are as they came. What it makes of several has the time of the last of them."""
+        """Keep events that a window lets go as they came. What it makes of several has the time of the last of them."""
         made = lineage.made_by_window(self.operation, above[0])
         if not made:
             return {name: above[0][name] for name in self.fields}
@@ -808,7 +808,7 @@ class Graph:
         return tuple(node for node in self if node_id in node.parents)
 
     def ancestors(self, node_id: int) -> tuple[Node, ...]:
-        """The nodes that lead to `node_id`, itself included, in topological order."""
+        """Return the nodes that lead to `node_id`, itself included, in topological order."""
         found = {node_id}
         for node in reversed(tuple(self)):
             if node.id in found:
@@ -816,7 +816,7 @@ class Graph:
         return tuple(node for node in self if node.id in found)
 
     def descendants(self, node_id: int) -> tuple[Node, ...]:
-        """The nodes that `node_id` leads to, itself included, in topological order."""
+        """Return the nodes that `node_id` leads to, itself included, in topological order."""
         found = {node_id}
         for node in self:
             if found.intersection(node.parents):

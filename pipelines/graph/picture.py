@@ -56,7 +56,7 @@ class _Drawing:
 
 
 def to_svg(topology: HasGraph) -> str:
-    """The picture of a topology, from left to right: spouts, bolts with their operations, states.
+    """Return the picture of a topology, from left to right: spouts, bolts with their operations, states.
 
     What a query reads is a dashed edge, a repartition the text on an edge. Channels are states too.
     """

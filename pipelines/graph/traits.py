@@ -50,7 +50,7 @@ REPLAYABLE = ""
 
 
 def of_query(node: Any) -> Asks:
-    """A query function in Python is called with a batch's tuples in order, by task unless they are grouped."""
+    """Ask for the order: a query function in Python gets a batch's tuples in order, by task unless they are grouped."""
     in_python = not getattr(node.function, "in_spark", False)
     task = (in_python and not node.group) or node.parted
     return Asks(task=task, order=in_python, passes=Passes.BUT_TASK if node.group else Passes.ALL)
@@ -70,12 +70,12 @@ def of_reduce(node: Any) -> Asks:
 
 
 def of_persist(node: Any) -> Asks:
-    """An updater sees tuples by task and in order; aggregators only where the order can matter."""
+    """Return an updater sees tuples by task and in order; aggregators only where the order can matter."""
     if node.updater is not None:
         return IN_TASKS
     return Asks(task=False, order=in_order(node.aggregations), passes=Passes.NONE)
 
 
 def in_order(aggregations: tuple[Any, ...]) -> bool:
-    """Whether the order of the tuples can matter to one of the aggregators; to combiners, which say so, it does not."""
+    """Check whether the order of the tuples can matter to one of the aggregators; to combiners, which say so, it does not."""
     return not all(getattr(one.aggregator, "in_any_order", False) for one in aggregations)

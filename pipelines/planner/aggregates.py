@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def aggregated(step: Step) -> DataFrame:
-    """A batch's aggregate: group fields, then outputs; without a group also a row of zeros where there are no tuples."""
+    """Return a batch's aggregate: group fields, then outputs; without a group also a row of zeros where there are no tuples."""
     node = step.node
     keys = step.batch(partitioned=node.partitioned)
     found = (_in_spark if over_columns(node.aggregations) else aggregated_in_python)(step, keys)
@@ -26,12 +26,12 @@ def aggregated(step: Step) -> DataFrame:
 
 
 def over_columns(aggregations: tuple[Aggregation, ...]) -> bool:
-    """Whether Spark computes them all by itself."""
+    """Check whether Spark computes them all by itself."""
     return all(isinstance(a.aggregator, ColumnAggregator) for a in aggregations)
 
 
 def partials(aggregations: tuple[Aggregation, ...]) -> list[Any]:
-    """The partial values of built-in aggregators, named as their outputs."""
+    """Return the partial values of built-in aggregators, named as their outputs."""
     return [a.aggregator.partial(*columns(a.inputs)).alias(a.output) for a in aggregations]
 
 

@@ -67,13 +67,13 @@ class PlanChanges:
 
     @property
     def nothing(self) -> bool:
-        """Whether what is deployed is what is defined."""
+        """Check whether what is deployed is what is defined."""
         parts = [one.change for one in (*self.bolts, *self.spouts, *self.batch_groups)]
         parts += [one.change for one in self.states]
         return self.deployed_at is not None and not self.parallelism and all(change == SAME for change in parts)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as plain data."""
+        """Return all of it as plain data."""
         return {
             "flow": self.flow,
             "deployed_at": self.deployed_at,

@@ -59,7 +59,7 @@ class Compiler:
         self._needs = hidden_needs(graph, set(self._sources), self._tasks)
 
     def frames(self) -> dict[int, DataFrame]:
-        """The frames of the wanted nodes. A persist's frame is what it commits (`persists.py`)."""
+        """Return the frames of the wanted nodes. A persist's frame is what it commits (`persists.py`)."""
         readers = [parent for parents in self._sources.values() for parent in parents] + list(self._wanted)
         for node in self._graph:
             if node.id in self._sources:
@@ -69,7 +69,7 @@ class Compiler:
 
     @property
     def reads_source(self) -> bool:
-        """Whether a spout is read. Not where all wanted stands on what an updater emitted, which was kept."""
+        """Check whether a spout is read. Not where all wanted stands on what an updater emitted, which was kept."""
         return any(is_spout(self._graph[one]) for one in self._sources)
 
     def _read_from(self) -> dict[int, tuple[int, ...]]:

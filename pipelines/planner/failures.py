@@ -23,20 +23,20 @@ class Where:
         return cls(node.label, str(node.at))
 
     def failed(self, row: Any, error: BaseException) -> RuntimeError:
-        """The error of user code that was given `row`.
+        """Return the error of user code that was given `row`.
 
         `reason_of` shows the line of a worker's trace that starts with `RuntimeError: `, so it is one line.
         """
         return self.error(f"failed on {shown(row)}", error)
 
     def failed_on_all(self, tuples: list[Any], error: BaseException) -> RuntimeError:
-        """The error of user code that was given a batch's tuples at once."""
+        """Return the error of user code that was given a batch's tuples at once."""
         if len(tuples) == 1:
             return self.failed(tuples[0], error)
         return self.error(f"failed on {len(tuples)} tuples, the first {shown(tuples[0])}", error)
 
     def unfit(self, row: Any, error: BaseException) -> RuntimeError:
-        """What user code gave does not fit the output fields' types."""
+        """Return what user code gave does not fit the output fields' types."""
         return self.error(f"gave {shown(row)}, which does not fit its output fields", error)
 
     def error(self, what: str, error: BaseException | str) -> RuntimeError:
@@ -47,6 +47,6 @@ class Where:
 
 
 def shown(row: Any) -> str:
-    """A row in a message: one line, cut where it is very long."""
+    """Return a row in a message: one line, cut where it is very long."""
     text = " ".join(repr(row).splitlines())
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

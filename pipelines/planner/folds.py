@@ -28,18 +28,18 @@ class Fold(ABC):
 
     @abstractmethod
     def start(self, batch: Any) -> Any:
-        """The value before the first tuple."""
+        """Return the value before the first tuple."""
 
     @abstractmethod
     def add(self, value: Any, inputs: Row) -> Any:
-        """The value with one tuple more."""
+        """Return the value with one tuple more."""
 
     @abstractmethod
     def rows(self, value: Any) -> list[Row]:
-        """The rows at the end."""
+        """Return the rows at the end."""
 
     def early(self, value: Any) -> list[Row]:
-        """The rows so far, which are taken out."""
+        """Return the rows so far, which are taken out."""
         return []
 
 
@@ -57,11 +57,11 @@ class CombinerFold(Fold):
         return self.merge(value, self._init(*inputs))
 
     def merge(self, value: Any, other: Any) -> Any:
-        """The value with a partial value more."""
+        """Return the value with a partial value more."""
         return other if value is UNSET else self.aggregator.merge(value, other)
 
     def total(self, value: Any) -> Any:
-        """The partial value of all tuples, zero included."""
+        """Return the partial value of all tuples, zero included."""
         zero = self.aggregator.zero()
         return zero if value is UNSET else self.aggregator.merge(zero, value)
 
@@ -94,7 +94,7 @@ class General:
         self._label, self._outputs = label, outputs
 
     def take(self, value: list[Any], given: Any) -> list[Any]:
-        """What a call gave: the new state, None if it changed the state itself, or a generator of rows."""
+        """Return what a call gave: the new state, None if it changed the state itself, or a generator of rows."""
         if inspect.isgenerator(given):
             given = self._drained(value, given)
         if given is not None:
@@ -138,7 +138,7 @@ class AggregatorFold(Fold):
 
 
 def fold_of(aggregator: Any, inputs: int, outputs: int) -> Fold:
-    """The fold of an aggregator of any of the three contracts."""
+    """Return the fold of an aggregator of any of the three contracts."""
     if isinstance(aggregator, CombinerAggregator):
         return CombinerFold(aggregator, inputs)
     if isinstance(aggregator, ReducerAggregator):

@@ -40,7 +40,7 @@ def _column(name: str) -> Column:
 def outputs(
     where: nodes.Node, function: Any, frame: DataFrame, fields: Sequence[str], names: Sequence[str], *, many: bool
 ) -> list[Column]:
-    """The function's output columns, named. At most one of them is a generator (any number of rows).
+    """Return the function's output columns, named. At most one of them is a generator (any number of rows).
 
     Args:
         fields: the input fields in the frame.
@@ -73,7 +73,7 @@ def replaced(node: nodes.MapNode, frame: DataFrame, fields: Sequence[str], kept:
 
 
 def task_of(node: nodes.PartitionNode, frame: DataFrame, fields: Sequence[str]) -> Column:
-    """The number that a function of the user's gives a tuple, for `partition`."""
+    """Return the number that a function of the user's gives a tuple, for `partition`."""
     inputs = [_column(name) for name in fields]
     if isinstance(node.function, RowFunction):
         return _udf(_reporting(node, node.function.call, _types(frame, fields)), "bigint")(*inputs)
@@ -84,7 +84,7 @@ def task_of(node: nodes.PartitionNode, frame: DataFrame, fields: Sequence[str]) 
 
 
 def condition(node: nodes.FilterNode, frame: DataFrame) -> Column:
-    """A filter's predicate as a boolean column; null counts as false."""
+    """Return a filter's predicate as a boolean column; null counts as false."""
     inputs = [_column(name) for name in node.inputs]
     if isinstance(node.predicate, str):
         return F.expr(spark_sql("filter", node.predicate))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def joined(step: Step) -> DataFrame:
-    """The join of all parents, null equal to null; nothing crosses batches.
+    """Return the join of all parents, null equal to null; nothing crosses batches.
 
     Where a side is INNER its keys decide, so those are joined first and the others are looked up; only if all sides may
     be absent it takes full outer joins.
@@ -38,7 +38,7 @@ def joined(step: Step) -> DataFrame:
 
 
 def same(pairs: Sequence[tuple[str, str]]) -> Column:
-    """Whether columns are pairwise equal, null equal to null."""
+    """Check whether columns are pairwise equal, null equal to null."""
     equal = [column(one).eqNullSafe(column(other)) for one, other in pairs]
     return reduce(lambda one, other: one & other, equal)
 

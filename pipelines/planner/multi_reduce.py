@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def multi_reduced(step: Step) -> DataFrame:
-    """The reducer's rows per partition of a batch, or per group of it.
+    """Return the reducer's rows per partition of a batch, or per group of it.
 
     The tuples of the first parent come first, then those of the second, and so on.
     """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def read_by(node: nodes.NewValuesNode, graph: nodes.Graph, context: Context) -> tuple[int, ...]:
-    """The nodes whose frames new values are worked out from.
+    """Return the nodes whose frames new values are worked out from.
 
     That is what leads to the persist: the tuples say which keys were touched, and the state has their values. What an
     updater emitted is the persist's own frame, or was kept since the state was committed.
@@ -28,7 +28,7 @@ def read_by(node: nodes.NewValuesNode, graph: nodes.Graph, context: Context) -> 
 
 
 def new_values(step: Step) -> DataFrame:
-    """The keys that the batch touched, with their values as of the batch; of a state of tuples the tuples themselves."""
+    """Return the keys that the batch touched, with their values as of the batch; of a state of tuples the tuples themselves."""
     persist = cast(nodes.PersistNode, step.parent())
     if persist.updater is not None:
         return _emitted(step)

@@ -47,13 +47,13 @@ def _asked(node: nodes.Node, needed: frozenset[str], tasks: int, before: int) ->
 
 
 def keeps_tasks(node: nodes.PartitionNode, tasks: int, before: int) -> bool:
-    """Whether each tuple stays in its task."""
+    """Check whether each tuple stays in its task."""
     passes = node.asks.passes
     return passes is Passes.ALL or (passes is Passes.BUT_NEW_TASK and tasks == before)
 
 
 def entered(frame: DataFrame, fields: tuple[str, ...], needed: frozenset[str], tasks: int) -> DataFrame:
-    """A spout's frame with its hidden columns: its tuples are dealt to tasks by a hash of all fields."""
+    """Return a spout's frame with its hidden columns: its tuples are dealt to tasks by a hash of all fields."""
     if ORDER in needed:
         frame = frame.withColumn(ORDER, F.monotonically_increasing_id())
     return frame.withColumn(TASK, task_by(frame, fields, tasks)) if TASK in needed else frame
@@ -88,7 +88,7 @@ def repartitioned(step: Step) -> DataFrame:
 
 
 def merged(step: Step) -> DataFrame:
-    """All parents' tuples, by position, named as the merge's fields; the first parent's come first."""
+    """Return all parents' tuples, by position, named as the merge's fields; the first parent's come first."""
     names = step.node.fields
     carried = [name for name in (SLICE_COLUMN, TASK, REPLAYED) if all(name in frame.columns for frame in step.frames)]
     parts = []
@@ -105,5 +105,5 @@ def merged(step: Step) -> DataFrame:
 
 
 def arrival(frame: DataFrame) -> Column:
-    """A number that grows in the order in which a frame's tuples arrived."""
+    """Return a number that grows in the order in which a frame's tuples arrived."""
     return column(ORDER) if ORDER in hidden(frame) else F.monotonically_increasing_id()

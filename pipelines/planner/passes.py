@@ -49,7 +49,7 @@ class Chain:
         return self.batch if self.batch_at is None else key[self.batch_at]
 
     def crossed(self, key: Row, groups: Iterable[Sequence[Row]]) -> Iterator[Row]:
-        """The cross product of what each aggregator gave, the last varying fastest (Trident rules 1.4)."""
+        """Yield the cross product of what each aggregator gave, the last varying fastest (Trident rules 1.4)."""
         for rows in product(*groups):
             yield (*key, *chain.from_iterable(rows))
 
@@ -69,7 +69,7 @@ class Groups:
         return ((freeze(key), key) for key in keys) if self._freeze else ((key, key) for key in keys)
 
     def value(self, look: Any, key: Row, start: Callable[[Row], list[Any]]) -> list[Any]:
-        """The values of a key, made by `start` the first time."""
+        """Return the values of a key, made by `start` the first time."""
         held = self.found.get(look)
         if held is None:
             held = self.found[look] = (key, start(key))

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def persisted(step: Step) -> DataFrame:
-    """The rows to commit, with the slice."""
+    """Return the rows to commit, with the slice."""
     node, keys = step.node, step.batch()
     if node.updater is not None:
         return updated(step)
@@ -58,7 +58,7 @@ def persisted(step: Step) -> DataFrame:
 
 
 def stored_values(step: Step) -> DataFrame | None:
-    """Keys and values of a map state as they were before the batch; None if there is no such state yet."""
+    """Return keys and values of a map state as they were before the batch; None if there is no such state yet."""
     node, context = step.node, step.context
     base = getattr(context, "map_base", None)
     if base is not None:

@@ -56,7 +56,7 @@ class TopologyPlan:
 
     @classmethod
     def of(cls, topology: HasGraph) -> TopologyPlan:
-        """The plan of a topology.
+        """Return the plan of a topology.
 
         Raises:
             DefinitionError: if the topology has no stream.
@@ -92,11 +92,11 @@ class TopologyPlan:
         )
 
     def to_mermaid(self) -> str:
-        """The topology as a Mermaid flowchart."""
+        """Return the topology as a Mermaid flowchart."""
         return to_mermaid(self._topology)
 
     def to_svg(self) -> str:
-        """The topology as a picture: SVG that needs nothing from elsewhere."""
+        """Return the topology as a picture: SVG that needs nothing from elsewhere."""
         return to_svg(self._topology)
 
     def digest(self) -> str:
@@ -105,7 +105,7 @@ class TopologyPlan:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as plain data: what a topology consists of, without its functions; the same for the same definition."""
+        """Return the plan as plain data: what a topology consists of, without its functions; the same for the same definition."""
         graph, components = self._topology.graph, self._layout.component_of()
         return {
             "format": PLAN_FORMAT,
@@ -126,12 +126,12 @@ class TopologyPlan:
 
 
 def answer_node(graph: nodes.Graph, query_id: int) -> nodes.Node:
-    """The node whose rows answer a query: the last one defined behind its entrance (Trident rule 3.8)."""
+    """Return the node whose rows answer a query: the last one defined behind its entrance (Trident rule 3.8)."""
     return graph.descendants(query_id)[-1]
 
 
 def state_json(node: nodes.PersistNode) -> dict[str, Any]:
-    """What a flow says of a state that it writes, without types: Spark alone knows those."""
+    """Return what a flow says of a state that it writes, without types: Spark alone knows those."""
     aggregators = {one.output: str(one.aggregator) for one in node.aggregations}
     return {
         "name": node.state.name,
@@ -195,7 +195,7 @@ def _lineage_json(found: Lineage) -> dict[str, list[list[str]]]:
 
 
 def bolt_resources(operations: Sequence[Operation], defaults: Resources) -> dict[str, float]:
-    """The sum over a bolt's operations of the defaults overlaid by each operation's own values.
+    """Return the sum over a bolt's operations of the defaults overlaid by each operation's own values.
 
     A lower value of its own wins over a default, as in the original.
 
@@ -220,5 +220,5 @@ def bolt_resources(operations: Sequence[Operation], defaults: Resources) -> dict
 
 
 def spout_resources(spout: Operation, defaults: Resources) -> dict[str, float]:
-    """A spout's own values over the defaults; its coordinator gets the same."""
+    """Return a spout's own values over the defaults; its coordinator gets the same."""
     return {kind: float(amount) for kind, amount in {**defaults, **dict(spout.resources)}.items()}

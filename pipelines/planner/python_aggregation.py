@@ -26,7 +26,7 @@ SEED = "_seed"
 
 
 def aggregated_in_python(step: Step, keys: list[str]) -> DataFrame:
-    """The rows of an aggregate, any of whose aggregators is written in Python.
+    """Return the rows of an aggregate, any of whose aggregators is written in Python.
 
     Args:
         keys: the hidden columns that tell batches, and partitions where those count, apart.
@@ -48,7 +48,7 @@ def aggregated_in_python(step: Step, keys: list[str]) -> DataFrame:
 
 
 def combine_early(aggregations: Sequence[Aggregation]) -> bool:
-    """Whether partial values can be made before the shuffle: all are combiners whose partial values have a known type."""
+    """Check whether partial values can be made before the shuffle: all are combiners whose partial values have a known type."""
     return all(
         isinstance(a.aggregator, ColumnAggregator)
         or (isinstance(a.aggregator, CombinerAggregator) and type(a.aggregator).finish is CombinerAggregator.finish)
@@ -64,7 +64,7 @@ def partial_values(step: Step, group: Sequence[str], aggregations: Sequence[Aggr
 
 
 def tuples(step: Step, group: Sequence[str], aggregations: Sequence[Aggregation]) -> DataFrame:
-    """The input of a pass: keys as `_k0 ...`, inputs as `_v0 ...`, and the order where the plan carries it."""
+    """Return the input of a pass: keys as `_k0 ...`, inputs as `_v0 ...`, and the order where the plan carries it."""
     inputs = inputs_of(aggregations)
     picked = [column(name).alias(f"_k{at}") for at, name in enumerate(group)]
     picked += [column(name).alias(f"_v{at}") for at, name in enumerate(inputs)]
@@ -81,7 +81,7 @@ def inputs_of(aggregations: Sequence[Aggregation]) -> list[str]:
 
 
 def seeded(step: Step, frame: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """The frame with a row for each batch and task that must give something even without tuples.
+    """Return the frame with a row for each batch and task that must give something even without tuples.
 
     Spark drops what is empty from a plan, and the function would never run.
     """
@@ -98,7 +98,7 @@ def seeded(step: Step, frame: DataFrame, keys: Sequence[str]) -> DataFrame:
 
 
 def by_key(frame: DataFrame, keys: int) -> DataFrame:
-    """All rows of a key in one partition of Spark's, in the order of their arrival."""
+    """Return all rows of a key in one partition of Spark's, in the order of their arrival."""
     spread = frame.repartition(*(F.col(f"_k{at}") for at in range(keys))) if keys else frame.repartition(1)
     return spread.sortWithinPartitions(ORDER).drop(ORDER) if ORDER in frame.columns else spread
 
@@ -111,7 +111,7 @@ def chain_of(
     seeded: bool = False,
     all_tasks: tuple[int, int] | None = None,
 ) -> Chain:
-    """The aggregators as they travel to the workers; see `Chain`."""
+    """Return the aggregators as they travel to the workers; see `Chain`."""
     inputs = inputs_of(aggregations)
     bounded = step.context.slices is not None and SLICE_COLUMN in group
     return Chain(
@@ -128,7 +128,7 @@ def chain_of(
 
 
 def output_fields(frame: DataFrame, aggregations: Sequence[Aggregation]) -> list[StructField]:
-    """The outputs with their types: as the user said, as Spark finds (built-in), or those of the inputs."""
+    """Return the outputs with their types: as the user said, as Spark finds (built-in), or those of the inputs."""
     found = []
     for a in aggregations:
         if isinstance(a.aggregator, ColumnAggregator):
@@ -142,7 +142,7 @@ def output_fields(frame: DataFrame, aggregations: Sequence[Aggregation]) -> list
 
 
 def partial_fields(frame: DataFrame, aggregations: Sequence[Aggregation]) -> list[StructField]:
-    """The partial values with their types, named as the outputs."""
+    """Return the partial values with their types, named as the outputs."""
     return [
         StructField(
             a.output,
@@ -159,12 +159,12 @@ def _type_in(frame: DataFrame, aggregate: Any) -> DataType:
 
 
 def arrow(schema: StructType) -> pa.Schema:
-    """As the workers must give it back."""
+    """Return the schema that the workers must give back."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def in_workers(run: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A pass as Spark takes it: a plain function."""
+    """Return a pass as Spark takes it: a plain function."""
 
     def passing(batches: Any) -> Any:
         yield from run(batches)

@@ -37,7 +37,7 @@ class StateChange:
 
 
 def state_changes(topology: HasGraph, groups: tuple[BatchGroup, ...], lake: Lake) -> tuple[StateChange, ...]:
-    """Each state that the flow writes, in order, then those of the lake that it does not write any more.
+    """Return each state that the flow writes, in order, then those of the lake that it does not write any more.
 
     Names, keys, aggregators, kind and layout are compared; types where the definition says them, which is where they do
     not come out of a function over columns or a built-in aggregator: those Spark alone knows.
@@ -72,18 +72,18 @@ class _Group:
 
     @property
     def has_run(self) -> bool:
-        """Whether its checkpoint is there, so that it goes on where it was."""
+        """Check whether its checkpoint is there, so that it goes on where it was."""
         return (self._folder / "epoch.json").exists() and (self._folder / "spark" / "metadata").exists()
 
     @property
     def batches(self) -> int:
-        """How many batches it has finished in this life of its checkpoint."""
+        """Return how many batches it has finished in this life of its checkpoint."""
         commits: Path = self._folder / "spark" / "commits"
         done = (int(one.name) for one in commits.iterdir() if one.name.isdigit()) if commits.is_dir() else ()
         return max(done, default=-1) + 1
 
     def others_have_batches(self, state: str) -> bool:
-        """Whether another state of the group holds batches of the stream."""
+        """Check whether another state of the group holds batches of the stream."""
         names = [self.topology.graph[node] for node in self.group.nodes]
         others = (node for node in names if isinstance(node, nodes.PersistNode) and node.state.name != state)
         tables = map(self._lake.written_by, others)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def queried(step: Step) -> DataFrame:
-    """The tuples with the outputs appended."""
+    """Return the tuples with the outputs appended."""
     node = step.node
     if node.group:
         step = _by_group(step)
@@ -136,7 +136,7 @@ def _renamed(state: DataFrame, keys: tuple[str, ...], values: object, outputs: t
 
 
 def queried_in_python(step: Step, view: StateView) -> DataFrame:
-    """The tuples with what the function makes of the state's answers."""
+    """Return the tuples with what the function makes of the state's answers."""
     node, frame = step.node, step.frame
     keys, fields = step.batch(partitioned=True), [*step.parent().fields, *hidden(frame)]
     picked = [column(name).alias(f"_k{at}") for at, name in enumerate(keys)]

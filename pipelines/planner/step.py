@@ -49,10 +49,10 @@ class Context(Protocol):
         """Let a frame pass a gate."""
 
     def shared(self, node: nodes.Node, frame: DataFrame) -> DataFrame:
-        """A frame that two consumers read."""
+        """Return a frame that two consumers read."""
 
     def state(self, name: str, behind: bool = True) -> tuple[StateTable, int | None]:
-        """A state to query and the version to read it at; `behind`: as the batch leaves it, else as it found it."""
+        """Return a state to query and the version to read it at; `behind`: as the batch leaves it, else as it found it."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,12 @@ class Step:
         return self.graph[self.node.parents[number]]
 
     def batch(self, *, partitioned: bool = False) -> list[str]:
-        """The hidden columns that tell batches, or partitions of batches, apart."""
+        """Return the hidden columns that tell batches, or partitions of batches, apart."""
         wanted = (SLICE_COLUMN, TASK) if partitioned else (SLICE_COLUMN,)
         return [name for name in wanted if name in self.frame.columns]
 
     def wanted(self, keys: Sequence[str]) -> list[tuple[Any, ...]] | None:
-        """The values of `batch()` columns that must give a row even without tuples, or None if that is not known.
+        """Return the values of `batch()` columns that must give a row even without tuples, or None if that is not known.
 
         Not known are the slices of a stream's batch: those are there that have tuples.
         """
@@ -119,14 +119,14 @@ class Step:
         return [(*one, task) for one in found for task in range(self.tasks)] if TASK in keys else found
 
     def with_task(self, frame: DataFrame, by: Sequence[str]) -> DataFrame:
-        """The node's frame with the task of each tuple, if that is needed: by a hash of fields, or without any the batch's."""
+        """Add the task of each tuple, if it is needed: by a hash of fields, or without any the batch's."""
         if TASK not in self.needed:
             return frame
         task = task_by(frame, by, self.tasks) if by else self.batch_task(frame)
         return frame.withColumn(TASK, task)
 
     def batch_task(self, frame: DataFrame) -> Column:
-        """The task that takes a whole batch (Trident rules 1.5, batchGlobal)."""
+        """Return the task that takes a whole batch (Trident rules 1.5, batchGlobal)."""
         if self.context.slices is None:
             return F.lit(self.txid % self.tasks)
         named = SLICE_COLUMN in frame.columns
@@ -135,7 +135,7 @@ class Step:
 
 
 def column(name: str) -> Column:
-    """A column by its exact name."""
+    """Return a column by its exact name."""
     return F.col(f"`{name}`")
 
 
@@ -144,12 +144,12 @@ def columns(names: Iterable[str]) -> list[Column]:
 
 
 def hidden(frame: DataFrame) -> list[str]:
-    """The engine's columns that a frame carries."""
+    """Return the engine's columns that a frame carries."""
     return [name for name in HIDDEN_COLUMNS if name in frame.columns]
 
 
 def task_by(frame: DataFrame, by: Sequence[str], tasks: int) -> Column:
-    """The task of a tuple by a hash of its fields. Maps have no hash and are left out."""
+    """Return the task of a tuple by a hash of its fields. Maps have no hash and are left out."""
     from pyspark.sql.types import MapType
 
     types = {field.name: field.dataType for field in frame.schema.fields}
@@ -158,7 +158,7 @@ def task_by(frame: DataFrame, by: Sequence[str], tasks: int) -> Column:
 
 
 def type_of(text: str) -> DataType:
-    """A Spark SQL type by its text."""
+    """Return a Spark SQL type by its text."""
     return struct(f"x {text}").fields[0].dataType
 
 

@@ -50,7 +50,7 @@ def save_plan(topology: HasGraph, folder: Path) -> Path:
 
 
 def load_plan(folder: Path) -> StoredPlan | None:
-    """The plan that is stored in a folder, or None if there is none.
+    """Return the plan that is stored in a folder, or None if there is none.
 
     Raises:
         PlanFileError: if the file is damaged, or of a format that this version does not know.

@@ -28,12 +28,12 @@ OP, PUT, REMOVE, EMIT = "_op", "put", "remove", "emit"
 
 
 def output_column(name: str) -> str:
-    """Where an updater's frame holds an output: keys and values may have the same names."""
+    """Return where an updater's frame holds an output: keys and values may have the same names."""
     return f"_out_{name}"
 
 
 def updated(step: Step) -> DataFrame:
-    """What the updater made of the batch: `_op`, keys, values, outputs, and the hidden columns."""
+    """Return what the updater made of the batch: `_op`, keys, values, outputs, and the hidden columns."""
     node = step.node
     keys = step.batch(partitioned=True)
     picked = [column(name).alias(f"_k{at}") for at, name in enumerate(keys)]
@@ -55,7 +55,7 @@ def updated(step: Step) -> DataFrame:
 
 
 def view_of(step: Step) -> StateView:
-    """What the state held before the batch, to be read in the workers."""
+    """Return what the state held before the batch, to be read in the workers."""
     node, context = step.node, step.context
     ask = getattr(context, "base_view", None)
     found = ask(node) if ask is not None else None

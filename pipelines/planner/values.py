@@ -22,7 +22,7 @@ BATCH_ROWS = 10_000
 
 
 def converter(kind: pa.DataType) -> Convert | None:
-    """How a value that Arrow gave becomes a plain one; None if it is one already."""
+    """Return how a value that Arrow gave becomes a plain one; None if it is one already."""
     if pa.types.is_timestamp(kind):
         return _without_zone if kind.tz else None
     if pa.types.is_struct(kind):
@@ -38,7 +38,7 @@ def converter(kind: pa.DataType) -> Convert | None:
 
 
 def plain_columns(batch: pa.RecordBatch, positions: Iterable[int]) -> list[list[Any]]:
-    """Columns of a batch as lists of plain values."""
+    """Return columns of a batch as lists of plain values."""
     found = []
     for position in positions:
         array = batch.column(position)
@@ -52,14 +52,14 @@ def plain_columns(batch: pa.RecordBatch, positions: Iterable[int]) -> list[list[
 
 
 def plain_rows(batch: pa.RecordBatch, positions: Sequence[int]) -> Iterator[Row]:
-    """The rows of a batch, of some columns."""
+    """Yield the rows of a batch, of some columns."""
     if not positions:
         return iter([()] * batch.num_rows)
     return zip(*plain_columns(batch, positions), strict=True)
 
 
 def freeze(value: Any) -> Any:
-    """A hashable stand-in for a key: equal for values that Spark groups together (two NaN, two equal arrays)."""
+    """Return a hashable stand-in for a key: equal for values that Spark groups together (two NaN, two equal arrays)."""
     if isinstance(value, float):
         return ("NaN", float) if value != value else value
     if isinstance(value, Mapping):
@@ -70,7 +70,7 @@ def freeze(value: Any) -> Any:
 
 
 def freezes(kind: pa.DataType) -> bool:
-    """Whether keys of a type need `freeze`."""
+    """Check whether keys of a type need `freeze`."""
     return pa.types.is_floating(kind) or pa.types.is_nested(kind)
 
 
@@ -91,12 +91,12 @@ class RowsOut:
         self._rows.append(row)
 
     def full(self) -> Iterator[pa.RecordBatch]:
-        """A batch, if there are rows enough for one."""
+        """Yield a batch, if there are rows enough for one."""
         if len(self._rows) >= BATCH_ROWS:
             yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """All rows that wait."""
+        """Yield all rows that wait."""
         rows, self._rows = self._rows, []
         for start in range(0, len(rows), BATCH_ROWS):
             yield self._batch(rows[start : start + BATCH_ROWS])

@@ -35,7 +35,7 @@ So many that two to sixteen cores share them evenly; each costs a batch about 2 
 
 
 def windowed(step: Step) -> DataFrame:
-    """A stateful operation's results, and its words about the clock, as rows of the node's fields."""
+    """Return a stateful operation's results, and its words about the clock, as rows of the node's fields."""
     node, frame = step.node, step.frame
     schema = _result_schema(node, frame)
     results, taken = (to_arrow_schema(one, timezone="UTC") for one in (schema, frame.schema))
@@ -53,7 +53,7 @@ def windowed(step: Step) -> DataFrame:
 
 
 def entering(step: Step) -> DataFrame:
-    """A batch's tuples as events of their task: in the order of their arrival, at their own time or that of the batch."""
+    """Return a batch's tuples as events of their task: in the order of their arrival, at their own time or that of the batch."""
     node, frame = step.node, step.frame
     arrived = F.lit(int(time.time() * 1000)).cast("bigint")
     at = arrived if node.timestamp is None else F.coalesce(milliseconds(frame, node.timestamp), arrived)
@@ -76,7 +76,7 @@ def entering(step: Step) -> DataFrame:
 
 
 def on_time(step: Step) -> DataFrame:
-    """The events that the channel's watermark has not passed, or those that it has."""
+    """Return the events that the channel's watermark has not passed, or those that it has."""
     asked = getattr(step.context, "watermark", None)
     mark: int | None = asked(step.node.channel) if asked else None
     if mark is None:

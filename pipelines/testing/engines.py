@@ -80,7 +80,7 @@ def query_topology(
     engine: Engine = "reference",
     spark: SparkSession | None = None,
 ) -> list[dict[str, Any]]:
-    """The rows that answer a query after the given batches; the arguments and errors are those of `run_topology`.
+    """Return the rows that answer a query after the given batches; the arguments and errors are those of `run_topology`.
 
     Args:
         query: the name of the query stream.
@@ -105,7 +105,7 @@ def query_topology(
 def with_batches(
     topology: TridentTopology, batches: Mapping[str, Sequence[Batch]], *, slices: bool = False
 ) -> TridentTopology:
-    """A copy of a topology whose sources give fixed batches, with `slices` each batch a slice of its own."""
+    """Return a copy of a topology whose sources give fixed batches, with `slices` each batch a slice of its own."""
     twin = copy.copy(topology)
     twin.graph = nodes.Graph()
     for node in topology.graph:

@@ -83,7 +83,7 @@ def run_on_spark(
     *,
     batches: int = 3,
 ) -> dict[str, list[Event]]:
-    """What each output and table receives, as of `run_flow`.
+    """Return what each output and table receives, as of `run_flow`.
 
     Args:
         engine: "batch" or "stream".

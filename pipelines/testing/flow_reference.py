@@ -46,7 +46,7 @@ class FlowReference:
         self._end = 0
 
     def run(self, script: Script) -> Results:
-        """What each output (by the stream's name) and each table received, in the order of (clock, order)."""
+        """Return what each output (by the stream's name) and each table received, in the order of (clock, order)."""
         self._results = {name: [] for name in (*self._flow.outputs, *self._flow.tables)}
         entries = read_script(self._flow, script, self._clock, self.source_sql)
         self._end = entries.end

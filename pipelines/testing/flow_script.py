@@ -41,7 +41,7 @@ Evaluate = Callable[[StreamDefinition, str, list[dict[str, Any]]], list[Any]]
 
 
 def read_script(flow: Flow, script: Script, clock: str, evaluate: Evaluate) -> Entries:
-    """The events of a script with their ids, times and clocks.
+    """Return the events of a script with their ids, times and clocks.
 
     The script's clock starts at 0 ms in each stream; a TICK adds a second. An event's time is its "timestamp" (or what the
     stream's SQL says), else the script's clock; its id is its "id" (or by SQL), else made of the stream and its number.
@@ -143,7 +143,7 @@ def _said(
 
 
 def milliseconds(value: Any) -> int:
-    """A time (ms, or a datetime; without zone it is UTC) in ms since 1970."""
+    """Return a time (ms, or a datetime; without zone it is UTC) in ms since 1970."""
     if isinstance(value, datetime.datetime):
         aware = value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
         return (aware - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(milliseconds=1)

@@ -27,7 +27,7 @@ def run_flow(
     clock: str | None = None,
     spark: SparkSession | None = None,
 ) -> dict[str, list[Event]]:
-    """What each output and each table of a flow receives from a script of events.
+    """Return what each output and each table of a flow receives from a script of events.
 
     ```python
     run_flow(flow, {"departures": [{"origin": "EWR", "dep_delay": 20.0}, TICK]}, clock="processing")

@@ -68,7 +68,7 @@ class ReferenceEngine:
                 self._run_batch(group.nodes, given, txid, f"batch {txid}")
 
     def query(self, name: str, arguments: Batch) -> list[dict[str, Any]]:
-        """The rows that answer a query: those of the last operation defined on its stream.
+        """Return the rows that answer a query: those of the last operation defined on its stream.
 
         Raises:
             UnknownQueryError: if the topology has no such query stream.

@@ -20,7 +20,7 @@ _INDEX = "_row"
 
 
 def session(given: SparkSession | None, wanted_for: str) -> SparkSession:
-    """The session given, or the active one.
+    """Return the session given, or the active one.
 
     Raises:
         NeedsSparkError: if there is none.
@@ -36,7 +36,7 @@ def session(given: SparkSession | None, wanted_for: str) -> SparkSession:
 
 
 def small_frame(spark: SparkSession, table: Table) -> DataFrame:
-    """The table as a frame with a `_row` column: the number of the row."""
+    """Return the table as a frame with a `_row` column: the number of the row."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
@@ -88,7 +88,7 @@ class SparkStep:
         return Evaluated(of_row, types)
 
     def pass_gate(self, gate: Any, table: Table, batch: str) -> Table:
-        """The rows that a gate lets through.
+        """Return the rows that a gate lets through.
 
         Raises:
             GateError: if a check whose action is `fail` does not hold.

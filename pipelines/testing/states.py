@@ -26,17 +26,17 @@ class State(Protocol):
         """Take in a batch; gives what `new_values_stream` shows: the keys that it touched, with their new values."""
 
     def rows(self) -> Rows:
-        """What a reader sees: by key, None first; rows in commit order."""
+        """Return what a reader sees: by key, None first; rows in commit order."""
 
     def view(self) -> StateView:
-        """What a function sees."""
+        """Return what a function sees."""
 
     def types(self) -> dict[str, str | None]:
-        """The types of the columns, as far as they are known."""
+        """Return the types of the columns, as far as they are known."""
 
 
 def state_of(node: nodes.PersistNode) -> State:
-    """An empty state for what a node persists."""
+    """Return an empty state for what a node persists."""
     if node.updater is not None:
         return UpdatedState(node)
     return AggregateState(node) if node.aggregations else RowsState(node)

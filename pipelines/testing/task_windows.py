@@ -29,11 +29,11 @@ class TaskWindows:
         self._windows: dict[int, KeyedWindows] = {}
 
     def batches(self, channel: str) -> int:
-        """How many batches have been committed into a channel."""
+        """Return how many batches have been committed into a channel."""
         return len(self._entered.get(channel, ()))
 
     def enter(self, node: nodes.EnterWindowNode, table: Table, txid: int) -> Table:
-        """Tuples as events: their inputs, their task and their clock."""
+        """Return tuples as events: their inputs, their task and their clock."""
         inputs = table.select(node.inputs)
         if node.timestamp is None:
             clocks: list[int] = [txid * BATCH_MILLIS] * len(table.rows)
@@ -47,7 +47,7 @@ class TaskWindows:
         return Table(node.fields, (*inputs.types, "int", *events.TYPES), rows)
 
     def in_time(self, node: nodes.OnTimeNode, table: Table) -> Table:
-        """The tuples that the watermark has not passed, or those that it has."""
+        """Return the tuples that the watermark has not passed, or those that it has."""
         mark = self._clocks.get(node.channel)
         late = [mark is not None and clock < mark for clock in table.column(events.CLOCK)]
         return table.take([n for n, one in enumerate(late) if one == node.late])
@@ -72,7 +72,7 @@ class TaskWindows:
         return table
 
     def read(self, node: nodes.ChannelSpoutNode, txid: int) -> Table:
-        """The results of the windows over one batch of their channel."""
+        """Return the results of the windows over one batch of their channel."""
         window = list(node.prelude)[-1]
         assert isinstance(window, nodes.WindowNode)
         windows = self._windows.setdefault(node.id, KeyedWindows(window.operation, window.context))

@@ -40,7 +40,7 @@ class ChainedAggregation:
         return self._and("chained partition_aggregate", args, partitioned=True)
 
     def chain_end(self) -> Stream:
-        """The stream of the chain's rows.
+        """Return the stream of the chain's rows.
 
         Raises:
             FunctionError: if the chain has no aggregator.

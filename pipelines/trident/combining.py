@@ -20,7 +20,7 @@ INNER, OUTER = "inner", "outer"
 
 
 def mixed(*kinds: str) -> tuple[str, ...]:
-    """A join's kind for each side: `mixed(INNER, OUTER)` is a left join (Trident's JoinType.mixed)."""
+    """Return a join's kind for each side: `mixed(INNER, OUTER)` is a left join (Trident's JoinType.mixed)."""
     return kinds
 
 
@@ -97,38 +97,49 @@ def multi_reduced(
     groups = [stream.group_fields if isinstance(stream, GroupedStream) else () for stream in streams]
     plain = [stream.to_stream() if isinstance(stream, GroupedStream) else stream for stream in streams]
     given = _streams(topology, operation, plain, at_least=1)
-    if inputs is None:
-        inputs = [None] * len(given)
+    wanted = _reducer_inputs(given, groups, [None] * len(given) if inputs is None else inputs)
+    names, types = _reducer_outputs(reducer, outputs)
+    return _joined_node(
+        topology,
+        given,
+        nodes.MultiReduceNode,
+        names,
+        reducer=reducer,
+        inputs=wanted,
+        groups=tuple(groups),
+        outputs=names,
+        types=types,
+    )
+
+
+def _reducer_inputs(
+    given: Sequence[Stream], groups: Sequence[tuple[str, ...]], inputs: Sequence[FieldNames | None]
+) -> tuple[tuple[str, ...], ...]:
+    """Return the fields of each stream that the reducer sees."""
+    operation = "multi_reduce"
     if len(inputs) != len(given) or len({len(group) for group in groups}) != 1:
         raise FunctionError(
             operation,
             f"Multireducer groupFields and inputFields must be the same size; got {len(given)} streams grouped by "
             f"{[list(group) for group in groups]} and the inputs of {len(inputs)}",
         )
-    wanted = tuple(
+    return tuple(
         stream.output_fields if names is None else require(operation, names, stream.output_fields)
         for stream, names in zip(given, inputs, strict=True)
     )
+
+
+def _reducer_outputs(reducer: MultiReducer, outputs: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the fields that come out, and their types."""
     names, types = output_schema(outputs)
     types = types or as_names(reducer.returns)
     if not names or len(types) != len(names):
         raise FunctionError(
-            operation,
+            "multi_reduce",
             f"{reducer} does not say the types of {', '.join(names) or 'its outputs'}",
             hint=f'write the outputs as a schema ("{(names or ("n",))[0]} bigint") or give returns=',
         )
-    made = added(operation, names, ())
-    return _joined_node(
-        topology,
-        given,
-        nodes.MultiReduceNode,
-        made,
-        reducer=reducer,
-        inputs=wanted,
-        groups=tuple(groups),
-        outputs=made,
-        types=types,
-    )
+    return added("multi_reduce", names, ()), types
 
 
 def _outer(kind: str | Sequence[str], sides: int) -> list[bool]:

@@ -63,7 +63,7 @@ def counting_into(sink: Sink, scope: str = "") -> Iterator[None]:
 
 
 def counted(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A user's function as a plan ships it: its counters go where the plan's counters go.
+    """Return a user's function as a plan ships it: its counters go where the plan's counters go.
 
     A generator's body runs after this returns, so what it counts goes to the same place: the function that ran last in the
     process is of the same plan.

@@ -151,11 +151,11 @@ class Resolvable(ABC):
 
     @abstractmethod
     def resolve(self, operation: str) -> ColumnFunction | RowFunction | str:
-        """The predicate that it stands for; `operation` is for messages."""
+        """Return the predicate that it stands for; `operation` is for messages."""
 
 
 def as_predicate(operation: str, given: Any) -> ColumnFunction | RowFunction | str:
-    """A filter's predicate: SQL text, a callable of Columns, or a `RowFunction` over plain values."""
+    """Return a filter's predicate: SQL text, a callable of Columns, or a `RowFunction` over plain values."""
     if isinstance(given, Resolvable):
         return given.resolve(operation)
     if isinstance(given, str | ColumnFunction | RowFunction):
@@ -168,7 +168,7 @@ def as_predicate(operation: str, given: Any) -> ColumnFunction | RowFunction | s
 
 
 def output_schema(outputs: str | Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names and the types of outputs: `"d"`, `["d", "e"]` have no types, `"d bigint, e string"` has."""
+    """Return the names and the types of outputs: `"d"`, `["d", "e"]` have no types, `"d bigint, e string"` has."""
     if outputs is None:
         return (), ()
     items = (outputs,) if isinstance(outputs, str) else tuple(outputs)

@@ -27,15 +27,15 @@ class GroupedStream:
         return self._stream.output_fields
 
     def name(self, name: str) -> GroupedStream:
-        """The same grouped stream; operations that follow carry the name."""
+        """Return the same grouped stream; operations that follow carry the name."""
         return GroupedStream(self._stream.name(name), self._group)
 
     def to_stream(self) -> Stream:
-        """The stream without its grouping."""
+        """Return the stream without its grouping."""
         return self._stream
 
     def each(self, *args: Any) -> GroupedStream:
-        """As `Stream.each`; the grouping stays."""
+        """Do as `Stream.each`; the grouping stays."""
         return GroupedStream(self._stream.each(*args), self._group)
 
     def aggregate(self, *args: Any) -> Stream:
@@ -60,5 +60,5 @@ class GroupedStream:
     def state_query(
         self, state: TridentState | DeltaState | str, fields: FieldNames | None, function: Any, outputs: Any
     ) -> Stream:
-        """As `Stream.state_query`, with the tuples brought to the partition of their key first."""
+        """Query a state as `Stream.state_query` does, with the tuples brought to the partition of their key first."""
         return self._stream._state_query(self._group, state, fields, function, outputs)

@@ -22,7 +22,7 @@ class Split(ColumnFunction):
         return F.explode(F.array_remove(F.split(columns[0], " "), ""))
 
     def rows(self, sentence: str | None) -> Iterator[str]:
-        """The same over a plain string."""
+        """Yield the same over a plain string."""
         yield from (word for word in (sentence or "").split(" ") if word)
 
 
@@ -38,7 +38,7 @@ class Equals(ColumnFunction):
         return found
 
     def keep(self, *values: Any) -> bool:
-        """The same over plain values; not a number equals itself, as in Spark."""
+        """Return the same over plain values; not a number equals itself, as in Spark."""
         return all(a == b or (a != a and b != b) for a, b in pairwise(values))
 
 
@@ -54,7 +54,7 @@ class FilterNull(ColumnFunction):
         return found
 
     def keep(self, *values: Any) -> bool:
-        """The same over plain values."""
+        """Return the same over plain values."""
         return all(value is not None for value in values)
 
 
@@ -68,7 +68,7 @@ class Not(Resolvable):
         self.predicate = predicate
 
     def resolve(self, operation: str) -> ColumnFunction | RowFunction | str:
-        """The negated predicate, of the kind of the given one."""
+        """Return the negated predicate, of the kind of the given one."""
         inner = as_predicate(operation, self.predicate)
         if isinstance(inner, str):
             return f"not coalesce(({inner}), false)"
@@ -112,7 +112,7 @@ class Debug:
         self._fields: tuple[str, ...] | None = None
 
     def over(self, fields: Any) -> Debug:
-        """The same, showing only these fields."""
+        """Return the same, showing only these fields."""
         twin = Debug(self.name, self.level)
         twin._fields = as_names(fields)
         return twin

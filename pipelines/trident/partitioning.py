@@ -90,7 +90,7 @@ class Partitioning(Steps):
         return self._extreme("min_by", field, comparator, largest=False)
 
     def max_by(self, field: str, comparator: Comparator | None = None) -> Self:
-        """As `min_by`, with the largest value."""
+        """Keep tuples as `min_by` does, with the largest value."""
         return self._extreme("max_by", field, comparator, largest=True)
 
     def min(self, comparator: Comparator) -> Self:
@@ -98,7 +98,7 @@ class Partitioning(Steps):
         return self._extreme("min", None, comparator, largest=False)
 
     def max(self, comparator: Comparator) -> Self:
-        """As `min`, the largest tuple."""
+        """Keep tuples as `min` does, the largest one."""
         return self._extreme("max", None, comparator, largest=True)
 
     def _extreme(self, operation: str, field: str | None, comparator: Any, *, largest: bool) -> Self:

@@ -69,7 +69,7 @@ def check_query(
 
 
 def query_types(function: QueryFunction, outputs: tuple[str, ...], types: tuple[str, ...]) -> tuple[str, ...]:
-    """The types of the outputs of a function written in Python; of a built-in one they are the state's: empty.
+    """Return the types of the outputs of a function written in Python; of a built-in one they are the state's: empty.
 
     Raises:
         FunctionError: if nobody says them.

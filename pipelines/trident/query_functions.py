@@ -19,7 +19,7 @@ class QueryFunction:
     """Whether Spark runs it as a join, so that it is not called."""
 
     def batch_retrieve(self, state: Any, arguments: list[tuple[Any, ...]]) -> list[Any]:
-        """The answer for each tuple of a batch, in order; called once a batch, not at all for an empty one.
+        """Return the answer for each tuple of a batch, in order; called once a batch, not at all for an empty one.
 
         Args:
             state: a view of the state: `multi_get(keys)` gives the value at each key or None, `get()` the value of a
@@ -32,7 +32,7 @@ class QueryFunction:
         raise NotImplementedError(f"{type(self).__name__} does not define batch_retrieve")
 
     def execute(self, arguments: tuple[Any, ...], result: Any) -> Iterable[Any] | None:
-        """The rows that a tuple gets for its answer: none drops the tuple, n rows repeat it n times."""
+        """Return the rows that a tuple gets for its answer: none drops the tuple, n rows repeat it n times."""
         return [result]
 
     def __str__(self) -> str:

@@ -55,7 +55,7 @@ class DeltaState:
             raise DefinitionError(f'state "{self.name}": partitions is {self.partitions!r}, not a positive number')
 
     def with_layout(self, operation: str, possible: Sequence[str]) -> DeltaState:
-        """The state with its layout chosen: the one that was asked for, or the first of those possible.
+        """Return the state with its layout chosen: the one that was asked for, or the first of those possible.
 
         Raises:
             FunctionError: if the operation cannot write the layout that was asked for.
@@ -138,7 +138,7 @@ class TridentState:
         return self.keys + self.values
 
     def new_values_stream(self) -> Stream:
-        """What each batch has made of the state, as a stream: the keys that it touched, with their new values.
+        """Return what each batch has made of the state, as a stream: the keys that it touched, with their new values.
 
         Of a state of tuples: the tuples; of one with an updater: what the updater emitted. A batch that touched nothing
         gives nothing.
@@ -155,20 +155,20 @@ class TridentState:
         return self.source._add(nodes.NewValuesNode, fields=fields)
 
     def to_stream(self) -> Stream:
-        """The same as `new_values_stream()`."""
+        """Return the same as `new_values_stream()`."""
         return self.new_values_stream()
 
     def parallelism_hint(self, tasks: int) -> TridentState:
-        """As `Stream.parallelism_hint`, for the operation that writes the state."""
+        """Give a hint as `Stream.parallelism_hint` does, for the operation that writes the state."""
         self.source.parallelism_hint(tasks)
         return self
 
     def set_resources(self, **kinds: float) -> TridentState:
-        """As `Stream.set_resources`, for the operation that writes the state."""
+        """Set resources as `Stream.set_resources` does, for the operation that writes the state."""
         self.source.set_resources(**kinds)
         return self
 
 
 def state_name(state: TridentState | DeltaState | FixedState | str) -> str:
-    """The name of a state given by handle, by spec or by name."""
+    """Return the name of a state given by handle, by spec or by name."""
     return checked_name("state", state) if isinstance(state, str) else state.name

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def checked_resources(operation: str, kinds: dict[str, float]) -> tuple[tuple[str, float], ...]:
-    """Resources by kind, in order of their names.
+    """Return resources by kind, in order of their names.
 
     Raises:
         FunctionError: if there is none, or one is not a number from 0.
@@ -45,11 +45,11 @@ class Steps:
         return self._node
 
     def name(self, name: str) -> Self:
-        """The same stream; operations that follow carry the name (Trident rules 1.2, metadata)."""
+        """Return the same stream; operations that follow carry the name (Trident rules 1.2, metadata)."""
         return type(self)(self._topology, self._node, checked_name("stream", name))
 
     def to_stream(self) -> Self:
-        """This stream; of a grouped one the stream without its grouping."""
+        """Return this stream; of a grouped one the stream without its grouping."""
         return self
 
     def parallelism_hint(self, tasks: int) -> Self:
@@ -67,7 +67,7 @@ class Steps:
         return self
 
     def set_resources(self, **kinds: float) -> Self:
-        """What the operation before needs, by kind: `set_resources(cpu=50, memory=1024)` (rules 3.10).
+        """Return what the operation before needs, by kind: `set_resources(cpu=50, memory=1024)` (rules 3.10).
 
         cpu in percent of a core, memory and off_heap in MB. What is said again replaces its kind.
 

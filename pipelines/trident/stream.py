@@ -113,7 +113,7 @@ class Stream(Partitioning, Persisting):
         return self._aggregate("aggregate", (), args)
 
     def partition_aggregate(self, *args: Any) -> Stream:
-        """As `aggregate`, for each partition of a batch by itself, empty partitions too."""
+        """Aggregate as `aggregate` does, for each partition of a batch by itself, empty partitions too."""
         return self._aggregate("partition_aggregate", (), args, partitioned=True)
 
     def chained_agg(self) -> ChainedAggregation:
@@ -153,7 +153,7 @@ class Stream(Partitioning, Persisting):
         return windowed(self, config, args, timestamp, delay)
 
     def tumbling_window(self, size: Length, *args: Any, timestamp: str | None = None, delay: int = 0) -> Stream:
-        """Windows that follow one another, of `size` tuples or of a timedelta; the rest as of `window`."""
+        """Aggregate over windows that follow one another, of `size` tuples or of a timedelta; the rest as of `window`."""
         return windowed(self, tumbling(size), args, timestamp, delay)
 
     def sliding_window(
@@ -163,7 +163,7 @@ class Stream(Partitioning, Persisting):
         return windowed(self, sliding(size, slide), args, timestamp, delay)
 
     def apply_assembly(self, assembly: Assembly) -> Any:
-        """What `assembly.apply(stream)` makes of this stream: a piece of a topology under one name, e.g. `FirstN(3)`."""
+        """Return what `assembly.apply(stream)` makes of this stream: a piece of a topology under one name, e.g. `FirstN(3)`."""
         if not callable(getattr(assembly, "apply", None)):
             raise FunctionError("apply_assembly", f"{assembly!r} has no apply(stream)")
         return assembly.apply(self)

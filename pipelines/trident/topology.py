@@ -37,7 +37,7 @@ class TridentTopology:
         self._gates: set[str] = set()
 
     def new_stream(self, name: str, source: Any, *, slice_by: str | None = None) -> Stream:
-        """A stream of the batches of a source.
+        """Return a stream of the batches of a source.
 
         Args:
             name: the stream's name, unique in the topology (Storm let two spouts share one).
@@ -65,7 +65,7 @@ class TridentTopology:
         return self._spout(nodes.SpoutNode, name, fields, source=source, slice_by=slice_by)
 
     def new_query_stream(self, name: str, schema: str = "args string") -> Stream:
-        """A stream that queries enter (the DRPC use): each query is a batch of its own, its arguments are the fields.
+        """Return a stream that queries enter (the DRPC use): each query is a batch of its own, its arguments are the fields.
 
         Args:
             name: the query's name, for `Runtime.query` and `tridelta query`.
@@ -75,7 +75,7 @@ class TridentTopology:
         return self._spout(nodes.QuerySpoutNode, name, fields, schema=schema)
 
     def new_static_state(self, state: DeltaState | FixedState) -> TridentState:
-        """A state that this topology only reads: a table of the lake that something else writes, or rows given in code.
+        """Return a state that this topology only reads: a table of the lake that something else writes, or rows given in code.
 
         A query needs no static state for a table of the lake: `state_query("name", ...)` reads it as well.
 
@@ -102,7 +102,7 @@ class TridentTopology:
         return TridentState(state, keys, tuple(name for name in fields if name not in keys), node.id, source)
 
     def merge(self, *streams: Any, outputs: FieldNames | None = None) -> Stream:
-        """The tuples of all streams as one; fields are matched by position (Trident rules 1.1).
+        """Return the tuples of all streams as one; fields are matched by position (Trident rules 1.1).
 
         Args:
             streams: one or more, or one list of them, with the same number of fields.
@@ -161,12 +161,12 @@ class TridentTopology:
         return multi_reduced(self, streams, inputs, reducer, outputs)
 
     def set_resource_defaults(self, **kinds: float) -> TridentTopology:
-        """What each operation needs that does not say it itself: `set_resource_defaults(cpu=10, memory=128)`."""
+        """Return what each operation needs that does not say it itself: `set_resource_defaults(cpu=10, memory=128)`."""
         self.resource_defaults.update(checked_resources("set_resource_defaults", kinds))
         return self
 
     def set_coordinator_resources(self, **kinds: float) -> TridentTopology:
-        """What a batch group's coordinator (the driver) needs, over the defaults."""
+        """Return what a batch group's coordinator (the driver) needs, over the defaults."""
         self.coordinator_resources.update(checked_resources("set_coordinator_resources", kinds))
         return self
 
@@ -186,13 +186,13 @@ class TridentTopology:
         return Stream(self, self.graph.add(node).id)
 
     def claim_stream(self, name: str) -> None:
-        """A stream's name is its own."""
+        """Take a stream's name: it is its own."""
         if name in self._streams:
             raise BadNameError("stream", name, "is taken by another stream of this topology")
         self._streams.add(name)
 
     def claim_state(self, name: str) -> None:
-        """A state has one writer, since two would mix their txids; and a static state is not written."""
+        """Take a state's name: a state has one writer, since two would mix their txids; and a static state is not written."""
         if name in self._states:
             raise BadNameError("state", name, "is taken by another state of this topology")
         self._states.add(name)
@@ -228,17 +228,17 @@ class TridentTopology:
         return tuple(node for node in self.graph if isinstance(node, nodes.StaticStateNode))
 
     def holder_of(self, state: str) -> nodes.PersistNode | nodes.StaticStateNode | None:
-        """The node that writes a state or names it as static; None if it is not of this topology."""
+        """Return the node that writes a state or names it as static; None if it is not of this topology."""
         holders: tuple[nodes.PersistNode | nodes.StaticStateNode, ...] = (*self.persists, *self.static_states)
         return next((node for node in holders if node.state.name == state), None)
 
     def spouts_of(self, node_id: int) -> tuple[nodes.SpoutNode | nodes.QuerySpoutNode, ...]:
-        """The spouts whose tuples can reach a node, in the order of their definition."""
+        """Return the spouts whose tuples can reach a node, in the order of their definition."""
         found = self.graph.ancestors(node_id)
         return tuple(node for node in found if isinstance(node, nodes.SpoutNode | nodes.QuerySpoutNode))
 
     def spout_of(self, node_id: int) -> nodes.SpoutNode | nodes.QuerySpoutNode:
-        """The one spout that leads to a node.
+        """Return the one spout that leads to a node.
 
         Raises:
             DefinitionError: if there are several, or none.
@@ -249,7 +249,7 @@ class TridentTopology:
         return found[0]
 
     def build(self) -> Any:
-        """The plan of this topology: bolts, spouts, batch groups, lineage, `to_mermaid()`.
+        """Return the plan of this topology: bolts, spouts, batch groups, lineage, `to_mermaid()`.
 
         Raises:
             DefinitionError: if the topology has no stream.

@@ -44,7 +44,7 @@ class WindowConfig:
 
     @property
     def window_length(self) -> int:
-        """How many tuples, or ms, a window holds."""
+        """Return how many tuples, or ms, a window holds."""
         return self.size
 
     @property
@@ -53,7 +53,7 @@ class WindowConfig:
         return self.slide
 
     def operation(self, aggregations: Sequence[nodes.Aggregation]) -> TaskWindow:
-        """The window operation over some aggregations."""
+        """Return the window operation over some aggregations."""
         return TaskWindow(self.size, self.slide, "duration" if self.duration else "count", tuple(aggregations))
 
 
@@ -112,7 +112,7 @@ def _ms(length: Length) -> int:
 
 
 def windowed(stream: Stream, config: Any, args: tuple[Any, ...], timestamp: str | None, delay: int) -> Stream:
-    """The stream of a window's results.
+    """Return the stream of a window's results.
 
     The tuples are committed into a channel, batch by batch, and a query of its own runs the windows over them: so that a
     replayed batch enters a window once (the original adds it again, LATENT), and results come with that query's batches.

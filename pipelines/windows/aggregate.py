@@ -212,7 +212,7 @@ class AggregateBuffer(Window):
 
 
 def needed_fields(chain: Sequence[Accumulator]) -> tuple[str, ...] | None:
-    """The fields of an event that must be known when it leaves; None: all of it."""
+    """Return the fields of an event that must be known when it leaves; None: all of it."""
     found: dict[str, None] = {}
     for one in chain:
         if one.fields is None:
@@ -222,7 +222,7 @@ def needed_fields(chain: Sequence[Accumulator]) -> tuple[str, ...] | None:
 
 
 def rows_of(values: Sequence[Any], names: Sequence[str]) -> list[dict[str, Any]]:
-    """The fields of each result: one, or where aggregators give lists, one for each combination.
+    """Return the fields of each result: one, or where aggregators give lists, one for each combination.
 
     An empty list makes no result; beside other aggregators its fields are left out.
     """

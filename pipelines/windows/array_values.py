@@ -26,13 +26,13 @@ class Values:
 
     @classmethod
     def of(cls, column: pa.ChunkedArray) -> Values:
-        """A column's values; those that are null are 0."""
+        """Return a column's values; those that are null are 0."""
         valid = None if not column.null_count else column.is_valid().to_numpy()
         wide = column.cast(pa.int64() if pa.types.is_integer(column.type) else pa.float64())
         return cls((wide.fill_null(0) if column.null_count else wide).to_numpy(), valid)
 
     def spread(self, at: Array, size: int) -> Values:
-        """A larger array with these values at some places; the others are still to be put in."""
+        """Return a larger array with these values at some places; the others are still to be put in."""
         numbers = np.zeros(size, self.numbers.dtype)
         numbers[at] = self.numbers
         valid = None
@@ -50,23 +50,23 @@ class Values:
             self.valid[at] = True if others.valid is None else others.valid
 
     def array(self, at: Array) -> pa.Array:
-        """The values of some places, as Arrow."""
+        """Return the values of some places, as Arrow."""
         return pa.array(self.numbers[at], mask=None if self.valid is None else ~self.valid[at])
 
     @property
     def whole(self) -> bool:
-        """Whether these are ints."""
+        """Check whether these are ints."""
         return self.numbers.dtype.kind == "i"
 
     def counts(self, start: Array, end: Array) -> Array:
-        """How many values each range has."""
+        """Return how many values each range has."""
         if self.valid is None:
             return end - start
         sums = np.concatenate([[0], np.cumsum(self.valid)])
         return sums[end] - sums[start]
 
     def lists(self, start: Array, end: Array) -> list[list[Any]]:
-        """The values of each range."""
+        """Return the values of each range."""
         if self.valid is None:
             flat, first, last = self.numbers.tolist(), start.tolist(), end.tolist()
         else:
@@ -75,7 +75,7 @@ class Values:
         return [flat[a:b] for a, b in zip(first, last, strict=True)]
 
     def sums(self, start: Array, end: Array, *, squares: bool = False) -> list[Any]:
-        """The exact sum of each range, of floats rounded once; or of ints the sum of squares."""
+        """Return the exact sum of each range, of floats rounded once; or of ints the sum of squares."""
         if not self.whole:
             return [_float_sum(values) for values in self.lists(start, end)]
         most = max(-int(self.numbers.min(initial=0)), int(self.numbers.max(initial=0)))
@@ -94,7 +94,7 @@ def _float_sum(values: list[float]) -> float:
 
 
 def aggregated(one: EventAggregator, columns: dict[str, Values], start: Array, end: Array) -> Any:
-    """What an aggregator gives for each range, as a list or an array; null where it has no value."""
+    """Return what an aggregator gives for each range, as a list or an array; null where it has no value."""
     field = getattr(one, "field", None)
     if isinstance(one, Count):
         return end - start if field is None else columns[str(field)].counts(start, end)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 
 def to_ipc(table: pa.Table, compression: str | None = None) -> bytes:
-    """A table as an Arrow IPC stream."""
+    """Return a table as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
         writer.write_table(table)
@@ -16,5 +16,5 @@ def to_ipc(table: pa.Table, compression: str | None = None) -> bytes:
 
 
 def from_ipc(blobs: Iterable[bytes]) -> pa.Table:
-    """The tables of some IPC streams of one schema as one table."""
+    """Return the tables of some IPC streams of one schema as one table."""
     return pa.concat_tables([pa.ipc.open_stream(blob).read_all() for blob in blobs])

@@ -30,7 +30,7 @@ def dumps(state: Any) -> bytes:
 
 
 def loads(blob: bytes) -> Any:
-    """What `dumps` took.
+    """Return what `dumps` took.
 
     Raises:
         ValueError: if the bytes are of another version.

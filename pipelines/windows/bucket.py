@@ -46,7 +46,7 @@ class Clocks:
             self.edges[origin] = max(clock, self.edges.get(origin, NEVER))
 
     def now(self, edges: Sequence[str]) -> int:
-        """The clock of an operation: that of the edge that is furthest behind."""
+        """Return the clock of an operation: that of the edge that is furthest behind."""
         return min((self.edges.get(origin, NEVER) for origin in edges), default=NEVER)
 
 
@@ -118,7 +118,7 @@ class Bucket:
         return dumps(self._windows.save())
 
     def run(self, number: int) -> pa.Table:
-        """The results, and in bucket 0 the word about the clock."""
+        """Return the results, and in bucket 0 the word about the clock."""
         order = [(events.CLOCK, "ascending"), (events.ORDER, "ascending")]
         rows = self._rows.take(pc.sort_indices(self._rows, sort_keys=order))
         try:
@@ -130,7 +130,7 @@ class Bucket:
         return pa.concat_tables([rows_of(found, self._plan.schema), self.passed(number)])
 
     def passed(self, number: int) -> pa.Table:
-        """The word about the clock alone."""
+        """Return the word about the clock alone."""
         if number or self._now == NEVER:
             return self._plan.schema.empty_table()
         return clock_row(self._plan.schema, self._now, self._plan.origin)
@@ -192,7 +192,7 @@ def clock_row(schema: pa.Schema, clock: int, origin: str) -> pa.Table:
 
 
 def events_of(rows: pa.Table, floor: int = NEVER) -> list[tuple[Event, int, str]]:
-    """Rows as events with their clock and order.
+    """Return rows as events with their clock and order.
 
     Args:
         floor: a clock of arrival may be set back between batches; none is taken for earlier than this.
@@ -208,7 +208,7 @@ def events_of(rows: pa.Table, floor: int = NEVER) -> list[tuple[Event, int, str]
 
 
 def rows_of(found: Sequence[tuple[Event, int, str]], schema: pa.Schema) -> pa.Table:
-    """Events with their clock and order as rows of a schema."""
+    """Return events with their clock and order as rows of a schema."""
     own: dict[str, list[Any]] = {
         events.ID: [event.id for event, _, _ in found],
         events.TIME: [event.timestamp for event, _, _ in found],

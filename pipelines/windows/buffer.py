@@ -68,47 +68,47 @@ class Window(ABC):
 
     @abstractmethod
     def event(self, event: Event, now: int) -> Sequence[Event]:
-        """What an event at clock `now` makes, in order. The ticks up to `now` have been delivered, if `wake` <= `now`."""
+        """Return what an event at clock `now` makes, in order. The ticks up to `now` have been delivered, if `wake` <= `now`."""
 
     def advance(self, now: int) -> Sequence[Fired]:
-        """What the ticks up to `now` make, in order, each with its clock; a tick after the window's end makes nothing."""
+        """Return what the ticks up to `now` make, in order, each with its clock; a tick after the window's end makes nothing."""
         return ()
 
     @abstractmethod
     def due(self) -> int | None:
-        """The earliest clock at which `advance` emits or empties the window, or the window has expired; None: never."""
+        """Return the earliest clock at which `advance` emits or empties the window, or the window has expired; None: never."""
 
     @abstractmethod
     def expired(self, now: int) -> bool:
-        """Whether the window is as good as new and may be forgotten (Flowmix rules 5.1.4)."""
+        """Check whether the window is as good as new and may be forgotten (Flowmix rules 5.1.4)."""
 
     @abstractmethod
     def save(self) -> dict[str, Any]:
-        """The state as plain data: None, bool, numbers, text, bytes, dates; lists, tuples, dicts, sets of these."""
+        """Return the state as plain data: None, bool, numbers, text, bytes, dates; lists, tuples, dicts, sets of these."""
 
     @abstractmethod
     def restore(self, state: dict[str, Any]) -> None:
         """Take what `save` gave."""
 
     def made(self, fields: dict[str, Any], now: int, number: int) -> Event:
-        """The n-th event that this window makes. `now` keeps ids apart that windows of one key gave, one after the other."""
+        """Return the n-th event that this window makes; `now` keeps apart the ids of windows of one key."""
         if self.identity is None:
             self.identity = identity_of(self.context, self.text)
         return Event(fields, f"{self.identity}-{now}-{number}", now, self.context.stream)
 
 
 def identity_of(context: WindowContext, text: str) -> str:
-    """The beginning of the ids of a key's results."""
+    """Return the beginning of the ids of a key's results."""
     return f"{context.prefix}-{blake2b(text.encode(errors='surrogatepass'), digest_size=10).hexdigest()}"
 
 
 def key_of(event: Event, partition: Sequence[str]) -> Key:
-    """The key of an event: [a, b] and [b, a] are one key, and no two different keys look alike."""
+    """Return the key of an event: [a, b] and [b, a] are one key, and no two different keys look alike."""
     return tuple(tuple(distinct(values_of(event.get(field)))) for field in partition)
 
 
 def key_text(key: Key) -> str:
-    """A text that tells keys apart, for the order of results and for ids."""
+    """Return a text that tells keys apart, for the order of results and for ids."""
     return ",".join("|".join(map(_text, values)) for values in key)
 
 
@@ -123,15 +123,15 @@ def _text(value: Any) -> str:
 
 
 def tick_of_age(clock: int, age: int) -> int:
-    """The tick at which an event of that clock has that age; the tick of its own clock came before it."""
+    """Return the tick at which an event of that clock has that age; the tick of its own clock came before it."""
     return -(-(clock + max(age, 1)) // SECOND) * SECOND
 
 
 def saved_event(event: Event) -> list[Any]:
-    """An event as plain data."""
+    """Return an event as plain data."""
     return [event.id, event.timestamp, event.stream, dict(event)]
 
 
 def restored_event(state: Sequence[Any]) -> Event:
-    """What `saved_event` gave."""
+    """Return what `saved_event` gave."""
     return Event(state[3], state[0], state[1], state[2])

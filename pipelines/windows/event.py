@@ -29,11 +29,11 @@ class Event(dict[str, Any]):
         self.id, self.timestamp, self.stream = id, timestamp, stream
 
     def with_fields(self, fields: Mapping[str, Any]) -> Event:
-        """The same event (id, time, origin) with other fields."""
+        """Return the same event (id, time, origin) with other fields."""
         return Event(fields, self.id, self.timestamp, self.stream)
 
     def values_of(self, field: str) -> list[Any]:
-        """All values of a field: none if it is absent, several if it holds a list."""
+        """Return all values of a field: none if it is absent, several if it holds a list."""
         value = self.get(field)
         if value is None:
             return []

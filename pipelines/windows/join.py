@@ -94,7 +94,7 @@ class JoinBuffer(Window):
 
 
 def union(left: Event, right: Event) -> Event:
-    """The fields of both, with id, time and origin of the left one; different values of a field stand side by side."""
+    """Return the fields of both, with id, time and origin of the left one; different values of a field stand side by side."""
     fields: dict[str, Any] = dict(left)
     for name, value in right.items():
         there = fields.get(name)

@@ -79,7 +79,7 @@ class KeyedWindows:
         return results
 
     def due(self) -> int | None:
-        """The earliest clock at which `feed` without events would do anything; None: never."""
+        """Return the earliest clock at which `feed` without events would do anything; None: never."""
         timers = self._timers
         while timers:
             at, _, window = timers[0]
@@ -96,7 +96,7 @@ class KeyedWindows:
 
     @property
     def holds_back(self) -> bool:
-        """Whether events wait for a later clock."""
+        """Check whether events wait for a later clock."""
         return bool(self._pending)
 
     def _with_pending(self, events: Iterable[Item]) -> Iterable[Item]:
@@ -183,7 +183,7 @@ class KeyedWindows:
                 self._set_timer(window)
 
     def save(self) -> dict[str, Any]:
-        """The state of all windows and what is held back, as plain data."""
+        """Return the state of all windows and what is held back, as plain data."""
         return {
             "clock": self._clock,
             "pending": [[saved_event(event), now, order] for event, now, order in self._pending],

@@ -77,7 +77,7 @@ KINDS: dict[type, Callable[[Any, Key, WindowContext], Window]] = {
 
 
 def window_for(operation: Any, key: Key, context: WindowContext) -> Window:
-    """The window of a key.
+    """Return the window of a key.
 
     Raises:
         TypeError: if the operation is none of `pipelines.windows.operations`.

@@ -170,7 +170,7 @@ class SwitchWindow:
 
     @property
     def idle_millis(self) -> int:
-        """How long a gate is kept without events."""
+        """Return how long a gate is kept without events."""
         times = [(p.ticks + 2) * 1000 for p in (self.open, self.evict, self.close) if p.ticks is not None]
         return max([self.window_evict_millis, *times])
 
@@ -239,7 +239,7 @@ class TaskWindow:
 
     @property
     def by_count(self) -> bool:
-        """Whether its lengths are numbers of tuples."""
+        """Check whether its lengths are numbers of tuples."""
         return self.unit == COUNT
 
     @property

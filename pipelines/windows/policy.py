@@ -37,15 +37,15 @@ class Kind(ABC):
 
     @abstractmethod
     def age(self, threshold: int | float) -> int | None:
-        """The age in ms at which events leave."""
+        """Return the age in ms at which events leave."""
 
     @abstractmethod
     def keeps(self, threshold: int | float) -> int:
-        """How many events an aggregate keeps; 0: all of them."""
+        """Return how many events an aggregate keeps; 0: all of them."""
 
     @abstractmethod
     def stores(self, threshold: int | float) -> int:
-        """How many events a join and a switch keep; 0: all of them."""
+        """Return how many events a join and a switch keep; 0: all of them."""
 
 
 class _Count(Kind):
@@ -150,7 +150,7 @@ class Policy:
 
     @classmethod
     def time_delta_lt(cls, seconds: int) -> Policy:
-        """When the last and the first event of the window are at most so many seconds apart.
+        """Return when the last and the first event of the window are at most so many seconds apart.
 
         Raises:
             PolicyError: if it is not a whole number from 0.
@@ -180,7 +180,7 @@ class Policy:
 
     @property
     def within(self) -> int | None:
-        """How many ms the first and the last event are apart at most when it is reached; None: it compares none."""
+        """Return how many ms the first and the last event are apart at most when it is reached; None: it compares none."""
         return KINDS[self.kind].within(self.threshold)
 
     @property
@@ -190,12 +190,12 @@ class Policy:
 
     @property
     def keeps(self) -> int:
-        """How many events an aggregate keeps; 0: all of them."""
+        """Return how many events an aggregate keeps; 0: all of them."""
         return KINDS[self.kind].keeps(self.threshold)
 
     @property
     def stores(self) -> int:
-        """How many events a join and a switch keep; 0: all of them."""
+        """Return how many events a join and a switch keep; 0: all of them."""
         return KINDS[self.kind].stores(self.threshold)
 
     def __str__(self) -> str:

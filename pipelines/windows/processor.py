@@ -56,14 +56,14 @@ class Pack:
 
 
 def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of packed blobs."""
+    """Yield the rows of packed blobs."""
     for batch in batches:
         for blob in batch.column(1):
             yield from from_ipc([blob.as_py()]).to_batches()
 
 
 def processor(make: Callable[[], Bucket]) -> Any:
-    """A processor for `transformWithStateInPandas` over packed rows, grouped by `_bucket`; its output is packed as well.
+    """Return a processor for `transformWithStateInPandas` over packed rows, grouped by `_bucket`; its output is packed as well.
 
     Args:
         make: gives an empty bucket; it runs in the workers.
@@ -103,7 +103,7 @@ def processor(make: Callable[[], Bucket]) -> Any:
 
 
 def bounded(make: Callable[[], Bucket]) -> Callable[[pa.Table], pa.Table]:
-    """All rows of a bucket at once, for `applyInArrow`: the clock goes to the last time that is known."""
+    """Return all rows of a bucket at once, for `applyInArrow`: the clock goes to the last time that is known."""
 
     # A plain function: Spark takes a callable object's `self` for the table and gives it the key as well.
     def run(table: pa.Table) -> pa.Table:

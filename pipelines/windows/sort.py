@@ -212,7 +212,7 @@ class SortBuffer(Window):
 
 
 def place(event: Event, by: Sequence[tuple[str, bool]]) -> tuple[Any, ...]:
-    """Where an event stands: field by field, absent values last either way.
+    """Return where an event stands: field by field, absent values last either way.
 
     Of several values of a field the one that comes first in the order counts.
     """

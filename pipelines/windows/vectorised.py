@@ -22,7 +22,7 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def fits(operation: Any, context: WindowContext, types: pa.Schema) -> bool:
-    """Whether `CountWindows` can do it: COUNT trigger and eviction, built-in numeric aggregators, plain keys.
+    """Check whether `CountWindows` can do it: COUNT trigger and eviction, built-in numeric aggregators, plain keys.
 
     Args:
         types: the fields of the events.
@@ -60,9 +60,10 @@ def _is_key(kind: pa.DataType) -> bool:
 class _Runs:
     """Rows of one key that share a window, one after the other: of the batch, with what the state holds of them.
 
-    Arrays with an entry a run: first row, number of rows, items kept before, ticks and emissions so far.
+    Per run: its key, first row, number of rows, items kept before, ticks and emissions so far.
     """
 
+    keys: list[tuple[Any, ...]]
     first: Ints
     rows: Ints
     kept: Ints
@@ -70,6 +71,16 @@ class _Runs:
     fires: Ints
     is_last: np.ndarray[Any, np.dtype[np.bool_]]
     state_row: Ints
+
+
+@dataclass
+class _Fired:
+    """The rows that emit: where they are, their runs, the numbers and the values of their results."""
+
+    rows: Ints
+    runs: Ints
+    number: Ints
+    outputs: list[Any]
 
 
 class CountWindows:
@@ -90,7 +101,7 @@ class CountWindows:
         self.state: pa.Table | None = None
 
     def run(self, table: pa.Table) -> pa.Table:
-        """What the rows of a batch make, in the order of (clock, order); they are told apart from ticks by the caller.
+        """Return what the rows of a batch make, in the order of (clock, order); they are told apart from ticks by the caller.
 
         Args:
             table: partition and aggregated fields, `CLOCK` and `ORDER`, in the order of (partition fields, clock, order):
@@ -100,7 +111,7 @@ class CountWindows:
             return self._schema.empty_table()
         clocks = table[events.CLOCK].to_numpy()
         keys = [table[name].combine_chunks() for name in self._context.partition]
-        runs, run_keys = self._runs(keys, clocks)
+        runs = self._runs(keys, clocks)
         length = runs.kept + runs.rows
         begin = np.concatenate([[0], np.cumsum(length)[:-1]])
         of_row = np.repeat(np.arange(len(runs.rows)), runs.rows)
@@ -113,8 +124,8 @@ class CountWindows:
         start = np.maximum(end - self._keep, begin[of_row[fired]])
         outputs = [aggregated(one, columns, start, end) for one in self._operation.aggregators]
         number = runs.fires[of_row[fired]] + counted[fired] // self._trigger - 1
-        made = self._results(table, keys, fired, of_row[fired], run_keys, number, outputs)
-        self._store(runs, run_keys, keys, clocks, columns, begin, length)
+        made = self._results(table, keys, runs, _Fired(fired, of_row[fired], number, outputs))
+        self._store(runs, keys, clocks, columns, begin, length)
         return made.sort_by([(events.CLOCK, "ascending"), (events.ORDER, "ascending")])
 
     def forget(self, clock: int) -> None:
@@ -123,13 +134,13 @@ class CountWindows:
             self.state = self.state.filter(pc.greater(self.state[WRITTEN], clock - self._lifetime))
 
     def due(self) -> int | None:
-        """The clock at which the first window expires."""
+        """Return the clock at which the first window expires."""
         if self.state is None or not self.state.num_rows:
             return None
         return int(pc.min(self.state[WRITTEN]).as_py()) + self._lifetime
 
     def save(self) -> bytes:
-        """The state as an Arrow IPC stream."""
+        """Return the state as an Arrow IPC stream."""
         if self.state is None:
             return b""
         return to_ipc(self.state, compression="lz4")
@@ -138,7 +149,7 @@ class CountWindows:
         """Take what `save` gave."""
         self.state = from_ipc([state]) if state else None
 
-    def _runs(self, keys: list[pa.Array], clocks: Ints) -> tuple[_Runs, list[tuple[Any, ...]]]:
+    def _runs(self, keys: list[pa.Array], clocks: Ints) -> _Runs:
         total = len(clocks)
         new_key = np.zeros(total, bool)
         new_key[0] = True
@@ -158,9 +169,9 @@ class CountWindows:
                 state_row[index] = known.get(run_keys[index], -1)
         is_last = np.append(new_key[first][1:], True)
         kept, ticks, fires = np.zeros((3, len(first)), np.int64)
-        runs = _Runs(first, rows, kept, ticks, fires, is_last, state_row)
+        runs = _Runs(run_keys, first, rows, kept, ticks, fires, is_last, state_row)
         self._join_state(runs, clocks)
-        return runs, run_keys
+        return runs
 
     def _known(self) -> dict[tuple[Any, ...], int]:
         if self.state is None or not self.state.num_rows:
@@ -200,26 +211,17 @@ class CountWindows:
             return column.take(pa.array(np.repeat(runs.state_row[old], runs.kept[old])))
         return column.take(pa.array(runs.state_row[old])).flatten()
 
-    def _results(
-        self,
-        table: pa.Table,
-        keys: list[pa.Array],
-        fired: Ints,
-        runs: Ints,
-        run_keys: list[tuple[Any, ...]],
-        number: Ints,
-        outputs: list[Any],
-    ) -> pa.Table:
-        rows = pa.array(fired)
+    def _results(self, table: pa.Table, keys: list[pa.Array], runs: _Runs, fired: _Fired) -> pa.Table:
+        rows = pa.array(fired.rows)
         clocks, orders = table[events.CLOCK].take(rows), table[events.ORDER].take(rows)
-        identity = {int(run): self._identity(run_keys[run]) for run in np.unique(runs)}
+        identity = {int(run): self._identity(runs.keys[run]) for run in np.unique(fired.runs)}
         ids = [
             f"{identity[run]}-{clock}-{n}"
-            for run, clock, n in zip(runs.tolist(), clocks.to_pylist(), number.tolist(), strict=True)
+            for run, clock, n in zip(fired.runs.tolist(), clocks.to_pylist(), fired.number.tolist(), strict=True)
         ]
         made: dict[str, Any] = {name: key.take(rows) for name, key in zip(self._context.partition, keys, strict=True)}
-        made |= dict(zip(self._operation.outputs, outputs, strict=True))
-        stream = pa.array([self._context.stream], pa.string()).take(pa.array(np.zeros(len(fired), np.int64)))
+        made |= dict(zip(self._operation.outputs, fired.outputs, strict=True))
+        stream = pa.array([self._context.stream], pa.string()).take(pa.array(np.zeros(len(fired.rows), np.int64)))
         made |= {events.ID: ids, events.TIME: clocks, events.CLOCK: clocks, events.FROM: stream}
         made[events.ORDER] = pc.binary_join_element_wise(orders.cast(pa.string()), "000000", ".")
         arrays = [_as(made[field.name], field.type) for field in self._schema]
@@ -231,7 +233,6 @@ class CountWindows:
     def _store(
         self,
         runs: _Runs,
-        run_keys: list[tuple[Any, ...]],
         keys: list[pa.Array],
         clocks: Ints,
         columns: dict[str, Values],

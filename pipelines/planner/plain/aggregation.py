@@ -18,7 +18,7 @@ Groups = Iterable[tuple[Row, list[Running]]]
 
 
 def aggregated(node: nodes.AggregateNode, table: Table, context: Context) -> Table:
-    """A batch, or each partition of it, aggregated: the group's fields, then the cross product of the chain's rows."""
+    """Return a batch, or each partition of it, aggregated: the group's fields, then the cross product of the chain's rows."""
     types = aggregate_types(table, node.group, node.aggregations)
     tasks = context.tasks_of(node.id)
     if node.partitioned:
@@ -45,7 +45,7 @@ def running(
     batch: Any,
     stored: Mapping[Any, Sequence[Any]] | None = None,
 ) -> Groups:
-    """The aggregators of each group, in the order of its first tuple, having taken in the group's tuples.
+    """Return the aggregators of each group, in the order of its first tuple, having taken in the group's tuples.
 
     Without a group there is one, of an empty table too; with one, an empty table gives nothing (Trident rules 1.3).
 
@@ -75,7 +75,7 @@ def running(
 
 
 def aggregate_types(table: Table, group: Sequence[str], aggregations: Sequence[Aggregation]) -> tuple[str | None, ...]:
-    """The types of an aggregate's fields, as far as they are known without Spark."""
+    """Return the types of an aggregate's fields, as far as they are known without Spark."""
     found = [table.type_of(field) for field in group]
     for a in aggregations:
         inputs = [table.type_of(field) for field in a.inputs]

@@ -63,7 +63,7 @@ class Context:
     def evaluated(
         self, table: Table, expression: str | Callable[..., Any], names: tuple[str, ...], label: str
     ) -> Evaluated:
-        """What Spark makes of an expression.
+        """Return what Spark makes of an expression.
 
         Raises:
             NeedsSparkError: if the run has no Spark.

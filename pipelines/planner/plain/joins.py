@@ -15,7 +15,7 @@ from pipelines.planner.plain.table import Row, Table, freeze
 
 
 def merged(node: nodes.MergeNode, tables: Sequence[Table], context: Context) -> Table:
-    """All parents' tuples, by position, the first parent's first; each stays in its task."""
+    """Return all parents' tuples, by position, the first parent's first; each stays in its task."""
     types = tuple(
         next((kind for kind in kinds if kind), None) for kinds in zip(*(t.types for t in tables), strict=True)
     )
@@ -26,7 +26,7 @@ def merged(node: nodes.MergeNode, tables: Sequence[Table], context: Context) -> 
 
 
 def joined(node: nodes.JoinNode, tables: Sequence[Table], context: Context) -> Table:
-    """The tuples of one batch on equal keys; null equals null. A side that is absent is one row of nulls if it is outer."""
+    """Join the tuples of one batch on equal keys; null equals null. A side that is absent is one row of nulls if it is outer."""
     by_key: dict[Any, tuple[Row, list[list[Row]]]] = {}
     for side, table in enumerate(tables):
         keys = table.select(node.sides[side].keys).rows
@@ -69,7 +69,7 @@ def _key_types(node: nodes.JoinNode, tables: Sequence[Table]) -> tuple[str | Non
 
 
 def multi_reduced(node: nodes.MultiReduceNode, tables: Sequence[Table], context: Context) -> Table:
-    """The tuples of several streams through one reducer, per partition or per group."""
+    """Return the tuples of several streams through one reducer, per partition or per group."""
     tasks = context.tasks_of(node.id)
     if any(node.groups):
         return _grouped(node, tables, tasks)

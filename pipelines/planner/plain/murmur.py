@@ -19,7 +19,7 @@ _TIMES = ("timestamp", "timestamp_ntz", "timestamp_ltz")
 
 
 def spark_hash(values: Sequence[Any], types: Sequence[str]) -> int:
-    """What Spark's `hash(c1, c2, ...)` gives: an int of 32 bits.
+    """Return what Spark's `hash(c1, c2, ...)` gives: an int of 32 bits.
 
     Args:
         values: one of each column; null changes nothing.

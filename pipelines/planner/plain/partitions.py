@@ -15,12 +15,12 @@ from pipelines.planner.plain.table import Row, Table, order
 
 
 def entered(table: Table, tasks: int) -> Table:
-    """A spout's tuples in their tasks."""
+    """Return a spout's tuples in their tasks."""
     return by_hash(table, table.fields, tasks)
 
 
 def by_hash(table: Table, by: Sequence[str], tasks: int) -> Table:
-    """Each tuple in the task of its fields' hash."""
+    """Return each tuple in the task of its fields' hash."""
     if tasks == 1:
         return table.dealt(None)
     hashed = [field for field in by if not table.type_or_guess(field).startswith("map<")]
@@ -51,7 +51,7 @@ def repartitioned(node: nodes.PartitionNode, table: Table, context: Context) -> 
 
 
 def in_batch_task(table: Table, tasks: int, context: Context) -> Table:
-    """All tuples in the one task that takes the batch."""
+    """Put all tuples in the one task that takes the batch."""
     return table.dealt(None if tasks == 1 else [context.batch % tasks] * len(table.rows))
 
 

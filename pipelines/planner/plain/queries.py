@@ -17,7 +17,7 @@ from pipelines.trident.states import FixedState
 
 
 def queried(node: nodes.StateQueryNode, table: Table, context: Context) -> Table:
-    """What a query function makes of each tuple; asked once a batch, not at all for an empty one.
+    """Return what a query function makes of each tuple; asked once a batch, not at all for an empty one.
 
     Raises:
         StateQueryError: if the function gives another number of results than there are tuples.
@@ -76,7 +76,7 @@ def _types(node: nodes.StateQueryNode, context: Context) -> tuple[str | None, ..
 
 
 def fixed_view(state: FixedState) -> StateView:
-    """What a function sees of a state that is given in the program."""
+    """Return what a function sees of a state that is given in the program."""
     values = [name for name in state.fields if name not in state.keys]
     rows = [dict(zip(state.fields, row, strict=True)) for row in state.rows]
     return StateView.of_rows(tuple(state.keys), values, rows)

@@ -22,7 +22,7 @@ Tables = Sequence[Table]
 
 
 def read(schema: str, batch: Sequence[Sequence[Any] | Mapping[str, Any]], tasks: int = 1) -> Table:
-    """A batch as a table; whole numbers become floats where the schema says so, as in a real source.
+    """Return a batch as a table; whole numbers become floats where the schema says so, as in a real source.
 
     Args:
         schema: DDL of the fields.

@@ -25,7 +25,7 @@ class Table:
     tasks: tuple[int, ...] | None = None
 
     def column(self, field: str) -> list[Any]:
-        """The values of one field."""
+        """Return the values of one field."""
         at = self.fields.index(field)
         return [row[at] for row in self.rows]
 
@@ -33,49 +33,49 @@ class Table:
         return self.types[self.fields.index(field)]
 
     def type_or_guess(self, field: str) -> str:
-        """A field's type, from its values where nobody said it."""
+        """Return a field's type, from its values where nobody said it."""
         return self.type_of(field) or sql_type_of(self.column(field))
 
     def task_of(self, number: int) -> int:
-        """The task of a row."""
+        """Return the task of a row."""
         return 0 if self.tasks is None else self.tasks[number]
 
     def select(self, fields: Sequence[str]) -> Table:
-        """These fields, in this order."""
+        """Return these fields, in this order."""
         at = [self.fields.index(field) for field in fields]
         rows = tuple(tuple(row[i] for i in at) for row in self.rows)
         return Table(tuple(fields), tuple(self.types[i] for i in at), rows, self.tasks)
 
     def take(self, numbers: Sequence[int]) -> Table:
-        """The rows with these numbers."""
+        """Return the rows with these numbers."""
         tasks = None if self.tasks is None else tuple(self.tasks[i] for i in numbers)
         return Table(self.fields, self.types, tuple(self.rows[i] for i in numbers), tasks)
 
     def by_task(self, tasks: int) -> list[Table]:
-        """The rows of each task, one table each, empty ones too."""
+        """Return the rows of each task, one table each, empty ones too."""
         numbers: list[list[int]] = [[] for _ in range(tasks)]
         for i in range(len(self.rows)):
             numbers[self.task_of(i)].append(i)
         return [self.take(found) for found in numbers]
 
     def dealt(self, tasks: Iterable[int] | None) -> Table:
-        """The same rows in other tasks."""
+        """Return the same rows in other tasks."""
         return Table(self.fields, self.types, self.rows, None if tasks is None else tuple(tasks))
 
     def replaced(self, fields: Sequence[str], types: Sequence[str | None], of_row: Sequence[Sequence[Row]]) -> Table:
-        """What a function made: `of_row` holds the new rows of each row, which stay in its task."""
+        """Return what a function made: `of_row` holds the new rows of each row, which stay in its task."""
         tasks = None
         if self.tasks is not None:
             tasks = tuple(task for task, found in zip(self.tasks, of_row, strict=True) for _ in found)
         return Table(tuple(fields), tuple(types), tuple(row for found in of_row for row in found), tasks)
 
     def dicts(self) -> list[dict[str, Any]]:
-        """The rows as dicts."""
+        """Return the rows as dicts."""
         return [dict(zip(self.fields, row, strict=True)) for row in self.rows]
 
 
 def freeze(value: Any) -> Any:
-    """A hashable stand-in for a value, equal for values that Spark groups together (two NaN, two equal arrays)."""
+    """Return a hashable stand-in for a value, equal for values that Spark groups together (two NaN, two equal arrays)."""
     if isinstance(value, float) and math.isnan(value):
         return "NaN", float
     if isinstance(value, Mapping):
@@ -86,7 +86,7 @@ def freeze(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A value as every engine shows it: timestamps without time zone, in UTC; no Arrow or numpy types."""
+    """Return a value as every engine shows it: timestamps without time zone, in UTC; no Arrow or numpy types."""
     if isinstance(value, datetime.datetime) and value.tzinfo is not None:
         return value.astimezone(datetime.UTC).replace(tzinfo=None)
     if isinstance(value, datetime.datetime):  # pandas' Timestamp is one
@@ -99,7 +99,7 @@ def plain(value: Any) -> Any:
 
 
 def order(value: Any) -> tuple[Any, ...]:
-    """A sort key that takes every value of one column: None first, then by value, NaN last."""
+    """Return a sort key that takes every value of one column: None first, then by value, NaN last."""
     if value is None:
         return (0,)
     if isinstance(value, float) and math.isnan(value):
@@ -112,13 +112,13 @@ def order(value: Any) -> tuple[Any, ...]:
 
 
 def in_order(rows: Iterable[Mapping[str, Any]], fields: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows with plain values, sorted by the given fields, None first."""
+    """Return the rows with plain values, sorted by the given fields, None first."""
     shown = [{name: plain(value) for name, value in row.items()} for row in rows]
     return sorted(shown, key=lambda row: tuple(order(row[field]) for field in fields))
 
 
 def sql_type_of(values: Iterable[Any]) -> str:
-    """The Spark SQL type of Python values whose type nobody declared; `void` if all are None."""
+    """Return the Spark SQL type of Python values whose type nobody declared; `void` if all are None."""
     for value in values:
         for python, sql in _SQL_TYPES:
             if isinstance(value, python):
