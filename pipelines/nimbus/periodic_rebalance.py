@@ -29,7 +29,7 @@ APART_SECONDS = 60.0
 """Two looks that are closer count as one: asking three times in a minute is no patience."""
 
 CHANGES = frozenset({"SUBMIT", "UPDATE", "ROLL_BACK", "ACTIVATE", "DO_REBALANCE", "REPARTITION"})
-"""What a query starts anew by, and catches up after: until it has settled its batches are no measure."""
+"""Events after which a query starts again and catches up: until it has settled, its batches are no measure."""
 
 
 @dataclass(frozen=True)

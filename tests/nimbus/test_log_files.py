@@ -272,7 +272,7 @@ def following(monkeypatch: pytest.MonkeyPatch, steps: list[Callable[[], None]], 
             raise KeyboardInterrupt
         step()
 
-    monkeypatch.setattr(log_files.time, "sleep", pause)
+    monkeypatch.setattr("pipelines.nimbus.telemetry.log_files.time.sleep", pause)
     seen: list[str] = []
     with contextlib.suppress(KeyboardInterrupt):
         for line in read(follow=True, **options):

@@ -24,7 +24,7 @@ KINDS = get_args(Kind)
 
 @dataclass(frozen=True)
 class Settings:
-    """What the planner is told beside the flow; see `plan_assignment`. `closed` hosts are never used."""
+    """The planner's options beside the flow; see `plan_assignment`. `closed` hosts are never used."""
 
     kind: Kind
     reassign: bool = False

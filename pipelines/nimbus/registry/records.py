@@ -176,7 +176,7 @@ class AssignmentRecord:
 
 @dataclass(frozen=True)
 class SupervisorBeat:
-    """A supervisor, as it last told."""
+    """A supervisor at its last beat."""
 
     supervisor: str
     host: str
