@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("pipelines", "assets", "ops", "resources")
 ALLOWED = ROOT / "tests" / "prose_allowed.txt"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 QUESTIONS = {"what", "where", "whether", "who", "whose", "which", "how", "when", "why"}
 """No docstring of a function, method or property begins with these."""
