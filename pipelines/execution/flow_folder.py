@@ -146,7 +146,7 @@ STARTED, CHANGED, STOPPED, DIED, REFUSED, ANEW = "started", "changed", "stopped"
 
 @dataclass(frozen=True)
 class Happening:
-    """What has become of a flow or a file: `what` is started, changed, stopped, died, refused or windows anew."""
+    """An event of a flow or a file: `what` is started, changed, stopped, died, refused or windows anew."""
 
     what: str
     flow: str | None

@@ -154,7 +154,7 @@ class WaitError(NimbusError):
 
 
 class HandedOverError(NimbusError):
-    """What was handed to a worker has failed there; `kind` is the class of the error there."""
+    """A request that was handed to a worker has failed there; `kind` is the class of the error there."""
 
     def __init__(self, flow: str, problem: str, *, kind: str = "", hint: str = "") -> None:
         self.flow, self.problem, self.kind = flow, problem, kind

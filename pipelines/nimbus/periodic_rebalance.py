@@ -34,7 +34,7 @@ CHANGES = frozenset({"SUBMIT", "UPDATE", "ROLL_BACK", "ACTIVATE", "DO_REBALANCE"
 
 @dataclass(frozen=True)
 class Judged:
-    """What was decided for one flow.
+    """The decision for one flow.
 
     Attributes:
         flow: Its name.

@@ -72,7 +72,7 @@ class _NotBegun:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a worker answers.
+    """The address at which a worker answers.
 
     Attributes:
         port: On 127.0.0.1.

@@ -88,7 +88,7 @@ class UserWorker:
 
 @dataclass(frozen=True)
 class Demand:
-    """What a flow asks for.
+    """A flow's request to the planner.
 
     Args:
         flow: Its name.

@@ -90,7 +90,7 @@ _PLACED_AT_ONCE = 50
 
 @dataclass(frozen=True)
 class _Look:
-    """What the leader sees in one round.
+    """The registry's contents as the leader sees them in one round.
 
     Attributes:
         alive: Ids of the supervisors that are alive.

@@ -109,7 +109,7 @@ SUPERVISOR = "supervisor"
 
 @dataclass(frozen=True)
 class Ended:
-    """What has ended.
+    """The processes that a shutdown has ended.
 
     Attributes:
         supervisors: By name.

@@ -51,7 +51,7 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Application:
-    """What the tasks of a worker share.
+    """The things that the tasks of a worker share.
 
     Attributes:
         spark: Its session.

@@ -25,7 +25,7 @@ LEASE = "nimbus"
 
 @dataclass(frozen=True)
 class Lease:
-    """What a holder has in hand. A value: it may have gone stale; `Leases.check` tells.
+    """A holder's lease. A value: it may have gone stale; `Leases.check` finds out.
 
     Attributes:
         name: What is leased.

@@ -37,7 +37,7 @@ PROTECTED_SETTINGS = frozenset(
 
 
 class Status(StrEnum):
-    """Where a deployed flow stands."""
+    """The status of a deployed flow."""
 
     ACTIVE = "ACTIVE"  # batches are opened
     INACTIVE = "INACTIVE"  # no batch is opened; open ones go on to their commit
@@ -46,7 +46,7 @@ class Status(StrEnum):
 
 
 class Event(StrEnum):
-    """What can happen to a deployed flow."""
+    """The events of a deployed flow."""
 
     ACTIVATE = "ACTIVATE"
     INACTIVATE = "INACTIVATE"
@@ -62,7 +62,7 @@ SYSTEM_EVENTS = frozenset({Event.DO_REBALANCE, Event.REMOVE, Event.GAIN_LEADERSH
 
 
 class Action(StrEnum):
-    """What the keeper of a standing has to do after a step."""
+    """The work of a standing's keeper after a step."""
 
     REASSIGN = "REASSIGN"  # apply the request, forget the old assignment and assign the flow from scratch
     REMOVE = "REMOVE"  # remove assignment, beats and the flow itself
@@ -70,7 +70,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class Request:
-    """What a rebalance asks for.
+    """The request of a rebalance.
 
     Attributes:
         workers: The number of workers, None to keep it.

@@ -22,7 +22,7 @@ from pipelines.nimbus.registry.tables import assignments, beats, flows, supervis
 
 @dataclass(frozen=True)
 class Placing:
-    """Where a flow is to run.
+    """A place for a flow: where it is to run.
 
     Attributes:
         flow: As the planner saw it.

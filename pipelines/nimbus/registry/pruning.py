@@ -21,7 +21,7 @@ _LEAST_FREE_BYTES, _LEAST_FREE_PART = 1_000_000, 0.25
 
 @dataclass(frozen=True)
 class Pruned:
-    """What went of one kind of records."""
+    """The records of one kind that were removed."""
 
     what: str
     before: int

@@ -36,7 +36,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Content:
-    """What a version of a flow consists of.
+    """The content of a version of a flow.
 
     Attributes:
         definition: The flow, or where it is found; Nimbus does not look inside. Plain JSON values.
@@ -157,7 +157,7 @@ class WorkerRecord:
 
 @dataclass(frozen=True)
 class AssignmentRecord:
-    """Where a flow runs.
+    """The assignment of a flow: where it runs.
 
     Attributes:
         revision: From 1; grows with each new assignment of the flow.

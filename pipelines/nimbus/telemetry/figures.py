@@ -147,7 +147,7 @@ _MOST_CHARACTERS = 4000
 
 @dataclass
 class CheckFigures:
-    """What a check of a gate has said since the query started.
+    """The results of a gate's check since the query started.
 
     Attributes:
         batches: How often it was asked.
@@ -204,7 +204,7 @@ def _without_rows(gate: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class TaskFigures:
-    """What is known of a running query. Written by the thread that runs batches, read by the one that beats.
+    """The figures of a running query. Written by the thread that runs batches, read by the one that beats.
 
     Args:
         group: Its batch group.

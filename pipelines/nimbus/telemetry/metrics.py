@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Watched(Protocol):
-    """What the figures are taken from: a `Nimbus`."""
+    """The source of the figures: a `Nimbus`, or its `Cluster`."""
 
     def cluster(self) -> ClusterStatus:
         """Return all of one registry at one time."""
