@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -92,8 +92,8 @@ def _by_group(step: Step) -> Step:
     """A grouped stream's tuples go to the task of their group first."""
     frame = step.frame.drop(TASK)
     asked = step.needed | ({TASK} if step.tasks > 1 and not isinstance(step.node.function, BUILT_IN_QUERIES) else set())
-    step = Step(step.node, (frame,), step.graph, step.context, step.tasks, frozenset(asked))
-    return Step(step.node, (step.with_task(frame, step.node.group),), step.graph, step.context, step.tasks, step.needed)
+    dealt = replace(step, frames=(frame,), needed=frozenset(asked))
+    return replace(dealt, frames=(dealt.with_task(frame, step.node.group),))
 
 
 def _frame(step: Step) -> tuple[DataFrame, tuple[str, ...]]:
