@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from pipelines.bounds import TASKS, OutOfBoundsError, Range
-
-BUCKETS = 32
-"""Windows lie in so many buckets (`pipelines.planner.windows`, which would import Spark)."""
+from pipelines.windows import BUCKETS
 
 _SHARE, _FACTOR, _NUMBER = Range(0.001, 1_000), Range(1, 1_000_000), Range(1, 1_000, whole=True)
 _LIMITS: Mapping[str, Range] = {

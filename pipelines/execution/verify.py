@@ -23,11 +23,11 @@ from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.state.damage import DamagedError, DamagedTableError, table_damages
 from pipelines.state.delta_log import has_log
+from pipelines.state.kinds import MAP
 from pipelines.state.record import BATCH, COMPACTION, REPLAY, RESET, SLICE, CommitRecord
 from pipelines.state.schema import GEN, ROLL_UP, SLICE_COLUMN, TXID
 from pipelines.state.table import LOG_LAYOUT, StateTable
 from pipelines.state.writer import replay_txid
-from pipelines.trident.states import MAP
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

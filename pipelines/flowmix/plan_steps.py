@@ -26,8 +26,9 @@ from pipelines.graph import events, nodes
 from pipelines.graph.fields import storable
 from pipelines.sources.channels import Edge
 from pipelines.sources.events import PROCESSING, EventSource
+from pipelines.state.kinds import ROWS
 from pipelines.trident.functions import ColumnFunction, RowFunction
-from pipelines.trident.states import ROWS, DeltaState
+from pipelines.trident.states import DeltaState
 from pipelines.windows.operations import AggregateWindow
 
 if TYPE_CHECKING:

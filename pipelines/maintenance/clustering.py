@@ -23,8 +23,8 @@ from pipelines.errors import FieldError
 from pipelines.maintenance.compaction import _Compaction, _Done, checkpoints_of
 from pipelines.maintenance.plan import TARGET_FILE_BYTES, parts_of
 from pipelines.maintenance.report import TableReport
+from pipelines.state.kinds import LOG, MAP, ROWS
 from pipelines.state.maintenance_commits import clustered_by
-from pipelines.state.schema import LOG, MAP, ROWS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,10 +23,10 @@ from pipelines.maintenance import channels, refused, retention
 from pipelines.maintenance.folding import DRIVER_ROWS, fold_arrow, fold_spark, merge, tidy
 from pipelines.maintenance.plan import Closed, FoldPlan, closed_generations, parts_of, plan_fold
 from pipelines.maintenance.report import CompactionReport, TableReport, measure
+from pipelines.state.kinds import LOG, MAP, OPAQUE
 from pipelines.state.lake import Lake
 from pipelines.state.maintenance_commits import clustered_by
 from pipelines.state.record import COMPACTION, GENERATION, BatchRecord
-from pipelines.state.schema import LOG, MAP, OPAQUE
 from pipelines.state.table import StateTable
 from pipelines.state.writer import StateWriter
 from pipelines.trident.topology import TridentTopology

@@ -10,10 +10,11 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from typing import Any
 
-from pipelines.thresholds import BUCKETS, Thresholds
+from pipelines.planner.plain.murmur import task_of
+from pipelines.thresholds import Thresholds
+from pipelines.windows import BUCKETS
 
 NONE, SCALE_OUT, SCALE_IN, CLUSTER = "none", "scale_out", "scale_in", "cluster"
 
@@ -199,7 +200,7 @@ def window_spread(partitions: int) -> float:
 
     Spark goes by a hash of the bucket, so few numbers spread them well: 5 partitions are no better than 4.
     """
-    return BUCKETS / max(Counter(_murmur3(bucket) % partitions for bucket in range(BUCKETS)).values())
+    return BUCKETS / max(Counter(task_of((bucket,), ("int",), partitions) for bucket in range(BUCKETS)).values())
 
 
 # --- one look -------------------------------------------------------------------------------------------------------
@@ -327,20 +328,3 @@ def _stays(look: Figures, *reasons: str) -> Decision:
 
 def _names(columns: Sequence[str]) -> str:
     return ", ".join(columns) or "nothing"
-
-
-@cache
-def _murmur3(value: int, seed: int = 42) -> int:
-    """Spark's hash of an int, by which it deals rows over partitions."""
-    mask = 0xFFFFFFFF
-
-    def turned(number: int, bits: int) -> int:
-        return ((number << bits) | (number >> (32 - bits))) & mask
-
-    word = (turned((value * 0xCC9E2D51) & mask, 15) * 0x1B873593) & mask
-    made = (turned(seed ^ word, 13) * 5 + 0xE6546B64) & mask
-    made ^= 4
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-        made = ((made ^ (made >> shift)) * factor) & mask
-    made ^= made >> 16
-    return made - 2**32 if made >= 2**31 else made

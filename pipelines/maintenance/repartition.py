@@ -280,7 +280,7 @@ def _check_held(checkpoint: Checkpoint) -> None:
 
 
 def _check_number(checkpoint: Checkpoint, partitions: int) -> None:
-    from pipelines.planner.windows import BUCKETS
+    from pipelines.windows import BUCKETS
 
     problem = hint = ""
     if partitions < 1:

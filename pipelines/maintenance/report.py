@@ -12,8 +12,9 @@ from deltalake import DeltaTable, QueryBuilder
 
 from pipelines.maintenance.plan import parts_of
 from pipelines.state.delta_log import versions
+from pipelines.state.kinds import ROWS
 from pipelines.state.literals import quoted
-from pipelines.state.schema import ROLL_UP, ROWS
+from pipelines.state.schema import ROLL_UP
 from pipelines.state.table import StateTable
 
 

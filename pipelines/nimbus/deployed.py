@@ -112,7 +112,7 @@ def check_partitions(flow: str, queries: Sequence[Mapping[str, Any]], parallelis
     Raises:
         RebalanceError: A component of a query with windows asks for more.
     """
-    from pipelines.planner.windows import BUCKETS
+    from pipelines.windows import BUCKETS
 
     for query in queries:
         for name in query["components"] if query["stateful"] else ():

@@ -217,7 +217,7 @@ def check_asked_columns(topology: TridentTopology, settings: Mapping[str, Any]) 
         SubmitError: A state that it does not write; a column that the state's files cannot lie by (a key of a log or map
             state, any column of a table of rows).
     """
-    from pipelines.state.schema import ROWS
+    from pipelines.state.kinds import ROWS
 
     asked = asked_columns(topology.name, settings)
     known: dict[str, Sequence[str]] = {

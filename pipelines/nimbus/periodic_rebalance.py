@@ -203,7 +203,7 @@ def _queries(flow: Flow) -> Sequence[Any]:
 def _cores(flow: Flow) -> int:
     """Return the cores of the flow's application. A cluster gives as many as are asked for."""
     from pipelines.spark.session import cores, is_local
-    from pipelines.thresholds import BUCKETS
+    from pipelines.windows import BUCKETS
 
     master = str(flow.settings.get("master") or os.environ.get("TRIDELTA_SPARK_MASTER") or "local[*]")
     return cores(master) if is_local(master) else BUCKETS

@@ -36,7 +36,7 @@ from pipelines.planner.python_aggregation import (
 from pipelines.planner.step import ORDER, Step, column, columns
 from pipelines.planner.updaters import updated
 from pipelines.planner.values import Row, RowsOut, plain_rows
-from pipelines.state.schema import MAP
+from pipelines.state.kinds import MAP
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -118,7 +118,8 @@ def _of_table(node: nodes.PersistNode, table: StateTable, group: _Group) -> Stat
 
 def _declared(node: nodes.PersistNode, there: StateSchema, group: _Group) -> StateSchema:
     """What the flow declares; a type that it does not say is taken to be that of the table."""
-    from pipelines.state.schema import LOG, StateSchema, ValueColumn
+    from pipelines.state.kinds import LOG
+    from pipelines.state.schema import StateSchema, ValueColumn
 
     types, stored = known_types(group.topology.graph, node.id), dict(there.columns)
     over_columns = node.state.layout == LOG

@@ -16,6 +16,7 @@ from pipelines.errors import DefinitionError
 from pipelines.graph import events, nodes
 from pipelines.planner.step import ORDER, TASK, Step, column, struct
 from pipelines.sources.events import milliseconds
+from pipelines.windows import BUCKETS
 from pipelines.windows.bucket import BucketMaker
 from pipelines.windows.processor import BUCKET, PACKED, Pack, bounded, processor, unpack
 from pipelines.windows.signature import signature
@@ -27,11 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from pipelines.state.table import StateTable
-
-BUCKETS = 32
-"""Buckets of an operation's keys. A checkpoint keeps the number that it began with: it is part of every state's key.
-
-So many that two to sixteen cores share them evenly; each costs a batch about 2 ms for its state's way to and from RocksDB."""
 
 
 def windowed(step: Step) -> DataFrame:

@@ -18,7 +18,8 @@ from pipelines.graph.lineage_names import Dataset, dataset_of
 from pipelines.sources.base import Source, file_key, local_path, shown
 from pipelines.sources.offsets import offset_files, offset_of, read_offset
 from pipelines.state.delta_log import adds
-from pipelines.state.schema import LOG, struct_of
+from pipelines.state.kinds import LOG
+from pipelines.state.schema import struct_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipelines.state.kinds import LOG, MAP
 from pipelines.state.reading import Reader
-from pipelines.state.schema import LOG, MAP, PREVIOUS, TXID
+from pipelines.state.schema import PREVIOUS, TXID
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from pipelines.state.appends import appended_rows
 from pipelines.state.delta_log import commit_file
+from pipelines.state.kinds import LOG
 from pipelines.state.reading import Key, Reader, Row, finished, matching
-from pipelines.state.schema import GEN, LOG, ROLL_UP, SLICE_COLUMN
+from pipelines.state.schema import GEN, ROLL_UP, SLICE_COLUMN
 
 KEYS = 10_000
 """Keys that are kept, those that were asked for last."""

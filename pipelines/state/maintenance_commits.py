@@ -10,8 +10,9 @@ from deltalake import DeltaTable, WriterProperties, write_deltalake
 
 from pipelines.errors import StateSchemaError
 from pipelines.state.commits import HOOKS, properties
+from pipelines.state.kinds import MAP, OPAQUE
 from pipelines.state.record import BatchRecord
-from pipelines.state.schema import GEN, MAP, OPAQUE, REMOVED, TXID, StateSchema
+from pipelines.state.schema import GEN, REMOVED, TXID, StateSchema
 from pipelines.state.table import StateTable
 
 if TYPE_CHECKING:

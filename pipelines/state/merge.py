@@ -18,8 +18,9 @@ from deltalake import CommitProperties, DeltaTable
 from pipelines.errors import DuplicateKeyError
 from pipelines.graph.dialects import DATAFUSION, SPARK, Dialect
 from pipelines.state.commits import HOOKS
+from pipelines.state.kinds import OPAQUE
 from pipelines.state.literals import canonical_column
-from pipelines.state.schema import OPAQUE, PREVIOUS, REMOVED, TXID, StateSchema
+from pipelines.state.schema import PREVIOUS, REMOVED, TXID, StateSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

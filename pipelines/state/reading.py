@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from pipelines.aggregators import ColumnAggregator
 from pipelines.graph.dialects import DATAFUSION
+from pipelines.state.kinds import LOG, MAP, OPAQUE
 from pipelines.state.literals import (
     canonical,
     canonical_column,
@@ -21,7 +22,7 @@ from pipelines.state.literals import (
     typed_all,
 )
 from pipelines.state.record import generation
-from pipelines.state.schema import GEN, LOG, MAP, OPAQUE, PREVIOUS, REMOVED, TXID, StateSchema
+from pipelines.state.schema import GEN, PREVIOUS, REMOVED, TXID, StateSchema
 from pipelines.state.snapshot import Snapshot
 from pipelines.state.sums import check_fit, fitting, total_of
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from pipelines.aggregators import BUILT_IN, ColumnAggregator
 from pipelines.graph.expressions import keeps_values
+from pipelines.state.kinds import MAP, OPAQUE, TRANSACTIONAL
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -21,8 +22,6 @@ txid removed the key. In rows that are to be committed to a map state `_removed`
 ENGINE_COLUMNS = (TXID, SLICE_COLUMN, GEN)
 HIDDEN = (*ENGINE_COLUMNS, PREVIOUS, REMOVED)
 """All columns that a reader of a state does not see."""
-LOG, MAP, ROWS = "log", "map", "rows"
-TRANSACTIONAL, OPAQUE, NON_TRANSACTIONAL = "transactional", "opaque", "non_transactional"
 UNSLICED = "all"
 """The one slice of a state whose flow names no slice column."""
 NO_SLICE = "?"

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from deltalake import DeltaTable
 
 from pipelines.state.delta_log import adds
+from pipelines.state.kinds import MAP
 from pipelines.state.record import BATCH, REPLAY, SLICE, CommitRecord
-from pipelines.state.schema import MAP, RESERVED, SLICE_COLUMN
+from pipelines.state.schema import RESERVED, SLICE_COLUMN
 
 if TYPE_CHECKING:
     from pipelines.state.table import StateTable

@@ -20,9 +20,10 @@ from deltalake import DeltaTable
 
 from pipelines.aggregators.base import Total
 from pipelines.errors import BatchError
+from pipelines.state.kinds import LOG
 from pipelines.state.literals import canonical, keys_condition, quoted, range_condition
 from pipelines.state.record import BATCH, REPLAY, RESET, SLICE
-from pipelines.state.schema import LOG, ROLL_UP, SLICE_COLUMN, StateSchema
+from pipelines.state.schema import ROLL_UP, SLICE_COLUMN, StateSchema
 from pipelines.state.snapshot import Snapshot
 
 if TYPE_CHECKING:

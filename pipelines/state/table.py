@@ -17,10 +17,11 @@ from pipelines.state.delta_log import commit_file, has_log
 from pipelines.state.frames import read_by_spark
 from pipelines.state.history import History
 from pipelines.state.key_cache import PointReads
+from pipelines.state.kinds import LOG, ROWS
 from pipelines.state.literals import check_mappings, keys_condition
 from pipelines.state.reading import Reader
 from pipelines.state.record import CommitRecord
-from pipelines.state.schema import HIDDEN, LOG, PROPERTY, ROWS, StateSchema
+from pipelines.state.schema import HIDDEN, PROPERTY, StateSchema
 from pipelines.state.snapshot import Snapshot
 from pipelines.state.views import StateView, TableView
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from deltalake import DeltaTable
 
 from pipelines.errors import BehindStateError, TrideltaError
+from pipelines.state.kinds import OPAQUE, TRANSACTIONAL
 from pipelines.state.record import BATCH, REPLAY, RESET, SLICE, BatchRecord
-from pipelines.state.schema import OPAQUE, TRANSACTIONAL
 from pipelines.state.table import StateTable
 
 _TRY_BITS = 20

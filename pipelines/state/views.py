@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.errors import StateAccessError
+from pipelines.state.kinds import ROWS
 from pipelines.state.literals import canonical
 from pipelines.state.reading import Key, Reader
-from pipelines.state.schema import HIDDEN, ROWS, StateSchema
+from pipelines.state.schema import HIDDEN, StateSchema
 from pipelines.state.snapshot import Snapshot
 
 Value = Any

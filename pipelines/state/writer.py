@@ -22,6 +22,7 @@ from deltalake.exceptions import CommitFailedError
 from pipelines.errors import StateSchemaError
 from pipelines.state.commits import HOOKS, properties
 from pipelines.state.evolution import add_columns
+from pipelines.state.kinds import MAP, OPAQUE, TRANSACTIONAL
 from pipelines.state.literals import is_wide, literal
 from pipelines.state.maintenance_commits import PLAIN_NAMES, TableKeeper
 from pipelines.state.merge import merge_arrow, merge_spark
@@ -29,13 +30,10 @@ from pipelines.state.record import BATCH, RESET, BatchRecord, generation
 from pipelines.state.schema import (
     ENGINE_COLUMNS,
     GEN,
-    MAP,
-    OPAQUE,
     PROPERTY,
     REMOVED,
     ROLL_UP,
     SLICE_COLUMN,
-    TRANSACTIONAL,
     TXID,
     UNSLICED,
     table_schema,

@@ -13,8 +13,8 @@ from pipelines.graph import nodes
 from pipelines.planner.plain import Row, Table, freeze, in_order
 from pipelines.planner.plain.aggregation import aggregate_types, running
 from pipelines.planner.plain.partitions import by_hash
+from pipelines.state.kinds import LOG
 from pipelines.state.views import MapState, StateView
-from pipelines.trident.states import LOG
 
 Rows = list[dict[str, Any]]
 

@@ -14,6 +14,7 @@ from pipelines.aggregators import (
     Sum,
 )
 from pipelines.graph.nodes import COMPACT, PRESERVE
+from pipelines.state.kinds import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRANSACTIONAL
 from pipelines.trident.chained import ChainedAggregation
 from pipelines.trident.combining import INNER, OUTER, mixed
 from pipelines.trident.counters import count
@@ -21,17 +22,7 @@ from pipelines.trident.functions import ArrowFunction, ColumnFunction, RowFuncti
 from pipelines.trident.grouped import GroupedStream
 from pipelines.trident.operations import Debug, Equals, FilterNull, Not, Split
 from pipelines.trident.query_functions import MapGet, QueryFunction, SnapshotGet, TupleCollectionGet
-from pipelines.trident.states import (
-    LOG,
-    MAP,
-    NON_TRANSACTIONAL,
-    OPAQUE,
-    ROWS,
-    TRANSACTIONAL,
-    DeltaState,
-    FixedState,
-    TridentState,
-)
+from pipelines.trident.states import DeltaState, FixedState, TridentState
 from pipelines.trident.stream import Stream
 from pipelines.trident.topology import TridentTopology
 from pipelines.trident.user_code import Assembly, MultiReducer, StateUpdater

@@ -8,11 +8,12 @@ from pipelines.aggregators import Aggregator, ColumnAggregator
 from pipelines.errors import FunctionError
 from pipelines.graph import nodes
 from pipelines.graph.fields import FieldNames, added, as_names, require, storable
+from pipelines.state.kinds import LOG, MAP, ROWS
 from pipelines.trident.aggregation import parse_aggregations
 from pipelines.trident.functions import output_schema
 from pipelines.trident.queries import Shape, check_query, query_types
 from pipelines.trident.query_functions import TupleCollectionGet
-from pipelines.trident.states import LOG, MAP, ROWS, DeltaState, FixedState, TridentState, state_name
+from pipelines.trident.states import DeltaState, FixedState, TridentState, state_name
 from pipelines.trident.steps import Steps
 from pipelines.trident.user_code import StateUpdater
 

@@ -9,16 +9,10 @@ from typing import TYPE_CHECKING, Any
 from pipelines.errors import DefinitionError, FieldError, FunctionError
 from pipelines.graph import nodes
 from pipelines.graph.fields import added, checked_name, parse_ddl
+from pipelines.state.kinds import KINDS, LAYOUTS, TRANSACTIONAL
 
 if TYPE_CHECKING:
     from pipelines.trident.stream import Stream
-
-TRANSACTIONAL = "transactional"
-OPAQUE = "opaque"
-NON_TRANSACTIONAL = "non_transactional"
-KINDS = (TRANSACTIONAL, OPAQUE, NON_TRANSACTIONAL)
-LOG, MAP, ROWS = "log", "map", "rows"
-LAYOUTS = (LOG, MAP, ROWS)
 
 
 @dataclass(frozen=True)

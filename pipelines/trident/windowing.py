@@ -14,9 +14,10 @@ from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import added, require
 from pipelines.graph.types import known_types
 from pipelines.sources.channels import ChannelSource, Edge
+from pipelines.state.kinds import ROWS
 from pipelines.trident.aggregation import parse_aggregations
 from pipelines.trident.functions import output_schema
-from pipelines.trident.states import ROWS, DeltaState
+from pipelines.trident.states import DeltaState
 from pipelines.windows.buffer import WindowContext
 from pipelines.windows.operations import TaskWindow
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.errors import BehindStateError, TrideltaError
-from pipelines.state.schema import MAP, NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL
+from pipelines.state.kinds import MAP, NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL
 from pipelines.state.views import MapState
 from tests.conformance.map_states import (
     SNAPSHOT_KEY,

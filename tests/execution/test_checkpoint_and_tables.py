@@ -33,8 +33,8 @@ from pipelines.maintenance import compact
 from pipelines.maintenance.repartition import repartition
 from pipelines.quality import drop
 from pipelines.sources import JsonFiles
+from pipelines.state.kinds import NON_TRANSACTIONAL, OPAQUE
 from pipelines.trident import Count, DeltaState, Sum, TridentTopology
-from pipelines.trident.states import NON_TRANSACTIONAL, OPAQUE
 
 pytestmark = pytest.mark.slow
 

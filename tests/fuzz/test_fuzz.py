@@ -36,8 +36,8 @@ from pipelines.nimbus.registry.records import Content
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import NimbusSettings
+from pipelines.state.kinds import LOG, TRANSACTIONAL
 from pipelines.state.lake import Lake
-from pipelines.state.schema import LOG, TRANSACTIONAL
 from tests.fuzz.hostile import VALUES, WORDS, damaged_arguments, damaged_bytes, damaged_text, drawn
 from tests.state.small_kinds import SmallTable
 

@@ -15,10 +15,10 @@ from pipelines.errors import FieldError, UnknownStateError
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.maintenance import compact
 from pipelines.maintenance.clustering import clustering_of, recluster
+from pipelines.state.kinds import LOG, MAP, ROWS, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.maintenance_commits import clustered_by
 from pipelines.state.record import COMPACTION, GENERATION
-from pipelines.state.schema import LOG, MAP, ROWS, TRANSACTIONAL
 from tests.maintenance.small_state import FLOW, STATE, Row, SmallState
 from tests.state.small_kinds import SmallTable
 

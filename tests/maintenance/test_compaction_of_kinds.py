@@ -11,9 +11,9 @@ from deltalake import DeltaTable
 from pipelines.maintenance import compact
 from pipelines.maintenance.report import TableReport
 from pipelines.state import record
+from pipelines.state.kinds import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.record import COMPACTION, GENERATION
-from pipelines.state.schema import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRANSACTIONAL
 from pipelines.state.writer import StateWriter
 from tests.state.small_kinds import FLOW, SmallTable
 

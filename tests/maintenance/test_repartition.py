@@ -19,7 +19,7 @@ from pipelines.flowmix.compile import as_topology
 from pipelines.maintenance import compact
 from pipelines.maintenance.rebalance import window_spread
 from pipelines.maintenance.repartition import RepartitionRefusedError, UnfinishedBatchError, partitions_of, repartition
-from pipelines.thresholds import BUCKETS
+from pipelines.windows import BUCKETS
 from tests.maintenance.repartition_case import (
     COUNTED,
     SOURCE,

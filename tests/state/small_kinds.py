@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from pipelines.state.kinds import LOG, MAP, ROWS
 from pipelines.state.lake import Lake
 from pipelines.state.record import BATCH, BatchRecord
-from pipelines.state.schema import LOG, MAP, REMOVED, ROWS, StateSchema, ValueColumn
+from pipelines.state.schema import REMOVED, StateSchema, ValueColumn
 from pipelines.state.table import StateTable
 from pipelines.state.writer import StateWriter
 

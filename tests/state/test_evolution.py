@@ -10,8 +10,9 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipelines.errors import StateSchemaError
+from pipelines.state.kinds import LOG, MAP, OPAQUE, ROWS, TRANSACTIONAL
 from pipelines.state.lake import Lake
-from pipelines.state.schema import LOG, MAP, OPAQUE, ROWS, TRANSACTIONAL, ValueColumn
+from pipelines.state.schema import ValueColumn
 from tests.state.small_kinds import APP, COLUMNS, WIDER, SmallTable, declared, record
 
 REORDERED = StructType(

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from pipelines.errors import StateSchemaError
 from pipelines.state import writer
-from pipelines.state.schema import LOG, TRANSACTIONAL
+from pipelines.state.kinds import LOG, TRANSACTIONAL
 from tests.state.small_kinds import SmallTable
 
 PROPERTY = "delta.randomizeFilePrefixes"

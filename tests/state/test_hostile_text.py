@@ -17,9 +17,10 @@ from pipelines.maintenance.folding import loose_condition, replaced, slices_cond
 from pipelines.maintenance.plan import Closed, FoldPlan
 from pipelines.maintenance.refused import Ages
 from pipelines.state import record as record_module
+from pipelines.state.kinds import LOG, MAP, OPAQUE, ROWS, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.literals import keys_condition, literal, range_condition
-from pipelines.state.schema import GEN, LOG, MAP, OPAQUE, ROWS, SLICE_COLUMN, TRANSACTIONAL
+from pipelines.state.schema import GEN, SLICE_COLUMN
 from tests.hostile_text import KNOWN, hostile_texts
 from tests.maintenance.small_state import FLOW, SmallState
 from tests.state.small_kinds import FLOW as SHOP

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pyspark.sql import types as T
 
 from pipelines.errors import DuplicateKeyError
+from pipelines.state.kinds import LOG, MAP, TRANSACTIONAL
 from pipelines.state.literals import canonical
-from pipelines.state.schema import LOG, MAP, TRANSACTIONAL
 from tests.state.small_kinds import APP, SmallTable, record
 
 UTC = dt.UTC

@@ -9,8 +9,9 @@ import pytest
 from deltalake import DeltaTable
 
 from pipelines.errors import BehindStateError, DuplicateKeyError
+from pipelines.state.kinds import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRANSACTIONAL
 from pipelines.state.record import SLICE, BatchRecord
-from pipelines.state.schema import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRANSACTIONAL, StateSchema
+from pipelines.state.schema import StateSchema
 from tests.state.small_kinds import APP, FLOW, SmallTable
 
 LAYOUTS = (LOG, MAP, ROWS)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipelines.state.schema import LOG, MAP, OPAQUE, ROWS, TRANSACTIONAL
+from pipelines.state.kinds import LOG, MAP, OPAQUE, ROWS, TRANSACTIONAL
 from tests.state.small_kinds import SmallTable
 
 pytestmark = pytest.mark.slow

@@ -12,8 +12,8 @@ from deltalake import DeltaTable
 
 from pipelines.errors import BehindStateError
 from pipelines.state import writer as state_writer
+from pipelines.state.kinds import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRANSACTIONAL
 from pipelines.state.record import REPLAY, RESET, SLICE, BatchRecord
-from pipelines.state.schema import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRANSACTIONAL
 from pipelines.state.turns import LateWriterError, stream_id
 from tests.state.small_kinds import ARROW, FLOW, SmallTable, record
 

@@ -11,8 +11,8 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from pyspark.sql.types import DecimalType, StringType, StructField, StructType
 
+from pipelines.state.kinds import LOG, OPAQUE, TRANSACTIONAL
 from pipelines.state.record import REPLAY, SLICE, BatchRecord
-from pipelines.state.schema import LOG, OPAQUE, TRANSACTIONAL
 from pipelines.state.sums import StateOverflowError
 from tests.state.small_kinds import APP, ARROW, FLOW, SmallTable, record
 

@@ -11,9 +11,9 @@ import pytest
 from pipelines.errors import FieldError
 from pipelines.maintenance import compact
 from pipelines.state import key_cache as points
+from pipelines.state.kinds import LOG, MAP, OPAQUE, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.literals import KeyFieldsError, KeyValueError
-from pipelines.state.schema import LOG, MAP, OPAQUE, TRANSACTIONAL
 from pipelines.state.table import StateTable
 from tests.maintenance.small_state import SmallState
 from tests.state.small_kinds import FLOW, SmallTable

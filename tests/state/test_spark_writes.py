@@ -15,7 +15,8 @@ from pyspark.sql.types import DecimalType, StringType, StructField, StructType
 from pipelines.errors import BehindStateError, DuplicateKeyError
 from pipelines.state import table as state_table
 from pipelines.state import writer as state_writer
-from pipelines.state.schema import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, REMOVED, ROWS, TRANSACTIONAL
+from pipelines.state.kinds import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRANSACTIONAL
+from pipelines.state.schema import REMOVED
 from pipelines.state.sums import StateOverflowError
 from pipelines.state.turns import LateWriterError
 from tests.state.small_kinds import APP, SmallTable, in_order, record

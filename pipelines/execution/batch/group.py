@@ -18,10 +18,10 @@ from pipelines.graph import nodes
 from pipelines.planner.compile import Compiler
 from pipelines.quality.compiled import CompiledGate, compile_gate
 from pipelines.sources.base import FILE
+from pipelines.state.kinds import LOG, TRANSACTIONAL
 from pipelines.state.lake import Lake
-from pipelines.state.schema import SLICE_COLUMN, TRANSACTIONAL, StateSchema, ValueColumn
+from pipelines.state.schema import SLICE_COLUMN, StateSchema, ValueColumn
 from pipelines.state.writer import StateWriter
-from pipelines.trident.states import LOG
 from pipelines.trident.topology import TridentTopology
 
 if TYPE_CHECKING:

@@ -27,8 +27,9 @@ from pipelines.execution.protocol.tracker import BatchTracker
 from pipelines.execution.report import BatchReport, StateCommit
 from pipelines.graph import events, nodes
 from pipelines.sources.base import file_key
+from pipelines.state.kinds import NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL
 from pipelines.state.record import BATCH, BatchRecord
-from pipelines.state.schema import NON_TRANSACTIONAL, OPAQUE, SLICE_COLUMN, TRANSACTIONAL
+from pipelines.state.schema import SLICE_COLUMN
 from pipelines.state.turns import stream_id
 
 if TYPE_CHECKING:

@@ -23,8 +23,9 @@ from pipelines.execution.report import StateCommit
 from pipelines.graph import nodes
 from pipelines.planner.step import REPLAYED
 from pipelines.sources.base import CORRUPT
+from pipelines.state.kinds import MAP
 from pipelines.state.record import REPLAY, BatchRecord, generation
-from pipelines.state.schema import GEN, MAP, NO_SLICE, SLICE_COLUMN, TXID, UNSLICED
+from pipelines.state.schema import GEN, NO_SLICE, SLICE_COLUMN, TXID, UNSLICED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -35,9 +35,10 @@ from pipelines.execution.runners.bounded_inputs import refused, versions_read
 from pipelines.execution.runners.claims import check_unread
 from pipelines.graph import nodes
 from pipelines.sources.base import file_key
+from pipelines.state.kinds import MAP, OPAQUE
 from pipelines.state.literals import literal
 from pipelines.state.record import SLICE, BatchRecord
-from pipelines.state.schema import MAP, NO_SLICE, OPAQUE, SLICE_COLUMN, UNSLICED, slice_problem
+from pipelines.state.schema import NO_SLICE, SLICE_COLUMN, UNSLICED, slice_problem
 from pipelines.state.turns import stream_id
 from pipelines.state.writer import StateWriter
 
