@@ -6,7 +6,7 @@ import dagster as dg
 from pydantic import Field
 
 from assets.events import markdown
-from assets.events.failures import told_plainly
+from assets.events.reporting import plain_failures
 from assets.registry import made_from, registered, registry_key, version_of
 from assets.view import FlowView
 from pipelines import bounds
@@ -62,7 +62,7 @@ def deployment_asset(view: FlowView) -> dg.AssetsDefinition:
     def deployment(
         context: dg.AssetExecutionContext, config: DeploymentConfig, nimbus: NimbusResource
     ) -> dg.MaterializeResult:
-        with told_plainly(), nimbus.nimbus() as opened:
+        with plain_failures(), nimbus.nimbus() as opened:
             seen, done = deploy(context, opened, view.name, config, config.wait_seconds)
         context.log_event(registered(view.name, seen))
         return dg.MaterializeResult(

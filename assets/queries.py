@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from assets.events import markdown, table_metadata
-from assets.events.failures import told_plainly
+from assets.events.reporting import plain_failures
 from assets.view import FlowView, state_key
 from pipelines.catalog import QueryAsset, Ranking
 from resources import LakeResource, SparkResource
@@ -81,7 +81,7 @@ def query_asset(view: FlowView, question: QueryAsset) -> dg.AssetsDefinition:
         kinds={"spark", "delta"} if question.query else {"delta"},
     )
     def answer(context: dg.AssetExecutionContext, spark: SparkResource, lake: LakeResource) -> dg.MaterializeResult:
-        with told_plainly():
+        with plain_failures():
             found = ask(view, question, lake, spark)
         return dg.MaterializeResult(metadata=answer_metadata(view, question, found))
 

@@ -9,8 +9,7 @@ from zlib import crc32
 
 import dagster as dg
 
-from assets.events.failures import told_plainly
-from assets.events.reporting import Reporter
+from assets.events.reporting import Reporter, plain_failures
 from assets.events.verdicts import check_specs
 from assets.upstream import Upstream
 from assets.view import FlowView, table_key
@@ -50,7 +49,7 @@ def state_assets(view: FlowView) -> dg.AssetsDefinition:
         pool=view.pool,
     )
     def states(context: dg.AssetExecutionContext, spark: SparkResource, lake: LakeResource) -> Iterator[Any]:
-        with Reporter(context, view, lake.lake()) as reporter, told_plainly(reporter):
+        with Reporter(context, view, lake.lake()) as reporter, plain_failures(reporter):
             failed: tuple[SliceReport, ...] = ()
             if view.partitions is None:
                 lake.runtime(spark, context.log).catch_up(view.topology, progress=reporter.batch)

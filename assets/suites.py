@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from assets.events import failed_rows, table_metadata
-from assets.events.failures import told_plainly
+from assets.events.reporting import plain_failures
 from assets.events.results_page import Checked, page_facts, write
 from assets.view import FlowView, identifier, state_key
 from pipelines.quality import Check, CheckResult, GateResult
@@ -109,7 +109,7 @@ def suite_checks(view: FlowView, state: str) -> dg.AssetChecksDefinition:
     def suite(
         context: dg.AssetCheckExecutionContext, spark: SparkResource, lake: LakeResource, quality: QualityResource
     ) -> Iterator[dg.AssetCheckResult]:
-        with told_plainly():
+        with plain_failures():
             found = check_table(view, state, lake, spark, quality)
         page = results_page(view, state, found, context.run.run_id)
         for one in found.checks:

@@ -258,3 +258,21 @@ class Reporter:
         page = write(folder, run, f"Gates of {view.name}", page_facts(view.name, run), [one.checked() for one in told])
         for one in told:
             one.page = page
+
+
+@contextmanager
+def plain_failures(reporter: Reporter | None = None) -> Iterator[None]:
+    """Turn an error of the engine into the run's failure, its text first; a gate's refusal becomes a red check as well.
+
+    Raises:
+        Failure: For every TrideltaError of the block.
+    """
+    try:
+        yield
+    except TrideltaError as error:
+        if reporter is not None:
+            reporter.refused(error)
+            reporter.log_checks()
+        raise dg.Failure(
+            description=str(error), metadata={"error": type(error).__name__, "next": error.hint or "see the text"}
+        ) from error

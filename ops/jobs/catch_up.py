@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from assets.events.failures import told_plainly
-from assets.events.reporting import Reporter, log_evaluation
+from assets.events.reporting import Reporter, log_evaluation, plain_failures
 from assets.queries import answer_metadata, ask
 from assets.sources import observation
 from assets.suites import check_table, evaluations
@@ -48,7 +47,7 @@ def catch_up_op(view: FlowView) -> dg.OpDefinition:
         if (runs_otherwise := _runs_otherwise(context, view, nimbus)) is not None:
             context.add_output_metadata({"batches": 0, **runs_otherwise})
             return
-        with Reporter(context, view, lake.lake()) as reporter, told_plainly(reporter):
+        with Reporter(context, view, lake.lake()) as reporter, plain_failures(reporter):
             report = lake.runtime(spark, context.log).catch_up(
                 view.topology,
                 on_fresh_checkpoint=config.on_fresh_checkpoint,
@@ -73,7 +72,7 @@ def _runs_otherwise(context: dg.OpExecutionContext, view: FlowView, nimbus: Nimb
     if view.by_slices:
         context.log.info(f"{view.name} is made slice by slice, behind {', '.join(map(str, view.upstream))}")
         return {"made by": f"{view.name}_slices_job"}
-    with told_plainly():
+    with plain_failures():
         worker = nimbus.deployed().get(view.name)
     if worker is not None and (worker.status == "ACTIVE" or not worker.stopped):
         # Its queries hold the checkpoints, and read what has arrived by themselves.
@@ -97,7 +96,7 @@ def check_op(view: FlowView) -> dg.OpDefinition:
     ) -> None:
         broken: list[str] = []
         for state in view.suites:
-            with told_plainly():
+            with plain_failures():
                 found = check_table(view, state, lake, spark, quality)
             for one in evaluations(view, state, found, context.run_id):
                 log_evaluation(context, one)
@@ -123,7 +122,7 @@ def answer_op(view: FlowView) -> dg.OpDefinition:
     )
     def answer(context: dg.OpExecutionContext, spark: SparkResource, lake: LakeResource) -> None:
         for question in view.spec.queries:
-            with told_plainly():
+            with plain_failures():
                 found = ask(view, question, lake, spark)
             context.log_event(dg.AssetMaterialization(question.name, metadata=answer_metadata(view, question, found)))
 

@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 
 from assets.events import markdown, plots
-from assets.events.failures import told_plainly
+from assets.events.reporting import plain_failures
 from assets.events.table_plots import before_and_after
 from assets.view import FlowView, table_key
 from ops import housekeeping as housekeeping_round
@@ -44,7 +44,7 @@ def compaction_op(view: FlowView) -> dg.OpDefinition:
     ) -> None:
         from pipelines.maintenance import compact as compact_tables
 
-        with told_plainly():
+        with plain_failures():
             report = compact_tables(
                 spark.session(),
                 lake.lake(),
@@ -114,7 +114,7 @@ def housekeeping_op(settings: FlowSettings) -> dg.OpDefinition:
 
         chosen = {name: value for name, value in config.model_dump().items() if value is not None}
         dry_run = chosen.pop("dry_run")
-        with told_plainly():
+        with plain_failures():
             kept = Retention.from_environment(**chosen)
             report = housekeeping_round.tidied(lake.lake(), settings, kept, dry_run=dry_run)
         rows = housekeeping_round.lines(report)

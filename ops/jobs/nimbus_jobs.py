@@ -9,7 +9,7 @@ from pydantic import Field
 
 from assets.deployment import RUNS_WITHIN, DeploymentConfig, deploy, deployment_key, deployment_metadata
 from assets.events import markdown
-from assets.events.failures import told_plainly
+from assets.events.reporting import plain_failures
 from assets.registry import registered, told_by_a_job
 from assets.view import FlowView
 from ops.jobs.forms import form, one_of, one_step_job
@@ -128,7 +128,7 @@ def _job(verb: str, what: str, act: Act, **fields: Any) -> dg.JobDefinition:
 
     @dg.op(name=f"{verb}_flow", description=what, out=dg.Out(dg.Nothing))
     def step(context: dg.OpExecutionContext, config: config, nimbus: NimbusResource) -> None:
-        with told_plainly(), nimbus.nimbus() as opened:
+        with plain_failures(), nimbus.nimbus() as opened:
             metadata = act(context, opened, config)
         context.add_output_metadata(metadata or {})
 

@@ -8,7 +8,7 @@ import dagster as dg
 from pydantic import Field, create_model
 
 from assets.events import markdown
-from assets.events.failures import told_plainly
+from assets.events.reporting import plain_failures
 from assets.view import FlowView, table_key
 from ops.cli import replaying
 from ops.jobs.forms import form, one_of, one_step_job
@@ -118,7 +118,7 @@ def _job(verb: str, what: str, act: Act, example: Mapping[str, Any] | None = Non
 
     @dg.op(name=f"{verb}_op", description=what, out=dg.Out(dg.Nothing))
     def step(context: dg.OpExecutionContext, config: config, spark: SparkResource, lake: LakeResource) -> None:
-        with told_plainly():
+        with plain_failures():
             context.add_output_metadata(act(context, config, spark, lake))
 
     return one_step_job(verb, what, step, MAX_RUNTIME_SECONDS, example)

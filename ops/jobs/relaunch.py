@@ -10,7 +10,7 @@ import dagster as dg
 from pydantic import Field
 
 from assets.events import markdown
-from assets.events.failures import told_plainly
+from assets.events.reporting import plain_failures
 from assets.slices_found import FAILED, LATER, MISSING, STALE, WAITS, Found, Records, find_slices
 from assets.view import FlowView, table_key
 from pipelines import bounds
@@ -63,7 +63,7 @@ def relaunch_slices_job(views: Sequence[FlowView], name: str = "relaunch_slices_
     )
     def relaunch_slices(context: dg.OpExecutionContext, config: RelaunchConfig, lake: LakeResource) -> None:
         graph = context.repository_def.asset_graph
-        with told_plainly():
+        with plain_failures():
             chosen = _chosen(sliced, config.flows)
             wanted = {view.name: days(view, config.first, config.last) for view in chosen}
             records = Records(context.instance, graph, lake.lake())

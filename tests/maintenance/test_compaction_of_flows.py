@@ -174,7 +174,7 @@ def test_backfills_and_compactions_take_turns(shop: Shop) -> None:
 
 
 @pytest.mark.exhaustive
-def test_what_is_too_old_is_told_plainly(shop: Shop) -> None:
+def test_what_is_too_old_is_plain_failures(shop: Shop) -> None:
     for _ in range(6):
         shop.file()
     shop.runtime.catch_up(shop.topology)
