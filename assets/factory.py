@@ -60,7 +60,7 @@ def flow_assets(view: FlowView, *, is_deployable: bool = True) -> FlowAssets:
         view,
         sources=tuple(source_asset(view, spout) for spout in view.arriving),
         states=state_assets(view),
-        queries=tuple(query_asset(view, one) for one in view.spec.queries),
+        queries=tuple(query_asset(view, question) for question in view.spec.queries),
         suites=tuple(suite_checks(view, state) for state in view.suites),
         deployment=deployment_asset(view),
         registry=registry_spec(view),
@@ -77,18 +77,18 @@ def assets_of(flows: Sequence[FlowAssets]) -> list[FlowAsset]:
         DefinitionError: if two flows name different sources alike.
     """
     read: dict[str, tuple[str, str]] = {}
-    found: list[FlowAsset] = []
+    assets: list[FlowAsset] = []
     for flow in flows:
         for spout, asset in zip(flow.view.arriving, flow.sources, strict=True):
             source = spout.source.inner
             seen = (flow.view.name, f"{source!r} of {source.schema}")
             first = read.setdefault(spout.stream, seen)
             if first is seen:
-                found.append(asset)
+                assets.append(asset)
             elif first[1] != seen[1]:
                 raise DefinitionError(
                     f'the streams "{spout.stream}" of the flows {first[0]} and {seen[0]} read different sources',
                     hint="give one of them another name: each source is one asset",
                 )
-        found += flow.own
-    return found
+        assets += flow.own
+    return assets

@@ -45,13 +45,13 @@ def partitions_of(
 
     The function is not a public one of Dagster's, which is held below 1.14; tests/assets/test_backfill_over_flows.py uses it.
     """
-    found = get_and_update_asset_status_cache_value(instance, key, partitions)
-    if found is None:
+    status = get_and_update_asset_status_cache_value(instance, key, partitions)
+    if status is None:
         return Partitions(frozenset(), frozenset(), frozenset())
     return Partitions(
-        frozenset(found.deserialize_materialized_partition_subsets(partitions).get_partition_keys()),
-        frozenset(found.deserialize_failed_partition_subsets(partitions).get_partition_keys()),
-        frozenset(found.deserialize_in_progress_partition_subsets(partitions).get_partition_keys()),
+        frozenset(status.deserialize_materialized_partition_subsets(partitions).get_partition_keys()),
+        frozenset(status.deserialize_failed_partition_subsets(partitions).get_partition_keys()),
+        frozenset(status.deserialize_in_progress_partition_subsets(partitions).get_partition_keys()),
     )
 
 
@@ -74,25 +74,25 @@ def runs_over(
     statuses: Iterable[dg.DagsterRunStatus] = tuple(NOT_FINISHED_STATUSES),
 ) -> dict[str, str]:
     """Slice by slice the run that is to make it and is not over, though it may have made it already."""
-    found = {}
+    runs = {}
     for run in instance.get_runs(dg.RunsFilter(statuses=list(statuses))):
         planned = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
         for entry in planned:
             event = entry.dagster_event
             if event is not None and event.asset_key == key and event.partition in slices:
-                found[str(event.partition)] = run.run_id
-    return found
+                runs[str(event.partition)] = run.run_id
+    return runs
 
 
 def verdicts_on(instance: dg.DagsterInstance, check: dg.AssetCheckKey) -> dict[str | None, Said]:
     """Return the last verdicts on a check: by slice where it was judged slice by slice, else under None."""
-    found: dict[str | None, Said] = {}
-    for one in instance.event_log_storage.get_asset_check_execution_history(
+    verdicts: dict[str | None, Said] = {}
+    for record in instance.event_log_storage.get_asset_check_execution_history(
         check, limit=VERDICTS, status=set(COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES)
     ):
-        said, event = one.evaluation, one.event
+        said, event = record.evaluation, record.event
         passed = said is None or said.passed or said.severity != dg.AssetCheckSeverity.ERROR
         # The record is as old as the run's plan; its event is the verdict.
-        at = one.create_timestamp if event is None else event.timestamp
-        found.setdefault(one.partition, Said(passed, datetime.fromtimestamp(at, UTC)))
-    return found
+        at = record.create_timestamp if event is None else event.timestamp
+        verdicts.setdefault(record.partition, Said(passed, datetime.fromtimestamp(at, UTC)))
+    return verdicts

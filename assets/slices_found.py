@@ -79,19 +79,23 @@ def find_slices(
         stale: Whether stale ones are to be made again.
     """
     asked = _asked_for(records)
-    found: list[Found] = []
+    faulty: list[Found] = []
     for view in views:
         mine = _of_flow(records, view, slices[view.name], asked)
         if view.by_slices:
-            coming = _coming(view, views, found)
-            mine = sorted([*mine, *_made_again(view, coming, slices[view.name], mine)], key=lambda one: one.slice)
+            coming = _coming(view, views, faulty)
+            mine = sorted(
+                [*mine, *_made_again(view, coming, slices[view.name], mine)], key=lambda slice_found: slice_found.slice
+            )
             if not stale:
-                mine = [replace(one, now=LEFT) if one.was == STALE else one for one in mine]
+                mine = [
+                    replace(slice_found, now=LEFT) if slice_found.was == STALE else slice_found for slice_found in mine
+                ]
             mine = _behind(Upstream(view, records.graph, records.instance, records.lake), mine, coming)
-        found += mine
+        faulty += mine
     order = {view.name: number for number, view in enumerate(views)}
-    found.sort(key=lambda one: (one.slice, order[one.flow]))
-    return list(_at_most(found, most))
+    faulty.sort(key=lambda slice_found: (slice_found.slice, order[slice_found.flow]))
+    return list(_at_most(faulty, most))
 
 
 def _of_flow(
@@ -114,7 +118,7 @@ def _of_flow(
         made = made_slices(table)
         # A table whose slices cannot be told, and one of late events, which has no more than came late.
         if made is not None and not isinstance(node, nodes.LatePersistNode):
-            for slice_ in (one for one in slices if one not in made):
+            for slice_ in (name for name in slices if name not in made):
                 was.setdefault(slice_, (MISSING, f"not in {table.name}"))
         at = slice_times(table)
         for slice_, ended in failed_at(instance, key, known.failed & set(slices)).items():
@@ -125,7 +129,7 @@ def _of_flow(
             for slice_, commit in outdated(table, source, slices).items():
                 said = f"{table.name}: {source.name} has got other rows at {commit.time:%Y-%m-%d %H:%M} UTC"
                 was.setdefault(slice_, (STALE, f"{said} (version {commit.version})"))
-    for slice_, check in _refused(instance, view, [one for one, (kind, _) in was.items() if kind == FAILED]):
+    for slice_, check in _refused(instance, view, [name for name, (kind, _) in was.items() if kind == FAILED]):
         was[slice_] = (FAILED, f'{was[slice_][1]}, its check "{check}" fails')
     return [
         Found(view.name, slice_, *was[slice_], now=RUNNING if slice_ in under_way else AGAIN) for slice_ in sorted(was)
@@ -134,55 +138,60 @@ def _of_flow(
 
 def _refused(instance: dg.DagsterInstance, view: FlowView, failed: Collection[str]) -> Iterator[tuple[str, str]]:
     """Find the failed slices that a gate has refused, and its check, by the verdict on the slice itself."""
-    for one in view.gate_checks if failed else ():
-        if one.check.action == "fail":
-            said = verdicts_on(instance, one.key)
-            yield from ((slice_, one.name) for slice_ in failed if slice_ in said and not said[slice_].passed)
+    for gate_check in view.gate_checks if failed else ():
+        if gate_check.check.action == "fail":
+            said = verdicts_on(instance, gate_check.key)
+            yield from ((slice_, gate_check.name) for slice_ in failed if slice_ in said and not said[slice_].passed)
 
 
 def _asked_for(records: Records) -> dict[dg.AssetKey, set[str]]:
     """Return the partitions that backfills are still to make: nobody needs to ask for them twice."""
-    found: dict[dg.AssetKey, set[str]] = {}
+    asked: dict[dg.AssetKey, set[str]] = {}
     for backfill in records.instance.get_backfills(BulkActionsFilter(statuses=list(_UNDER_WAY))):
         if backfill.is_asset_backfill:
             data = backfill.get_asset_backfill_data(records.graph)
             left = data.target_subset - data.materialized_subset - data.failed_and_downstream_subset
-            for one in left.iterate_asset_partitions():
-                found.setdefault(one.asset_key, set()).add(str(one.partition_key))
-    return found
+            for partition in left.iterate_asset_partitions():
+                asked.setdefault(partition.asset_key, set()).add(str(partition.partition_key))
+    return asked
 
 
 def _coming(view: FlowView, views: Iterable[FlowView], before: Sequence[Found]) -> set[str]:
     """Return the slices that are made again now in the flows that a flow reads."""
-    writers = {one.name for one in views if {table_key(node) for node in one.writers.values()} & set(view.upstream)}
-    return {one.slice for one in before if one.flow in writers and one.is_launched}
+    writers = {
+        other.name for other in views if {table_key(node) for node in other.writers.values()} & set(view.upstream)
+    }
+    return {other.slice for other in before if other.flow in writers and other.is_launched}
 
 
 def _made_again(view: FlowView, coming: set[str], slices: Iterable[str], mine: Sequence[Found]) -> list[Found]:
     """Return sound slices that turn stale when those that they are made of are made again."""
-    told = {one.slice for one in mine}
+    known = {slice_.slice for slice_ in mine}
     return [
-        Found(view.name, one, STALE, "what it is made of is made again now")
-        for one in slices
-        if one in coming and one not in told
+        Found(view.name, slice_, STALE, "what it is made of is made again now")
+        for slice_ in slices
+        if slice_ in coming and slice_ not in known
     ]
 
 
 def _behind(upstream: Upstream, mine: Sequence[Found], coming: set[str]) -> list[Found]:
     """Let slices behind failed ones wait, unless those are made again now: then the backfill puts them in order."""
-    refused = upstream.refused([one.slice for one in mine if one.is_launched])
+    refused = upstream.refused([slice_found.slice for slice_found in mine if slice_found.is_launched])
     waits = {slice_: why for slice_, why in refused.items() if slice_ not in coming}
     return [
-        replace(one, now=WAITS, why=waits[one.slice].splitlines()[0]) if one.slice in waits else one for one in mine
+        replace(slice_found, now=WAITS, why=waits[slice_found.slice].splitlines()[0])
+        if slice_found.slice in waits
+        else slice_found
+        for slice_found in mine
     ]
 
 
-def _at_most(found: Iterable[Found], most: int) -> Iterable[Found]:
+def _at_most(faulty: Iterable[Found], most: int) -> Iterable[Found]:
     """Return all slices, of which the oldest so many are to be made again."""
     left = most
-    for one in found:
-        if one.is_launched and left <= 0:
-            yield replace(one, now=LATER)
+    for slice_found in faulty:
+        if slice_found.is_launched and left <= 0:
+            yield replace(slice_found, now=LATER)
             continue
-        left -= one.is_launched
-        yield one
+        left -= slice_found.is_launched
+        yield slice_found

@@ -72,20 +72,20 @@ def _failed_rows(view: FlowView, state: str, result: CheckResult) -> list[dict[s
     return [] if result.success else failed_rows.of_result(checks[result.name], result)
 
 
-def results_page(view: FlowView, state: str, found: GateResult, run: str) -> Path:
+def results_page(view: FlowView, state: str, result: GateResult, run: str) -> Path:
     """Write the page of a suite's results in one run."""
     checks = [
         Checked(
-            one.name,
-            one.expectation,
-            one.action,
-            one.success,
-            one.rows,
-            one.unexpected,
-            one.error or ("" if one.observed is None else f"observed {one.to_json()['observed']}"),
-            _failed_rows(view, state, one),
+            check.name,
+            check.expectation,
+            check.action,
+            check.success,
+            check.rows,
+            check.unexpected,
+            check.error or ("" if check.observed is None else f"observed {check.to_json()['observed']}"),
+            _failed_rows(view, state, check),
         )
-        for one in found.checks
+        for check in result.checks
     ]
     facts = page_facts(view.name, run) | {"table": str(view.settings.lake / "states" / state)}
     return write(view.settings.home / "checks" / state, run, f"Suite of {state}", facts, checks)
@@ -110,28 +110,28 @@ def suite_checks(view: FlowView, state: str) -> dg.AssetChecksDefinition:
         context: dg.AssetCheckExecutionContext, spark: SparkResource, lake: LakeResource, quality: QualityResource
     ) -> Iterator[dg.AssetCheckResult]:
         with plain_failures():
-            found = check_table(view, state, lake, spark, quality)
-        page = results_page(view, state, found, context.run.run_id)
-        for one in found.checks:
+            results = check_table(view, state, lake, spark, quality)
+        page = results_page(view, state, results, context.run.run_id)
+        for result in results.checks:
             yield dg.AssetCheckResult(
                 asset_key=state_key(state),
-                check_name=check_name(one),
-                passed=one.success,
-                severity=severity(one.action),
-                metadata=metadata(view, state, one, page),
+                check_name=check_name(result),
+                passed=result.success,
+                severity=severity(result.action),
+                metadata=metadata(view, state, result, page),
             )
 
     return suite
 
 
-def evaluations(view: FlowView, state: str, found: GateResult, run: str) -> Iterator[dg.AssetCheckEvaluation]:
+def evaluations(view: FlowView, state: str, results: GateResult, run: str) -> Iterator[dg.AssetCheckEvaluation]:
     """Return the same for a job that reports on assets which it does not own."""
-    page = results_page(view, state, found, run)
-    for one in found.checks:
+    page = results_page(view, state, results, run)
+    for result in results.checks:
         yield dg.AssetCheckEvaluation(
             asset_key=state_key(state),
-            check_name=check_name(one),
-            passed=one.success,
-            severity=severity(one.action),
-            metadata=metadata(view, state, one, page),
+            check_name=check_name(result),
+            passed=result.success,
+            severity=severity(result.action),
+            metadata=metadata(view, state, result, page),
         )

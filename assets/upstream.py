@@ -35,8 +35,8 @@ class Upstream:
         self._read = {key: flow for key in view.upstream if (flow := self._partitions(key)) is not None}
 
     def _partitions(self, key: dg.AssetKey) -> dg.TimeWindowPartitionsDefinition | None:
-        found = self._graph.get(key).partitions_def if self._graph.has(key) else None
-        return found if isinstance(found, dg.TimeWindowPartitionsDefinition) else None
+        partitions = self._graph.get(key).partitions_def if self._graph.has(key) else None
+        return partitions if isinstance(partitions, dg.TimeWindowPartitionsDefinition) else None
 
     # --- waiting ----------------------------------------------------------------------------------------------------
 
@@ -49,10 +49,10 @@ class Upstream:
             besides: A run that does not count: one's own, whose steps Dagster has put in order.
             statuses: Of the runs that count.
         """
-        found: dict[str, str] = {}
+        runs: dict[str, str] = {}
         for key in self._read:
-            found |= runs_over(self._instance, key, slices, statuses)
-        return {slice_: run for slice_, run in found.items() if run != besides}
+            runs |= runs_over(self._instance, key, slices, statuses)
+        return {slice_: run for slice_, run in runs.items() if run != besides}
 
     def wait(self, slices: Sequence[str], context: dg.AssetExecutionContext) -> None:
         """Wait until no run is on that makes these slices there, or still checks them."""
@@ -68,13 +68,13 @@ class Upstream:
 
     def refused(self, slices: Sequence[str]) -> dict[str, str]:
         """Return the slices that cannot be made, and why: a slice read is missing, has failed, or its table fails a check."""
-        found: dict[str, list[str]] = {}
+        reasons: dict[str, list[str]] = {}
         for key, partitions in self._read.items():
             unmade, unsound = self._unmade(key, partitions, slices), self._unsound(key, slices)
             for slice_ in {**unmade, **unsound}:
-                seen = ", ".join(one[slice_] for one in (unmade, unsound) if slice_ in one)
-                found.setdefault(slice_, []).append(self._said(key, slice_, seen))
-        return {slice_: "; ".join(said) for slice_, said in found.items()}
+                seen = ", ".join(words[slice_] for words in (unmade, unsound) if slice_ in words)
+                reasons.setdefault(slice_, []).append(self._said(key, slice_, seen))
+        return {slice_: "; ".join(said) for slice_, said in reasons.items()}
 
     def reports(self, slices: Sequence[str]) -> tuple[SliceReport, ...]:
         """Return the same as reports of failed slices."""
@@ -94,10 +94,10 @@ class Upstream:
         made, at = made_slices(table) or frozenset(), slice_times(table)
         known = partitions_of(self._instance, key, partitions)
         failed = failed_at(self._instance, key, known.failed & set(slices))
-        found = {one: "that slice is not there" for one in slices if one not in made}
+        missing = {one: "that slice is not there" for one in slices if one not in made}
         # One that was made since by the command line is whole, though Dagster has not heard of it.
         late = {one: ended for one, ended in failed.items() if one not in at or at[one] <= ended}
-        return found | {
+        return missing | {
             one: f"its last run for that slice failed ({ended:%Y-%m-%d %H:%M} UTC)" for one, ended in late.items()
         }
 
@@ -108,10 +108,10 @@ class Upstream:
         """
         from pipelines.state.slices import slice_times
 
-        found: dict[str, str] = {}
+        reasons: dict[str, str] = {}
         graph = self._graph
         if not isinstance(graph, AssetGraph):
-            return found
+            return reasons
         blocking = [one for one in graph.get_check_keys_for_assets({key}) if graph.get_check_spec(one).blocking]
         at = slice_times(self._view.upstream_table(self._lake, key)) if blocking else {}
         for check in blocking:
@@ -122,8 +122,8 @@ class Upstream:
                 if said is None or said.passed:
                     continue
                 if not of_gate or slice_ not in at or at[slice_] <= said.at:
-                    found[slice_] = f'its check "{check.name}" fails'
-        return found
+                    reasons[slice_] = f'its check "{check.name}" fails'
+        return reasons
 
     def _said(self, key: dg.AssetKey, slice_: str, seen: str) -> str:
         from pipelines.execution.runners.bounded_inputs import UpstreamSliceError

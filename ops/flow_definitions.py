@@ -69,17 +69,17 @@ class FlowGroup:
 
     @property
     def views(self) -> list[FlowView]:
-        return [one.view for one in self.flows]
+        return [flow.view for flow in self.flows]
 
     @property
     def deployable(self) -> list[FlowView]:
         """Return the flows that the registry can deploy."""
-        return [one.view for one in self.flows if one.is_deployable]
+        return [flow.view for flow in self.flows if flow.is_deployable]
 
     @property
     def sliced(self) -> list[FlowAssets]:
         """Return the flows with slices."""
-        return [one for one in self.flows if one.view.partitions is not None]
+        return [flow for flow in self.flows if flow.view.partitions is not None]
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ def flow_definitions(
     return dg.Definitions(
         assets=assets_of(flows),
         asset_checks=[check for flow in flows for check in flow.checks],
-        jobs=[job for one in wired for job in one.jobs],
-        schedules=[schedule for one in wired for schedule in one.schedules],
+        jobs=[job for group_wired in wired for job in group_wired.jobs],
+        schedules=[schedule for group_wired in wired for schedule in group_wired.schedules],
         sensors=[
             flows_sensor(group.deployable, f"{group.name}_sensor" if group.name else "flows_sensor")
             for group in groups

@@ -101,7 +101,11 @@ def remove_runs(instance: dg.DagsterInstance, days: float, *, dry_run: bool = Fa
     before = instance.get_runs_count()
     oldest = time.time() - days * 86_400
     ended = instance.get_run_records(dg.RunsFilter(statuses=list(FINISHED_STATUSES)))
-    old = [one.dagster_run.run_id for one in ended if (one.end_time or one.create_timestamp.timestamp()) < oldest]
+    old = [
+        record.dagster_run.run_id
+        for record in ended
+        if (record.end_time or record.create_timestamp.timestamp()) < oldest
+    ]
     for run in old if not dry_run else ():
         instance.compute_log_manager.delete_logs(prefix=[run])
         instance.delete_run(run)
@@ -110,17 +114,17 @@ def remove_runs(instance: dg.DagsterInstance, days: float, *, dry_run: bool = Fa
 
 def lines(report: HousekeepingReport) -> list[dict[str, Any]]:
     """Return the report as one flat row per thing."""
-    notes = any(one.note for one in report.things)
+    notes = any(thing.note for thing in report.things)
     return [
         {
-            "what": one.what,
-            "unit": one.unit,
-            "before": one.before,
-            "removed": one.removed,
-            "after": one.after,
-            "bytes": one.bytes,
-            "seconds": one.seconds,
-            **({"note": one.note} if notes else {}),
+            "what": thing.what,
+            "unit": thing.unit,
+            "before": thing.before,
+            "removed": thing.removed,
+            "after": thing.after,
+            "bytes": thing.bytes,
+            "seconds": thing.seconds,
+            **({"note": thing.note} if notes else {}),
         }
-        for one in report.things
+        for thing in report.things
     ]

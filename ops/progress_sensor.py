@@ -25,7 +25,7 @@ def limit_pools(instance: dg.DagsterInstance, views: Sequence[FlowView]) -> None
     """
     storage = instance.event_log_storage
     if storage.supports_global_concurrency_limits and instance.global_op_concurrency_default_limit:
-        for pool in {view.pool for view in views} - {one.name for one in storage.get_pool_limits()}:
+        for pool in {view.pool for view in views} - {limit.name for limit in storage.get_pool_limits()}:
             storage.initialize_concurrency_limit_to_default(pool)
 
 

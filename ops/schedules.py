@@ -57,10 +57,10 @@ def catch_up_schedule(
         description=f"{_when(cron, CATCH_UP_EVERY, 'Every ten minutes')}, if files have arrived.",
     )
     def schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        found = {view.name: what for view in views if (what := news(context.instance, view))}
-        if not found:
+        arrived = {view.name: what for view in views if (what := news(context.instance, view))}
+        if not arrived:
             return dg.SkipReason("nothing has arrived since the last catch-up")
-        return dg.RunRequest(tags={f"news/{name}": what[:63] for name, what in found.items()})
+        return dg.RunRequest(tags={f"news/{name}": what[:63] for name, what in arrived.items()})
 
     return schedule
 
@@ -138,10 +138,10 @@ def rebalance_schedule(job: dg.JobDefinition) -> dg.ScheduleDefinition:
     )
     def schedule(context: dg.ScheduleEvaluationContext, nimbus: NimbusResource) -> dg.RunRequest | dg.SkipReason:
         try:
-            found = nimbus.deployed()
+            deployed = nimbus.deployed()
         except TrideltaError as error:
             return dg.SkipReason(str(error))
-        active = sorted(name for name, flow in found.items() if flow.status == "ACTIVE")
+        active = sorted(name for name, flow in deployed.items() if flow.status == "ACTIVE")
         if not active:
             return dg.SkipReason("no flow is deployed and active")
         return dg.RunRequest(run_config={}, tags={"flows": ", ".join(active)[:63]})

@@ -87,32 +87,30 @@ def of_detail(check: Check, detail: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def of_gate(
-    view: FlowView, lake: Lake, found: GateCheck, txids: Iterable[int] = (), slices: Iterable[str] = ()
+    view: FlowView, lake: Lake, gate_check: GateCheck, txids: Iterable[int] = (), slices: Iterable[str] = ()
 ) -> list[dict[str, Any]]:
     """Read the rows that a gate's check has sent to quarantine, the last first.
 
     Args:
         view: The flow.
         lake: Where its quarantine is.
-        found: The check.
+        gate_check: The check.
         txids: The batches that are meant.
         slices: The slices that are meant; with neither, none.
     """
-    batches = ", ".join(str(int(one)) for one in sorted(set(txids))[-1000:])
-    days = ", ".join(_text(one) for one in sorted(set(slices))[-1000:])
+    batches = ", ".join(str(int(value)) for value in sorted(set(txids))[-1000:])
+    days = ", ".join(_text(value) for value in sorted(set(slices))[-1000:])
     terms = [f"_txid IN ({batches})"] * bool(batches) + [f"_slice IN ({days})"] * bool(days)
     quarantine = lake.table(lake.quarantine_path(view.name), f"quarantine of {view.name}")
-    if not terms or found.check.action == "warn" or not quarantine.exists():
+    if not terms or gate_check.check.action == "warn" or not quarantine.exists():
         return []
-    if found.check.action == "drop":
-        rule = f"strpos(concat(', ', rule, ', '), {_text(f', {found.check.name}, ')}) > 0"
-        where = f"stage = {_text(found.gate)} AND {rule}"
+    if gate_check.check.action == "drop":
+        rule = f"strpos(concat(', ', rule, ', '), {_text(f', {gate_check.check.name}, ')}) > 0"
+        where = f"stage = {_text(gate_check.gate)} AND {rule}"
     else:
         # A batch that is refused as a whole: all of its rows are there, with what the gate said of it.
-        said = _text(f'gate "{found.gate}" refused')
-        where = (
-            f"stage = 'batch' AND strpos(reason, {said}) > 0 AND strpos(reason, {_text(f' {found.check.name}: ')}) > 0"
-        )
+        said = _text(f'gate "{gate_check.gate}" refused')
+        where = f"stage = 'batch' AND strpos(reason, {said}) > 0 AND strpos(reason, {_text(f' {gate_check.check.name}: ')}) > 0"
     rows = quarantine.stored(f"{where} AND ({' OR '.join(terms)}) ORDER BY _txid DESC LIMIT {SHOWN}")
     kept = ("reason", "row", "file", "_slice", "_txid")
     return [
@@ -124,9 +122,13 @@ def _text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def quarantine_links(view: FlowView, found: GateCheck) -> dict[str, Any]:
+def quarantine_links(view: FlowView, gate_check: GateCheck) -> dict[str, Any]:
     """Return the way to all rows that a gate's check has rejected, and back."""
-    stages = f"--gate {found.gate} --reason {found.check.name}" if found.check.action == "drop" else "--reason poison"
+    stages = (
+        f"--gate {gate_check.gate} --reason {gate_check.check.name}"
+        if gate_check.check.action == "drop"
+        else "--reason poison"
+    )
     path = view.settings.lake / "quarantine" / view.name
     return {
         "quarantine": dg.MetadataValue.asset(quarantine_key(view.name)),
@@ -135,7 +137,7 @@ def quarantine_links(view: FlowView, found: GateCheck) -> dict[str, Any]:
     }
 
 
-def refused_metadata(view: FlowView, found: GateCheck, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def refused_metadata(view: FlowView, gate_check: GateCheck, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what a gate's check that does not hold shows; on a warning all rows stayed in the flow."""
     shown: dict[str, Any] = {"failed_rows": table(rows)} if rows else {}
-    return shown if found.check.action == "warn" else {**shown, **quarantine_links(view, found)}
+    return shown if gate_check.check.action == "warn" else {**shown, **quarantine_links(view, gate_check)}

@@ -79,7 +79,7 @@ def markdown_of(title: str, bars: Bars) -> dg.MarkdownMetadataValue | None:
 def entries(plots: Mapping[str, Bars]) -> dict[str, dg.MarkdownMetadataValue]:
     """Return plots as metadata by their titles, without those that have nothing to show."""
     made = {title: markdown_of(title, bars) for title, bars in plots.items()}
-    return {title: one for title, one in made.items() if one is not None}
+    return {title: plot for title, plot in made.items() if plot is not None}
 
 
 def png(bars: Bars) -> bytes:

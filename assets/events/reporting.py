@@ -49,13 +49,13 @@ def written_slices(table: Path, version: int) -> dict[str | None, int]:
 
     Rows of a channel that are no events but words about the clock do not count.
     """
-    found: dict[str | None, int] = {}
+    rows: dict[str | None, int] = {}
     for added in adds(table, version):
         stats = json.loads(added.get("stats") or "{}")
         slice_ = added["partitionValues"].get("_slice")
         words = stats.get("nullCount", {}).get(events.ID, 0)
-        found[slice_] = found.get(slice_, 0) + int(stats.get("numRecords", 0)) - int(words)
-    return found
+        rows[slice_] = rows.get(slice_, 0) + int(stats.get("numRecords", 0)) - int(words)
+    return rows
 
 
 def refuses(said: str, gate: str, check: str) -> bool:
@@ -109,8 +109,8 @@ class Reporter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._writer.shutdown(wait=True)
         if error is None:
-            for one in self._pending:
-                one.result()
+            for event in self._pending:
+                event.result()
 
     # --- what the engine calls --------------------------------------------------------------------------------------
 
@@ -178,8 +178,12 @@ class Reporter:
 
     def _covered(self, commit: StateCommit) -> dict[str, int]:
         """Return the txids of the stream that a slice's replacement covers."""
-        found = [one for one in self._view.table(self._lake, commit.state).history() if one.version == commit.version]
-        last = found[0].txid if found else None
+        records = [
+            record
+            for record in self._view.table(self._lake, commit.state).history()
+            if record.version == commit.version
+        ]
+        last = records[0].txid if records else None
         return {} if last is None or last < 0 else {"txid_first": 0, "txid_last": last}
 
     def _partition_keys(self) -> frozenset[str] | None:
@@ -214,14 +218,14 @@ class Reporter:
 
     def _log(self, verdicts: Iterable[Verdict]) -> None:
         judged: dict[tuple[dg.AssetKey, str], Any] = {}
-        for one in verdicts:
-            if one.slice is None:
-                log_evaluation(self._context, one.evaluation())
+        for verdict in verdicts:
+            if verdict.slice is None:
+                log_evaluation(self._context, verdict.evaluation())
                 continue
-            table = one.check.key.asset_key, one.slice
+            table = verdict.check.key.asset_key, verdict.slice
             if table not in judged:
                 judged[table] = materialization_of(self._context.instance, *table)
-            log_evaluation(self._context, one.evaluation(judged[table]))
+            log_evaluation(self._context, verdict.evaluation(judged[table]))
 
     def _take(self, where: int | str, gates: tuple[Mapping[str, Any], ...]) -> None:
         for name, result in _results(gates):
@@ -250,14 +254,16 @@ class Reporter:
         """Write one page for all gates of the run, if any was asked, after all reports on slices."""
         # A verdict names the materialization that it is about: that must be there.
         wait(self._pending)
-        told = [one for one in self._verdicts.values() if one.was_asked]
-        if not told:
+        asked = [verdict for verdict in self._verdicts.values() if verdict.was_asked]
+        if not asked:
             return
         run, view = self._context.run.run_id, self._view
         folder = view.settings.home / "checks" / view.name
-        page = write(folder, run, f"Gates of {view.name}", page_facts(view.name, run), [one.checked() for one in told])
-        for one in told:
-            one.page = page
+        page = write(
+            folder, run, f"Gates of {view.name}", page_facts(view.name, run), [verdict.checked() for verdict in asked]
+        )
+        for verdict in asked:
+            verdict.page = page
 
 
 @contextmanager

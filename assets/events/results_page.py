@@ -59,7 +59,7 @@ def html(title: str, facts: Mapping[str, Any], checks: Sequence[Checked]) -> str
         facts: What stands below it, by name.
         checks: The checks, in order.
     """
-    failed = [one for one in checks if not one.success]
+    failed = [check for check in checks if not check.success]
     verdict = f"{len(checks) - len(failed)} of {len(checks)} checks hold"
     parts = [
         "<!doctype html>",
@@ -73,10 +73,10 @@ def html(title: str, facts: Mapping[str, Any], checks: Sequence[Checked]) -> str
         "<h2>Checks</h2>",
         _checks(checks),
     ]
-    for one in failed:
-        if one.failed_rows:
-            names = list(dict.fromkeys(["reason", *(name for row in one.failed_rows for name in row)]))
-            parts += [f"<h2>{escape(one.name)}: some of the rows</h2>", _table(names, one.failed_rows)]
+    for check in failed:
+        if check.failed_rows:
+            names = list(dict.fromkeys(["reason", *(name for row in check.failed_rows for name in row)]))
+            parts += [f"<h2>{escape(check.name)}: some of the rows</h2>", _table(names, check.failed_rows)]
     return "\n".join([*parts, "</body></html>", ""])
 
 
@@ -107,13 +107,13 @@ def _checks(checks: Iterable[Checked]) -> str:
     lines = [
         "<table><tr><th>check</th><th>expectation</th><th>if not</th><th>rows</th><th>violate it</th><th></th></tr>"
     ]
-    for one in checks:
-        kind = "ok" if one.success else "bad" if one.action == "fail" else "warn"
-        result = "holds" if one.success else "does not hold"
-        said = f"<br>{escape(one.said)}" if one.said else ""
+    for check in checks:
+        kind = "ok" if check.success else "bad" if check.action == "fail" else "warn"
+        result = "holds" if check.success else "does not hold"
+        said = f"<br>{escape(check.said)}" if check.said else ""
         lines.append(
-            f"<tr><td>{escape(one.name)}</td><td><code>{escape(one.expectation)}</code></td><td>{escape(one.action)}</td>"
-            f'<td class="n">{plain(one.rows)}</td><td class="n">{plain(one.unexpected)}</td>'
+            f"<tr><td>{escape(check.name)}</td><td><code>{escape(check.expectation)}</code></td><td>{escape(check.action)}</td>"
+            f'<td class="n">{plain(check.rows)}</td><td class="n">{plain(check.unexpected)}</td>'
             f'<td><span class="{kind}">{result}</span>{said}</td></tr>'
         )
     return "\n".join([*lines, "</table>"])
@@ -125,7 +125,7 @@ def _table(names: Sequence[str], rows: Sequence[Mapping[str, Any]], *, head: boo
         lines.append("<tr>" + "".join(f"<th>{escape(name)}</th>" for name in names) + "</tr>")
     for row in rows:
         values = [row.get(name) for name in names] if head else list(row.values())
-        lines.append("<tr>" + "".join(f"<td>{escape(_text(one))}</td>" for one in values) + "</tr>")
+        lines.append("<tr>" + "".join(f"<td>{escape(_text(value))}</td>" for value in values) + "</tr>")
     return "\n".join([*lines, "</table>"])
 
 

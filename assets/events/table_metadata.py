@@ -40,8 +40,8 @@ def column_lineage(origins: Origins, keys: Mapping[str, dg.AssetKey]) -> dg.Tabl
     """Return the graph's lineage as Dagster's; `keys` gives the asset of each stream and state."""
     return dg.TableColumnLineage(
         {
-            column: [dg.TableColumnDep(keys[origin], field) for origin, field in found if origin in keys]
-            for column, found in origins.items()
+            column: [dg.TableColumnDep(keys[origin], field) for origin, field in sources if origin in keys]
+            for column, sources in origins.items()
         }
     )
 
@@ -51,8 +51,8 @@ def lineage_table(origins: Origins) -> str:
     return markdown.table(
         ["column", "comes from"],
         [
-            {"column": column, "comes from": ", ".join(f"{origin}.{field}" for origin, field in found) or "(counted)"}
-            for column, found in origins.items()
+            {"column": column, "comes from": ", ".join(f"{origin}.{field}" for origin, field in sources) or "(counted)"}
+            for column, sources in origins.items()
         ],
     )
 

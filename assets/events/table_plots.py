@@ -82,23 +82,23 @@ class TablePlots:
         return plots.entries(shown)
 
     def _plots(self, known: Mapping[int, float]) -> dict[str, Bars]:
-        commits = [one for one in self._table.history() if one.kind in (BATCH, SLICE) or _tidies(one)][-LAST:]
-        written = [one for one in commits if not _tidies(one)]
+        commits = [entry for entry in self._table.history() if entry.kind in (BATCH, SLICE) or _tidies(entry)][-LAST:]
+        written = [entry for entry in commits if not _tidies(entry)]
         if not written:
             return {}
-        slices = frozenset(at for at, one in enumerate(written) if one.kind == SLICE)
+        slices = frozenset(at for at, entry in enumerate(written) if entry.kind == SLICE)
         by_txid = {} if len(slices) == len(written) else self._batch_seconds
-        seconds = [known.get(one.version, by_txid.get(one.txid or 0)) for one in written]
+        seconds = [known.get(entry.version, by_txid.get(entry.txid or 0)) for entry in written]
         batches = partial(Bars, first=_end(written[0]), last=_end(written[-1], short=True), others=slices)
         sizes = self._after(commits)
-        tidied = frozenset(at for at, one in enumerate(commits) if _tidies(one))
+        tidied = frozenset(at for at, entry in enumerate(commits) if _tidies(entry))
         versions = partial(Bars, first=f"version {commits[0].version}", last=str(commits[-1].version), others=tidied)
-        size, unit = plots.in_bytes([one.bytes for one in sizes])
+        size, unit = plots.in_bytes([entry.bytes for entry in sizes])
         return {
-            "rows a batch": batches([one.rows for one in written], "rows"),
+            "rows a batch": batches([entry.rows for entry in written], "rows"),
             "batch seconds": batches(seconds, "seconds"),
             "table size": versions(size, unit),
-            "files": versions([one.files for one in sizes], "files"),
+            "files": versions([entry.files for entry in sizes], "files"),
         }
 
     def _after(self, commits: Sequence[CommitRecord]) -> list[Grown]:
@@ -108,12 +108,12 @@ class TablePlots:
             if version not in self._grown:
                 self._grown[version] = grown(self._table.path, version)
         at, total = self._total(last)
-        found = {last: total} if at == last else {}
+        totals = {last: total} if at == last else {}
         for version in range(last, first, -1):
             step = self._grown[version]
             total = Grown(total.files - step.files, total.bytes - step.bytes)
-            found[version - 1] = total
-        return [found[one.version] for one in commits]
+            totals[version - 1] = total
+        return [totals[commit.version] for commit in commits]
 
     def _total(self, version: int) -> tuple[int, Grown]:
         """Return the table's files and bytes at a version: counted once, then added up from commit to commit."""
@@ -134,7 +134,7 @@ class TablePlots:
     def _group(self) -> str | None:
         """Return the batch group that writes the table."""
         groups = self._view.plan.batch_groups
-        return next((one.folder for one in groups if self._writer.id in one.nodes and not one.query), None)
+        return next((group.folder for group in groups if self._writer.id in group.nodes and not group.query), None)
 
     @property
     def _batch_seconds(self) -> dict[int, float]:
@@ -147,17 +147,17 @@ class TablePlots:
         epoch, done = checkpoint.epoch, checkpoint.finished_batches()
         if epoch is None:
             return {}
-        found: dict[int, float] = {}
+        seconds: dict[int, float] = {}
         for batch in range(max(0, done - LAST), done):
             planned, ended = (checkpoint.spark / part / str(batch) for part in ("offsets", "commits"))
             if planned.exists() and ended.exists():
-                found[epoch.txid(batch)] = ended.stat().st_mtime - planned.stat().st_mtime
-        return found
+                seconds[epoch.txid(batch)] = ended.stat().st_mtime - planned.stat().st_mtime
+        return seconds
 
 
 def before_and_after(pairs: Sequence[tuple[float, float]], unit: str, first: str = "", last: str = "") -> Bars:
     """Return pairs of bars, the later one of each in the second colour."""
-    return Bars([one for pair in pairs for one in pair], unit, first, last, frozenset(range(1, 2 * len(pairs), 2)))
+    return Bars([value for pair in pairs for value in pair], unit, first, last, frozenset(range(1, 2 * len(pairs), 2)))
 
 
 def _tidies(commit: CommitRecord) -> bool:

@@ -30,13 +30,13 @@ def check_specs(view: FlowView) -> list[dg.AssetCheckSpec]:
         warnings.simplefilter("ignore", dg.PreviewWarning)
         return [
             dg.AssetCheckSpec(
-                one.name,
-                asset=one.key.asset_key,
-                description=f"Gate {one.gate}, {one.check.action}: {one.check.written}",
-                blocking=one.check.action == "fail",
+                gate_check.name,
+                asset=gate_check.key.asset_key,
+                description=f"Gate {gate_check.gate}, {gate_check.check.action}: {gate_check.check.written}",
+                blocking=gate_check.check.action == "fail",
                 partitions_def=view.partitions,
             )
-            for one in view.gate_checks
+            for gate_check in view.gate_checks
         ]
 
 
@@ -49,11 +49,11 @@ def materialization_of(
     is not a public one of Dagster's, which is held below 1.14.
     """
     wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=[slice_])
-    found = instance.fetch_materializations(wanted, limit=1).records
-    if not found:
+    records = instance.fetch_materializations(wanted, limit=1).records
+    if not records:
         return None
     return AssetCheckEvaluationTargetMaterializationData(
-        storage_id=found[0].storage_id, run_id=found[0].run_id, timestamp=found[0].timestamp
+        storage_id=records[0].storage_id, run_id=records[0].run_id, timestamp=records[0].timestamp
     )
 
 
@@ -91,8 +91,8 @@ class Verdict:
 
     def _take_rows(self, place: Mapping[str, Any], result: Mapping[str, Any]) -> None:
         if len(self._seen) < failed_rows.SHOWN:
-            found = failed_rows.of_detail(self.check.check, result.get("detail") or {})
-            self._seen += [{**place, **row} for row in found][: failed_rows.SHOWN - len(self._seen)]
+            rows = failed_rows.of_detail(self.check.check, result.get("detail") or {})
+            self._seen += [{**place, **row} for row in rows][: failed_rows.SHOWN - len(self._seen)]
 
     @property
     def severity(self) -> dg.AssetCheckSeverity:
@@ -132,7 +132,7 @@ class Verdict:
 
     def checked(self) -> Checked:
         """Return the check as the page of results shows it."""
-        check, said = self.check.check, ", ".join(str(one["where"]) for one in self.failed[:LISTED])
+        check, said = self.check.check, ", ".join(str(failure["where"]) for failure in self.failed[:LISTED])
         name = f"{self.check.gate}: {check.name}"
         refused = self.failed_rows
         return Checked(name, check.written, check.action, not self.failed, self.rows, self.unexpected, said, refused)

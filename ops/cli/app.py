@@ -73,8 +73,8 @@ def list_flows(as_json: AsJson = False) -> None:
         )
     # Flows that were deployed from files, or that the catalog has lost.
     listed += [
-        {"flow": name, "description": "", "states": {}, "channels": {}, "queries": [], "deployed": one}
-        for name, one in running.items()
+        {"flow": name, "description": "", "states": {}, "channels": {}, "queries": [], "deployed": status}
+        for name, status in running.items()
     ]
     if as_json:
         emit(listed)
@@ -150,14 +150,16 @@ def backfill(
     topology = spec.topology()
     with engine(as_json) as runtime, rendering.bar(f"{name}: slices", len(slices), as_json) as advance:
         report = runtime.backfill(
-            topology, slices, progress=lambda one: advance(f"{one.slice}, {one.received:,} rows in {one.seconds:.1f} s")
+            topology,
+            slices,
+            progress=lambda made: advance(f"{made.slice}, {made.received:,} rows in {made.seconds:.1f} s"),
         )
     if as_json:
         emit(report.to_json())
     else:
         rendering.backfill(report)
     if report.failed:
-        days = ", ".join(one.slice for one in report.failed)
+        days = ", ".join(made.slice for made in report.failed)
         raise TrideltaError(
             f'flow "{name}": {len(report.failed)} of {len(slices)} slices failed: {days}; the others are committed',
             hint="correct the data or the flow and run the command again for these days",
@@ -212,15 +214,15 @@ def state(
     from pipelines.state.lookup import look_up, named_table
 
     table = named_table(opened_lake(), name)
-    found = look_up(table, pairs(key or []), limit + 1, txid)
-    shown = found[:limit]
+    rows = look_up(table, pairs(key or []), limit + 1, txid)
+    shown = rows[:limit]
     if as_json:
         emit(shown)
     else:
         rendering.rows(
             f"{name}, version {table.version()}" + (f", as of txid {txid}" if txid is not None else ""), shown
         )
-    if len(found) > limit:
+    if len(rows) > limit:
         errors.print(f"There are more than these {limit:,} rows: --limit N shows more.", style="dim")
 
 
@@ -294,12 +296,12 @@ def adopt(name: FlowName, as_json: AsJson = False) -> None:
     """Continue with a checkpoint and tables that do not belong together: rows may be missing or doubled."""
     from pipelines.execution.checkpoint.belonging import adopt as take_over
 
-    found = take_over(opened_lake(), flow(name).topology())
+    taken = take_over(opened_lake(), flow(name).topology())
     if as_json:
-        emit({"flow": name, "adopted": {query: error.problem for query, error in found.items()}})
-    elif not found:
+        emit({"flow": name, "adopted": {query: error.problem for query, error in taken.items()}})
+    elif not taken:
         rendering.say(f"Nothing to do: the checkpoints of {name} and its tables belong together.")
-    for query, error in found.items() if not as_json else ():
+    for query, error in taken.items() if not as_json else ():
         rendering.say(f"Query {query} goes on as it is, with {error.state}: {error.problem}")
 
 

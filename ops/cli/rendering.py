@@ -89,16 +89,16 @@ def say(text: str) -> None:
     console.print(text, markup=False, soft_wrap=True)
 
 
-def rows(title: str, found: Sequence[Mapping[str, Any]]) -> None:
+def rows(title: str, listed: Sequence[Mapping[str, Any]]) -> None:
     """Print rows as a table; numbers to the right."""
-    if not found:
+    if not listed:
         say(f"{title}: no rows")
         return
-    columns = list(dict.fromkeys(name for row in found for name in row))
+    columns = list(dict.fromkeys(name for row in listed for name in row))
     # Not as the table's own title, which would be wrapped to the table's width.
     console.print(f"\n{title}", style="bold", markup=False)
-    texts = [{name: plain(row.get(name)) for name in columns} for row in found]
-    numeric = {name for name in columns if all(isinstance(row.get(name), int | float | None) for row in found)}
+    texts = [{name: plain(row.get(name)) for name in columns} for row in listed]
+    numeric = {name for name in columns if all(isinstance(row.get(name), int | float | None) for row in listed)}
     room = console.width if console.is_terminal or "COLUMNS" in os.environ else None
     widths = column_widths({name: [name, *(text[name] for text in texts)] for name in columns}, room)
     if widths is None:
@@ -174,8 +174,8 @@ def flows(listed: Iterable[Mapping[str, Any]]) -> None:
             say(f"  query    {query}")
 
 
-def _deployed(found: Mapping[str, Any]) -> str:
-    return f"{found['status']}, version {found['version']}" + (", runs" if found["running"] else "")
+def _deployed(deployed: Mapping[str, Any]) -> str:
+    return f"{deployed['status']}, version {deployed['version']}" + (", runs" if deployed["running"] else "")
 
 
 def plan(changes: PlanChanges) -> None:
@@ -199,21 +199,23 @@ def plan(changes: PlanChanges) -> None:
 
 def _changed_part(title: str, parts: Sequence[Change]) -> None:
     changed = [
-        {"name": one.name, "change": one.change, "was": one.before or "", "what": "; ".join(one.details)}
-        for one in parts
-        if one.change != "same"
+        {"name": change.name, "change": change.change, "was": change.before or "", "what": "; ".join(change.details)}
+        for change in parts
+        if change.change != "same"
     ]
     if changed:
         rows(f"{title} ({len(parts) - len(changed)} stay as they are)", changed)
 
 
-def _state_change(one: StateChange) -> dict[str, str]:
-    return {"state": one.name, "change": one.change, "verdict": one.verdict, "why": "; ".join(one.details)}
+def _state_change(change: StateChange) -> dict[str, str]:
+    return {"state": change.name, "change": change.change, "verdict": change.verdict, "why": "; ".join(change.details)}
 
 
 def _plan_verdict(changes: PlanChanges) -> str:
     if changes.refused:
-        return f"\nThe flow would be refused at its start because of: {', '.join(one.name for one in changes.refused)}"
+        return (
+            f"\nThe flow would be refused at its start because of: {', '.join(state.name for state in changes.refused)}"
+        )
     return "\nNothing would change." if changes.nothing else "\nThe flow can be deployed."
 
 
@@ -235,24 +237,24 @@ def backfill(report: BackfillReport) -> None:
             f"{report.flow}: slices",
             [
                 {
-                    "slice": one.slice,
-                    "rows": one.received,
-                    "quarantined": one.quarantined,
-                    "seconds": one.seconds,
-                    "result": "failed" if one.error else "replaced",
+                    "slice": made.slice,
+                    "rows": made.received,
+                    "quarantined": made.quarantined,
+                    "seconds": made.seconds,
+                    "result": "failed" if made.error else "replaced",
                 }
-                for one in report.slices
+                for made in report.slices
             ],
         )
-    total = sum(one.received for one in report.slices)
+    total = sum(made.received for made in report.slices)
     say(f"{report.flow}: {len(report.slices)} slices, {total:,} rows, {report.seconds:.1f} s")
 
 
 def verified(report: VerifyReport) -> None:
     """Print the result of verify: one line per state and verdict, and each commit that differs."""
     tally: dict[tuple[str, str], int] = {}
-    for one in report.findings:
-        tally[one.state, one.verdict] = tally.get((one.state, one.verdict), 0) + 1
+    for finding in report.findings:
+        tally[finding.state, finding.verdict] = tally.get((finding.state, finding.verdict), 0) + 1
     rows(
         f"{report.flow}: commits verified",
         [{"state": state, "verdict": verdict, "commits": n} for (state, verdict), n in tally.items()],

@@ -101,12 +101,12 @@ def show(report: ReplayReport) -> None:
     """Print one line per place and rule, then what was left and why."""
     verb = "in quarantine" if report.dry_run else "replayed"
     rendering.rows(f"{report.flow}: {verb}", lines(report))
-    for one in report.lots:
-        for why, rows in one.left.items():
+    for lot in report.lots:
+        for why, rows in lot.left.items():
             word = "cannot be replayed" if report.dry_run else "left"
-            rendering.say(f"{rows:,} rows of {_place(one.stage, one.stream)} {word}: {why}")
-        if one.left and one.hint:
-            rendering.say(f"  Next: {one.hint}")
+            rendering.say(f"{rows:,} rows of {_place(lot.stage, lot.stream)} {word}: {why}")
+        if lot.left and lot.hint:
+            rendering.say(f"  Next: {lot.hint}")
     if report.resumed:
         rendering.say(f"Finished an interrupted replay: {', '.join(map(str, report.resumed))}")
     if not report.dry_run and report.lots:
@@ -117,43 +117,43 @@ def lines(report: ReplayReport) -> list[dict[str, Any]]:
     """Return the report as flat rows: what there is by rule, or what became of each place."""
     if report.dry_run:
         return [
-            {"refused by": _place(one.stage, one.stream), "reason": rule, "rows": rows, "replayable": not one.left}
-            for one in report.lots
-            for rule, rows in sorted(one.rows.items())
+            {"refused by": _place(lot.stage, lot.stream), "reason": rule, "rows": rows, "replayable": not lot.left}
+            for lot in report.lots
+            for rule, rows in sorted(lot.rows.items())
         ]
     return [
         {
-            "replay": "" if one.number is None else one.number,
-            "refused by": _place(one.stage, one.stream),
-            "rows": one.selected,
-            "landed": one.landed,
-            "counted by a backfill": one.counted,
-            "refused again": _counts(one.refused),
-            "left": sum(one.left.values()),
-            "states": ", ".join(f"{commit.state} +{commit.rows:,}" for commit in one.commits),
+            "replay": "" if lot.number is None else lot.number,
+            "refused by": _place(lot.stage, lot.stream),
+            "rows": lot.selected,
+            "landed": lot.landed,
+            "counted by a backfill": lot.counted,
+            "refused again": _counts(lot.refused),
+            "left": sum(lot.left.values()),
+            "states": ", ".join(f"{commit.state} +{commit.rows:,}" for commit in lot.commits),
         }
-        for one in report.lots
+        for lot in report.lots
     ]
 
 
 def show_history(name: str, records: list[Record], as_json: bool) -> None:
     """Print what was replayed when."""
     if as_json:
-        emit([one.to_json() for one in records])
+        emit([record.to_json() for record in records])
         return
     rendering.rows(
         f"{name}: replays (times in UTC)",
         [
             {
-                "replay": one.number,
-                "started": one.started[:19].replace("T", " "),
-                "finished": (one.finished or "cut off")[:19].replace("T", " "),
-                "refused by": _place(one.stage, one.stream),
-                "rows": one.rows,
-                "landed": one.landed,
-                "refused again": _counts(one.refused),
+                "replay": record.number,
+                "started": record.started[:19].replace("T", " "),
+                "finished": (record.finished or "cut off")[:19].replace("T", " "),
+                "refused by": _place(record.stage, record.stream),
+                "rows": record.rows,
+                "landed": record.landed,
+                "refused again": _counts(record.refused),
             }
-            for one in records
+            for record in records
         ],
     )
 
@@ -162,5 +162,5 @@ def _place(stage: str, stream: str | None) -> str:
     return {"source": f"source {stream}", "batch": f"poison batches of {stream}"}.get(stage, f"gate {stage}")
 
 
-def _counts(found: Mapping[str, int]) -> str:
-    return ", ".join(f"{rule}: {rows:,}" for rule, rows in sorted(found.items()))
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{rule}: {rows:,}" for rule, rows in sorted(counts.items()))

@@ -97,10 +97,10 @@ def check_op(view: FlowView) -> dg.OpDefinition:
         broken: list[str] = []
         for state in view.suites:
             with plain_failures():
-                found = check_table(view, state, lake, spark, quality)
-            for one in evaluations(view, state, found, context.run_id):
-                log_evaluation(context, one)
-            broken += [f"{state}: {one}" for one in found.refused]
+                results = check_table(view, state, lake, spark, quality)
+            for evaluation in evaluations(view, state, results, context.run_id):
+                log_evaluation(context, evaluation)
+            broken += [f"{state}: {evaluation}" for evaluation in results.refused]
         if broken:
             raise dg.Failure(
                 f'flow "{view.name}": its tables do not pass their suites\n  ' + "\n  ".join(broken) + "\n"
@@ -123,8 +123,10 @@ def answer_op(view: FlowView) -> dg.OpDefinition:
     def answer(context: dg.OpExecutionContext, spark: SparkResource, lake: LakeResource) -> None:
         for question in view.spec.queries:
             with plain_failures():
-                found = ask(view, question, lake, spark)
-            context.log_event(dg.AssetMaterialization(question.name, metadata=answer_metadata(view, question, found)))
+                answered = ask(view, question, lake, spark)
+            context.log_event(
+                dg.AssetMaterialization(question.name, metadata=answer_metadata(view, question, answered))
+            )
 
     return answer
 

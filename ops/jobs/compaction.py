@@ -70,9 +70,13 @@ def compaction_op(view: FlowView) -> dg.OpDefinition:
 def _observed(instance: dg.DagsterInstance, key: dg.AssetKey, row: Mapping[str, Any]) -> dg.AssetObservation:
     """Report what a compaction did to a table, beside the earlier compactions."""
     numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
-    earlier = [one.asset_observation for one in instance.fetch_observations(key, limit=COMPACTIONS - 1).records]
-    told = [one.metadata for one in reversed(earlier) if one is not None and "files before" in one.metadata]
-    pairs = [(float(str(one["files before"].value)), float(str(one["files after"].value))) for one in told]
+    earlier = [record.asset_observation for record in instance.fetch_observations(key, limit=COMPACTIONS - 1).records]
+    compactions = [
+        record.metadata for record in reversed(earlier) if record is not None and "files before" in record.metadata
+    ]
+    pairs = [
+        (float(str(record["files before"].value)), float(str(record["files after"].value))) for record in compactions
+    ]
     pairs.append((row["files before"], row["files after"]))
     first = f"{len(pairs)} compactions" if len(pairs) > 1 else ""
     return dg.AssetObservation(

@@ -128,8 +128,8 @@ def _job(verb: str, what: str, act: Act, example: Mapping[str, Any] | None = Non
 
 
 def _gates(views: Sequence[FlowView]) -> list[str]:
-    found = [node.gate.name for view in views for node in view.topology.graph if isinstance(node, nodes.GateNode)]
-    return sorted(set(found))
+    names = [node.gate.name for view in views for node in view.topology.graph if isinstance(node, nodes.GateNode)]
+    return sorted(set(names))
 
 
 def _questions(views: Sequence[FlowView], prefix: str) -> Any:
@@ -194,25 +194,27 @@ def _replay(
 
 
 def _told(context: dg.OpExecutionContext, report: "ReplayReport") -> dict[str, Any]:
-    found = replaying.lines(report)
-    table = markdown.table(list(found[0]), found) if found else "nothing that was asked for is in quarantine"
+    rows_shown = replaying.lines(report)
+    table = (
+        markdown.table(list(rows_shown[0]), rows_shown) if rows_shown else "nothing that was asked for is in quarantine"
+    )
     context.log.info(table)
-    for one in report.lots:
-        for why, rows in one.left.items():
-            context.log.warning(f"{rows:,} rows refused by {one.stage} are left: {why}\n  Next: {one.hint}")
+    for lot in report.lots:
+        for why, rows in lot.left.items():
+            context.log.warning(f"{rows:,} rows refused by {lot.stage} are left: {why}\n  Next: {lot.hint}")
     counts = {"rows": report.selected, "landed": report.landed, "refused again": report.refused, "left": report.left}
     return {"replay": dg.MetadataValue.md(table), **({} if report.dry_run else counts)}
 
 
 def _observe(context: dg.OpExecutionContext, view: FlowView, report: "ReplayReport") -> None:
     """Log what the states got, at their assets."""
-    for one in report.lots:
-        for commit in one.commits:
+    for lot in report.lots:
+        for commit in lot.commits:
             context.log_event(
                 dg.AssetObservation(
                     table_key(view.writers[commit.state]),
-                    description=f"replay {one.number}: {one.landed:,} quarantined rows have landed",
-                    metadata={"delta_version": commit.version, "rows": commit.rows, "replay": one.number or 0},
+                    description=f"replay {lot.number}: {lot.landed:,} quarantined rows have landed",
+                    metadata={"delta_version": commit.version, "rows": commit.rows, "replay": lot.number or 0},
                 )
             )
 
@@ -244,14 +246,14 @@ def _query(
     asked, opened = config.ask, lake.lake()
     name = asked.name.value
     if asked.kind == "state":
-        found = look_up(named_table(opened, name), asked.key, config.rows + 1, asked.txid)
+        rows = look_up(named_table(opened, name), asked.key, config.rows + 1, asked.txid)
     else:
         flow, query = name.split(".")
-        found = _answer(context, views[flow], query, asked, spark, lake)
-    shown = found[: config.rows]
+        rows = _answer(context, views[flow], query, asked, spark, lake)
+    shown = rows[: config.rows]
     table = markdown.table(list(shown[0]), shown) if shown else "no rows"
     context.log.info(f"{name}\n{table}")
-    more = len(found) > len(shown)
+    more = len(rows) > len(shown)
     return {
         "answer": dg.MetadataValue.md(table),
         "rows": len(shown),

@@ -67,13 +67,13 @@ def relaunch_slices_job(views: Sequence[FlowView], name: str = "relaunch_slices_
             chosen = _chosen(sliced, config.flows)
             wanted = {view.name: days(view, config.first, config.last) for view in chosen}
             records = Records(context.instance, graph, lake.lake())
-            found = find_slices(records, chosen, wanted, config.most_at_once, stale=config.stale)
-        launched = [one for one in found if one.is_launched]
+            faulty = find_slices(records, chosen, wanted, config.most_at_once, stale=config.stale)
+        launched = [slice_found for slice_found in faulty if slice_found.is_launched]
         backfill = None
         if launched and not config.dry_run:
             backfill = launch(context.instance, graph, chosen, launched)
             context.log.info(f"backfill {backfill}: {len(launched)} slices")
-        context.add_output_metadata(report(found, wanted, backfill, dry_run=config.dry_run))
+        context.add_output_metadata(report(faulty, wanted, backfill, dry_run=config.dry_run))
 
     @dg.job(
         name=name,
@@ -160,20 +160,22 @@ def launch(instance: dg.DagsterInstance, graph: AssetGraph, views: Iterable[Flow
 
 
 def report(
-    found: Sequence[Found], looked_at: Mapping[str, Sequence[str]], backfill: str | None, *, dry_run: bool
+    faulty: Sequence[Found], looked_at: Mapping[str, Sequence[str]], backfill: str | None, *, dry_run: bool
 ) -> dict[str, Any]:
     """Return what was seen and done, as Dagster shows it: counts, and one row per faulty slice."""
     done = "would be made again" if dry_run else "launched"
-    rows = [{**one.row(), "now": done if one.is_launched else one.now} for one in found]
-    counts = Counter(one.was for one in found)
+    rows = [
+        {**slice_found.row(), "now": done if slice_found.is_launched else slice_found.now} for slice_found in faulty
+    ]
+    counts = Counter(slice_found.was for slice_found in faulty)
     shown: dict[str, Any] = {
         "looked_at": sum(map(len, looked_at.values())),
         "failed": counts[FAILED],
         "missing": counts[MISSING],
         "stale": counts[STALE],
-        "launched": 0 if dry_run else sum(one.is_launched for one in found),
-        "waiting": sum(one.now == WAITS for one in found),
-        "left_for_later": sum(one.now == LATER for one in found),
+        "launched": 0 if dry_run else sum(slice_found.is_launched for slice_found in faulty),
+        "waiting": sum(slice_found.now == WAITS for slice_found in faulty),
+        "left_for_later": sum(slice_found.now == LATER for slice_found in faulty),
     }
     if rows:
         text = markdown.table(["flow", "slice", "was", "now", "why"], rows[:LISTED])
