@@ -14,13 +14,13 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 from pyspark.util import inheritable_thread_target
 
-from pipelines.execution.batch.accounts import HASH, taken_off, with_hash
+from pipelines.execution.batch.accounts import HASH, with_hash
 from pipelines.execution.batch.channels import LATE, clocks_after, frame_with_clock, now, with_clock
+from pipelines.execution.batch.commits import Announced, computed, prepared
 from pipelines.execution.batch.group import BatchGroup, Sink
 from pipelines.execution.batch.group_sources import clock_of
 from pipelines.execution.batch.plan_run import RECEIVED, REFUSED, XOR, Base, PlanRun, observed
 from pipelines.execution.batch.quarantine import NAME, of_group, table_columns
-from pipelines.execution.batch.updates import changes_and_emitted
 from pipelines.execution.events.hooks import Counters, Hook, StageEvent, tell
 from pipelines.execution.protocol.coordinator import Batch
 from pipelines.execution.protocol.tracker import BatchTracker
@@ -64,35 +64,58 @@ class Position:
     """The digest of the batch's entry in Spark's offset log."""
 
 
-class StreamBatch:
-    """Runs one attempt at one txid.
+@dataclass(frozen=True)
+class Shared:
+    """What all batches of a runner share.
 
-    Args:
+    Attributes:
         group: the batch group.
         epoch: the life of the checkpoint.
         tracker: the batch protocol.
-        listeners: told of each commit.
+        listeners: called around each commit.
         sizes: rows of each state's last commit, kept from batch to batch.
-        hooks: told a stage.
+        hooks: called per stage.
         counters: of the group's user functions.
-        before_close: called when all is committed, before the batch counts as done.
+        before_close: called when all is committed, before the batch counts as done; None: nothing is to do.
     """
 
-    def __init__(
-        self,
-        group: BatchGroup,
-        epoch: Epoch,
-        tracker: BatchTracker,
-        listeners: tuple[Listener, ...],
-        sizes: dict[str, int],
-        hooks: tuple[Hook, ...] = (),
-        counters: Counters | None = None,
-        before_close: Callable[[], None] | None = None,
-    ) -> None:
-        self._before_close = before_close
-        self._group, self._epoch, self._tracker, self._listeners, self._sizes = group, epoch, tracker, listeners, sizes
-        self._hooks = hooks
-        self._counters = counters or Counters(group.spark, f"{group.topology.name}/{group.name}/")
+    group: BatchGroup
+    epoch: Epoch
+    tracker: BatchTracker
+    listeners: tuple[Listener, ...]
+    sizes: dict[str, int]
+    hooks: tuple[Hook, ...]
+    counters: Counters
+    before_close: Callable[[], None] | None = None
+
+
+@dataclass
+class _Attempt:
+    """One attempt at a batch, while it works.
+
+    Attributes:
+        known: whether each state holds the txid already.
+        commits: the commits so far.
+        runs: the evaluations of the plan, each with the rows that it left out.
+        received: what each state's part of the plan took in.
+    """
+
+    batch: Batch
+    sources: Frames
+    position: Position
+    known: Mapping[str, bool]
+    commits: list[StateCommit] = field(default_factory=list)
+    runs: list[tuple[Claims, PlanRun]] = field(default_factory=list)
+    received: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+class StreamBatch:
+    """Runs the attempts at one txid."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._group, self._epoch, self._tracker, self._sizes = shared.group, shared.epoch, shared.tracker, shared.sizes
+        self._hooks, self._counters, self._before_close = shared.hooks, shared.counters, shared.before_close
+        self._announced = Announced(shared.listeners)
         self._started = time.monotonic()
         self._emitted: dict[int, pa.Table] = {}
         self._seen: dict[str, int] = {}
@@ -113,32 +136,19 @@ class StreamBatch:
         # What the rows are made for: a commit that counts rows behind this version is another process's.
         self._seen = {sink.name: sink.table.version() for sink in self._group.sinks}
         known = {sink.name: self._known(sink, batch.txid) for sink in self._group.sinks}
-        skipped = {sink.name for sink in self._group.sinks if sink.writer.skips(known[sink.name])}
-        commits = [self._replayed(sink, batch.txid) for sink in self._group.sinks if sink.name in skipped]
-        runs: list[tuple[Claims, PlanRun]] = []
-        received: dict[str, Mapping[str, Any]] = {}
+        attempt = _Attempt(batch, sources, position, known)
         try:
-            for wave in self._group.waves:
-                todo = tuple(sink for sink in wave if sink.name not in skipped)
-                for claimed, sinks in self._by_claims(todo, position):
-                    run = self._plan_run(batch, sources)
-                    runs.append((claimed, run))
-                    done = self._commit(batch, run, claimed, sinks, position, known)
-                    received |= {commit.state: run.counts for commit in done}
-                    commits += done
-            if not runs:
-                runs.append(({}, self._plan_run(batch, sources)))
-                runs[0][1].count_now()
-            counts = runs[0][1].counts
+            skipped = self._commit_all(attempt)
+            first = attempt.runs[0][1]
+            counts = first.counts
             for sink in self._group.sinks:
                 if sink.name in skipped:
-                    received |= self._received_before(sink, batch.txid)
-            complete = not skipped and len(runs) == 1
-            quarantined = self._quarantine(batch, sources, runs if complete else [], counts, position)
-            self._account(batch, counts, commits, received)
-            gates = runs[0][1].gate_results()
+                    attempt.received |= self._received_before(sink, batch.txid)
+            quarantined = self._quarantine(attempt, counts, complete=not skipped and len(attempt.runs) == 1)
+            self._account(batch, counts, attempt.commits, attempt.received)
+            gates = first.gate_results()
         finally:
-            for _, run in runs:
+            for _, run in attempt.runs:
                 run.close()
         if self._before_close is not None:
             self._before_close()
@@ -151,11 +161,29 @@ class StreamBatch:
             attempt=batch.attempt,
             received=counts[RECEIVED],
             quarantined=quarantined,
-            commits=tuple(sorted(commits, key=lambda commit: order[commit.state])),
+            commits=tuple(sorted(attempt.commits, key=lambda commit: order[commit.state])),
             seconds=time.monotonic() - started,
             gates=gates,
             counters=self._counters.since_start(),
         )
+
+    def _commit_all(self, attempt: _Attempt) -> set[str]:
+        """Commit all states, wave by wave. Return those that have the batch already and take nothing."""
+        batch = attempt.batch
+        skipped = {sink.name for sink in self._group.sinks if sink.writer.skips(attempt.known[sink.name])}
+        attempt.commits += [self._replayed(sink, batch.txid) for sink in self._group.sinks if sink.name in skipped]
+        for wave in self._group.waves:
+            todo = tuple(sink for sink in wave if sink.name not in skipped)
+            for claimed, sinks in self._by_claims(todo, attempt.position):
+                run = self._plan_run(batch, attempt.sources)
+                attempt.runs.append((claimed, run))
+                done = self._commit(attempt, run, claimed, sinks)
+                attempt.received |= {commit.state: run.counts for commit in done}
+                attempt.commits += done
+        if not attempt.runs:
+            attempt.runs.append(({}, self._plan_run(batch, attempt.sources)))
+            attempt.runs[0][1].count_now()
+        return skipped
 
     def _plan_run(self, batch: Batch, sources: Frames) -> PlanRun:
         def state(name: str, behind: bool) -> tuple[StateTable, int | None]:
@@ -230,20 +258,12 @@ class StreamBatch:
             groups.setdefault(frozenset(claimed.items()), []).append(sink)
         return [(dict(claimed), members) for claimed, members in groups.items()]
 
-    def _commit(
-        self,
-        batch: Batch,
-        run: PlanRun,
-        claimed: Claims,
-        sinks: list[Sink],
-        position: Position,
-        known: Mapping[str, bool],
-    ) -> list[StateCommit]:
+    def _commit(self, attempt: _Attempt, run: PlanRun, claimed: Claims, sinks: list[Sink]) -> list[StateCommit]:
         late = [sink for sink in sinks if sink.is_late]
         in_time = [sink for sink in sinks if not sink.is_late]
         with self._counters.collected():
             frames = run.frames([sink.node.id for sink in in_time], claimed)
-        small = [sink for sink in in_time if self._is_small(sink, position)]
+        small = [sink for sink in in_time if self._is_small(sink, attempt.position)]
         # A channel is accounted for by count, so its rows need no hash.
         hashed = {s.name: frames[s.node.id] if s.is_channel else with_hash(frames[s.node.id]) for s in small}
         results = self._compute(run, hashed)
@@ -251,26 +271,23 @@ class StreamBatch:
         done = []
         for sink in in_time:
             if sink.name in results:
-                rows, seconds = results[sink.name]
-                done.append(self._commit_arrow(batch, run, sink, rows, seconds, position, known=known[sink.name]))
+                done.append(self._commit_arrow(attempt, run, sink, *results[sink.name]))
             elif sink.is_channel:
-                done.append(self._commit_large_channel(batch, run, sink, frames[sink.node.id], position, known))
+                done.append(self._commit_large_channel(attempt, run, sink, frames[sink.node.id]))
             else:
-                done.append(self._commit_spark(batch, sink, frames[sink.node.id], known=known[sink.name]))
+                done.append(self._commit_spark(attempt, sink, frames[sink.node.id]))
         for sink in late:
-            done.append(self._commit_late(batch, run, sink, claimed, position, known=known[sink.name]))
+            done.append(self._commit_late(attempt, run, sink, claimed))
         return done
 
-    def _commit_late(
-        self, batch: Batch, run: PlanRun, sink: Sink, claimed: Claims, position: Position, *, known: bool
-    ) -> StateCommit:
-        """The late events, behind the others: they are looked for only if the counts say that there are any."""
+    def _commit_late(self, attempt: _Attempt, run: PlanRun, sink: Sink, claimed: Claims) -> StateCommit:
+        """Commit the late events, behind the others: they are computed only if the counts say that there are any."""
         if run.counts.get(LATE, 1):
-            rows, seconds = _timed_arrow(with_hash(run.frames([sink.node.id], claimed)[sink.node.id]))
+            rows, seconds = computed(with_hash(run.frames([sink.node.id], claimed)[sink.node.id]))
         else:
             empty = sink.writer.empty().select(sink.writer.declared.names)
             rows, seconds = empty.append_column(HASH, pa.array([], pa.int64())), 0.0
-        return self._commit_arrow(batch, run, sink, rows, seconds, position, known=known)
+        return self._commit_arrow(attempt, run, sink, rows, seconds)
 
     def _compute(self, run: PlanRun, frames: Mapping[str, DataFrame]) -> dict[str, tuple[pa.Table, float]]:
         """The small results, side by side where that is safe.
@@ -281,9 +298,9 @@ class StreamBatch:
         """
         names = list(frames)
         alone = names if run.kept_frames > 1 else names[:1]
-        results = {name: _timed_arrow(frames[name]) for name in alone}
+        results = {name: computed(frames[name]) for name in alone}
         with ThreadPoolExecutor(max_workers=2) as pool:
-            target = inheritable_thread_target(self._group.spark)(_timed_arrow)
+            target = inheritable_thread_target(self._group.spark)(computed)
             jobs = {name: pool.submit(target, frames[name]) for name in names[len(alone) :]}
             return results | {name: job.result() for name, job in jobs.items()}
 
@@ -317,87 +334,72 @@ class StreamBatch:
         )
 
     def _commit_arrow(
-        self,
-        batch: Batch,
-        run: PlanRun,
-        sink: Sink,
-        result: pa.Table,
-        seconds: float,
-        position: Position,
-        *,
-        known: bool,
+        self, attempt: _Attempt, run: PlanRun, sink: Sink, result: pa.Table, seconds: float
     ) -> StateCommit:
-        started = time.monotonic()
-        digest: int | None
-        rows, digest = (result, None) if sink.is_channel else taken_off(result)
-        if sink.node.updater is not None:
-            rows, self._emitted[sink.node.id] = changes_and_emitted(rows, sink.node)
-        clocks = None
+        started, batch = time.monotonic(), attempt.batch
+        ready = prepared(result, sink.node)
+        rows, clocks = ready.rows, None
+        if ready.emitted is not None:
+            self._emitted[sink.node.id] = ready.emitted
         if sink.is_channel:
             # Its words about the clock are no rows of the batch, so a channel is accounted for by count.
-            clocks = self._clocks(batch, run, sink, position, pc.max(rows[events.CLOCK]).as_py())
+            clocks = self._clocks(attempt, run, sink, pc.max(rows[events.CLOCK]).as_py())
             # Its readers know no slices, and take a commit whole if it is one file: so one partition, the clock's row in it.
             rows = rows.drop_columns([SLICE_COLUMN]) if SLICE_COLUMN in rows.column_names else rows
             rows = with_clock(rows, self._group, clocks)
-        record = self._record(batch, run.counts, rows.num_rows, digest, clocks)
-        self._tell("committing", sink.name, batch)
-        seen = self._seen[sink.name]
-        version = sink.writer.commit_batch(rows, record, self._app_id(sink.name), known=known, seen=seen)
-        self._tell("committed", sink.name, batch)
+        record = self._record(batch, run.counts, rows.num_rows, ready.hash, clocks)
+        version = self._write(attempt, sink, rows, record)
         self._sizes[sink.name] = result.num_rows
         return StateCommit(sink.name, version, rows.num_rows, seconds + time.monotonic() - started)
 
-    def _clocks(self, batch: Batch, run: PlanRun, sink: Sink, position: Position, latest: int | None) -> dict[str, int]:
-        at = now() if sink.node.clock == nodes.NOW else latest  # type: ignore[attr-defined]
-        return clocks_after(self._group, sink, sink.clocks_before(batch.txid), position.clocks, run.counts, at)
+    def _write(self, attempt: _Attempt, sink: Sink, rows: Any, record: BatchRecord) -> int:
+        """Commit rows (Arrow, or a frame) to a state. Return the version."""
+        app_id, known, seen = self._app_id(sink.name), attempt.known[sink.name], self._seen[sink.name]
+        return self._announced.commit(
+            sink.name,
+            attempt.batch.txid,
+            sink.writer,
+            lambda: sink.writer.commit_batch(rows, record, app_id, known=known, seen=seen),
+        )
 
-    def _commit_large_channel(
-        self,
-        batch: Batch,
-        run: PlanRun,
-        sink: Sink,
-        frame: DataFrame,
-        position: Position,
-        known: Mapping[str, bool],
-    ) -> StateCommit:
-        """Spark writes it where it lies, once it is known how far the clock has come."""
+    def _clocks(self, attempt: _Attempt, run: PlanRun, sink: Sink, latest: int | None) -> dict[str, int]:
+        at = now() if sink.node.clock == nodes.NOW else latest  # type: ignore[attr-defined]
+        before = sink.clocks_before(attempt.batch.txid)
+        return clocks_after(self._group, sink, before, attempt.position.clocks, run.counts, at)
+
+    def _commit_large_channel(self, attempt: _Attempt, run: PlanRun, sink: Sink, frame: DataFrame) -> StateCommit:
+        """Let Spark write a channel where its rows are, once the latest clock is known."""
         frame = frame.persist()
         try:
             latest = frame.agg(F.max(events.CLOCK)).collect()[0][0]
-            clocks = self._clocks(batch, run, sink, position, latest)
+            clocks = self._clocks(attempt, run, sink, latest)
             # One file, as readers need it: in one partition of the table, from one task.
             whole = frame_with_clock(frame.drop(SLICE_COLUMN), self._group, clocks).coalesce(1)
-            return self._commit_spark(batch, sink, whole, known=known[sink.name], clocks=clocks)
+            return self._commit_spark(attempt, sink, whole, clocks=clocks)
         finally:
             frame.unpersist()
 
     def _commit_spark(
-        self, batch: Batch, sink: Sink, frame: DataFrame, *, known: bool, clocks: dict[str, int] | None = None
+        self, attempt: _Attempt, sink: Sink, frame: DataFrame, clocks: dict[str, int] | None = None
     ) -> StateCommit:
-        started = time.monotonic()
-        self._tell("committing", sink.name, batch)
-        emitted = Observation()
+        started, emitted = time.monotonic(), Observation()
         counted = frame.observe(emitted, F.count(F.lit(1)).alias(RECEIVED))
         # The record is written before Spark has seen a row: the count is in Delta's own metrics, the hash is not kept.
-        record = self._record(batch, {RECEIVED: 0}, 0, None, clocks)
-        seen = self._seen[sink.name]
-        version = sink.writer.commit_batch(counted, record, self._app_id(sink.name), known=known, seen=seen)
-        self._tell("committed", sink.name, batch)
+        record = self._record(attempt.batch, {RECEIVED: 0}, 0, None, clocks)
+        version = self._write(attempt, sink, counted, record)
         rows = observed(emitted)[RECEIVED]
         self._sizes[sink.name] = rows
         return StateCommit(sink.name, version, rows, time.monotonic() - started)
 
-    def _quarantine(
-        self,
-        batch: Batch,
-        sources: Frames,
-        runs: list[tuple[Claims, PlanRun]],
-        counts: Mapping[str, Any],
-        position: Position,
-    ) -> int:
-        """Commit the refused rows of the batch, unless a first life of the batch did. Returns how many there are."""
+    def _quarantine(self, attempt: _Attempt, counts: Mapping[str, Any], *, complete: bool) -> int:
+        """Commit the refused rows of the batch, unless a first life of the batch did. Return how many there are.
+
+        Args:
+            complete: whether the attempt's one run passed all gates.
+        """
         if not self._group.drops and not counts[REFUSED]:
             return 0
+        batch = attempt.batch
         writer, app_id = self._group.quarantine, self._app_id(f"{NAME}/{self._group.name}")
         claimed: Claims = {}
         if writer.table.exists():
@@ -405,11 +407,11 @@ class StreamBatch:
             if last is not None and last >= batch.txid:
                 own = (c for c in writer.table.commits.batches() if c.group in (None, self._group.name))
                 return sum(c.rows for c in own if c.txid == batch.txid)
-            claimed = claimed_rows(writer.table, position, self._group.name)
-        run = next((run for known, run in runs if known == claimed), None)
+            claimed = claimed_rows(writer.table, attempt.position, self._group.name)
+        run = next((run for known, run in attempt.runs if complete and known == claimed), None)
         if run is not None:
             return self._commit_quarantine(batch, run, claimed, counts, app_id)
-        run = self._plan_run(batch, sources)
+        run = self._plan_run(batch, attempt.sources)
         try:
             for each in run.frames([sink.node.id for sink in self._group.sinks], claimed).values():
                 each.write.format("noop").mode("overwrite").save()
@@ -426,9 +428,9 @@ class StreamBatch:
             return 0
         self._group.quarantine.prepare(table_columns())
         record = self._record(batch, counts, rows.num_rows, None).model_copy(update={"group": self._group.name})
-        self._tell("committing", NAME, batch)
-        self._group.quarantine.append_arrow(of_group(rows, self._group.name), record, app_id)
-        self._tell("committed", NAME, batch)
+        writer = self._group.quarantine
+        of = of_group(rows, self._group.name)
+        self._announced.commit(NAME, batch.txid, writer, lambda: writer.append_arrow(of, record, app_id))
         return rows.num_rows
 
     def _account(
@@ -477,10 +479,6 @@ class StreamBatch:
             )
             tell(self._hooks, moment, event)
 
-    def _tell(self, moment: str, state: str, batch: Batch) -> None:
-        for listener in self._listeners:
-            listener(moment, state, batch.txid)
-
 
 def claimed_rows(table: StateTable, position: Position, group: str | None = None) -> dict[str, frozenset[str]]:
     """The rows of this batch that backfills of the table count already: addresses of files, by slice.
@@ -494,8 +492,3 @@ def claimed_rows(table: StateTable, position: Position, group: str | None = None
         if mine:
             found[slice_] = mine
     return found
-
-
-def _timed_arrow(frame: DataFrame) -> tuple[pa.Table, float]:
-    started = time.monotonic()
-    return frame.toArrow(), time.monotonic() - started

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from pipelines.execution.batch.accounts import taken_off, with_hash
+from pipelines.execution.batch.accounts import with_hash
+from pipelines.execution.batch.commits import Announced, computed, prepared
 from pipelines.execution.batch.plan_run import Base
 from pipelines.execution.batch.quarantine import GROUP, NAME, SOURCE
-from pipelines.execution.batch.updates import changes_and_emitted
-from pipelines.execution.checkpoint.durable import sync_table
 from pipelines.execution.replays.counted import Row, is_poison, replaced_since
 from pipelines.execution.replays.plan_run import UNREADABLE, ReplayRun, check_readable, rows_of_gate, rows_of_source
 from pipelines.execution.replays.record import LotReport
@@ -28,7 +27,7 @@ from pipelines.state.record import REPLAY, BatchRecord, generation
 from pipelines.state.schema import GEN, NO_SLICE, SLICE_COLUMN, TXID, UNSLICED
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from pipelines.execution.batch.group import BatchGroup, Sink
     from pipelines.execution.events.hooks import Listener
@@ -172,7 +171,7 @@ class Work:
             frames = run.frames([sink.node.id for sink in own], {}, numbers)
             for sink in own:
                 if sink in todo:
-                    results[sink.name] = _timed(frames[sink.node.id])
+                    results[sink.name] = computed(with_hash(frames[sink.node.id].drop(REPLAYED)))
         if begin is not None:
             begin()
         done = []
@@ -184,21 +183,16 @@ class Work:
                 done.append(StateCommit(sink.name, sink.table.version(), 0, 0.0, replayed=True))
         return done
 
-    def _commit(self, sink: Sink, found: pa.Table, seconds: float, lot: Lot, record: Record) -> StateCommit:
-        started = time.monotonic()
-        rows, digest = taken_off(found)
-        if sink.node.updater is not None:
-            rows, _ = changes_and_emitted(rows, sink.node)
-        said = self._said(sink.table, record, rows.num_rows, received=lot.rows.num_rows, digest=digest)
-        self._tell("committing", sink.name, record.number)
-        if sink.writer.declared.layout == MAP:
-            version = sink.writer.merge_arrow(rows, said, self._app_id(sink.name))
-        else:
-            version = sink.writer.append_replay(rows, said, self._app_id(sink.name))
-        if self._lake.durable:
-            # Before quarantine gives the rows up.
-            sync_table(sink.table, version - 1, self._lake.root)
-        self._tell("committed", sink.name, record.number)
+    def _commit(self, sink: Sink, result: pa.Table, seconds: float, lot: Lot, record: Record) -> StateCommit:
+        started, ready = time.monotonic(), prepared(result, sink.node)
+        rows = ready.rows
+        said = self._said(sink.table, record, rows.num_rows, received=lot.rows.num_rows, digest=ready.hash)
+        write = sink.writer.merge_arrow if sink.writer.declared.layout == MAP else sink.writer.append_replay
+        # On a durable lake it is on the disk before quarantine gives the rows up.
+        commits = Announced(self._listeners, self._lake)
+        version = commits.commit(
+            sink.name, record.number, sink.writer, lambda: write(rows, said, self._app_id(sink.name))
+        )
         return StateCommit(sink.name, version, rows.num_rows, seconds + time.monotonic() - started)
 
     def _said(
@@ -252,16 +246,12 @@ class Work:
             gone[key] -= 1
         rows = pa.concat_tables([held.filter(pa.array(stays, pa.bool_())), again.select(STORED)])
         said = self._said(writer.table, record, rows.num_rows, received=lot.rows.num_rows)
-        self._tell("committing", NAME, record.number)
-        writer.replace_refused(rows, said, app_id, (first, last), seen)
-        self._tell("committed", NAME, record.number)
+        Announced(self._listeners).commit(
+            NAME, record.number, writer, lambda: writer.replace_refused(rows, said, app_id, (first, last), seen)
+        )
 
     def _app_id(self, table: str) -> str:
         return app_id(self._flow, table)
-
-    def _tell(self, moment: str, table: str, number: int) -> None:
-        for listener in self._listeners:
-            listener(moment, table, number)
 
 
 def app_id(flow: str, table: str) -> str:
@@ -271,8 +261,3 @@ def app_id(flow: str, table: str) -> str:
 
 def _versions_of(table: StateTable, number: int) -> list[int]:
     return [one.version for one in table.history() if one.record is not None and one.record.replay == number]
-
-
-def _timed(frame: DataFrame) -> tuple[pa.Table, float]:
-    started = time.monotonic()
-    return with_hash(frame.drop(REPLAYED)).toArrow(), time.monotonic() - started

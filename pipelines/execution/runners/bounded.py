@@ -11,22 +11,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.errors import BatchError, DefinitionError, SourceError, TrideltaError
-from pipelines.execution.batch.accounts import taken_off, with_hash
+from pipelines.execution.batch.accounts import with_hash
 from pipelines.execution.batch.channels import with_last_clock
+from pipelines.execution.batch.commits import Announced, prepared
 from pipelines.execution.batch.deferred_signals import unbroken
 from pipelines.execution.batch.group import BatchGroup, Sink
 from pipelines.execution.batch.plan_run import Base, PlanRun
 from pipelines.execution.batch.quarantine import NAME, of_group, table_columns
-from pipelines.execution.batch.updates import changes_and_emitted
 from pipelines.execution.checkpoint.belonging import Belonging
-from pipelines.execution.checkpoint.durable import sync_table
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.events.hooks import Listener
 from pipelines.execution.protocol.failures import disk_full, reason_of
@@ -97,6 +96,29 @@ class _Pass:
         self.run.close()
         for frame in self.kept:
             frame.unpersist()
+
+
+@dataclass(frozen=True)
+class _SliceRows:
+    """The rows of one slice for one table.
+
+    Attributes:
+        slice: the slice.
+        received: source rows of the slice.
+        files: the source files that they came from.
+        rows: the rows to commit.
+        hash: the XOR of their hashes; None: not computed.
+        streamed: the files that the table's stream has counted.
+        read: versions of the other flows' tables that were read.
+    """
+
+    slice: str
+    received: int
+    files: frozenset[str]
+    rows: pa.Table = field(default_factory=lambda: pa.table({}))
+    hash: int | None = None
+    streamed: frozenset[str] = frozenset()
+    read: Mapping[str, int] = field(default_factory=dict)
 
 
 class BoundedRunner:
@@ -315,8 +337,9 @@ class BoundedRunner:
         started = time.monotonic()
         blocked = work.run.refused_slices.get(slice_, {})
         received, files = work.counts.get(slice_, (0, frozenset()))
+        given = _SliceRows(slice_, received, files)
         commits = [
-            self._commit_slice(work, sink, slice_, received, files, streamed[sink.name])
+            self._commit_slice(work, sink, given, streamed[sink.name])
             for sink in wave
             if not self._is_behind(sink, blocked)
         ]
@@ -335,65 +358,59 @@ class BoundedRunner:
         ancestors = self._group.topology.graph.ancestors(sink.node.id)
         return any(isinstance(node, nodes.GateNode) and node.id in blocked for node in ancestors)
 
-    def _commit_slice(
-        self, work: _Pass, sink: Sink, slice_: str, received: int, files: frozenset[str], streamed: frozenset[str]
-    ) -> StateCommit:
+    def _commit_slice(self, work: _Pass, sink: Sink, given: _SliceRows, streamed: frozenset[str]) -> StateCommit:
         started = time.monotonic()
-        found = work.results[sink.name].get(slice_)
-        digest: int | None
-        rows, digest = taken_off(found) if found is not None else (None, 0)
-        if sink.node.updater is not None and rows is not None:
-            rows, self._emitted[sink.node.id] = changes_and_emitted(rows, sink.node)
-        rows = sink.writer.empty() if rows is None else rows
+        result, slice_ = work.results[sink.name].get(given.slice), given.slice
+        rows, digest = sink.writer.empty(), 0
+        if result is not None:
+            ready = prepared(result, sink.node)
+            rows, digest = ready.rows, ready.hash or 0
+            if ready.emitted is not None:
+                self._emitted[sink.node.id] = ready.emitted
+        given = replace(given, rows=rows, hash=digest, streamed=streamed, read=work.read)
         if sink.is_channel:
-            rows, digest = with_last_clock(rows, work.clocks, work.run.counts, slice_), None
-        version = self._write(sink.writer, sink.name, rows, slice_, received, files, streamed, digest, work.read)
-        return StateCommit(sink.name, version, rows.num_rows, time.monotonic() - started)
+            given = replace(given, rows=with_last_clock(rows, work.clocks, work.run.counts, slice_), hash=None)
+        version = self._write(sink.writer, sink.name, given)
+        return StateCommit(sink.name, version, given.rows.num_rows, time.monotonic() - started)
 
-    def _write(
-        self,
-        writer: StateWriter,
-        name: str,
-        rows: pa.Table,
-        slice_: str,
-        received: int,
-        files: frozenset[str],
-        streamed: frozenset[str],
-        digest: int | None = None,
-        read: Mapping[str, int] | None = None,
-    ) -> int:
+    def _write(self, writer: StateWriter, name: str, given: _SliceRows) -> int:
+        record = self._record(writer, name, given)
+        app_id, seen = self._app_id(name, record.epoch), self._seen.get(name)
+
+        def write() -> int:
+            if writer.declared.layout != MAP:
+                among = self._group.refused if record.group else None
+                return writer.replace_slice(given.rows, record, app_id, seen=seen, among=among)
+            if self._group.entrance.sliced:
+                return writer.merge_arrow(given.rows, record, app_id, seen=seen)
+            return writer.replace_map(given.rows, record, app_id, seen=seen)
+
+        version = Announced(self._listeners, self._group.lake).commit(name, record.txid, writer, write)
+        if name in self._seen:
+            self._seen[name] = version
+        return version
+
+    def _record(self, writer: StateWriter, name: str, given: _SliceRows) -> BatchRecord:
+        """Return what the commit of a slice says: the last txid that it covers, and the files that the stream has yet to read."""
         group = self._group.name if name == NAME else None
-        own = [one.txid for one in writer.table.commits.batches() if group is None or one.group in (None, group)]
+        own = [
+            commit.txid for commit in writer.table.commits.batches() if group is None or commit.group in (None, group)
+        ]
         txid = own[-1] if own else None
         epoch = self._checkpoint.epoch
-        record = BatchRecord(
+        return BatchRecord(
             kind=SLICE,
             flow=self._group.topology.name,
             epoch=epoch.number if epoch else 0,
             txid=-1 if txid is None else txid,
-            slice=slice_,
-            received=received,
-            rows=rows.num_rows,
-            hash=digest,
-            claims=tuple(sorted(file for file in files if file_key(file) not in streamed)),
-            read=dict(read) if read else None,
+            slice=given.slice,
+            received=given.received,
+            rows=given.rows.num_rows,
+            hash=given.hash,
+            claims=tuple(sorted(file for file in given.files if file_key(file) not in given.streamed)),
+            read=dict(given.read) or None,
             group=group,
         )
-        self._tell("committing", name, record.txid)
-        app_id, seen = self._app_id(name, record.epoch), self._seen.get(name)
-        if writer.declared.layout != MAP:
-            among = self._group.refused if group else None
-            version = writer.replace_slice(rows, record, app_id, seen=seen, among=among)
-        elif self._group.entrance.sliced:
-            version = writer.merge_arrow(rows, record, app_id, seen=seen)
-        else:
-            version = writer.replace_map(rows, record, app_id, seen=seen)
-        if name in self._seen:
-            self._seen[name] = version
-        if self._group.lake.durable:
-            sync_table(writer.table, version - 1, self._group.lake.root)
-        self._tell("committed", name, record.txid)
-        return version
 
     def _app_id(self, name: str, epoch: int) -> str:
         own = f"{NAME}/{self._group.name}" if name == NAME else name
@@ -412,17 +429,14 @@ class BoundedRunner:
             rows = writer.empty() if rows is None else of_group(rows, self._group.name)
             received, files = work.counts.get(slice_, (0, frozenset()))
             # The stream's own quarantine position is not kept by file: claim all of them; a file met twice is left out.
-            self._write(writer, NAME, rows, slice_, received, files, self._streamed(writer.table))
+            given = _SliceRows(slice_, received, files, rows, streamed=self._streamed(writer.table))
+            self._write(writer, NAME, given)
             done[slice_] = rows.num_rows
         return done
 
     def _holds_refused(self, table: StateTable, slice_: str) -> bool:
         one = literal(SLICE_COLUMN, slice_, pa.string())
         return table.exists() and table.count(f"{SLICE_COLUMN} = {one} AND {self._group.refused}") > 0
-
-    def _tell(self, moment: str, state: str, txid: int) -> None:
-        for listener in self._listeners:
-            listener(moment, state, txid)
 
 
 def _together(one: SliceReport, other: SliceReport) -> SliceReport:

@@ -27,7 +27,7 @@ from pipelines.errors import (
 from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.batch.quarantine import table_columns
-from pipelines.execution.batch.stream_batch import Position, StreamBatch
+from pipelines.execution.batch.stream_batch import Position, Shared, StreamBatch
 from pipelines.execution.checkpoint.belonging import Belonging, is_filled
 from pipelines.execution.checkpoint.damage import make_whole
 from pipelines.execution.checkpoint.durable import DurableBatches
@@ -372,15 +372,18 @@ class StreamRunner:
 
     def _attempts(self, txid: int, frames: Frames, position: Position) -> BatchReport:
         """Attempts at one batch until one comes through, or none is left."""
+        before_close = self._durable.committed if self._durable else None
         stream_batch = StreamBatch(
-            self._group,
-            self._epoch,
-            self._tracker,
-            self._listeners,
-            self._sizes,
-            self._hooks,
-            self._counters,
-            before_close=self._durable.committed if self._durable else None,
+            Shared(
+                self._group,
+                self._epoch,
+                self._tracker,
+                self._listeners,
+                self._sizes,
+                self._hooks,
+                self._counters,
+                before_close,
+            )
         )
         sources, clocks, tries = self._group.entrance.events(frames), None, 0
         while True:
