@@ -21,7 +21,7 @@ from pipelines.execution.runners.bounded import BoundedRunner, check_sliced
 from pipelines.execution.runners.bounded_inputs import bounded_folder
 from pipelines.execution.runners.partitioned_session import Partitions, asked_for, own_session
 from pipelines.execution.runners.queries import Answer, QueryRunner
-from pipelines.execution.runners.stream import StreamRunner
+from pipelines.execution.runners.stream import StreamOptions, StreamRunner
 from pipelines.flowmix.compile import as_topology
 from pipelines.graph import nodes
 from pipelines.state.lake import Lake
@@ -317,15 +317,14 @@ class Runtime:
     def _runner(
         self, group: BatchGroup, checkpoint: Checkpoint, progress: Callable[[BatchReport], None] | None
     ) -> StreamRunner:
-        return StreamRunner(
-            group,
-            checkpoint,
+        options = StreamOptions(
             listeners=self._listeners,
             max_attempts=self._max_attempts,
             lock_wait_seconds=max(self._wait, 600.0),
             on_batch=progress,
             hooks=self._hooks,
         )
+        return StreamRunner(group, checkpoint, options)
 
 
 @dataclass

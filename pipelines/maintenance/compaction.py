@@ -20,7 +20,7 @@ from pipelines.execution.checkpoint.durable import sync_table
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.maintenance import channels, refused, retention
-from pipelines.maintenance.folding import DRIVER_ROWS, fold_arrow, fold_spark, merge, tidy
+from pipelines.maintenance.folding import DRIVER_ROWS, compact_map, fold_arrow, fold_spark, merge
 from pipelines.maintenance.plan import Closed, FoldPlan, closed_generations, parts_of, plan_fold
 from pipelines.maintenance.report import CompactionReport, TableReport, measure
 from pipelines.state.kinds import LOG, MAP, OPAQUE
@@ -269,7 +269,7 @@ class _Compaction:
         table = writer.table
         if table.declared.layout == MAP:
             with self._between_batches():
-                done.slices = tidy(writer, self._record(table))
+                done.slices = compact_map(writer, self._record(table))
             return
         if table.declared.layout == LOG:
             opened, plan = self._planned(table)

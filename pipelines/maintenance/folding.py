@@ -186,7 +186,7 @@ def merge(
     return len(touched | {str(part.slice) for part in crowded})
 
 
-def tidy(writer: StateWriter, record: BatchRecord) -> int:
+def compact_map(writer: StateWriter, record: BatchRecord) -> int:
     """A map state's files in fewer ones, without the keys that were removed. Returns 1 if anything was to be done.
 
     For a moment between two batches: a MERGE reads all files, so Delta refuses it beside this, and this beside it.

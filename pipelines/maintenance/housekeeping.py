@@ -25,8 +25,14 @@ from typing import TYPE_CHECKING
 from pipelines.errors import LockedError, TrideltaError
 from pipelines.graph.fields import is_name
 from pipelines.maintenance.compaction import compact, compact_quarantine
-from pipelines.maintenance.housekeeping_report import HousekeepingReport, Retention, Tidied, timed
-from pipelines.maintenance.old_files import tidy_copies, tidy_logs, tidy_replaced, tidy_spool, tidy_state
+from pipelines.maintenance.housekeeping_report import HousekeepingItem, HousekeepingReport, Retention, timed
+from pipelines.maintenance.old_files import (
+    remove_dead_runs,
+    remove_old_copies,
+    remove_old_logs,
+    remove_old_state,
+    remove_replaced,
+)
 from pipelines.maintenance.refused import old_rows
 from pipelines.maintenance.report import CompactionReport
 from pipelines.state.delta_log import has_log
@@ -35,32 +41,34 @@ from pipelines.surroundings import refuse_unless_folder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipelines.nimbus.registry.store import Store
     from pipelines.state.lake import Lake
     from pipelines.state.table import StateTable
     from pipelines.trident.topology import TridentTopology
 
 
-Work = tuple[str, str, Callable[[], Tidied]]
+Work = tuple[str, str, Callable[[], HousekeepingItem]]
 """A thing that grows, the unit in which it is counted, and what is done about it."""
 
+RegistryWork = Callable[[Retention, bool], HousekeepingItem]
+"""Removes old records of a registry, or with True only counts them."""
 
-def tidy(
+
+def run_housekeeping(
     lake: Lake,
-    store: Store | None = None,
+    registry: RegistryWork | None = None,
     retention: Retention | None = None,
     *,
     nimbus_home: Path | None = None,
     flows: Sequence[TridentTopology | str] = (),
     spark: SparkSession | None = None,
     dry_run: bool = False,
-    progress: Callable[[Tidied], None] | None = None,
+    progress: Callable[[HousekeepingItem], None] | None = None,
 ) -> HousekeepingReport:
     """One round over everything that grows. Killed at any point, the next round takes up what is left.
 
     Args:
         lake: where the tables and checkpoints are.
-        store: the registry; None: there is none.
+        registry: removes old records of the registry; None: there is none.
         retention: how long things are kept; None: as the environment says.
         nimbus_home: `<home>/nimbus`, for the logs; None: leave them alone.
         flows: those to compact in the same round. Of one given by its name alone channels keep their rows.
@@ -73,10 +81,10 @@ def tidy(
     """
     kept = retention or Retention.from_environment()
     started = time.monotonic()
-    things: list[Tidied] = []
+    things: list[HousekeepingItem] = []
     compactions: list[CompactionReport] = []
     compacted = _compactions(spark, lake, flows if not dry_run else (), kept, compactions)
-    for what, unit, work in chain(compacted, _works(lake, store, kept, nimbus_home, dry_run, compactions)):
+    for what, unit, work in chain(compacted, _works(lake, registry, kept, nimbus_home, dry_run, compactions)):
         things.append(timed(lambda work=work, what=what, unit=unit: _or_note(work, what, unit)))  # type: ignore[misc]
         if progress:
             progress(things[-1])
@@ -96,7 +104,7 @@ def _compactions(
 
 def _works(
     lake: Lake,
-    store: Store | None,
+    registry: RegistryWork | None,
     kept: Retention,
     nimbus_home: Path | None,
     dry_run: bool,
@@ -108,15 +116,15 @@ def _works(
     for flow in quarantines(lake):
         if flow not in whole:
             yield f"quarantine of {flow}", "rows", partial(_quarantine, lake, flow, kept, dry_run)
-    yield "state of windows", "versions", partial(tidy_state, lake, kept.state_versions, dry_run=dry_run)
-    yield "copies of checkpoints", "folders", partial(tidy_copies, lake, kept.copies_days, dry_run=dry_run)
-    yield "replaced checkpoints", "folders", partial(tidy_replaced, lake, kept.replaced_days, dry_run=dry_run)
-    yield "folders of bounded runs", "folders", partial(tidy_spool, lake, dry_run=dry_run)
-    if store is not None:
-        yield "registry", "records", partial(_registry, store, kept, dry_run)
+    yield "state of windows", "versions", partial(remove_old_state, lake, kept.state_versions, dry_run=dry_run)
+    yield "copies of checkpoints", "folders", partial(remove_old_copies, lake, kept.copies_days, dry_run=dry_run)
+    yield "replaced checkpoints", "folders", partial(remove_replaced, lake, kept.replaced_days, dry_run=dry_run)
+    yield "folders of bounded runs", "folders", partial(remove_dead_runs, lake, dry_run=dry_run)
+    if registry is not None:
+        yield "registry", "records", partial(registry, kept, dry_run)
     if nimbus_home is not None:
         limits = (kept.log_days, kept.log_megabytes)
-        yield "worker logs", "files", partial(tidy_logs, nimbus_home, *limits, dry_run=dry_run)
+        yield "worker logs", "files", partial(remove_old_logs, nimbus_home, *limits, dry_run=dry_run)
 
 
 def flows_in(lake: Lake) -> list[str]:
@@ -147,7 +155,7 @@ def _unreadable(lake: Lake) -> Iterator[Work]:
             yield f"table {table.name}", "files", partial(_raise, error)
 
 
-def _raise(error: TrideltaError) -> Tidied:
+def _raise(error: TrideltaError) -> HousekeepingItem:
     raise error
 
 
@@ -164,14 +172,14 @@ def _tables_of(flow: TridentTopology | str) -> str:
     return f"tables of {flow if isinstance(flow, str) else flow.name}"
 
 
-def _or_note(work: Callable[[], Tidied], what: str, unit: str) -> Tidied:
+def _or_note(work: Callable[[], HousekeepingItem], what: str, unit: str) -> HousekeepingItem:
     """What could not be done now is told and left for the next round; the other things are not held up by it."""
     try:
         return work()
     except LockedError:
-        return Tidied(what, unit, 0, note="a backfill or a compaction is at work; left for the next round")
+        return HousekeepingItem(what, unit, 0, note="a backfill or a compaction is at work; left for the next round")
     except (TrideltaError, OSError) as error:
-        return Tidied(what, unit, 0, note=str(error))
+        return HousekeepingItem(what, unit, 0, note=str(error))
 
 
 def _compacted(
@@ -180,7 +188,7 @@ def _compacted(
     flow: TridentTopology | str,
     kept: Retention,
     compactions: list[CompactionReport],
-) -> Tidied:
+) -> HousekeepingItem:
     report = compact(
         spark,
         lake,
@@ -194,14 +202,14 @@ def _compacted(
     files = sum(one.files_removed + one.log_files_removed for one in report.tables)
     before = sum(one.before.files + one.before.log_files for one in report.tables)
     freed = report.total.bytes_before - report.total.bytes_after
-    return Tidied(_tables_of(flow), "files", before, files, max(0, freed))
+    return HousekeepingItem(_tables_of(flow), "files", before, files, max(0, freed))
 
 
-def _quarantine(lake: Lake, flow: str, kept: Retention, dry_run: bool) -> Tidied:
+def _quarantine(lake: Lake, flow: str, kept: Retention, dry_run: bool) -> HousekeepingItem:
     table = lake.quarantine(flow)
     if dry_run:
         where = None if kept.quarantine_days is None else old_rows(table, kept.quarantine_days)
-        return Tidied(f"quarantine of {flow}", "rows", table.count(), table.count(where) if where else 0)
+        return HousekeepingItem(f"quarantine of {flow}", "rows", table.count(), table.count(where) if where else 0)
     report = compact_quarantine(
         lake,
         flow,
@@ -210,13 +218,6 @@ def _quarantine(lake: Lake, flow: str, kept: Retention, dry_run: bool) -> Tidied
         lock_wait_seconds=kept.wait_seconds,
     )
     freed = max(0, report.before.bytes - report.after.bytes)
-    return Tidied(f"quarantine of {flow}", "rows", report.after.rows + report.rows_let_go, report.rows_let_go, freed)
-
-
-def _registry(store: Store, kept: Retention, dry_run: bool) -> Tidied:
-    from pipelines.nimbus.registry.pruning import prune, shrink
-
-    many = None if kept.flow_events is None else int(kept.flow_events)
-    found = prune(store, days=kept.flow_days, events_a_flow=many, dry_run=dry_run)
-    before, removed = sum(one.before for one in found), sum(one.removed for one in found)
-    return Tidied("registry", "records", before, removed, shrink(store, dry_run=dry_run))
+    return HousekeepingItem(
+        f"quarantine of {flow}", "rows", report.after.rows + report.rows_let_go, report.rows_let_go, freed
+    )

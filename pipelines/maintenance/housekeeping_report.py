@@ -88,7 +88,7 @@ class Retention:
 
 
 @dataclass(frozen=True)
-class Tidied:
+class HousekeepingItem:
     """What was done about one thing that grows.
 
     Attributes:
@@ -127,7 +127,7 @@ class HousekeepingReport:
         dry_run: Nothing was changed: what would go was counted.
     """
 
-    things: tuple[Tidied, ...]
+    things: tuple[HousekeepingItem, ...]
     seconds: float
     dry_run: bool = False
     compactions: tuple[Any, ...] = field(default=())
@@ -156,11 +156,11 @@ class HousekeepingReport:
         }
 
 
-def timed(work: Callable[[], Tidied]) -> Tidied:
+def timed(work: Callable[[], HousekeepingItem]) -> HousekeepingItem:
     """The same with its seconds."""
     started = time.monotonic()
     found = work()
-    return Tidied(**{**asdict(found), "seconds": round(time.monotonic() - started, 3)})
+    return HousekeepingItem(**{**asdict(found), "seconds": round(time.monotonic() - started, 3)})
 
 
 def _number(name: str, text: str) -> float | None:

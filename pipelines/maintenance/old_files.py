@@ -19,7 +19,7 @@ from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.checkpoint.window_state import VERSION, description
 from pipelines.execution.runners.bounded_inputs import left_behind, remove_folder
 from pipelines.graph.fields import is_name
-from pipelines.maintenance.housekeeping_report import Tidied
+from pipelines.maintenance.housekeeping_report import HousekeepingItem
 
 if TYPE_CHECKING:
     from pipelines.state.lake import Lake
@@ -28,7 +28,9 @@ _DAY = 86_400.0
 _GONE = ".gone"
 
 
-def tidy_copies(lake: Lake, days: float | None, *, dry_run: bool = False, now: float | None = None) -> Tidied:
+def remove_old_copies(
+    lake: Lake, days: float | None, *, dry_run: bool = False, now: float | None = None
+) -> HousekeepingItem:
     """Copies of checkpoints, made by repartitions.
 
     Of each query the newest whole one stays for `days`, the others go. One that a repartition under way still needs is
@@ -61,7 +63,9 @@ def _made_at(copy: Path) -> float:
     return (described if described.exists() else copy).stat().st_mtime
 
 
-def tidy_replaced(lake: Lake, days: float | None, *, dry_run: bool = False, now: float | None = None) -> Tidied:
+def remove_replaced(
+    lake: Lake, days: float | None, *, dry_run: bool = False, now: float | None = None
+) -> HousekeepingItem:
     """Checkpoints that a changed definition has put aside (`Checkpoint.begin_at`). Nothing reads them again."""
     folders = _whole(lake.root / "replaced", "*/*.replaced", dry_run)
     oldest = (time.time() if now is None else now) - (days or 0.0) * _DAY
@@ -75,13 +79,13 @@ def _touched(folder: Path) -> float:
     return max(found.st_mtime, found.st_ctime)
 
 
-def tidy_spool(lake: Lake, *, dry_run: bool = False) -> Tidied:
+def remove_dead_runs(lake: Lake, *, dry_run: bool = False) -> HousekeepingItem:
     """Folders of bounded runs whose processes are dead."""
     folders = sorted(folder for folder in (lake.root / "spool").glob("*/bounded-*") if folder.is_dir())
     left = left_behind(lake.root)
     size = sum(map(size_of, left))
     removed = len(left) if dry_run else sum(remove_folder(folder) for folder in left)
-    return Tidied("folders of bounded runs", "folders", len(folders), removed, size)
+    return HousekeepingItem("folders of bounded runs", "folders", len(folders), removed, size)
 
 
 def size_of(folder: Path) -> int:
@@ -102,7 +106,7 @@ def _whole(root: Path, pattern: str, dry_run: bool) -> list[Path]:
     return sorted(one for one in root.glob(pattern) if one.is_dir() and not one.name.endswith(_GONE))
 
 
-def _removed(what: str, folders: Sequence[Path], gone: Iterable[Path], dry_run: bool) -> Tidied:
+def _removed(what: str, folders: Sequence[Path], gone: Iterable[Path], dry_run: bool) -> HousekeepingItem:
     removed, size, note = 0, 0, ""
     for folder in gone:
         weight = size_of(folder)
@@ -116,7 +120,7 @@ def _removed(what: str, folders: Sequence[Path], gone: Iterable[Path], dry_run: 
                 note = f"not all could be removed: {error}"
                 continue
         removed, size = removed + 1, size + weight
-    return Tidied(what, "folders", len(folders), removed, size, note=note)
+    return HousekeepingItem(what, "folders", len(folders), removed, size, note=note)
 
 
 _SHARED = ("SSTs", "logs")
@@ -124,7 +128,7 @@ _SHARED = ("SSTs", "logs")
 _LEAST = 2
 
 
-def tidy_state(lake: Lake, versions: float | None, *, dry_run: bool = False) -> Tidied:
+def remove_old_state(lake: Lake, versions: float | None, *, dry_run: bool = False) -> HousekeepingItem:
     """Delete the old state of all queries that do not run.
 
     Spark deletes old versions itself, in a thread that wakes once a minute: a query that only ever runs for seconds, as in
@@ -152,7 +156,7 @@ def tidy_state(lake: Lake, versions: float | None, *, dry_run: bool = False) -> 
             many = any(len(_versions(partition)) > 2 * (versions or 0) for partition in partitions)
             running += [] if not many else [f"{checkpoint.flow}/{checkpoint.folder.name}"]
     note = f"{', '.join(running)} runs: Spark sees to it" if running else ""
-    return Tidied("state of windows", "versions", before, removed, size, note=note)
+    return HousekeepingItem("state of windows", "versions", before, removed, size, note=note)
 
 
 def prune(partition: Path, versions: int, *, dry_run: bool = False) -> tuple[int, int]:
@@ -255,14 +259,14 @@ class _Log:
         return bool(_TURNED_OVER.search(self.path.name)) or now - self.changed > _DAY
 
 
-def tidy_logs(
+def remove_old_logs(
     nimbus_home: Path,
     days: float | None,
     megabytes: float | None,
     *,
     dry_run: bool = False,
     now: float | None = None,
-) -> Tidied:
+) -> HousekeepingItem:
     """Remove logs under `<home>/nimbus/logs` and `<home>/nimbus/supervisors`: old ones, then the oldest until the rest fits.
 
     A file that a process has open is never removed.
@@ -280,7 +284,7 @@ def tidy_logs(
     note = "some are open: a process still writes them" if len(gone) < len(wanted) else ""
     for one in gone if not dry_run else ():
         one.path.unlink(missing_ok=True)
-    return Tidied("worker logs", "files", len(logs), len(gone), sum(one.size for one in gone), note=note)
+    return HousekeepingItem("worker logs", "files", len(logs), len(gone), sum(one.size for one in gone), note=note)
 
 
 def open_files() -> set[tuple[int, int]]:

@@ -18,7 +18,7 @@ from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
 from pipelines.execution.runners.bounded_inputs import bounded_folder
 from pipelines.maintenance import Retention, retention, tidy
 from pipelines.maintenance.housekeeping_report import RetentionSettingError
-from pipelines.maintenance.old_files import tidy_copies, tidy_logs, tidy_replaced, tidy_spool
+from pipelines.maintenance.old_files import remove_dead_runs, remove_old_copies, remove_old_logs, remove_replaced
 from pipelines.state.lake import Lake
 from tests.maintenance.small_state import FLOW, SmallState
 
@@ -68,14 +68,14 @@ def test_a_wrong_retention_is_refused(name: str, value: str, monkeypatch: pytest
 def test_the_newest_copy_stays_for_some_days_and_older_ones_go(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     old, older, newest = _copy(lake, "b", 2), _copy(lake, "a", 3), _copy(lake, "c", 1)
-    counted = tidy_copies(lake, 7, dry_run=True)
+    counted = remove_old_copies(lake, 7, dry_run=True)
     assert (counted.before, counted.removed, counted.bytes) == (3, 2, 240)
     assert old.exists()
-    assert tidy_copies(lake, 7).removed == 2
+    assert remove_old_copies(lake, 7).removed == 2
     assert [old.exists(), older.exists(), newest.exists()] == [False, False, True]
-    assert tidy_copies(lake, 7).removed == 0
-    assert tidy_copies(lake, None).removed == 0
-    assert tidy_copies(lake, 0.5).removed == 1
+    assert remove_old_copies(lake, 7).removed == 0
+    assert remove_old_copies(lake, None).removed == 0
+    assert remove_old_copies(lake, 0.5).removed == 1
 
 
 @pytest.mark.parametrize("phase", [COPYING, COPIED])
@@ -85,26 +85,26 @@ def test_the_copy_of_a_repartition_under_way_stays(tmp_path: Path, phase: str) -
     checkpoint = Checkpoint(FLOW, lake.checkpoint_path(FLOW, "sales"))
     checkpoint.folder.mkdir(parents=True)
     Marker(phase, str(needed), 2, 5).write(checkpoint)
-    assert tidy_copies(lake, 7).removed == 0
+    assert remove_old_copies(lake, 7).removed == 0
     (checkpoint.folder / "repartition.json").unlink()
-    assert tidy_copies(lake, 7).removed == 1
+    assert remove_old_copies(lake, 7).removed == 1
     assert [needed.exists(), newest.exists()] == [False, True]
 
 
 def test_a_copy_that_is_being_made_stays_until_it_is_surely_dead(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     made = _copy(lake, "a", 0.9, whole=False)
-    assert tidy_copies(lake, 0).removed == 0
-    assert tidy_copies(lake, 0, now=time.time() + DAY).removed == 1
+    assert remove_old_copies(lake, 0).removed == 0
+    assert remove_old_copies(lake, 0, now=time.time() + DAY).removed == 1
     assert not made.exists()
 
 
 def test_a_removal_that_was_cut_off_is_ended(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     half = _copy(lake, "a", 3).rename(lake.root / "copies" / FLOW / "sales" / ".a.gone")
-    assert tidy_copies(lake, 7, dry_run=True).before == 0
+    assert remove_old_copies(lake, 7, dry_run=True).before == 0
     assert half.exists()
-    assert tidy_copies(lake, 7).before == 0
+    assert remove_old_copies(lake, 7).before == 0
     assert not half.exists()
 
 
@@ -112,9 +112,9 @@ def test_replaced_checkpoints_go_with_their_age(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     aside = _file(lake.root / "replaced" / FLOW / "sales.0.replaced" / "metadata", 50, days=99).parent
     os.utime(aside, (1, 1))
-    assert tidy_replaced(lake, 30).removed == 0  # it was put there a moment ago, however old its content is
-    assert tidy_replaced(lake, None, now=time.time() + 1000 * DAY).removed == 0
-    assert tidy_replaced(lake, 30, now=time.time() + 31 * DAY).removed == 1
+    assert remove_replaced(lake, 30).removed == 0  # it was put there a moment ago, however old its content is
+    assert remove_replaced(lake, None, now=time.time() + 1000 * DAY).removed == 0
+    assert remove_replaced(lake, 30, now=time.time() + 31 * DAY).removed == 1
     assert not aside.exists()
 
 
@@ -140,7 +140,7 @@ def test_folders_of_dead_runs_go_and_those_of_living_ones_stay(tmp_path: Path) -
         folder = Path(child.stdout.readline().strip())
         try:
             with bounded_folder(lake.root, FLOW) as own:
-                seen = tidy_spool(lake)
+                seen = remove_dead_runs(lake)
                 assert (seen.before, seen.removed) == (2, 0)
                 assert own.exists()
             assert not own.exists()
@@ -148,8 +148,8 @@ def test_folders_of_dead_runs_go_and_those_of_living_ones_stay(tmp_path: Path) -
             child.send_signal(signal.SIGKILL)
             child.wait()
     assert (folder / "channel").exists()
-    assert tidy_spool(lake, dry_run=True).removed == 1
-    assert tidy_spool(lake).removed == 1
+    assert remove_dead_runs(lake, dry_run=True).removed == 1
+    assert remove_dead_runs(lake).removed == 1
     assert [path.name for path in (lake.root / "spool" / FLOW).iterdir()] == ["sales"]
 
 
@@ -162,25 +162,25 @@ def test_old_logs_go_but_for_those_that_are_open(tmp_path: Path) -> None:
     _file(slot / "worker.jsonl", 10, days=40)
     other = _file(slot / "notes.txt", 10, days=400)
     with (slot / "worker.jsonl").open("a"):
-        found = tidy_logs(tmp_path, 30, None)
+        found = remove_old_logs(tmp_path, 30, None)
         assert (found.before, found.removed, found.bytes) == (4, 3, 30)
         assert "open" in found.note
     assert not any(path.exists() for path in old)
     assert other.exists()
-    assert tidy_logs(tmp_path, 30, None).removed == 1
+    assert remove_old_logs(tmp_path, 30, None).removed == 1
 
 
 def test_the_oldest_logs_go_until_the_rest_fits(tmp_path: Path) -> None:
     slots = [tmp_path / "logs" / "host" / str(port) for port in (6900, 6901)]
     kept = [_file(slot / "worker.jsonl", 600_000) for slot in slots]  # perhaps open, on another host
     turned = [_file(slots[0] / f"worker.jsonl.{n}", 500_000, days=n) for n in (1, 2, 3)]
-    found = tidy_logs(tmp_path, None, 2.0, dry_run=True)
+    found = remove_old_logs(tmp_path, None, 2.0, dry_run=True)
     assert (found.removed, found.bytes) == (2, 1_000_000)
-    assert tidy_logs(tmp_path, None, 2.0).removed == 2
+    assert remove_old_logs(tmp_path, None, 2.0).removed == 2
     assert [path.exists() for path in (*kept, *turned)] == [True, True, True, False, False]
-    assert tidy_logs(tmp_path, None, 0.1).removed == 1
+    assert remove_old_logs(tmp_path, None, 0.1).removed == 1
     assert all(path.exists() for path in kept)
-    assert tidy_logs(tmp_path / "nowhere", 1, 1).before == 0
+    assert remove_old_logs(tmp_path / "nowhere", 1, 1).before == 0
 
 
 # --- tables and checkpoints -----------------------------------------------------------------------------------------

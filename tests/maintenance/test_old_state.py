@@ -13,7 +13,7 @@ import pytest
 from pipelines import Lake, Runtime
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.checkpoint.window_state import partition_rows
-from pipelines.maintenance.old_files import prune, tidy_state
+from pipelines.maintenance.old_files import prune, remove_old_state
 from tests.maintenance.test_channels import Trips, undisturbed
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ def test_windows_go_on_from_the_versions_that_stay(spark: SparkSession, tmp_path
     assert len(rows) == 2
     assert min(rows) > 0
     with Checkpoint("trips", state.parent.parent.parent).running(0):
-        busy = tidy_state(trips.lake, 2)
+        busy = remove_old_state(trips.lake, 2)
         assert (busy.removed, busy.note) == (0, "trips/rides__1 runs: Spark sees to it")
-    assert tidy_state(trips.lake, 2).removed == 6
+    assert remove_old_state(trips.lake, 2).removed == 6
     assert len(list(state.glob("[0-9]*/*.zip"))) == 4
 
     # A copy elsewhere: there Spark has nothing in its memory or on its local disk, and reads what is left.

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,11 @@ def _listen() -> None:
 
     begin, change = StreamRunner.__init__, maintenance.repartition
 
-    def with_killer(self: StreamRunner, group: Any, checkpoint: Any, **more: Any) -> None:
+    def with_killer(self: StreamRunner, group: Any, checkpoint: Any, options: Any) -> None:
         def listener(moment: str, state: str, txid: int) -> None:
             _at(moment, group.name)
 
-        begin(self, group, checkpoint, **more | {"listeners": (*more.get("listeners", ()), listener)})
+        begin(self, group, checkpoint, replace(options, listeners=(*options.listeners, listener)))
 
     def with_progress(spark: Any, checkpoint: Any, partitions: int, **more: Any) -> Any:
         progress: Callable[[str], None] = lambda phase: _at(phase, checkpoint.folder.name)  # noqa: E731

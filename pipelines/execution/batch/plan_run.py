@@ -73,6 +73,23 @@ class Base:
     before: int | None = None
 
 
+@dataclass(frozen=True)
+class Reads:
+    """What a plan reads beside its sources.
+
+    Attributes:
+        state: gives the table and version that a state query reads, by the name and whether it is behind the persist.
+        emitted: what updaters have emitted in this batch, by persist node.
+        base: gives what a map state held before the batch; None: map states start from nothing.
+        watermark: gives the watermark of a channel before the batch, in ms; None: no event is late.
+    """
+
+    state: Callable[[str, bool], tuple[StateTable, int | None]]
+    emitted: Mapping[int, pa.Table] = field(default_factory=dict)
+    base: Callable[[str], Base] | None = None
+    watermark: Callable[[str], int | None] | None = None
+
+
 @dataclass
 class _PassedGate:
     """A gate that a frame has passed in this run."""
@@ -94,12 +111,9 @@ class PlanRun:
         group: the batch group.
         sources: by spout the source's frame: fields, `_corrupt`, `_file`.
         label: of the batch, for messages.
-        state: gives the table and version that a state query reads, by the name and whether it stands behind the persist.
+        reads: what the plan reads beside them.
         slices: the slices wanted (a bounded run: each is a batch of its own), or None for a stream's batch.
         txid: of a stream's batch.
-        emitted: what updaters have emitted in this batch, by persist node.
-        base: gives what a map state held before the batch; None: map states start from nothing.
-        watermark: how far the clock of a channel had come before the batch, in ms; None: no event is late.
     """
 
     def __init__(
@@ -107,15 +121,12 @@ class PlanRun:
         group: BatchGroup,
         sources: Frames,
         label: str,
-        state: Callable[[str, bool], tuple[StateTable, int | None]],
+        reads: Reads,
         slices: tuple[str, ...] | None = None,
         txid: int | None = None,
-        emitted: Mapping[int, pa.Table] | None = None,
-        base: Callable[[str], Base] | None = None,
-        watermark: Callable[[str], int | None] | None = None,
     ) -> None:
         self.group, self.label, self.slices, self.txid = group, label, slices, txid
-        self._state, self._emitted, self._base = state, emitted or {}, base
+        self._reads = reads
         self._cached: list[DataFrame] = []
         self._observation: Observation | None = None
         self._source_read = False
@@ -123,7 +134,7 @@ class PlanRun:
         self._first_gate: CompiledGate | None = None
         self._judged: list[Column] = []
         self.gates: dict[int, _PassedGate] = {}
-        self.watermark = watermark or _no_watermark
+        self.watermark = reads.watermark or _no_watermark
         self.refused_slices: dict[str, dict[int, str]] = {}
         self._marked = {spout.id: self._enter(spout, sources[spout.id]) for spout in group.spouts}
 
@@ -220,28 +231,28 @@ class PlanRun:
         return passed is not None and passed.observation is None
 
     def state(self, name: str, behind: bool = True) -> tuple[StateTable, int | None]:
-        return self._state(name, behind)
+        return self._reads.state(name, behind)
 
     def map_base(self, node: nodes.PersistNode) -> DataFrame:
         """What a map state held before the batch: keys and values."""
-        if self._base is None:
+        if self._reads.base is None:
             return self.group.lake.state(node.state.name).frame(self.group.spark).limit(0)
-        base = self._base(node.state.name)
+        base = self._reads.base(node.state.name)
         if base.before is None:
             return base.table.frame(self.group.spark, version=base.version)
         return base.table.base_frame(self.group.spark, base.before, base.version)
 
     def base_view(self, node: nodes.PersistNode) -> StateView:
         """The same as a map that workers open."""
-        if self._base is None:
+        if self._reads.base is None:
             declared = self.group.lake.state(node.state.name).declared
             return StateView.of_rows(declared.keys, declared.value_names, [])
-        base = self._base(node.state.name)
+        base = self._reads.base(node.state.name)
         return base.table.view(base.version, before=base.before)
 
     def emitted(self, node: nodes.PersistNode) -> DataFrame | None:
         """What an updater emitted, if its state is committed."""
-        rows = self._emitted.get(node.id)
+        rows = self._reads.emitted.get(node.id)
         return None if rows is None else self.group.spark.createDataFrame(rows)
 
     def gate(self, node: nodes.GateNode, frame: DataFrame) -> DataFrame:

@@ -19,7 +19,7 @@ from pipelines.execution.batch.channels import LATE, clocks_after, frame_with_cl
 from pipelines.execution.batch.commits import Announced, computed, prepared
 from pipelines.execution.batch.group import BatchGroup, Sink
 from pipelines.execution.batch.group_sources import clock_of
-from pipelines.execution.batch.plan_run import RECEIVED, REFUSED, XOR, Base, PlanRun, observed
+from pipelines.execution.batch.plan_run import RECEIVED, REFUSED, XOR, Base, PlanRun, Reads, observed
 from pipelines.execution.batch.quarantine import NAME, of_group, table_columns
 from pipelines.execution.events.hooks import Counters, Hook, StageEvent, tell
 from pipelines.execution.protocol.coordinator import Batch
@@ -197,9 +197,8 @@ class StreamBatch:
             return clock_of(sink.clocks_before(batch.txid), self._group.entrance.origins)
 
         label = f"batch {batch.txid}"
-        return PlanRun(
-            self._group, sources, label, state, txid=batch.txid, emitted=self._emitted, base=base, watermark=watermark
-        )
+        reads = Reads(state, self._emitted, base, watermark)
+        return PlanRun(self._group, sources, label, reads, txid=batch.txid)
 
     def _base(self, name: str, txid: int) -> Base:
         """What a map state held before the batch, also where the batch is committed already.

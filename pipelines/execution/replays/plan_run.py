@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from pipelines.execution.batch.group_sources import with_slice
-from pipelines.execution.batch.plan_run import Base, PlanRun
+from pipelines.execution.batch.plan_run import PlanRun, Reads
 from pipelines.execution.batch.quarantine import JSON, MALFORMED, POISON, refused_by_gate, refused_by_source
 from pipelines.execution.replays.entry import instead
 from pipelines.execution.replays.selection import NUMBER, ReplayError
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from pipelines.execution.replays.selection import Lot
     from pipelines.graph import nodes
     from pipelines.quality.results import GateResult
-    from pipelines.state.table import StateTable
     from pipelines.trident.topology import TridentTopology
 
 
@@ -53,8 +52,7 @@ class ReplayRun(PlanRun):
         entry: where the rows enter.
         rows: a source's frame, or a gate's tuples, with `_replayed` and `_unreadable` (`parsing`).
         label: for messages.
-        state: gives the table and version that a state query reads.
-        base: gives what a map state held before the replay.
+        reads: what the plan reads beside them.
     """
 
     def __init__(
@@ -63,8 +61,7 @@ class ReplayRun(PlanRun):
         entry: nodes.SpoutNode | nodes.GateNode,
         rows: DataFrame,
         label: str,
-        state: Callable[[str, bool], tuple[StateTable, int | None]],
-        base: Callable[[str], Base],
+        reads: Reads,
     ) -> None:
         self._entry = entry
         self.results: dict[str, GateResult] = {}
@@ -72,7 +69,7 @@ class ReplayRun(PlanRun):
         sources = {spout.id: _nothing(group, spout) for spout in group.spouts}
         if isinstance(entry, nodes.SpoutNode):
             sources[entry.id] = rows
-        super().__init__(group, sources, label, state, base=base)
+        super().__init__(group, sources, label, reads)
         self.entered = self._marked[entry.id] if isinstance(entry, nodes.SpoutNode) else self._cache(rows)
 
     def _enter(self, spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:

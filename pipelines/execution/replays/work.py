@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from pipelines.execution.batch.accounts import with_hash
 from pipelines.execution.batch.commits import Announced, computed, prepared
-from pipelines.execution.batch.plan_run import Base
+from pipelines.execution.batch.plan_run import Base, Reads
 from pipelines.execution.batch.quarantine import GROUP, NAME, SOURCE
 from pipelines.execution.replays.counted import Row, is_poison, replaced_since
 from pipelines.execution.replays.plan_run import UNREADABLE, ReplayRun, check_readable, rows_of_gate, rows_of_source
@@ -94,7 +94,9 @@ class Work:
             schema = self._group.schema_at(node)
             check_readable(self._group.topology, lot, schema)
             rows = rows_of_gate(self._spark, lot, schema, sliced=self._entry.sliced)
-        return ReplayRun(self._group, node, rows, f"replay {number}", self._state(number), self._base(number))
+        return ReplayRun(
+            self._group, node, rows, f"replay {number}", Reads(self._state(number), base=self._base(number))
+        )
 
     def _state(self, number: int) -> Callable[[str, bool], tuple[StateTable, int | None]]:
         def state(name: str, behind: bool) -> tuple[StateTable, int | None]:

@@ -23,7 +23,7 @@ from pipelines.execution.batch.channels import with_last_clock
 from pipelines.execution.batch.commits import Announced, prepared
 from pipelines.execution.batch.deferred_signals import unbroken
 from pipelines.execution.batch.group import BatchGroup, Sink
-from pipelines.execution.batch.plan_run import Base, PlanRun
+from pipelines.execution.batch.plan_run import Base, PlanRun, Reads
 from pipelines.execution.batch.quarantine import NAME, of_group, table_columns
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.engine_files import Checkpoint
@@ -271,7 +271,7 @@ class BoundedRunner:
 
         # The whole of a state starts from nothing.
         sliced = self._group.entrance.sliced
-        run = PlanRun(self._group, sources, label, state, slices, emitted=self._emitted, base=base if sliced else None)
+        run = PlanRun(self._group, sources, label, Reads(state, self._emitted, base if sliced else None), slices)
         try:
             counts = run.slice_counts()
             # The last wave passes all gates, so that what they refuse is replaced in quarantine once and whole.

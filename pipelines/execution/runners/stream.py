@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -52,11 +52,32 @@ if TYPE_CHECKING:
 logger = logs.logger(__name__)
 
 KEPT_REPORTS = 10_000
-"""Reports of a runner's last batches: a catch-up tells all of them, for nobody has more; a stream the last ones."""
+"""Keep the reports of the last so many batches."""
 
 
 class _Drained(Exception):  # noqa: N818 - not an error: the query is asked to end between two batches
     pass
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """How a batch group runs as a stream.
+
+    Attributes:
+        listeners: called around each commit.
+        max_attempts: tries per batch before it is poison.
+        lock_wait_seconds: how long to wait for another process that holds the checkpoint.
+        on_batch: called with each batch's report.
+        hooks: called per stage of each batch.
+        attempts: where attempts are kept; None: beside the checkpoint.
+    """
+
+    listeners: tuple[Listener, ...] = ()
+    max_attempts: int = 3
+    lock_wait_seconds: float = 30.0
+    on_batch: Callable[[BatchReport], None] | None = None
+    hooks: tuple[Hook, ...] = ()
+    attempts: AttemptStore | None = None
 
 
 class StreamRunner:
@@ -65,31 +86,19 @@ class StreamRunner:
     Args:
         group: the batch group.
         checkpoint: its checkpoint.
-        listeners: told of each commit.
-        max_attempts: tries a batch before it is poison.
-        lock_wait_seconds: how long to wait for another process that holds the checkpoint.
-        on_batch: called with each batch's report.
-        hooks: told a stage of each batch.
-        attempts: where attempts are kept; by default beside the checkpoint.
+        options: how it runs.
     """
 
-    def __init__(
-        self,
-        group: BatchGroup,
-        checkpoint: Checkpoint,
-        *,
-        listeners: tuple[Listener, ...] = (),
-        max_attempts: int = 3,
-        lock_wait_seconds: float = 30.0,
-        on_batch: Callable[[BatchReport], None] | None = None,
-        hooks: tuple[Hook, ...] = (),
-        attempts: AttemptStore | None = None,
-    ) -> None:
-        self._group, self._checkpoint, self._listeners = group, checkpoint, listeners
-        self._attempt_store = attempts
-        self._max_attempts, self._wait, self._on_batch = max_attempts, lock_wait_seconds, on_batch
+    def __init__(self, group: BatchGroup, checkpoint: Checkpoint, options: StreamOptions) -> None:
+        self._group, self._checkpoint, self._listeners = group, checkpoint, options.listeners
+        self._attempt_store = options.attempts
+        self._max_attempts, self._wait, self._on_batch = (
+            options.max_attempts,
+            options.lock_wait_seconds,
+            options.on_batch,
+        )
         self._sizes: dict[str, int] = {}
-        self._hooks = hooks
+        self._hooks = options.hooks
         self._poison = PoisonRows(group)
         self._belonging = Belonging(checkpoint, group.lake)
         self._counters = Counters(group.spark, f"{group.topology.name}/{group.name}/")

@@ -284,19 +284,18 @@ class Task(threading.Thread):
         return BatchGroup(session, self._lake, self._topology, self._spouts)
 
     def _runner(self, checkpoint: Checkpoint, group: BatchGroup) -> StreamRunner:
-        from pipelines.execution.runners.stream import StreamRunner
+        from pipelines.execution.runners.stream import StreamOptions, StreamRunner
 
         assert self.lease is not None
         registry = RegistryAttempts(self._application.store, self._application.registry.leases, self.lease)
-        return StreamRunner(
-            group,
-            checkpoint,
+        options = StreamOptions(
             listeners=(self._guard,),
             max_attempts=int(self.flow.settings.get("max_attempts", 3)),
             lock_wait_seconds=600.0,
             on_batch=self._came_through,
             attempts=FencedAttempts(checkpoint.attempts(), registry, f"{self.flow.name}/"),
         )
+        return StreamRunner(group, checkpoint, options)
 
     def _guard(self, moment: str, state: str, txid: int) -> None:
         """Check before each commit that the query is still ours: a worker that was frozen finds out here at the latest."""
