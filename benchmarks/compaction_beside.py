@@ -29,7 +29,7 @@ from pipelines.flowmix import Count as CountEvents
 from pipelines.flowmix import Flow, Policy
 from pipelines.flowmix import Sum as SumEvents
 from pipelines.flowmix.compile import topology_of
-from pipelines.maintenance import Retention, compact, tidy
+from pipelines.maintenance import Retention, compact, run_housekeeping
 from pipelines.quality import drop
 from pipelines.sources import JsonFiles
 from pipelines.trident import (
@@ -235,7 +235,7 @@ def _maintain(spark: SparkSession, deployed: Deployment, seen: Beside) -> None:
     kept = Retention(
         state_hours=0, quarantine_days=1, state_versions=2, copies_days=0, replaced_days=0, wait_seconds=600
     )
-    for note in tidy(deployed.lake, None, kept).notes:
+    for note in run_housekeeping(deployed.lake, None, kept).notes:
         seen.notes[note] += 1
     seen.rounds += 1
 

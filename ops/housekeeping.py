@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,8 @@ from pipelines.catalog import FlowSettings, flows
 if TYPE_CHECKING:
     import dagster as dg
 
-    from pipelines.maintenance import HousekeepingReport, Retention, Tidied
+    from pipelines.maintenance import HousekeepingItem, HousekeepingReport, Retention
+    from pipelines.maintenance.housekeeping import RegistryWork
     from pipelines.nimbus.registry.store import Store
     from pipelines.state.lake import Lake
 
@@ -35,15 +37,15 @@ def tidied(
     Raises:
         TrideltaError: The registry cannot be opened.
     """
-    from pipelines.maintenance import tidy as tidy_all
+    from pipelines.maintenance import run_housekeeping
     from pipelines.maintenance.housekeeping import flows_in
 
     known = {spec.name: spec for spec in flows()}
     named = flows_in(lake) if compacts else []
     with _store(settings) as store:
-        report = tidy_all(
+        report = run_housekeeping(
             lake,
-            store,
+            _registry(store),
             kept,
             nimbus_home=settings.home / "nimbus",
             flows=[known[name].topology(settings) if name in known else name for name in named],
@@ -73,10 +75,18 @@ def _store(settings: FlowSettings) -> Iterator[Store | None]:
         store.close()
 
 
+def _registry(store: Store | None) -> RegistryWork | None:
+    if store is None:
+        return None
+    from pipelines.nimbus.registry.pruning import remove_old_records
+
+    return partial(remove_old_records, store)
+
+
 # --- Dagster's runs -------------------------------------------------------------------------------------------------
 
 
-def _runs(home: Path, days: float, dry_run: bool) -> Tidied | None:
+def _runs(home: Path, days: float, dry_run: bool) -> HousekeepingItem | None:
     """Remove Dagster's runs of this deployment that ended long ago. None: it has no Dagster."""
     from pipelines.maintenance.housekeeping_report import timed
 
@@ -88,14 +98,14 @@ def _runs(home: Path, days: float, dry_run: bool) -> Tidied | None:
         return timed(lambda: remove_runs(instance, days, dry_run=dry_run))
 
 
-def remove_runs(instance: dg.DagsterInstance, days: float, *, dry_run: bool = False) -> Tidied:
+def remove_runs(instance: dg.DagsterInstance, days: float, *, dry_run: bool = False) -> HousekeepingItem:
     """Remove the runs that ended more than `days` ago: their records, events and logs.
 
     Their events of assets go with them, so an asset that no later run has made counts as never made.
     """
     import dagster as dg
 
-    from pipelines.maintenance import Tidied
+    from pipelines.maintenance import HousekeepingItem
     from resources.dagster_internals import FINISHED_STATUSES
 
     before = instance.get_runs_count()
@@ -109,7 +119,7 @@ def remove_runs(instance: dg.DagsterInstance, days: float, *, dry_run: bool = Fa
     for run in old if not dry_run else ():
         instance.compute_log_manager.delete_logs(prefix=[run])
         instance.delete_run(run)
-    return Tidied("Dagster's runs", "runs", before, len(old))
+    return HousekeepingItem("Dagster's runs", "runs", before, len(old))
 
 
 def lines(report: HousekeepingReport) -> list[dict[str, Any]]:

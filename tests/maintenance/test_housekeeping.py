@@ -16,7 +16,7 @@ from pipelines.execution.checkpoint.copy import COPIED, COPYING, Marker
 from pipelines.execution.checkpoint.engine_files import Checkpoint, StoredAttempts
 from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
 from pipelines.execution.runners.bounded_inputs import bounded_folder
-from pipelines.maintenance import Retention, retention, tidy
+from pipelines.maintenance import Retention, retention, run_housekeeping
 from pipelines.maintenance.housekeeping_report import RetentionSettingError
 from pipelines.maintenance.old_files import remove_dead_runs, remove_old_copies, remove_old_logs, remove_replaced
 from pipelines.state.lake import Lake
@@ -229,9 +229,11 @@ def test_a_round_over_everything(tmp_path: Path) -> None:
     _copy(state.lake, "a", 9)
     _file(tmp_path / "nimbus" / "logs" / "host" / "6900" / "worker.jsonl.1", 10, days=99)
     seen: list[str] = []
-    counted = tidy(state.lake, None, Retention(), nimbus_home=tmp_path / "nimbus", flows=[FLOW], dry_run=True)
+    counted = run_housekeeping(
+        state.lake, None, Retention(), nimbus_home=tmp_path / "nimbus", flows=[FLOW], dry_run=True
+    )
     assert (counted.removed, counted.dry_run) == (2, True)
-    report = tidy(
+    report = run_housekeeping(
         state.lake,
         None,
         Retention(state_hours=0),
@@ -253,5 +255,5 @@ def test_what_is_busy_is_left_with_a_note(tmp_path: Path) -> None:
     state.batch([("d", "a", 0, 1)])
     group = Checkpoint(FLOW, state.lake.checkpoint_path(FLOW, "sales"))
     with group.rewriting(0):
-        report = tidy(state.lake, None, Retention(wait_seconds=0.1), flows=[FLOW])
+        report = run_housekeeping(state.lake, None, Retention(wait_seconds=0.1), flows=[FLOW])
     assert report.notes == ("tables of shop: a backfill or a compaction is at work; left for the next round",)

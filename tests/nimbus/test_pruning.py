@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,11 +10,11 @@ import pytest
 from sqlalchemy import func, insert, select, text
 
 from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
-from pipelines.maintenance import Retention, tidy
+from pipelines.maintenance import Retention, run_housekeeping
 from pipelines.nimbus.registry.attempts import RegistryAttempts
 from pipelines.nimbus.registry.leases import Leases
 from pipelines.nimbus.registry.placements import Places
-from pipelines.nimbus.registry.pruning import Pruned, prune, shrink
+from pipelines.nimbus.registry.pruning import Pruned, prune, remove_old_records, shrink
 from pipelines.nimbus.registry.records import Content
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
@@ -119,7 +120,10 @@ def test_a_round_of_housekeeping_prunes_the_registry(store: Store, registry: Reg
     registry.submit("shop", CONTENT)
     with store.write() as connection:
         connection.execute(text("UPDATE flows SET removed_at = 1"))
-    counted = tidy(Lake(tmp_path), store, Retention(), dry_run=True)
+    counted = run_housekeeping(Lake(tmp_path), partial(remove_old_records, store), Retention(), dry_run=True)
     assert {one.what: one.removed for one in counted.things}["registry"] == 1
-    assert {one.what: one.removed for one in tidy(Lake(tmp_path), store, Retention()).things}["registry"] == 1
+    assert {
+        one.what: one.removed
+        for one in run_housekeeping(Lake(tmp_path), partial(remove_old_records, store), Retention()).things
+    }["registry"] == 1
     assert registry.history("shop") == []

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, delete, false, fu
 from sqlalchemy.engine import make_url
 
 from pipelines.execution.protocol.coordinator import BatchState
+from pipelines.maintenance.housekeeping_report import HousekeepingItem, Retention
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.registry.tables import attempts, beats, events, flows, supervisors
 
@@ -58,6 +59,14 @@ def prune(
             found.append(_go(connection, events, "history", _beyond(connection, events_a_flow), dry_run))
         found.append(_prune_attempts(connection, dry_run))
     return found
+
+
+def remove_old_records(store: Store, kept: Retention, dry_run: bool) -> HousekeepingItem:
+    """Remove what the registry need not remember, in a round of housekeeping; with `dry_run` only count it."""
+    lines = None if kept.flow_events is None else int(kept.flow_events)
+    parts = prune(store, days=kept.flow_days, events_a_flow=lines, dry_run=dry_run)
+    before, removed = sum(part.before for part in parts), sum(part.removed for part in parts)
+    return HousekeepingItem("registry", "records", before, removed, shrink(store, dry_run=dry_run))
 
 
 def shrink(store: Store, *, dry_run: bool = False) -> int:
