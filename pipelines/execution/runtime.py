@@ -278,7 +278,7 @@ class Runtime:
     def query_each(
         self, topology: TridentTopology | Flow, name: str, requests: Sequence[Sequence[Any]], *, txid: int | None = None
     ) -> list[Answer]:
-        """Many requests in flight: each argument tuple is a batch of its own, with an answer or an error of its own.
+        """Answer many requests: each argument tuple is a batch of its own, with an answer or an error of its own.
 
         Args:
             requests: one tuple of arguments a request.
@@ -299,13 +299,13 @@ class Runtime:
     def _groups_and_partitions(
         self, topology: TridentTopology, partitions: Partitions
     ) -> list[tuple[BatchGroup, int | None]]:
-        """The groups, each with the number of shuffle partitions that is asked for."""
+        """Return the groups, each with the number of shuffle partitions that is asked for."""
         groups = self._groups(topology)
         asked = asked_for(topology.name, [group.name for group in groups], partitions)
         return [(group, asked.get(group.name)) for group in groups]
 
     def _ready(self, group: BatchGroup, checkpoint: Checkpoint, partitions: int | None) -> None:
-        """With the checkpoint's lock held: a checkpoint that is whole, and a session with the right number of partitions."""
+        """Mend the checkpoint, whose lock is held, and give the group a session with the right partitions."""
         recover(checkpoint)
         if partitions is not None:
             checkpoint.set_partitions(partitions)
@@ -342,7 +342,7 @@ class RunningFlow:
 
     @property
     def batches(self) -> list[BatchReport]:
-        """The batches so far."""
+        """Return the batches so far."""
         return [report for part in self._parts for report in part.runner.reports]
 
     @property
@@ -365,7 +365,7 @@ class RunningFlow:
 
 
 def _and_told(progress: Callable[[_Report], None] | None, run: LineageRun | None) -> Callable[[_Report], None] | None:
-    """The progress, and what was committed taken into the run's lineage, where that is told."""
+    """Return the progress that also takes what was committed into the run's lineage, where that is on."""
     if run is None:
         return progress
 
@@ -382,14 +382,14 @@ def _holds(spouts: tuple[nodes.SpoutNode, ...], stream: str | None) -> bool:
 
 
 def _refuse_beside_stream(topology: TridentTopology, groups: Sequence[BatchGroup]) -> None:
-    """A stream goes on with its own windows: what a bounded run reads beyond it would come a second time."""
+    """Refuse beside a stream, which goes on with its own windows: what a bounded run reads beyond it would come twice."""
     for sink in (sink for group in groups for sink in group.sinks if not sink.is_channel):
         if sink.table.commits.batches():
             raise BoundedBesideStreamError(topology.name, sink.name)
 
 
 def _merged(flow: str, slices: Sequence[str], reports: Sequence[BackfillReport]) -> BackfillReport:
-    """One report a slice over all batch groups."""
+    """Return one report per slice over all batch groups."""
     seconds = sum(report.seconds for report in reports)
     if len(reports) == 1:
         return reports[0]

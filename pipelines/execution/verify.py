@@ -102,7 +102,7 @@ def verify(spark: SparkSession, lake: Lake, topology: TridentTopology) -> Verify
 
 
 def damages(lake: Lake, topology: TridentTopology) -> Iterator[TrideltaError]:
-    """The damaged files of a flow's tables and checkpoints, and those that do not belong together. No Spark."""
+    """Yield the damaged files of a flow's tables and checkpoints, and those that do not belong together. No Spark."""
     quarantine = lake.table(lake.quarantine_path(topology.name), f"quarantine of {topology.name}")
     broken = False
     for table in [*map(lake.written_by, topology.persists), quarantine]:
@@ -124,7 +124,7 @@ def damages(lake: Lake, topology: TridentTopology) -> Iterator[TrideltaError]:
 
 
 def checkpoint_damages(checkpoint: Checkpoint, more: Iterable[Callable[[], object]] = ()) -> Iterator[TrideltaError]:
-    """Every damaged file of a checkpoint: the engine's own, and Spark's.
+    """Yield every damaged file of a checkpoint: the engine's own, and Spark's.
 
     Args:
         more: what reads further files of the engine.
@@ -172,7 +172,7 @@ def _since_reset(commits: list[CommitRecord]) -> list[CommitRecord]:
 
 
 def _folded_before(table: StateTable, commits: list[CommitRecord]) -> int:
-    """The first txid whose rows no compaction has folded, or let go."""
+    """Return the first txid whose rows no compaction has folded, or let go."""
     return max((one.record.folded_before or 0 for one in commits if one.kind == COMPACTION and one.record), default=0)
 
 
@@ -187,7 +187,7 @@ def _of_slices(
 
 
 def _held_of(held: _Held_by, txid: int) -> _Held:
-    """What the table holds of a txid, all slices together."""
+    """Return what the table holds of a txid, all slices together."""
     own = [rows for (at, _), rows in held.items() if at == txid]
     return _Held(sum(one.rows for one in own), xor([one.hash for one in own]))
 

@@ -40,7 +40,7 @@ class Taken:
 
 
 def taken(table: StateTable, readers: Sequence[Checkpoint], number: int | None) -> Taken:
-    """How far the readers have come.
+    """Return how far the readers have come.
 
     Args:
         table: the channel.
@@ -61,7 +61,7 @@ def taken(table: StateTable, readers: Sequence[Checkpoint], number: int | None) 
 
 
 def _positions(reader: Checkpoint, table_id: str) -> Iterator[tuple[int, bool]]:
-    """The version of a table at which a query goes on, and whether it is still in its first look at all of it."""
+    """Yield the version of a table at which a query goes on, and whether it is still in its first look at all of it."""
     last = reader.finished_batches() - 1
     file = reader.spark / "offsets" / str(last)
     for line in file.read_text(encoding="utf-8").splitlines() if last >= 0 and file.exists() else ():
@@ -72,7 +72,7 @@ def _positions(reader: Checkpoint, table_id: str) -> Iterator[tuple[int, bool]]:
 
 
 def readers_of(topology: TridentTopology) -> dict[str, set[str]]:
-    """The batch groups that read each channel, by its name."""
+    """Return the batch groups that read each channel, by its name."""
     found: dict[str, set[str]] = {}
     for spouts in spout_groups(topology):
         for spout in spouts:
@@ -82,7 +82,7 @@ def readers_of(topology: TridentTopology) -> dict[str, set[str]]:
 
 
 def old_batches(table: StateTable, before: int, hours: float) -> int | None:
-    """The txid below which the batches of a channel have been taken by all readers for so many hours; None: there are none.
+    """Return the txid below which all readers have had the batches of a channel for so many hours; None: no batch.
 
     Args:
         before: `Taken.before`.
@@ -95,7 +95,7 @@ def old_batches(table: StateTable, before: int, hours: float) -> int | None:
 
 
 def let_go(table: StateTable, txid: int, record: BatchRecord) -> int:
-    """Delete the rows of all batches below a txid. Returns how many there were."""
+    """Delete the rows of all batches below a txid. Return how many there were."""
     where = f"{TXID} < {txid}"
     rows = table.count(where)
     if rows:

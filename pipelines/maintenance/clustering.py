@@ -59,7 +59,7 @@ class ClusteringReport:
 
 
 def clustering_of(table: StateTable) -> tuple[str, ...]:
-    """The columns by which a state's files are sorted, most important first; of a map state or rows perhaps none."""
+    """Return the columns by which a state's files are sorted, most important first; of a map state or rows perhaps none."""
     chosen = clustered_by(DeltaTable(str(table.path)))
     if table.declared.layout != LOG:
         return chosen

@@ -109,7 +109,7 @@ def compact_quarantine(
     quarantine_days: float | None = None,
     lock_wait_seconds: float = 600.0,
 ) -> TableReport:
-    """The same for a flow's quarantine alone, without Spark.
+    """Compact a flow's quarantine alone, without Spark.
 
     Raises:
         UnknownStateError: the flow has none.
@@ -123,7 +123,7 @@ def compact_quarantine(
 
 
 def checkpoints_of(lake: Lake, flow: TridentTopology | str) -> list[Checkpoint]:
-    """The checkpoints of the flow's batch groups; of a topology also those that no run has made yet."""
+    """Return the checkpoints of the flow's batch groups; of a topology also those that no run has made yet."""
     name = flow if isinstance(flow, str) else flow.name
     declared = [] if isinstance(flow, str) else [group_name(spouts) for spouts in spout_groups(flow)]
     folder = lake.checkpoint_path(name, "any").parent
@@ -132,7 +132,7 @@ def checkpoints_of(lake: Lake, flow: TridentTopology | str) -> list[Checkpoint]:
 
 
 def tables_of(lake: Lake, flow: str) -> Iterator[StateTable]:
-    """The tables that a flow has written: states, channels, quarantine."""
+    """Yield the tables that a flow has written: states, channels, quarantine."""
     for table in (*map(lake.state, lake.states()), *map(lake.channel, lake.channels())):
         if table.is_state() and table.declared.flow == flow:
             yield table
@@ -238,7 +238,7 @@ class _Compaction:
         return found.needed
 
     def _remember_removed(self, writer: StateWriter) -> None:
-        """Once for a longer retention than before: the table's property, between two batches of the stream.
+        """Set the table's property for a longer retention than before, once, between two batches of the stream.
 
         A change of properties is refused to, or makes Delta refuse, whatever commits at the same moment.
         """
@@ -283,7 +283,7 @@ class _Compaction:
 
     @contextmanager
     def _between_batches(self) -> Iterator[None]:
-        """While no stream of the flow commits: for commits that Delta would refuse beside one."""
+        """Keep the streams of the flow from committing: for commits that Delta would refuse beside one."""
         with ExitStack() as locks:
             if self.open_generations > 0:
                 for group in self.groups:
@@ -293,7 +293,7 @@ class _Compaction:
     def _planned(
         self, table: StateTable, by: tuple[str, ...] | None = None, *, anew: bool = False
     ) -> tuple[DeltaTable, FoldPlan]:
-        """What a fold of a log is to do, and the version of the table that it reads.
+        """Return what a fold of a log is to do, and the version of the table that it reads.
 
         Which generations are closed is asked before the table is opened: a batch that comes in between is then open.
         """
@@ -308,7 +308,7 @@ class _Compaction:
         return opened, plan
 
     def _closed(self, table: StateTable, *, least: int = 0) -> Closed:
-        """The closed generations, `least` of them counted as open at any rate.
+        """Return the closed generations, `least` of them counted as open at any rate.
 
         What an opaque state's last batch wrote is replaced if the batch comes again.
         """
@@ -316,7 +316,7 @@ class _Compaction:
         return closed_generations(table.last_txid(), max(self.open_generations, least))
 
     def _closed_rows(self, table: StateTable, *, least: int = 0) -> Closed:
-        """The closed generations of a table of rows.
+        """Return the closed generations of a table of rows.
 
         Quarantine is written by all batch groups of the flow, each with txids of its own, and by a batch that is poison
         before it is committed: there the batches that Spark has planned tell, group by group.
@@ -343,7 +343,7 @@ class _Compaction:
             fold_spark(writer, self.spark, opened.version(), plan, record)
 
     def _record(self, table: StateTable) -> BatchRecord:
-        """What the commit says: the last txid and the epoch that it covers, and every claim that is still alive."""
+        """Return what the commit says: the last txid and the epoch that it covers, and every claim that is still alive."""
         txid = table.last_txid()
         claims = _alive(table.commits.claims())
         of = {group: _alive(claims) for group, claims in table.commits.groups_claims().items()}
@@ -362,7 +362,7 @@ def _alive(claims: Mapping[str, frozenset[str]]) -> dict[str, tuple[str, ...]]:
 
 
 def runs(checkpoint: Checkpoint) -> bool:
-    """Whether a stream holds this checkpoint, in any process."""
+    """Return whether a stream holds this checkpoint, in any process."""
     try:
         with checkpoint.running(0):
             return False
@@ -371,13 +371,13 @@ def runs(checkpoint: Checkpoint) -> bool:
 
 
 def _unfinished(checkpoint: Checkpoint) -> bool:
-    """Whether the last batch that Spark planned lacks Spark's own commit."""
+    """Return whether the last batch that Spark planned lacks Spark's own commit."""
     last = checkpoint.last_batch()
     return last >= 0 and not (checkpoint.spark / "commits" / str(last)).exists()
 
 
 def _conflicts() -> tuple[type[Exception], ...]:
-    """The classes by which delta-rs and Delta on Spark say that another commit came first."""
+    """Return the classes by which delta-rs and Delta on Spark say that another commit came first."""
     from delta.exceptions import DeltaConcurrentModificationException
 
     return CommitFailedError, DeltaConcurrentModificationException

@@ -71,7 +71,7 @@ def fold_spark(writer: StateWriter, spark: SparkSession, version: int, plan: Fol
 
 
 def _spark_parts(plan: FoldPlan, keys: list[str]) -> list[tuple[str, list[str], str]]:
-    """Condition, grouping, and the slice of the folded rows."""
+    """Return condition, grouping, and the slice of the folded rows."""
     parts = []
     if plan.slices:
         parts.append((slices_condition(plan, SPARK), [SLICE_COLUMN, *keys], SLICE_COLUMN))
@@ -81,7 +81,7 @@ def _spark_parts(plan: FoldPlan, keys: list[str]) -> list[tuple[str, list[str], 
 
 
 def _order(writer: StateWriter, plan: FoldPlan) -> list[str]:
-    """The keys, those first by which the table is clustered."""
+    """Return the keys, those first by which the table is clustered."""
     return list(dict.fromkeys([*plan.by, *writer.declared.keys]))
 
 
@@ -100,19 +100,19 @@ def _folded(writer: StateWriter, stored: DataFrame, by: list[str]) -> DataFrame:
 
 
 def slices_condition(plan: FoldPlan, dialect: Dialect) -> str:
-    """The rows of the slices that are folded."""
+    """Return the rows of the slices that are folded."""
     return f"{GEN} < {plan.closed.before} AND {SLICE_COLUMN} IN ({dialect.texts(plan.slices)})"
 
 
 def _roll_up_where(plan: FoldPlan) -> str:
-    """The rows that the new roll-up stands for: the old roll-up and the generations after it."""
+    """Return the rows that the new roll-up stands for: the old roll-up and the generations after it."""
     if plan.since is None:
         return f"{GEN} < {plan.closed.before} AND {SLICE_COLUMN} <> '{ROLL_UP}'"
     return f"{GEN} < {plan.closed.before} AND ({SLICE_COLUMN} = '{ROLL_UP}' OR {GEN} > {plan.since})"
 
 
 def replaced(plan: FoldPlan, dialect: Dialect) -> str:
-    """The rows that the commit replaces."""
+    """Return the rows that the commit replaces."""
     names = (*plan.slices, ROLL_UP) if plan.rolls_up else plan.slices
     return f"{GEN} < {plan.closed.before} AND {SLICE_COLUMN} IN ({dialect.texts(names)})"
 
@@ -156,7 +156,7 @@ def merge(
     *,
     sealed: Closed,
 ) -> int:
-    """Merge the small files of closed generations. Returns how many slices were touched.
+    """Merge the small files of closed generations. Return how many slices were touched.
 
     A stream makes a partition a slice and generation, so files have to be merged over generations too, or a year of them
     leaves as many files as generations. That takes Spark; within a partition delta-rs does it in milliseconds.
@@ -187,7 +187,7 @@ def merge(
 
 
 def compact_map(writer: StateWriter, record: BatchRecord) -> int:
-    """A map state's files in fewer ones, without the keys that were removed. Returns 1 if anything was to be done.
+    """Rewrite a map state's files as fewer, without the keys that were removed. Return 1 if anything was to be done.
 
     For a moment between two batches: a MERGE reads all files, so Delta refuses it beside this, and this beside it.
     """
@@ -201,7 +201,7 @@ def compact_map(writer: StateWriter, record: BatchRecord) -> int:
 
 
 def loose_generations(parts: Iterable[Part]) -> dict[str, tuple[int, ...]]:
-    """By slice the generations whose files are small, where merging them leaves fewer files.
+    """Return per slice the generations whose files are small, where merging them leaves fewer files.
 
     Generations of large files are left alone: each row is rewritten until its file is large, and no more.
     """
@@ -236,7 +236,7 @@ def _merge_spark(
 
 
 def loose_condition(loose: Loose) -> str:
-    """The partitions, as a condition for Spark; slices with the same generations in one term."""
+    """Return the partitions, as a condition for Spark; slices with the same generations in one term."""
     by_generations: dict[tuple[int, ...], list[str]] = defaultdict(list)
     for slice_, generations in loose.items():
         by_generations[generations].append(slice_)

@@ -64,7 +64,7 @@ def run_housekeeping(
     dry_run: bool = False,
     progress: Callable[[HousekeepingItem], None] | None = None,
 ) -> HousekeepingReport:
-    """One round over everything that grows. Killed at any point, the next round takes up what is left.
+    """Run one round over everything that grows. Killed at any point, the next round takes up what is left.
 
     Args:
         lake: where the tables and checkpoints are.
@@ -110,7 +110,7 @@ def _works(
     dry_run: bool,
     compactions: Sequence[CompactionReport],
 ) -> Iterator[Work]:
-    """What is to be done beside the compaction of flows, which is over when the first of it is asked for."""
+    """Yield what is to be done beside the compaction of flows, which is over when the first of it is asked for."""
     yield from _unreadable(lake)
     whole = {report.flow for report in compactions}
     for flow in quarantines(lake):
@@ -128,7 +128,7 @@ def _works(
 
 
 def flows_in(lake: Lake) -> list[str]:
-    """The flows that have tables in the lake."""
+    """Return the flows that have tables in the lake."""
     found = set(quarantines(lake))
     for table in _tables(lake):
         try:
@@ -146,7 +146,7 @@ def _tables(lake: Lake) -> Iterator[StateTable]:
 
 
 def _unreadable(lake: Lake) -> Iterator[Work]:
-    """Tables that cannot be read: each is a line with the reason."""
+    """Yield the tables that cannot be read: each is a line with the reason."""
     for table in _tables(lake):
         try:
             if table.is_state():
@@ -160,7 +160,7 @@ def _raise(error: TrideltaError) -> HousekeepingItem:
 
 
 def quarantines(lake: Lake) -> list[str]:
-    """The flows that have a quarantine."""
+    """Return the flows that have a quarantine."""
     folder = lake.root / "quarantine"
     refuse_unless_folder(folder, "the lake's quarantine")
     if not folder.is_dir():
@@ -173,7 +173,7 @@ def _tables_of(flow: TridentTopology | str) -> str:
 
 
 def _or_note(work: Callable[[], HousekeepingItem], what: str, unit: str) -> HousekeepingItem:
-    """What could not be done now is told and left for the next round; the other things are not held up by it."""
+    """Do a work, or note that it was left for the next round; the other things are not held up by it."""
     try:
         return work()
     except LockedError:

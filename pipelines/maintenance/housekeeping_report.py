@@ -73,7 +73,7 @@ class Retention:
 
     @classmethod
     def from_environment(cls, **chosen: float | None) -> Retention:
-        """What the environment says, and `chosen` on top of it. An empty variable keeps for good.
+        """Read the retentions of the environment, with `chosen` on top. An empty variable keeps for good.
 
         Raises:
             RetentionSettingError: A value is no number from 0 on.
@@ -142,7 +142,7 @@ class HousekeepingReport:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was left for next time, and why."""
+        """Return what was left for next time, and why."""
         return tuple(f"{one.what}: {one.note}" for one in self.things if one.note)
 
     def to_json(self) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class HousekeepingReport:
 
 
 def timed(work: Callable[[], HousekeepingItem]) -> HousekeepingItem:
-    """The same with its seconds."""
+    """Do a work and return the same with its seconds."""
     started = time.monotonic()
     found = work()
     return HousekeepingItem(**{**asdict(found), "seconds": round(time.monotonic() - started, 3)})

@@ -31,7 +31,7 @@ _GONE = ".gone"
 def remove_old_copies(
     lake: Lake, days: float | None, *, dry_run: bool = False, now: float | None = None
 ) -> HousekeepingItem:
-    """Copies of checkpoints, made by repartitions.
+    """Remove old copies of checkpoints, made by repartitions.
 
     Of each query the newest whole one stays for `days`, the others go. One that a repartition under way still needs is
     never touched, nor one that is still being made.
@@ -66,7 +66,7 @@ def _made_at(copy: Path) -> float:
 def remove_replaced(
     lake: Lake, days: float | None, *, dry_run: bool = False, now: float | None = None
 ) -> HousekeepingItem:
-    """Checkpoints that a changed definition has put aside (`Checkpoint.begin_at`). Nothing reads them again."""
+    """Remove checkpoints that a changed definition has put aside (`Checkpoint.begin_at`). Nothing reads them again."""
     folders = _whole(lake.root / "replaced", "*/*.replaced", dry_run)
     oldest = (time.time() if now is None else now) - (days or 0.0) * _DAY
     gone = [one for one in folders if days is not None and _touched(one) < oldest]
@@ -74,13 +74,13 @@ def remove_replaced(
 
 
 def _touched(folder: Path) -> float:
-    """When a folder was last changed, or renamed."""
+    """Return when a folder was last changed, or renamed."""
     found = folder.stat()
     return max(found.st_mtime, found.st_ctime)
 
 
 def remove_dead_runs(lake: Lake, *, dry_run: bool = False) -> HousekeepingItem:
-    """Folders of bounded runs whose processes are dead."""
+    """Remove folders of bounded runs whose processes are dead."""
     folders = sorted(folder for folder in (lake.root / "spool").glob("*/bounded-*") if folder.is_dir())
     left = left_behind(lake.root)
     size = sum(map(size_of, left))
@@ -89,7 +89,7 @@ def remove_dead_runs(lake: Lake, *, dry_run: bool = False) -> HousekeepingItem:
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of all files below a folder, or of a file. What goes meanwhile does not count."""
+    """Return bytes of all files below a folder, or of a file. What goes meanwhile does not count."""
     total = 0
     for path in (folder, *folder.rglob("*")):
         try:
@@ -100,7 +100,7 @@ def size_of(folder: Path) -> int:
 
 
 def _whole(root: Path, pattern: str, dry_run: bool) -> list[Path]:
-    """The folders of a pattern. What an earlier round was about to remove when it was cut off goes now."""
+    """Return the folders of a pattern. What an earlier round was about to remove when it was cut off goes now."""
     for cut_off in root.glob(f"{pattern.rpartition('/')[0]}/.*{_GONE}") if not dry_run else ():
         shutil.rmtree(cut_off, ignore_errors=True)
     return sorted(one for one in root.glob(pattern) if one.is_dir() and not one.name.endswith(_GONE))
@@ -160,7 +160,7 @@ def remove_old_state(lake: Lake, versions: float | None, *, dry_run: bool = Fals
 
 
 def prune(partition: Path, versions: int, *, dry_run: bool = False) -> tuple[int, int]:
-    """Delete the old versions of one state store. Returns how many, and their bytes with those of what they alone named.
+    """Delete the old versions of one state store. Return how many, and their bytes with those of what they alone named.
 
     The oldest version that stays begins with a snapshot, for the ones after it may be changes to it. A store with a file in
     a form that is not known is left as it is.
@@ -196,7 +196,7 @@ def _checkpoints(lake: Lake) -> Iterator[Checkpoint]:
 
 
 def _partitions(checkpoint: Checkpoint) -> Iterator[Path]:
-    """`state/<operator>/<partition>`, and below it named stores, as joins have them."""
+    """Yield `state/<operator>/<partition>`, and below it named stores, as joins have them."""
     for folder in sorted((checkpoint.spark / "state").glob("[0-9]*/[0-9]*")):
         yield folder
         yield from (one for one in sorted(folder.iterdir()) if one.is_dir() and one.name not in (*_SHARED, "_metadata"))
@@ -217,7 +217,7 @@ def _shared(partition: Path) -> Iterator[Path]:
 
 
 def _named_by(file: Path) -> set[str] | None:
-    """The shared files that a version needs; None: it is in no form that is known."""
+    """Return the shared files that a version needs; None: it is in no form that is known."""
     if file.suffix == ".changelog":
         return set()
     described = description(file)
@@ -255,7 +255,7 @@ class _Log:
     key: tuple[int, int]
 
     def may_go(self, now: float) -> bool:
-        """A process on another host, which is not seen from here, may have it open unless it was turned over long ago."""
+        """Return whether no process of another host, which is not seen from here, can have it open."""
         return bool(_TURNED_OVER.search(self.path.name)) or now - self.changed > _DAY
 
 
@@ -288,7 +288,7 @@ def remove_old_logs(
 
 
 def open_files() -> set[tuple[int, int]]:
-    """The files that a process of this machine has open, as device and inode, as far as one may look."""
+    """Return the files that a process of this machine has open, as device and inode, as far as one may look."""
     import psutil
 
     found = set()
@@ -320,7 +320,7 @@ def _logs(nimbus_home: Path) -> list[_Log]:
 
 
 def _to_go(logs: Iterable[_Log], total: int, days: float | None, megabytes: float | None, now: float) -> list[_Log]:
-    """Those that are too old, and the oldest of the others until all fits."""
+    """Return those that are too old, and the oldest of the others until all fits."""
     gone = []
     for one in sorted(logs, key=lambda log: log.changed):
         too_old = days is not None and now - one.changed > days * _DAY

@@ -44,7 +44,7 @@ class Closed:
 
 
 def closed_generations(last_txid: int | None, open_generations: int) -> Closed:
-    """The generations that are closed, seen from the table's own last commit.
+    """Return the generations that are closed, seen from the table's own last commit.
 
     The table's own, because states of one batch group commit one after the other. A batch that is being tried again has
     the txid after the last one: at the edge (last 63, next 64) that is the next generation, and 63's still counts as
@@ -88,7 +88,7 @@ class FoldPlan:
 
 
 def parts_of(table: DeltaTable) -> list[Part]:
-    """The partitions of an open version, from its log. A map state, which has none, is one part."""
+    """Return the partitions of an open version, from its log. A map state, which has none, is one part."""
     actions = pa.table(table.get_add_actions(flatten=True))
     if SLICE_COLUMN not in table.metadata().partition_columns:
         size, rows = (sum(actions[name].to_pylist()) for name in ("size_bytes", "num_records"))
@@ -102,7 +102,7 @@ def parts_of(table: DeltaTable) -> list[Part]:
 
 
 def plan_fold(parts: Iterable[Part], closed: Closed, by: tuple[str, ...] = (), *, anew: bool = False) -> FoldPlan:
-    """What a log state needs.
+    """Return what a log state needs.
 
     Args:
         parts: its partitions.
@@ -133,6 +133,6 @@ def plan_fold(parts: Iterable[Part], closed: Closed, by: tuple[str, ...] = (), *
 
 
 def _is_loose(parts: list[Part]) -> bool:
-    """Whether a slice is worth folding. A folded one has about as many files as its size needs, in one generation."""
+    """Return whether a slice is worth folding. A folded one has about as many files as its size needs, in one generation."""
     files, size = sum(part.files for part in parts), sum(part.bytes for part in parts)
     return len(parts) > 1 or files > 2 * math.ceil(size / TARGET_FILE_BYTES)

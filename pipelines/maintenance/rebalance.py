@@ -66,14 +66,14 @@ class Figures:
 
     @property
     def load(self) -> float | None:
-        """The median batch over the trigger; None: no batch, or no trigger to keep."""
+        """Return the median batch over the trigger; None: no batch, or no trigger to keep."""
         if not self.batch_seconds or self.trigger_seconds <= 0:
             return None
         return statistics.median(self.batch_seconds) / self.trigger_seconds
 
     @property
     def skew(self) -> float | None:
-        """Rows of the fullest partition over the average one; None: not known."""
+        """Return rows of the fullest partition over the average one; None: not known."""
         return skew_of(self.partition_rows) if any(self.partition_rows) else None
 
 
@@ -98,7 +98,7 @@ class Decision:
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """Return the decision in words, for people."""
         step = f" {self.before} -> {self.after}" if self.before != self.after else ""
         return f"{self.query}: {self.action}{step}: {'; '.join(self.reasons)}"
 
@@ -127,7 +127,7 @@ class RebalanceReport:
 
     @property
     def changes(self) -> dict[str, int]:
-        """The queries whose number of partitions is to change, and the number."""
+        """Return the queries whose number of partitions is to change, and the number."""
         return {one.query: one.after for one in self.decisions if one.after != one.before}
 
     def to_json(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class RebalanceReport:
 def decide(
     history: Sequence[Figures], thresholds: Thresholds | None = None, *, last_change_at: float | None, now: float
 ) -> Decision:
-    """What one query needs.
+    """Decide what one query needs.
 
     Args:
         history: looks at the query, oldest first; those before its last change count as experience.
@@ -168,12 +168,12 @@ def decide(
 
 
 def skew_of(partition_rows: Sequence[int]) -> float:
-    """Rows of the fullest partition over the average one; some partition must have one."""
+    """Return rows of the fullest partition over the average one; some partition must have one."""
     return max(partition_rows) * len(partition_rows) / sum(partition_rows)
 
 
 def look_of_beat(query: str, beat: Mapping[str, Any], *, cores: int, tables: Sequence[TableLoad] = ()) -> Figures:
-    """A look from what a deployed query says of itself (`pipelines.nimbus.telemetry.figures`).
+    """Return a look from what a deployed query says of itself (`pipelines.nimbus.telemetry.figures`).
 
     Args:
         query: `<flow>/<group>`.
@@ -196,7 +196,7 @@ def look_of_beat(query: str, beat: Mapping[str, Any], *, cores: int, tables: Seq
 
 
 def window_spread(partitions: int) -> float:
-    """In how many equal parts the buckets of windows fall, when Spark deals them over so many partitions.
+    """Return in how many equal parts the buckets of windows fall, when Spark deals them over so many partitions.
 
     Spark goes by a hash of the bucket, so few numbers spread them well: 5 partitions are no better than 4.
     """
@@ -207,7 +207,7 @@ def window_spread(partitions: int) -> float:
 
 
 def _wish(look: Figures, limits: Thresholds) -> tuple[str, str]:
-    """What one look by itself asks for, and its reason."""
+    """Return what one look by itself asks for, and its reason."""
     grows, waits = _growth(look, limits)
     load = look.load
     if load is None:
@@ -229,7 +229,7 @@ def _wish(look: Figures, limits: Thresholds) -> tuple[str, str]:
 
 
 def _growth(look: Figures, limits: Thresholds) -> tuple[bool, str]:
-    """Whether the backlog grows, and how it went."""
+    """Return whether the backlog grows, and how it went."""
     if not any(look.backlog):
         return False, "nothing waits"
     half = len(look.backlog) // 2
@@ -259,7 +259,7 @@ def _clustering(look: Figures, limits: Thresholds) -> Decision | None:
 
 
 def _out(history: Sequence[Figures], why: str, limits: Thresholds) -> Decision:
-    """Up to twice as many: what is too slow now is at most half as slow then, and by no step idle."""
+    """Decide on up to twice as many: what is too slow now is at most half as slow then, and by no step idle."""
     look = history[-1]
     most = min(limits.most, limits.partitions_a_core * max(1, look.cores))
     if look.partitions >= most:
@@ -280,7 +280,7 @@ def _out(history: Sequence[Figures], why: str, limits: Thresholds) -> Decision:
 
 
 def _in(history: Sequence[Figures], why: str, limits: Thresholds) -> Decision:
-    """Down to half as many at least, where experience does not speak against it."""
+    """Decide on down to half as many at least, where experience does not speak against it."""
     look = history[-1]
     if look.partitions <= limits.least:
         return _stays(look, why, f"it has {look.partitions} partitions, the least that it may have")
@@ -297,7 +297,7 @@ def _in(history: Sequence[Figures], why: str, limits: Thresholds) -> Decision:
 
 
 def _in_vain(history: Sequence[Figures], limits: Thresholds) -> str | None:
-    """Whether the last step out has not shortened the batch, under no greater load."""
+    """Return whether the last step out has not shortened the batch, under no greater load."""
     now = statistics.median(history[-1].batch_seconds)
     own = history[-1].partitions
     earlier = [look for look in history if look.partitions < own and look.batch_seconds]
@@ -312,13 +312,13 @@ def _in_vain(history: Sequence[Figures], limits: Thresholds) -> str | None:
 
 
 def _since_change(history: Sequence[Figures]) -> list[Figures]:
-    """The looks at the number of partitions that there is now."""
+    """Return the looks at the number of partitions that there is now."""
     own = [look.partitions == history[-1].partitions for look in history]
     return list(history[len(own) - own[::-1].index(False) :] if False in own else history)
 
 
 def _spread(look: Figures, partitions: int) -> float:
-    """In how many equal parts its work falls."""
+    """Return in how many equal parts its work falls."""
     return float(partitions) if look.state_rows is None else window_spread(partitions)
 
 

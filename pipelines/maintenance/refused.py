@@ -60,7 +60,7 @@ class Ages:
 
     @classmethod
     def of(cls, table: StateTable) -> Ages:
-        """What was written down, and what the log says beyond."""
+        """Return what was written down, and what the log says beyond."""
         file = ages_file(table)
         found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"spans": [], "slices": {}}
         return cls(tuple(Span(**one) for one in found["spans"]), found["slices"]).with_commits(table.history())
@@ -70,7 +70,7 @@ class Ages:
         write_json(ages_file(table), {"spans": [asdict(one) for one in self.spans], "slices": self.slices})
 
     def with_commits(self, commits: Iterable[CommitRecord]) -> Ages:
-        """The same with some commits, oldest first."""
+        """Return the same with some commits, oldest first."""
         spans, slices = list(self.spans), dict(self.slices)
         for one in commits:
             if one.kind == RESET and one.group is None:
@@ -82,12 +82,12 @@ class Ages:
         return Ages(tuple(_joined(spans)), slices)
 
     def since(self, oldest: float) -> Ages:
-        """What is not older."""
+        """Return what is not older."""
         slices = {name: at for name, at in self.slices.items() if at >= oldest}
         return Ages(tuple(one for one in self.spans if one.until >= oldest), slices)
 
     def older(self, oldest: float) -> str | None:
-        """The rows that are older, as a condition; None: there are none."""
+        """Return the rows that are older, as a condition; None: there are none."""
         young = [span for span in self.spans if span.until >= oldest]
         gone = [
             piece for span in self.spans if span.until < oldest for piece in _without((span.first, span.last), young)
@@ -100,12 +100,12 @@ class Ages:
 
 
 def ages_file(table: StateTable) -> Path:
-    """Beside the table: what is no table's does not lie in it."""
+    """Return the file beside the table: what is no table's is not in its folder."""
     return table.path.with_name(f"{table.path.name}.ages.json")
 
 
 def old_rows(table: StateTable, days: float, now: datetime | None = None) -> str | None:
-    """The rows that were refused more than `days` ago, as a condition; None: there are none, as far as one can say."""
+    """Return the rows that were refused more than `days` ago, as a condition; None: there are none, as far as one can say."""
     return Ages.of(table).older(_oldest(days, now))
 
 
@@ -139,7 +139,7 @@ def _oldest(days: float, now: datetime | None) -> float:
 
 
 def _joined(spans: Iterable[Span]) -> list[Span]:
-    """Spans of one day that touch, or nearly, as one."""
+    """Join spans of one day that touch, or nearly."""
     by_day: dict[int, list[Span]] = defaultdict(list)
     for span in spans:
         by_day[span.day].append(span)
@@ -158,7 +158,7 @@ def _joined(spans: Iterable[Span]) -> list[Span]:
 
 
 def _without(piece: tuple[int, int], young: Sequence[Span]) -> list[tuple[int, int]]:
-    """What is left of some txids without those of younger spans."""
+    """Return what is left of some txids without those of younger spans."""
     left = [piece]
     for span in young:
         left = [

@@ -81,7 +81,7 @@ class RepartitionReport:
 
 
 def partitions_of(checkpoint: Checkpoint) -> int | None:
-    """The number of partitions that a query has; None: no batch of it has run, and nobody has said one.
+    """Return the number of partitions that a query has; None: no batch of it has run, and nobody has said one.
 
     Of a query with windows the number of its state's partitions, as Spark's offset log has it. A query without state runs
     with the number that was asked for last: Spark writes the first one into each later batch, and goes by the session's.
@@ -146,7 +146,7 @@ class _Repartition:
         self._seconds: dict[str, float] = {}
 
     def only_said(self) -> RepartitionReport:
-        """There is nothing to deal out: the next start takes the number."""
+        """Set the number, where there is nothing to deal out: the next start takes it."""
         self._checkpoint.set_partitions(self._wanted)
         return self._report(self._wanted, stateful=self._checkpoint.has_state)
 
@@ -171,7 +171,7 @@ class _Repartition:
         return report
 
     def _copied(self) -> tuple[Marker, StateDigest, int]:
-        """The copy, whole, and what it holds. What goes wrong here has changed nothing."""
+        """Make the copy, whole, and read what it holds. What goes wrong here has changed nothing."""
         from pipelines.maintenance.state_digest import state_digest
 
         assert self._before is not None  # there is state, so a batch has run
@@ -192,7 +192,7 @@ class _Repartition:
         return marker, figures, size
 
     def _check_room(self) -> None:
-        """The copy is as large as the checkpoint, and so is the state that Spark writes anew."""
+        """Check the disk: the copy is as large as the checkpoint, and so is the state that Spark writes."""
         size = sum(path.stat().st_size for path in self._checkpoint.spark.rglob("*") if path.is_file())
         self._folder.parent.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self._folder.parent).free
@@ -202,7 +202,7 @@ class _Repartition:
             raise RepartitionRefusedError(self._checkpoint.flow, self._group, self._wanted, problem, hint)
 
     def _repartitioned(self, marker: Marker) -> int:
-        """Spark's part. Returns the batch id that it took."""
+        """Let Spark do its part. Return the batch id that it took."""
         checkpoint = self._checkpoint
         marker.at(copying.COPIED, checkpoint)
         with self._phase(copying.COPIED):
@@ -213,7 +213,7 @@ class _Repartition:
         return checkpoint.last_batch()
 
     def _verified(self, marker: Marker, before: StateDigest) -> StateDigest:
-        """The state afterwards.
+        """Compare the state afterwards with the state before.
 
         Raises:
             TrideltaError: it is not the same.
@@ -293,7 +293,7 @@ def _check_number(checkpoint: Checkpoint, partitions: int) -> None:
 
 
 def _begun(checkpoint: Checkpoint) -> int | None:
-    """A batch that Spark has planned and not finished, if the batch protocol knows of an attempt at it.
+    """Return a batch that Spark has planned and not finished, if the batch protocol knows of an attempt at it.
 
     An attempt is on the disk before any work on a table, so a batch without one is in no table. One that died in its windows
     before that has left state behind that no later batch reads.
@@ -308,7 +308,7 @@ def _begun(checkpoint: Checkpoint) -> int | None:
 
 
 def _of_batch(checkpoint: Checkpoint, batch: int) -> int | None:
-    """The number of partitions in the offset log: its second line is Spark's own, as JSON."""
+    """Return the number of partitions in the offset log: its second line is Spark's own, as JSON."""
     file = checkpoint.spark / "offsets" / str(batch)
     lines = file.read_text(encoding="utf-8").splitlines() if batch >= 0 and file.exists() else []
     if len(lines) < 2 or not lines[1].startswith("{"):
@@ -318,7 +318,7 @@ def _of_batch(checkpoint: Checkpoint, batch: int) -> int | None:
 
 
 def _reason(error: Exception) -> str:
-    """The first line of what went wrong, without Java's frames."""
+    """Return the first line of what went wrong, without Java's frames."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # py4j says first that an error occurred, and then which.
     told = [line.split(": ", 1)[1] for line in lines if line.startswith(": ") and ": " in line[2:]]

@@ -118,7 +118,7 @@ _READS = 5
 
 
 def measure(table: StateTable) -> TableFigures:
-    """The figures of the table's last version."""
+    """Return the figures of the table's last version."""
     opened = DeltaTable(str(table.path))
     parts = parts_of(opened)
     return TableFigures(

@@ -55,7 +55,7 @@ def bound(
     needed: int | None = None,
     now: datetime | None = None,
 ) -> Bound:
-    """How far back the table stays readable.
+    """Return how far back the table stays readable.
 
     Args:
         unfinished: whether a batch of the flow is running or was cut off: then the version before the table's last
@@ -81,7 +81,7 @@ def bound(
 
 
 def vacuum(writer: StateWriter, limit: Bound, record: BatchRecord) -> int:
-    """Delete the data files that only versions before the bound need. Returns how many."""
+    """Delete the data files that only versions before the bound need. Return how many."""
     table = DeltaTable(str(writer.table.path))
     # A removed file that the log has forgotten can't be told from a left-over.
     left_overs = _LEFT_OVER_HOURS <= limit.hours <= remembered_hours(table)
@@ -93,7 +93,7 @@ def vacuum(writer: StateWriter, limit: Bound, record: BatchRecord) -> int:
 
 
 def remembered_hours(table: DeltaTable) -> int:
-    """For how long the table's log remembers removed files."""
+    """Return for how long the table's log remembers removed files."""
     found = re.fullmatch(r"interval (\d+) hours", table.metadata().configuration.get(REMEMBERED, ""))
     return int(found[1]) if found else _REMEMBERED_HOURS
 
@@ -106,7 +106,7 @@ def checkpoint(table: StateTable) -> None:
 
 
 def clean_log(table: StateTable, limit: Bound) -> int:
-    """Delete log files that no version from the bound on needs. Returns how many commits went.
+    """Delete log files that no version from the bound on needs. Return how many commits went.
 
     Versions stay readable only from a checkpoint on, so the cleanup stops at the last checkpoint that is not past the
     bound. What the engine knows from commits alone stays, however old.
@@ -127,7 +127,7 @@ def clean_log(table: StateTable, limit: Bound) -> int:
 
 
 def remove_left_overs(table: StateTable, closed_before: int, now: float | None = None) -> int:
-    """Delete what killed writers have left half-written, and folders of closed generations that are empty. Returns how many.
+    """Delete what killed writers have left half-written, and folders of closed generations that are empty. Return how many.
 
     Neither is in Delta's sight: a vacuum leaves both, and a folder a slice and generation would be thousands in a year. All
     of them are at least a day old, so no writer is at work on them; nor is one to come in a closed generation.
@@ -146,7 +146,7 @@ def remove_left_overs(table: StateTable, closed_before: int, now: float | None =
 
 
 def _remembered(records: Sequence[CommitRecord]) -> list[int]:
-    """Commits that are asked for whatever their age: the last batch, the highest epoch, the claims of each slice."""
+    """Return commits that are asked for whatever their age: the last batch, the highest epoch, the claims of each slice."""
     last: dict[str, int] = {}
     highest = max((r.epoch or 0 for r in records), default=0)
     for one in records:
@@ -171,5 +171,5 @@ def _remembered(records: Sequence[CommitRecord]) -> list[int]:
 
 
 def _emptied(what: str, reset: CommitRecord) -> bool:
-    """Whether a claim has ended with a reset: of its batch group, or of the whole table."""
+    """Return whether a claim has ended with a reset: of its batch group, or of the whole table."""
     return what.startswith(f"claims of {reset.group}/" if reset.group else "claims of ")

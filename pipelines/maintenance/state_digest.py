@@ -36,7 +36,7 @@ class Digest:
     largest: int
 
     def same_as(self, other: Digest) -> bool:
-        """Whether both hold the same rows, wherever they lie."""
+        """Return whether both hold the same rows, wherever they lie."""
         return (self.rows, self.xor, self.sum) == (other.rows, other.xor, other.sum)
 
 
@@ -57,7 +57,7 @@ class StateDigest:
         return {name: one.rows for name, one in self.variables.items()}
 
     def difference(self, other: StateDigest) -> str | None:
-        """How a later one differs, in a sentence; None: it holds the same."""
+        """Return how a later digest differs, in a sentence; None: it holds the same."""
         if set(self.variables) != set(other.variables):
             lost = set(self.variables) ^ set(other.variables)
             return f"state variables are not the same ones: {', '.join(sorted(lost))}"
@@ -96,7 +96,7 @@ def state_digest(spark: SparkSession, checkpoint: Path) -> StateDigest:
 
 
 def _variables(spark: SparkSession, checkpoint: Path, store: Row) -> Iterator[tuple[str, DataFrame]]:
-    """Each column family of a state store, as the processor declared it; a store of another operation is one."""
+    """Yield each column family of a state store, as the processor declared it; a store of another operation is one."""
     place = f"{store['operatorId']}/{store['stateStoreName']}"
     properties = json.loads(store["operatorProperties"] or "{}")
     reader = (
@@ -116,7 +116,7 @@ def _variables(spark: SparkSession, checkpoint: Path, store: Row) -> Iterator[tu
 
 
 def _digested(name: str, frame: DataFrame, partitions: int) -> DataFrame:
-    """One row of figures: hashes of the rows, first by partition."""
+    """Return one row of figures: hashes of the rows, first by partition."""
     contents = [column for column in frame.columns if column != PARTITION]
     hashed = F.xxhash64(*contents)
     # Keyed by Spark's own hash of the grouping columns, as its shuffle deals them; other stores have keys of their own kinds.

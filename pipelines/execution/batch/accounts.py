@@ -24,7 +24,7 @@ HASH = "_hash"
 
 
 def row_hash(schema: StructType) -> Column:
-    """The hash of the user's columns of a frame, as `bigint`; maps and variants, which Spark does not hash, as JSON."""
+    """Return the hash of the user's columns of a frame, as `bigint`; maps and variants, which Spark does not hash, as JSON."""
     columns = [F.col(f"`{f.name}`") for f in schema.fields if f.name not in ENGINE_COLUMNS]
     kinds = [f.dataType for f in schema.fields if f.name not in ENGINE_COLUMNS]
     # The columns of a map would come as a map again: `to_json` takes a struct, an array or a map.
@@ -45,17 +45,17 @@ def _hashable(kind: DataType) -> bool:
 
 
 def xor_of_rows(schema: StructType) -> Column:
-    """The XOR of the hashes of a frame's rows, as an aggregate; 0 for none."""
+    """Return the XOR of the hashes of a frame's rows, as an aggregate; 0 for none."""
     return F.coalesce(F.bit_xor(row_hash(schema)), F.lit(0).cast("long"))
 
 
 def with_hash(frame: DataFrame) -> DataFrame:
-    """The frame with each row's hash beside it."""
+    """Return the frame with each row's hash beside it."""
     return frame.select("*", row_hash(frame.schema).alias(HASH))
 
 
 def taken_off(rows: pa.Table) -> tuple[pa.Table, int]:
-    """Rows without their hashes, and the XOR of these."""
+    """Return rows without their hashes, and the XOR of these."""
     hashes = rows[HASH].to_numpy()
     return rows.drop_columns([HASH]), int(np.bitwise_xor.reduce(hashes)) if len(hashes) else 0
 

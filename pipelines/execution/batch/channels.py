@@ -35,7 +35,7 @@ def clocks_after(
     counts: Mapping[str, Any],
     at: int | None = None,
 ) -> dict[str, int]:
-    """How far the clock of each origin has come behind a batch.
+    """Return the watermark of each input behind a batch.
 
     Args:
         before: the same behind the batch before.
@@ -54,7 +54,7 @@ def clocks_after(
 
 
 def with_last_clock(rows: pa.Table, heard: Mapping[str, int], counts: Mapping[str, Any], slice_: str) -> pa.Table:
-    """Of a bounded run: the rows of a slice and the latest time of all that the group reads."""
+    """Return the rows of a slice of a bounded run with the latest time of all that the group reads."""
     known = [*heard.values(), *([counts[LATEST]] if counts.get(LATEST) is not None else [])]
     known += [clock] if (clock := pc.max(rows[events.CLOCK]).as_py()) is not None else []
     if not known:
@@ -67,18 +67,18 @@ def with_last_clock(rows: pa.Table, heard: Mapping[str, int], counts: Mapping[st
 
 
 def now() -> int:
-    """The time of a batch, in ms."""
+    """Return the time of a batch, in ms."""
     return int(time.time() * 1000)
 
 
 def with_clock(rows: pa.Table, group: BatchGroup, clocks: Mapping[str, int]) -> pa.Table:
-    """The rows to commit and the word about the clock, if there is one to say."""
+    """Return the rows to commit, with the row about the watermark if it is known."""
     clock = clock_of(clocks, group.entrance.origins)
     return rows if clock is None else pa.concat_tables([rows, clock_row(rows.schema, clock, "")])
 
 
 def frame_with_clock(frame: DataFrame, group: BatchGroup, clocks: Mapping[str, int]) -> DataFrame:
-    """The same for a frame that Spark writes where it lies."""
+    """Return the same for a frame that Spark writes where its rows are."""
     clock = clock_of(clocks, group.entrance.origins)
     if clock is None:
         return frame

@@ -13,7 +13,7 @@ _ASKED_TO_END = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def unbroken() -> Iterator[None]:
-    """Holds back what asks this process to end (a cancelled run, Ctrl-C) until the block is through.
+    """Hold back what asks this process to end (a cancelled run, Ctrl-C) until the block is through.
 
     Only the main thread hears of such signals; in another one the block runs as it is.
     """

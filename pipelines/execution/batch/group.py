@@ -52,16 +52,16 @@ class Sink:
 
     @property
     def is_channel(self) -> bool:
-        """Whether it leads to another query of the flow."""
+        """Return whether it leads to another query of the flow."""
         return isinstance(self.node, nodes.ChannelNode)
 
     @property
     def is_late(self) -> bool:
-        """Whether it keeps what comes behind the watermark."""
+        """Return whether it keeps what comes behind the watermark."""
         return isinstance(self.node, nodes.LatePersistNode)
 
     def clocks_before(self, txid: int) -> dict[str, int]:
-        """Of a channel: how far the clock of each origin had come before a batch, in ms."""
+        """Return the watermark of each of a channel's inputs before a batch, in ms."""
         found = [c.record for c in self.table.commits.batches() if c.record and (c.txid or 0) < txid]
         return dict(found[-1].clocks or {}) if found else {}
 
@@ -126,7 +126,7 @@ class BatchGroup:
         return [sinks[node_id] for node_id in sorted(sinks)]
 
     def _empty(self) -> dict[int, DataFrame]:
-        """By spout a frame without rows."""
+        """Return a frame without rows per spout."""
         from pyspark.sql.types import StringType
 
         empty = {}
@@ -139,7 +139,7 @@ class BatchGroup:
         return empty
 
     def schema_at(self, gate: nodes.GateNode) -> StructType:
-        """The fields of the tuples that pass a gate, with their types."""
+        """Return the fields of the tuples that pass a gate, with their types."""
         from pyspark.sql.types import StructType
 
         frame = Compiler(self.topology.graph, (gate.id,), _Dry(self), self._empty()).frames()[gate.id]
@@ -166,7 +166,7 @@ class BatchGroup:
         return True
 
     def _in_waves(self) -> tuple[tuple[Sink, ...], ...]:
-        """The sinks in the order of their commits: one that queries a state of this group, defined before, comes after it.
+        """Return the sinks in the order of their commits: one that queries a state of this group, defined before, comes after it.
 
         A query behind a persist sees the state as of the batch's own txid and its updates (docs/architecture.md#state-tables).
         """
@@ -182,16 +182,16 @@ class BatchGroup:
 
     @property
     def source_stage(self) -> str:
-        """The name of the sources' stage in the batch protocol; a state may be named like a stream."""
+        """Return the name of the sources' stage in the batch protocol; a state may be named like a stream."""
         return f"{self.name} (source)" if any(sink.name == self.name for sink in self.sinks) else self.name
 
     @property
     def transactional(self) -> bool:
-        """Whether a replay must deliver the same rows: some state would not take others (Trident rules 6)."""
+        """Return whether a replay must deliver the same rows: some state would not take others (Trident rules 6)."""
         return any(sink.writer.declared.kind == TRANSACTIONAL for sink in self.sinks)
 
     def _check_kinds(self) -> None:
-        """The exactly-once matrix of Trident rules 6: an opaque source needs opaque states."""
+        """Check the exactly-once matrix of Trident rules 6: an opaque source needs opaque states."""
         opaque = [spout.stream for spout in self.spouts if not spout.source.transactional]
         persists = [node for node in self.topology.persists if node.id in self.reach]
         wrong = [node.state.name for node in persists if node.state.kind == TRANSACTIONAL]
@@ -203,7 +203,7 @@ class BatchGroup:
             )
 
     def _check_slices(self) -> None:
-        """Of streams that meet all have slices, or none: a joined row has one slice."""
+        """Check that of streams that meet all have slices, or none: a joined row has one slice."""
         without = [spout.stream for spout in self.spouts if spout.slice_by is None]
         if without and len(without) < len(self.spouts):
             raise DefinitionError(
@@ -254,7 +254,7 @@ class BatchGroup:
     def compiled_gate(
         self, node: nodes.GateNode, frame: DataFrame, build: Callable[[Any, StructType], CompiledGate]
     ) -> CompiledGate:
-        """A gate compiled once for its schema: building it costs more than a small batch."""
+        """Return a gate compiled once for its schema: building it costs more than a small batch."""
         schema = frame.schema
         key = json.dumps(schema.jsonValue())
         if node.id not in self._gates or self._gates[node.id][0] != key:
@@ -262,7 +262,7 @@ class BatchGroup:
         return self._gates[node.id][1]
 
     def may_sample(self, gate: int, result: GateResult) -> bool:
-        """Whether to read a stream's batch again for some of the rows that a gate only warned of.
+        """Return whether to read a stream's batch again for some of the rows that a gate only warned of.
 
         It may cost what reading the batch costs, so a stream does it once in a while; dropped rows are in quarantine anyway.
         """
@@ -276,7 +276,7 @@ class BatchGroup:
 
 
 def _read_after_commit(node: nodes.Node, graph: nodes.Graph) -> str | None:
-    """The state that a node reads as the batch has left it: a query behind a persist, and new values."""
+    """Return the state that a node reads as the batch has left it: a query behind a persist, and new values."""
     if isinstance(node, nodes.StateQueryNode) and node.state_node is not None:
         return node.state if isinstance(graph[node.state_node], nodes.PersistNode) else None
     if isinstance(node, nodes.NewValuesNode):

@@ -54,22 +54,22 @@ class Entrance:
 
     @property
     def sliced(self) -> bool:
-        """Whether the rows have slices; of several spouts all have, or none."""
+        """Return whether the rows have slices; of several spouts all have, or none."""
         return self.spouts[0].slice_by is not None
 
     @property
     def kept(self) -> bool:
-        """Whether a batch must be computed once and kept: several parts read it, or windows have moved on behind it."""
+        """Return whether a batch must be computed once and kept: several parts read it, or windows have moved on behind it."""
         return len(self.spouts) > 1 or bool(self.channels)
 
     @property
     def channels(self) -> tuple[nodes.ChannelSpoutNode, ...]:
-        """The spouts that read channels of the flow."""
+        """Return the spouts that read channels of the flow."""
         return tuple(spout for spout in self.spouts if isinstance(spout, nodes.ChannelSpoutNode))
 
     @property
     def has_windows(self) -> bool:
-        """Whether windows run in the stream itself: then each batch, also one that is left out, must run to its end."""
+        """Return whether windows run in the stream itself: then each batch, also one that is left out, must run to its end."""
         return any(isinstance(node, nodes.WindowNode) for spout in self.channels for node in spout.steps)
 
     def prepare(self, spark: SparkSession, lake: Lake, flow: str) -> None:
@@ -86,7 +86,7 @@ class Entrance:
             spout.source.check(spout.stream, spark)
 
     def start_at(self, start: Start | None, checkpoint: Path) -> None:
-        """Where the stream of a checkpoint reads its channels on from.
+        """Set where the stream of a checkpoint reads its channels on from.
 
         Args:
             start: if it took the place of another one.
@@ -120,7 +120,7 @@ class Entrance:
         return self._schemas[spout.id]
 
     def stream(self, spark: SparkSession, left_out: frozenset[int] = frozenset()) -> DataFrame:
-        """The one streaming frame of the group's query.
+        """Return the one streaming frame of the group's query.
 
         Args:
             left_out: batches (Spark's ids) whose rows do not go into the windows.
@@ -131,12 +131,12 @@ class Entrance:
         return reduce(DataFrame.unionByName, (self._tagged(number, one) for number, one in enumerate(found)))
 
     def _begun(self, spout: nodes.SpoutNode, spark: SparkSession, left_out: frozenset[int]) -> DataFrame:
-        """A source's own streaming frame, of which windows may be made."""
+        """Return a source's own streaming frame, of which windows may be made."""
         frame: DataFrame = spout.source.stream(spark)
         return without_batches(named(frame, spout.id), left_out) if self.has_windows else frame
 
     def before_windows(self, spark: SparkSession) -> Frames:
-        """By spout the rows of the batch that Spark is at, as they were before the windows, words about the clock left out.
+        """Return per spout the rows of the running batch before the windows, rows about the watermark left out.
 
         Args:
             spark: the session that the query was started in.
@@ -148,7 +148,7 @@ class Entrance:
         }
 
     def _read(self, spout: nodes.SpoutNode, frame: DataFrame) -> DataFrame:
-        """A source's frame, of channels behind the operations that run in the stream itself."""
+        """Return a source's frame, of channels behind the operations that run in the stream itself."""
         if not isinstance(spout, nodes.ChannelSpoutNode) or spout.prelude is None:
             return frame
         first, *_, last = spout.prelude
@@ -165,7 +165,7 @@ class Entrance:
         return frame.select(F.lit(number).alias(SOURCE), *structs, CORRUPT, FILE)
 
     def frames(self, batch: DataFrame, files: frozenset[str]) -> Frames:
-        """A stream's batch by spout, words about the clock included. One that is `kept` should be kept first."""
+        """Return a stream's batch by spout, words about the clock included. One that is `kept` should be kept first."""
         if len(self.spouts) == 1:
             only = self.spouts[0]
             return {only.id: only.source.of_batch(batch, files)}
@@ -177,7 +177,7 @@ class Entrance:
         return found
 
     def bounded(self, spark: SparkSession) -> tuple[Frames, frozenset[str]]:
-        """All that the sources hold now, by spout, and its positions. Words about the clock are included."""
+        """Return all that the sources hold now, by spout, and its positions. Words about the clock are included."""
         frames, positions = {}, frozenset[str]()
         for spout in self.spouts:
             frame, own = spout.source.bounded(spark)
@@ -186,7 +186,7 @@ class Entrance:
         return frames, positions
 
     def clocks(self, frames: Mapping[int, DataFrame]) -> dict[str, int]:
-        """How far the clocks of the channels' origins have come, by the words in these frames."""
+        """Return how far the clocks of the channels' origins have come, by the words in these frames."""
         found: dict[str, int] = {}
         for spout in self.spouts:
             if not spout.source.tells_time:
@@ -197,7 +197,7 @@ class Entrance:
         return found
 
     def events(self, frames: Frames) -> Frames:
-        """The frames without words about the clock."""
+        """Return the frames without words about the clock."""
         own = {spout.id for spout in self.spouts if events.ID in spout.fields}
         return {
             id_: frame.where(F.col(events.ID).isNotNull()) if id_ in own else frame for id_, frame in frames.items()
@@ -205,19 +205,19 @@ class Entrance:
 
     @property
     def origins(self) -> tuple[str, ...]:
-        """Whose clocks decide how far the group has come."""
+        """Return the inputs whose watermarks decide how far the group is."""
         found: list[str] = []
         for spout in self.spouts:
             found += spout.origins if isinstance(spout, nodes.ChannelSpoutNode) else [spout.stream]
         return tuple(found)
 
     def positions(self, checkpoint: Path, first: int, last: int) -> frozenset[str]:
-        """The positions (as `file_key`) that the stream's batches `first..last` (Spark's ids) took."""
+        """Return the positions (as `file_key`) that the stream's batches `first..last` (Spark's ids) took."""
         found = (spout.source.positions(checkpoint, first, last, n) for n, spout in enumerate(self.spouts))
         return frozenset().union(*found)
 
     def fault(self, error: BaseException) -> TrideltaError | None:
-        """What an error of Spark's says about one of the sources; None if it says nothing."""
+        """Return what an error of Spark's says about one of the sources; None if it says nothing."""
         for spout in self.spouts:
             found: TrideltaError | None = spout.source.fault(spout.stream, error)
             if found is not None:
@@ -229,7 +229,7 @@ class Entrance:
 
 
 def clock_of(clocks: Mapping[str, int], origins: Iterable[str]) -> int | None:
-    """The clock of what waits for all origins; None as long as one has not spoken."""
+    """Return the watermark of what waits for all inputs; None as long as one input has none."""
     found = [clocks.get(origin) for origin in origins]
     return None if not found or None in found else min(one for one in found if one is not None)
 
@@ -239,12 +239,12 @@ _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 def named(frame: DataFrame, spout: int) -> DataFrame:
-    """A source's streaming frame under a name by which `rows_before_windows` finds it in the plan of a batch."""
+    """Return a source's streaming frame under a name by which `rows_before_windows` finds it in the plan of a batch."""
     return frame.alias(_name(spout))
 
 
 def without_batches(frame: DataFrame, left_out: frozenset[int]) -> DataFrame:
-    """A source's streaming frame without the rows of some batches (Spark's ids).
+    """Return a source's streaming frame without the rows of some batches (Spark's ids).
 
     A batch that is left out is known when the query starts, and the workers ask which batch they work for: so a batch that
     is replayed after a crash is left out again.
@@ -258,7 +258,7 @@ def without_batches(frame: DataFrame, left_out: frozenset[int]) -> DataFrame:
 
 
 def rows_before_windows(spark: SparkSession, spouts: Iterable[int]) -> dict[int, DataFrame]:
-    """The rows of the batch that this thread works on, as its sources gave them. To be called in `foreachBatch`.
+    """Return the rows of the batch that this thread works on, as its sources gave them. To be called in `foreachBatch`.
 
     The frame that Spark gives to `foreachBatch` is what the windows made. What went into them is in the plan of the batch,
     below the names that `named` has put there.
@@ -287,7 +287,7 @@ def _name(spout: int) -> str:
 
 
 def _named_parts(plan: Any) -> Iterator[Any]:
-    """The parts of a plan of Spark's (a JVM object) that have a name."""
+    """Yield the parts of a plan of Spark's (a JVM object) that have a name."""
     if plan.nodeName() == "SubqueryAlias" and plan.alias().startswith(_name(0)[:-1]):
         yield plan
         return
@@ -301,7 +301,7 @@ _PLAIN = "[^A-Za-z0-9_.~-]"
 
 
 def with_slice(spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:
-    """A source's rows with `_slice`, `?` for those without one; of a flow without slices the rows as they are."""
+    """Return a source's rows with `_slice`, `?` for those without one; of a flow without slices the rows as they are."""
     if spout.slice_by is None:
         return source
     value = said(spout.slice_by)
@@ -310,12 +310,12 @@ def with_slice(spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:
 
 
 def said(slice_by: str) -> Column:
-    """What a row says for its slice."""
+    """Return what a row says for its slice."""
     return F.expr(spark_sql("slice_by", slice_by)).cast("string")
 
 
 def is_legal(value: Column) -> Column:
-    """Whether a text can be a slice: the same rule as `slice_problem`, and it is text at all (UTF-8). Null for null."""
+    """Return whether a text can be a slice: the same rule as `slice_problem`, and it is text at all (UTF-8). Null for null."""
     size = F.octet_length(value)
     # The letters of a long value are counted only there: it is rare.
     encoded = F.when(size * 3 <= LONGEST_SLICE, F.lit(0)).otherwise(

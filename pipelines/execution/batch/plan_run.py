@@ -42,7 +42,7 @@ _OBSERVATION_SECONDS = 30.0
 
 
 def observed(observation: Observation, otherwise: Callable[[], Mapping[str, Any]] | None = None) -> Mapping[str, Any]:
-    """The values of an observation whose action has ended.
+    """Return the values of an observation whose action has ended.
 
     Args:
         otherwise: gives them where Spark saw that a result needs no row of what is observed, and left it out.
@@ -100,7 +100,7 @@ class _PassedGate:
     results: dict[str, GateResult] = field(default_factory=dict)
 
     def count(self) -> Mapping[str, Any]:
-        """What the observation would have seen, by a job of its own."""
+        """Return what the observation would have seen, by a job of its own."""
         return self.annotated.agg(*self.compiled.metrics()).collect()[0].asDict()
 
 
@@ -141,7 +141,7 @@ class PlanRun:
     # --- the way in -------------------------------------------------------------------------------------------------
 
     def _enter(self, spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:
-        """The source's rows with `_slice`, which is `?` for rows that the plan cannot take; counted as they pass."""
+        """Return the source's rows with `_slice`, which is `?` for rows that the plan cannot take; counted as they pass."""
         source = with_slice(spout, source)
         if self.slices is not None:
             if spout.slice_by is not None:
@@ -155,7 +155,7 @@ class PlanRun:
         return self._at_first_gate(spout, source).observe(self._observation, *self._counters(spout), *self._judged)
 
     def _at_first_gate(self, spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:
-        """The source's rows with `_failed`, if they all come to a gate first whose verdict can be counted with them.
+        """Return the source's rows with `_failed`, if they all come to a gate first whose verdict can be counted with them.
 
         Each observation ends generated code and copies every row: one does for both.
         """
@@ -171,7 +171,7 @@ class PlanRun:
         return compiled.annotate(source, unless=self._refused())
 
     def _counters(self, spout: nodes.SpoutNode) -> list[Column]:
-        """Rows, refused rows, and the XOR of the rows' hashes (malformed ones have nothing but nulls to hash)."""
+        """Return rows, refused rows, and the XOR of the rows' hashes (malformed ones have nothing but nulls to hash)."""
         found = [
             F.count(F.lit(1)).alias(RECEIVED),
             F.count(F.when(self._refused(), 1)).alias(REFUSED),
@@ -187,13 +187,13 @@ class PlanRun:
         return found
 
     def _hashed(self, spout: nodes.SpoutNode) -> StructType:
-        """What of a row is hashed: of an event its fields and id. The rest is made of them and of where they lay."""
+        """Return what of a row is hashed: its fields, and of an event its id. The rest is derived."""
         schema = self.group.entrance.schema(spout)
         left_out = set(events.COLUMNS) - ({events.ID} if spout in self.group.entrance.channels else set())
         return StructType([field for field in schema.fields if field.name not in left_out])
 
     def _tells_time(self, spout: nodes.SpoutNode) -> bool:
-        """Whether the clock of a channel comes from this source's events."""
+        """Return whether the clock of a channel comes from this source's events."""
         return events.CLOCK in spout.fields and spout not in self.group.entrance.channels
 
     def _refused(self) -> Column:
@@ -202,7 +202,7 @@ class PlanRun:
         return F.col(CORRUPT).isNotNull() | (F.col(SLICE_COLUMN) == NO_SLICE)
 
     def frames(self, sinks: Iterable[int], left_out: Mapping[str, frozenset[str]]) -> dict[int, DataFrame]:
-        """The frames of the given persist nodes, by node id.
+        """Return the frames of the given persist nodes, by node id.
 
         Args:
             left_out: rows to leave out, because a backfill has counted them: source files by slice.
@@ -221,7 +221,7 @@ class PlanRun:
     # --- the plan's context -----------------------------------------------------------------------------------------
 
     def shared(self, node: nodes.Node, frame: DataFrame) -> DataFrame:
-        """Two consumers read it: compute it once. A bounded run's source is kept already, and gates are cheap on it."""
+        """Keep a frame that two consumers read. A bounded run's source is kept already, and gates are cheap on it."""
         if isinstance(node, nodes.SpoutNode | nodes.GateNode) and (self.slices is not None or self._cut(node)):
             return frame
         return self._cache(frame)
@@ -234,7 +234,7 @@ class PlanRun:
         return self._reads.state(name, behind)
 
     def map_base(self, node: nodes.PersistNode) -> DataFrame:
-        """What a map state held before the batch: keys and values."""
+        """Return what a map state held before the batch: keys and values."""
         if self._reads.base is None:
             return self.group.lake.state(node.state.name).frame(self.group.spark).limit(0)
         base = self._reads.base(node.state.name)
@@ -243,7 +243,7 @@ class PlanRun:
         return base.table.base_frame(self.group.spark, base.before, base.version)
 
     def base_view(self, node: nodes.PersistNode) -> StateView:
-        """The same as a map that workers open."""
+        """Return the same as a map that workers open."""
         if self._reads.base is None:
             declared = self.group.lake.state(node.state.name).declared
             return StateView.of_rows(declared.keys, declared.value_names, [])
@@ -251,7 +251,7 @@ class PlanRun:
         return base.table.view(base.version, before=base.before)
 
     def emitted(self, node: nodes.PersistNode) -> DataFrame | None:
-        """What an updater emitted, if its state is committed."""
+        """Return what an updater emitted, if its state is committed."""
         rows = self._reads.emitted.get(node.id)
         return None if rows is None else self.group.spark.createDataFrame(rows)
 
@@ -301,7 +301,7 @@ class PlanRun:
 
     @property
     def kept_frames(self) -> int:
-        """How many frames are kept for several consumers."""
+        """Return how many frames are kept for several consumers."""
         return len(self._cached)
 
     def close(self) -> None:
@@ -313,7 +313,7 @@ class PlanRun:
 
     @property
     def counts(self) -> Mapping[str, Any]:
-        """`received` and `refused` rows and their `xor`; after a job of the run has ended, else by a job of its own."""
+        """Return `received` and `refused` rows and their `xor`: from the observation if a job ran, else from a counting job."""
         if self._counts is None and self._observation is None:
             found = [self._marked[one.id].agg(*self._counters(one)).collect()[0] for one in self.group.spouts]
             self._counts = {name: sum(one[name] for one in found) for name in (RECEIVED, REFUSED)}
@@ -329,23 +329,23 @@ class PlanRun:
         return self._counts
 
     def count_now(self) -> Mapping[str, Any]:
-        """The counts by a pass over the source, for a batch all of whose commits are there already."""
+        """Return the counts by a pass over the source, for a batch all of whose commits are there already."""
         self._source_read = False
         return self.counts
 
     def _counted(self) -> Mapping[str, Any]:
-        """What the observation would have seen, by a job of its own."""
+        """Return what the observation would have seen, by a job of its own."""
         (spout,) = self.group.spouts
         return self._marked[spout.id].agg(*self._counters(spout), *self._judged).collect()[0].asDict()
 
     def _pass_over_source(self) -> None:
-        """A job that does nothing but let the observation see the rows."""
+        """Run a job that does nothing but let the observation see the rows."""
         (only,) = self._marked.values()
         only.write.format("noop").mode("overwrite").save()
         self._source_read = True
 
     def slice_counts(self) -> dict[str, tuple[int, frozenset[str]]]:
-        """Of a bounded run: by slice the rows that came in, and the source files that they came from."""
+        """Return per slice of a bounded run the rows that came in, and the source files that they came from."""
         key = F.col(SLICE_COLUMN) if self.group.entrance.sliced else F.lit(self.slices[0])  # type: ignore[index]
         key = F.when(F.col(CORRUPT).isNotNull(), F.lit(NO_SLICE)).otherwise(key).alias("slice")
         total: dict[str, tuple[int, frozenset[str]]] = {}
@@ -357,7 +357,7 @@ class PlanRun:
         return total
 
     def gate_results(self, slice_: str | None = None) -> tuple[dict[str, Any], ...]:
-        """The results of the gates as JSON, of the batch or of one slice, with some of the rows that do not hold."""
+        """Return the results of the gates as JSON, of the batch or of one slice, with some of the rows that do not hold."""
         found = []
         for node_id, passed in self.gates.items():
             result = self._result(passed, slice_ or self.label)
@@ -377,7 +377,7 @@ class PlanRun:
         return passed.results.get(key)
 
     def quarantine(self, left_out: Mapping[str, frozenset[str]]) -> DataFrame | None:
-        """The rows that the source's format or a gate refused, or None if there are none. Two passes only if needed."""
+        """Return the rows that the source's format or a gate refused, or None if there are none. Two passes only if needed."""
         parts: list[DataFrame] = []
         if self.slices is not None or self.counts[REFUSED]:
             for spout in self.group.spouts:
@@ -408,7 +408,7 @@ def _no_watermark(channel: str) -> int | None:
 
 
 def without(frame: DataFrame, left_out: Mapping[str, frozenset[str]]) -> DataFrame:
-    """The frame without the rows of the given files in the given slices."""
+    """Return the frame without the rows of the given files in the given slices."""
     if not left_out:
         return frame
     by_files: dict[frozenset[str], list[str]] = {}

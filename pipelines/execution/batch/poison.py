@@ -36,7 +36,7 @@ class PoisonRows:
         self._group = group
 
     def keep(self, epoch: Epoch, batch: Batch, sources: Frames | None, reason: str) -> str:
-        """All rows of the batch into quarantine, once; where even that fails they are still in the source.
+        """Put all rows of the batch into quarantine, once; where even that fails they are still in the source.
 
         Args:
             sources: the rows; None: as they came to the windows, which cannot be worked out.
@@ -69,7 +69,7 @@ class PoisonRows:
         return str(writer.table.path)
 
     def forget(self, txid: int) -> None:
-        """A batch that was poison once and has come through: its rows are in the states now."""
+        """Release the rows of a poison batch that has come through: they are in the states now."""
         writer = self._group.quarantine
         if writer.table.exists():
             writer.prepare(table_columns())
@@ -77,7 +77,7 @@ class PoisonRows:
 
 
 def _fields_of(source: DataFrame) -> tuple[str, ...]:
-    """The fields of a source's rows, or of what windows have made of them."""
+    """Return the fields of a source's rows, or of what windows have made of them."""
     return tuple(name for name in source.columns if name not in (CORRUPT, FILE))
 
 
@@ -126,7 +126,7 @@ def skip(
 
 
 def _records(checkpoint: Checkpoint, group: str) -> Mapping[int, AttemptRecord]:
-    """What is recorded of the batches of a group in this epoch, by txid."""
+    """Return what is recorded of the batches of a group in this epoch, by txid."""
     epoch = checkpoint.epoch
     return checkpoint.attempts().get(f"{group}/{epoch.number}") if epoch is not None else {}
 

@@ -55,19 +55,20 @@ _UNFIT = f"its slice cannot name a folder: over {LONGEST_SLICE} bytes once URL-e
 
 
 def quarantine_writer(lake: Lake, flow: str) -> StateWriter:
-    """The writer of a flow's quarantine table, which is created on first use."""
+    """Return the writer of a flow's quarantine table, which is created on first use."""
     table = lake.table(lake.quarantine_path(flow), f"quarantine of {flow}")
     return StateWriter(table, StateSchema(layout="rows", flow=flow, columns=COLUMNS, sliced=True))
 
 
 def of_group(rows: pa.Table, group: str) -> pa.Table:
-    """Refused rows with the batch group that refused them."""
+    """Return refused rows with the batch group that refused them."""
     return rows.append_column(GROUP, pa.repeat(pa.scalar(group), rows.num_rows))
 
 
 def rows_of(topology: TridentTopology, group: str, streams: Collection[str]) -> str:
-    """The rows of one batch group, as a condition that is never null. Those of earlier releases do not name it: they are told by
-    their stream, or by their gate; of a flow with one group there is no doubt.
+    """Return the rows of one batch group, as a condition that is never null.
+
+    Rows of earlier releases do not name it: their stream does, or their gate; of a flow with one group there is no doubt.
 
     Args:
         streams: the streams of its spouts.
@@ -87,7 +88,7 @@ def rows_of(topology: TridentTopology, group: str, streams: Collection[str]) -> 
 
 
 def poison_rows(own: str, txid: int) -> str:
-    """The rows of a poison batch, among those of its batch group."""
+    """Return the rows of a poison batch, among those of its batch group."""
     return f"{own} AND stage IS NOT NULL AND stage = {_texts([BATCH])} AND {TXID} = {txid}"
 
 
@@ -100,12 +101,12 @@ def table_columns() -> StructType:
 
 
 def as_json(fields: Sequence[str]) -> Column:
-    """A row's fields as text."""
+    """Return a row's fields as text."""
     return F.to_json(F.struct(*(F.col(f"`{name}`") for name in fields)), JSON)
 
 
 def refused_by_source(marked: DataFrame, spout: nodes.SpoutNode, also: Sequence[str] = ()) -> DataFrame:
-    """Malformed records with their text, events without a time, and rows whose slice is none, or cannot be one.
+    """Return malformed records with their text, events without a time, and rows whose slice is none, or cannot be one.
 
     Args:
         also: further columns to keep.
@@ -142,12 +143,12 @@ def refused_by_source(marked: DataFrame, spout: nodes.SpoutNode, also: Sequence[
 
 
 def _after(mark: str) -> Column:
-    """The rest of `_corrupt` behind a mark."""
+    """Return the rest of `_corrupt` behind a mark."""
     return F.col(CORRUPT).substr(F.lit(len(mark) + 1), F.length(CORRUPT))
 
 
 def _text() -> Column:
-    """A refused record's own text, without the engine's marks; null for what was read."""
+    """Return a refused record's own text, without the engine's marks; null for what was read."""
     rest = _after(OTHER_FIELDS)
     line = rest.substr(F.length(F.substring_index(rest, "\0", 1)) + 2, F.length(rest))
     untimed = F.when(F.col(CORRUPT).startswith(WITHOUT_TIME), _after(WITHOUT_TIME))
@@ -157,7 +158,7 @@ def _text() -> Column:
 def refused_by_gate(
     dropped: DataFrame, gate: str, drops: Sequence[str], fields: Sequence[str], also: Sequence[str] = ()
 ) -> DataFrame:
-    """Rows that a gate's drop checks refused; `rule` names those of `drops` that do not hold.
+    """Return rows that a gate's drop checks refused; `rule` names those of `drops` that do not hold.
 
     Args:
         also: further columns to keep.
@@ -177,7 +178,7 @@ def refused_by_gate(
 
 
 def refused_batch(source: DataFrame, fields: Sequence[str], stream: str, reason: str) -> DataFrame:
-    """All rows of a poison batch."""
+    """Return all rows of a poison batch."""
     return source.select(
         F.lit(BATCH).alias("stage"),
         F.lit(POISON).alias("rule"),

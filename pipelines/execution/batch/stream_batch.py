@@ -201,7 +201,7 @@ class StreamBatch:
         return PlanRun(self._group, sources, label, reads, txid=batch.txid)
 
     def _base(self, name: str, txid: int) -> Base:
-        """What a map state held before the batch, also where the batch is committed already.
+        """Return what a map state held before the batch, also where the batch is committed already.
 
         An opaque state knows it row by row (another batch may be folded in since), a transactional one by its version.
         """
@@ -212,7 +212,7 @@ class StreamBatch:
         return Base(table, own[0] - 1 if own and table.declared.kind == TRANSACTIONAL else None)
 
     def _state_as_of(self, name: str, txid: int, *, behind: bool) -> tuple[StateTable, int | None]:
-        """The table of a state query and the version to read.
+        """Return the table of a state query and the version to read.
 
         A state of this group is read as of this txid if the query stands behind its persist (`BatchGroup.waves` has seen to
         its commit), else as of what was there before the batch: a replay reads what the first attempt read. A state of
@@ -230,7 +230,7 @@ class StreamBatch:
         return stream_id(self._group.topology.name, name, self._epoch.number)
 
     def _known(self, sink: Sink, txid: int) -> bool:
-        """Whether the table holds this txid already (a replay after a crash before Spark's commit)."""
+        """Return whether the table holds this txid already (a replay after a crash before Spark's commit)."""
         if sink.writer.declared.kind == NON_TRANSACTIONAL:
             commits = sink.table.commits.batches()
             return any(c.txid == txid and c.epoch == self._epoch.number for c in commits[-1:])
@@ -243,14 +243,14 @@ class StreamBatch:
         return StateCommit(sink.name, sink.table.version(), rows, 0.0, replayed=True)
 
     def _received_before(self, sink: Sink, txid: int) -> dict[str, Mapping[str, Any]]:
-        """What the state's part of the plan took in when it committed this txid: a replay must bring the same."""
+        """Return what the state's part of the plan took in when it committed this txid: a replay must bring the same."""
         found = [c.record for c in sink.table.commits.batches() if c.txid == txid and c.record]
         if not found or found[-1].received_hash is None:  # written by Spark, which saw the rows after the record
             return {}
         return {sink.name: {RECEIVED: found[-1].received, XOR: found[-1].received_hash}}
 
     def _by_claims(self, sinks: tuple[Sink, ...], position: Position) -> list[tuple[Claims, list[Sink]]]:
-        """The sinks, together where the same rows are left out (nearly always: none, one group)."""
+        """Group the sinks by the rows that they leave out (nearly always: none, one group)."""
         groups: dict[frozenset[tuple[str, frozenset[str]]], list[Sink]] = {}
         for sink in sinks:
             claimed = claimed_rows(sink.table, position)
@@ -289,7 +289,7 @@ class StreamBatch:
         return self._commit_arrow(attempt, run, sink, rows, seconds)
 
     def _compute(self, run: PlanRun, frames: Mapping[str, DataFrame]) -> dict[str, tuple[pa.Table, float]]:
-        """The small results, side by side where that is safe.
+        """Compute the small results, in parallel where that is safe.
 
         Counts are observed below a frame that is kept for several consumers: only the job that fills it may run then, or
         a second one would finish on blocks whose counts have not arrived yet. So the first result comes alone, and the
@@ -451,7 +451,7 @@ class StreamBatch:
             self._tell_hooks("committed", batch, commit.state, held, commit.seconds)
 
     def _held(self, commit: StateCommit, txid: int) -> int:
-        """Rows that the table's own log says this txid wrote."""
+        """Return rows that the table's own log says this txid wrote."""
         table = next(sink.table for sink in self._group.sinks if sink.name == commit.state)
         found = [c for c in reversed(table.commits.batches()) if c.txid == txid][:1]
         written = found[0].written if found else None
@@ -480,7 +480,7 @@ class StreamBatch:
 
 
 def claimed_rows(table: StateTable, position: Position, group: str | None = None) -> dict[str, frozenset[str]]:
-    """The rows of this batch that backfills of the table count already: addresses of files, by slice.
+    """Return the rows of this batch that backfills of the table count already: addresses of files, by slice.
 
     Args:
         group: in quarantine the batch group.

@@ -101,11 +101,11 @@ class Belonging:
     # --- what is noted ----------------------------------------------------------------------------------------------
 
     def known(self) -> dict[str, Known]:
-        """The noted tables by their path in the lake; none before the first start."""
+        """Return the noted tables by their path in the lake; none before the first start."""
         return self._noted() or {}
 
     def _noted(self) -> dict[str, Known] | None:
-        """The same; None where nothing was ever noted, which is less than that the query writes none of them any more."""
+        """Return the same; None where nothing was ever noted, which is less than that the query writes none of them."""
         return read_own(self._checkpoint.flow, self._checkpoint.folder / TABLES, _parsed)
 
     def note(self, tables: Iterable[StateTable], *, only_these: bool = True) -> None:
@@ -144,25 +144,25 @@ class Belonging:
         write_json(self._checkpoint.folder / TABLES, {name: asdict(one) for name, one in noted.items()})
 
     def _since(self, epoch: Epoch, *, first: bool) -> int:
-        """The first txid that a table must hold which is noted now: its first start, or that of a table that came later."""
+        """Return the first txid that a table must hold which is noted now: its first start, or where it came later."""
         if first:
             return epoch.txid(epoch.first_batch)
         closed = self._checkpoint.committed_txid()
         return epoch.txid(self._checkpoint.finished_batches()) if closed is None else closed + 1
 
     def _name(self, table: StateTable) -> str | None:
-        """The table's path in the lake; None for one elsewhere (a bounded run has channels of its own)."""
+        """Return the table's path in the lake; None for one elsewhere (a bounded run has channels of its own)."""
         if not table.path.is_relative_to(self._lake.root):
             return None
         path = table.path.relative_to(self._lake.root)
         return path.as_posix() if path.parts[0] in _OWN_FOLDERS and len(path.parts) == 2 else None
 
     def knows(self, table: StateTable) -> bool:
-        """Whether a table is noted."""
+        """Return whether a table is noted."""
         return self._name(table) in self.known()
 
     def holds(self, tables: Iterable[StateTable], batch: int) -> bool:
-        """Whether one of the tables holds a batch (Spark's id) of this epoch."""
+        """Return whether one of the tables holds a batch (Spark's id) of this epoch."""
         epoch = self._checkpoint.epoch
         named = [(name, table) for table in tables if (name := self._name(table)) is not None]
         held = [self._held(name, table, epoch) for name, table in named] if epoch is not None else []
@@ -209,7 +209,7 @@ class Belonging:
         return self._lake.table(self._lake.root / name, f"quarantine of {own}" if folder == QUARANTINE else own)
 
     def _held(self, name: str, table: StateTable, epoch: Epoch) -> int | None:
-        """The last txid of this epoch that a table holds."""
+        """Return the last txid of this epoch that a table holds."""
         if not table.exists():
             return None
         app = stream_id(self._checkpoint.flow, table.name, epoch.number)
@@ -225,7 +225,7 @@ class Belonging:
         return last_txid(table.opened(), app) if cleaned else None
 
     def _check_engine(self, closed: int | None, planned: int) -> None:
-        """The engine's own files know of batches that Spark's part does not."""
+        """Refuse where the engine's own files know of batches that Spark's part does not."""
         if closed is not None and closed > planned:
             raise CheckpointBehindError(
                 self._checkpoint,
@@ -269,7 +269,7 @@ class Belonging:
             )
 
     def _lost(self, table: StateTable, known: Known | None, epoch: Epoch) -> str | None:
-        """What says that this is not the table of the last start, or an older version of it."""
+        """Return what shows that this is not the table of the last start, or an older version of it."""
         if not table.exists():
             return "the table is gone"
         if known is not None and table.id != known.id:
@@ -301,7 +301,7 @@ class Belonging:
 
 
 def is_filled(table: StateTable) -> bool:
-    """Whether batches or backfills have put something into a table."""
+    """Return whether batches or backfills have put something into a table."""
     return any(one.kind in (BATCH, SLICE) for one in table.commits.counting())
 
 
@@ -333,7 +333,7 @@ def adopt(lake: Lake, topology: TridentTopology, *, lock_wait_seconds: float = 3
 
 
 def _begin_here(checkpoint: Checkpoint, lake: Lake, tables: list[StateTable]) -> None:
-    """A new epoch over Spark's part as it stands, with txids beyond all that the tables have ever held."""
+    """Begin an epoch over Spark's part as it is, with txids beyond all that the tables have ever held."""
     epoch, done = checkpoint.epoch, checkpoint.finished_batches()
     assert epoch is not None  # without one there is nothing that could not belong together
     commits = [one for table in tables for one in table.history()]
@@ -344,7 +344,7 @@ def _begin_here(checkpoint: Checkpoint, lake: Lake, tables: list[StateTable]) ->
 
 
 def lake_of(checkpoint: Checkpoint) -> Lake:
-    """The lake that a checkpoint lies in, where only the checkpoint is known."""
+    """Return the lake that a checkpoint lies in, where only the checkpoint is known."""
     from pipelines.state.lake import Lake
 
     return Lake(Path(checkpoint.folder).parents[2])

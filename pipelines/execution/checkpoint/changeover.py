@@ -50,25 +50,25 @@ class Query:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The channels that it reads, in the order of Spark's offset log."""
+        """Return the channels that it reads, in the order of Spark's offset log."""
         found = (spout.reads for spout in self.spouts if isinstance(spout, nodes.ChannelSpoutNode))
         return tuple(channel for reads in found for channel in reads)
 
     @property
     def windows(self) -> int:
-        """How many stateful operations run in the stream itself."""
+        """Return how many stateful operations run in the stream itself."""
         steps = (spout.steps for spout in self.spouts if isinstance(spout, nodes.ChannelSpoutNode))
         return sum(isinstance(node, nodes.WindowNode) for one in steps for node in one)
 
     @property
     def windows_before(self) -> int:
-        """The same of the query that wrote the checkpoint."""
+        """Return the same of the query that wrote the checkpoint."""
         state = self.checkpoint.spark / "state"
         return sum(one.name.isdigit() for one in state.iterdir()) if state.is_dir() else 0
 
     @property
     def last_txid(self) -> int | None:
-        """The highest txid that one of its tables holds."""
+        """Return the highest txid that one of its tables holds."""
         return max((txid for table in self.sinks if (txid := _last(table)) is not None), default=None)
 
 
@@ -107,12 +107,12 @@ class Changeover:
                 raise StateSchemaError(one.name, one.details[0])
 
     def moves(self, old: Changeover) -> bool:
-        """Whether queries begin anew, or are gone: then the old ones should first read all that is there."""
+        """Return whether queries begin again or are removed: then the old ones should first read all that is there."""
         gone = {query.name for query in old._queries} - {query.name for query in self._queries}
         return bool(gone) or any(self._differs(query) for query in self._queries)
 
     def left_waiting(self, new: Changeover) -> dict[str, int]:
-        """Of the queries that `new` does not have any more: how many events still wait for the clock in their windows.
+        """Return how many events still wait for the watermark in windows of the queries that `new` no longer has.
 
         They stay in the query's checkpoint, and come when it comes back.
         """
@@ -161,7 +161,7 @@ class Changeover:
         return (REFUSE if any(self._would_repeat(query) for query in queries) else CONTINUE), anew
 
     def _check_together(self, query: Query) -> None:
-        """A checkpoint that does not go with its tables must not be taken for one whose tables another query has written.
+        """Refuse a checkpoint that does not go with its tables, which another query may seem to have written.
 
         Raises:
             NotTogetherError
@@ -174,14 +174,14 @@ class Changeover:
         belonging.keep(own)
 
     def _differs(self, query: Query) -> bool:
-        """Whether Spark would refuse the checkpoint."""
+        """Return whether Spark would refuse the checkpoint."""
         if query.checkpoint.last_batch() < 0:
             return False
         read = tuple(name for name, _ in self._offsets(query.checkpoint))
         return query.windows_before != query.windows or read != query.reads
 
     def _would_repeat(self, query: Query) -> bool:
-        """Whether a fresh checkpoint would bring rows again that its tables hold; channels without rows bring none."""
+        """Return whether a fresh checkpoint would bring rows again that its tables hold; channels without rows bring none."""
         checkpoint = query.checkpoint
         if checkpoint.epoch is not None or checkpoint.begins_anew or query.last_txid is None:
             return False
@@ -193,7 +193,7 @@ class Changeover:
         return False
 
     def _start(self, query: Query) -> Start:
-        """Where the old query has stopped."""
+        """Return where the old query has stopped."""
         checkpoint = query.checkpoint
         done = checkpoint.finished_batches()
         if checkpoint.last_batch() >= done and not self._untouched(query, done):
@@ -215,12 +215,12 @@ class Changeover:
         return Start(channels, min(clocks, default=None))
 
     def _untouched(self, query: Query, batch: int) -> bool:
-        """Whether a planned batch is in none of the query's tables."""
+        """Return whether a planned batch is in none of the query's tables."""
         epoch = query.checkpoint.epoch
         return epoch is None or query.last_txid is None or query.last_txid < epoch.txid(batch)
 
     def _clock(self, channel: str, txid: int) -> int:
-        """What a channel has said of the clock up to a txid, in ms."""
+        """Return the watermark of a channel up to a txid, in ms."""
         words = pc.field(events.ID).is_null() & (pc.field(TXID) <= txid)
         said = pc.max(self._rows(channel).to_table(columns=[events.CLOCK], filter=words)[events.CLOCK]).as_py()
         return NEVER if said is None else int(said)
@@ -229,7 +229,7 @@ class Changeover:
         return DeltaTable(str(self._lake.channel_path(channel))).to_pyarrow_dataset()
 
     def _raise_txids(self, query: Query) -> None:
-        """A table of the query that another one has written holds later txids: the query's own go on behind those."""
+        """Let the query's txids go on behind those of another query that has written one of its tables."""
         checkpoint, epoch, last = query.checkpoint, query.checkpoint.epoch, query.last_txid
         done = checkpoint.finished_batches()
         if epoch is None or last is None or checkpoint.last_batch() >= done or last < epoch.txid(done):
@@ -240,7 +240,7 @@ class Changeover:
     # --- Spark's offset log -----------------------------------------------------------------------------------------
 
     def _offsets(self, checkpoint: Checkpoint) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The channels that the last finished batch has read, and where it has come in them; sources are left out."""
+        """Yield the channels that the last finished batch has read, and where it has come in them; sources are left out."""
         batch = max(checkpoint.finished_batches() - 1, 0)
         lines = (checkpoint.spark / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()[2:]
         for offset in (json.loads(line) for line in lines if line.startswith("{")):
@@ -249,26 +249,26 @@ class Changeover:
                 yield name, offset
 
     def _channel_of(self, table_id: str) -> str | None:
-        """The flow's channel whose Delta table has an id."""
+        """Return the flow's channel whose Delta table has an id."""
         if table_id and table_id not in self._ids:
             for name in (one for one in self._lake.channels() if one.startswith(f"{self._topology.name}__")):
                 self._ids[str(DeltaTable(str(self._lake.channel_path(name))).metadata().id)] = name
         return self._ids.get(table_id)
 
     def _aside(self, query: Query) -> Path:
-        """Beside the checkpoints, not among them: it is none that the flow has."""
+        """Return a folder beside the checkpoints, which is none that the flow has."""
         folder = self._lake.root / "replaced" / self._topology.name
         numbers = (n for n in range(10**6) if not (folder / f"{query.name}.{n}.replaced").exists())
         return folder / f"{query.name}.{next(numbers)}.replaced"
 
 
 def _last(table: StateTable) -> int | None:
-    """The last txid of a table."""
+    """Return the last txid of a table."""
     return table.last_txid() if table.exists() else None
 
 
 def _txid_before(table: StateTable, version: int) -> int:
-    """The last txid that a table's commits before a version hold."""
+    """Return the last txid that a table's commits before a version hold."""
     commits = [(one.version, one.txid) for one in table.commits.batches() if one.txid is not None]
     before = [txid for at, txid in commits if at < version]
     return max(before) if before else min((txid for _, txid in commits), default=0) - 1

@@ -71,7 +71,7 @@ class Marker:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Marker | None:
-        """The marker of a checkpoint; nearly always there is none."""
+        """Return the marker of a checkpoint; nearly always there is none."""
         return read_own(checkpoint.flow, checkpoint.folder / MARKER, lambda found: cls(**found))
 
     def write(self, checkpoint: Checkpoint) -> Marker:
@@ -80,7 +80,7 @@ class Marker:
         return self
 
     def at(self, phase: str, checkpoint: Checkpoint, reason: str = "") -> Marker:
-        """The same one, later."""
+        """Return the marker at a later phase, written."""
         return replace(self, phase=phase, reason=reason or self.reason).write(checkpoint)
 
 
@@ -155,7 +155,7 @@ def roll_back(checkpoint: Checkpoint, marker: Marker, folder: Path, reason: str)
 
 
 def make_copy(checkpoint: Checkpoint, folder: Path, about: Mapping[str, Any]) -> int:
-    """Copy Spark's checkpoint into `folder/spark`, with `folder/copy.json` about it. Returns its bytes.
+    """Copy Spark's checkpoint into `folder/spark`, with `folder/copy.json` about it. Return its bytes.
 
     Everything is on the disk when this returns, by one call for all the files: a checkpoint has thousands of small ones.
     """
@@ -168,7 +168,7 @@ def make_copy(checkpoint: Checkpoint, folder: Path, about: Mapping[str, Any]) ->
 
 
 def check_copy(checkpoint: Checkpoint, folder: Path) -> Manifest:
-    """The files of a copy, each of which is what it was.
+    """Return the files of a copy, each of which is what it was.
 
     Raises:
         CopyError
@@ -216,7 +216,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _copy_files(source: Path, target: Path, only: Manifest | None = None) -> dict[str, tuple[int, str]]:
-    """Copy all files of a folder (or those of a manifest), empty folders too. Returns what was read of each."""
+    """Copy all files of a folder (or those of a manifest), empty folders too. Return what was read of each."""
     target.mkdir(parents=True)
     for folder in sorted(path for path in source.rglob("*") if path.is_dir()):
         (target / folder.relative_to(source)).mkdir()
@@ -239,7 +239,7 @@ def _digest(file: Path, also: Callable[[bytes], object] = lambda block: None) ->
 
 
 def _sync_folder(folder: Path) -> None:
-    """A rename is on the disk once its folder is."""
+    """Sync a folder: a rename is on the disk once its folder is."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

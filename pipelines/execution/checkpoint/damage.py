@@ -51,7 +51,7 @@ class DamagedCheckpointError(DamagedError):
 
 
 def read_own(flow: str, file: Path, parse: Callable[[Any], T]) -> T | None:
-    """One of the engine's files beside a checkpoint, None if there is none.
+    """Return one of the engine's files beside a checkpoint, None if there is none.
 
     Raises:
         DamagedCheckpointError: it is there and does not say what it should.
@@ -69,7 +69,7 @@ def read_own(flow: str, file: Path, parse: Callable[[Any], T]) -> T | None:
 
 
 def spark_damages(flow: str, spark: Path, *, newest: int | None = None) -> Iterator[DamagedCheckpointError]:
-    """The damaged files of Spark's part: its logs of planned and of finished batches, and those of its file sources.
+    """Yield the damaged files of Spark's part: its logs of planned and of finished batches, and those of its file sources.
 
     Args:
         newest: look at so many of each log only, for a start: Spark reads no others.
@@ -106,7 +106,7 @@ def _spark_damage(flow: str, file: Path, problem: str, intact: str, hint: str) -
 
 
 def _batches(folder: Path) -> Iterator[tuple[int, Path]]:
-    """The files of one of Spark's logs with their batches; a compact file has all of what was before it."""
+    """Yield the files of one of Spark's logs with their batches; a compact file has all of what was before it."""
     for file in folder.iterdir() if folder.is_dir() else ():
         number = file.name.removesuffix(".compact")
         if number.isdigit():
@@ -114,7 +114,7 @@ def _batches(folder: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _is_whole(file: Path) -> bool:
-    """Spark's form: a line with the version, then JSON by line (`-` for a source without an offset, nothing in some logs)."""
+    """Return whether a file has Spark's form: a version line, then JSON by line (`-`, or nothing, in some logs)."""
     data = file.read_bytes()
     # Kafka's first offsets begin with a zero byte.
     lines = data.removeprefix(b"\0").split(b"\n")
@@ -140,7 +140,7 @@ def _parses(file: Path) -> bool:
 
 
 def make_whole(flow: str, spark: Path, in_a_table: Callable[[int], bool]) -> set[int]:
-    """What a loss of power has left of the last batch is taken away where that is safe; else it is refused.
+    """Remove what a loss of power has left of the last batch where that is safe; else refuse.
 
     A mark of the last batch that is cut off goes: the batch comes again, which is exact. So does a plan that is cut off of a
     batch that is not marked and in no table: Spark plans it anew.
@@ -172,6 +172,6 @@ def make_whole(flow: str, spark: Path, in_a_table: Callable[[int], bool]) -> set
 
 
 def _remove(file: Path) -> None:
-    """A file of Spark's with its checksum."""
+    """Remove a file of Spark's with its checksum."""
     for one in (file, file.with_name(f".{file.name}.crc")):
         one.unlink(missing_ok=True)

@@ -41,7 +41,7 @@ def sync(files: Iterable[Path], root: Path, known: set[Path] | None = None) -> N
 
 
 def _synced(path: Path) -> bool:
-    """Whether it was there: Spark cleans up beside us."""
+    """Sync a file or folder. Return whether it was there: Spark cleans up beside us."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -54,7 +54,7 @@ def _synced(path: Path) -> bool:
 
 
 def commit_files(table: StateTable, since: int) -> Iterator[Path]:
-    """The files of a table's commits behind a version: data files, commits, and checkpoints of the log."""
+    """Yield the files of a table's commits behind a version: data files, commits, and checkpoints of the log."""
     log = log_folder(table.path)
     for version in range(since + 1, table.version() + 1):
         yield from (data_file(table.path, add["path"]) for add in adds(table.path, version))
@@ -87,7 +87,7 @@ class DurableBatches:
         self._begun = False
 
     def planned(self, batch: int) -> None:
-        """The plan of a batch, and Spark's mark of the one before: ahead of every commit.
+        """Sync the plan of a batch, and Spark's mark of the one before, ahead of every commit.
 
         A table that knows a batch whose plan is gone would take other rows for known ones.
         """
@@ -108,7 +108,7 @@ class DurableBatches:
         self._begun = True
 
     def committed(self) -> None:
-        """What the batch has committed, and the state of its windows: before it is closed."""
+        """Sync what the batch has committed, and the state of its windows, before it is closed."""
         files = [*self._state_files()]
         for table, done in self._done.items():
             if table.exists() and table.version() > done:
@@ -117,7 +117,7 @@ class DurableBatches:
         self._done = {table: table.version() if table.exists() else -1 for table in self._done}
 
     def _state_files(self) -> Iterator[Path]:
-        """The files of Spark's state store that are new, or others, since the last look."""
+        """Yield the files of Spark's state store that are new, or others, since the last look."""
         state = self._checkpoint.spark / "state"
         for folder, _, names in os.walk(state) if state.is_dir() else ():
             for name in names:

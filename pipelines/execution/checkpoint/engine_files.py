@@ -48,7 +48,7 @@ class Epoch:
         return self.first_txid + batch_id
 
     def checked(self) -> Epoch:
-        """The same one, its values being numbers.
+        """Return the epoch itself, its values being numbers.
 
         Raises:
             TypeError
@@ -67,7 +67,7 @@ class Checkpoint:
 
     @property
     def epoch(self) -> Epoch | None:
-        """The epoch of this checkpoint, or None if it is fresh (Spark's part gone counts as fresh)."""
+        """Return the epoch of this checkpoint, or None if it is fresh (Spark's part gone counts as fresh)."""
         if not (self.spark / "metadata").exists():
             return None
         return self._read("epoch.json", lambda found: Epoch(**found).checked())
@@ -86,13 +86,13 @@ class Checkpoint:
 
     @property
     def start(self) -> Start | None:
-        """Where the channels are read on from, if this checkpoint took the place of another one."""
+        """Return where the channels are read on from, if this checkpoint took the place of another one."""
         found = self._start_file
         return Start(found["channels"], found["clock"]) if found else None
 
     @property
     def begins_anew(self) -> bool:
-        """Whether it is fresh on purpose (`begin_at`), and not because Spark's part was lost."""
+        """Return whether it is fresh on purpose (`begin_at`), and not because Spark's part was lost."""
         return self.epoch is None and bool(self._start_file) and self._start_file["behind"] == self._last_epoch
 
     def begin_at(self, start: Start, aside: Path | None = None) -> None:
@@ -125,7 +125,7 @@ class Checkpoint:
         self._read("epoch.json", lambda found: Epoch(**found).checked())
 
     def _read(self, name: str, parse: Callable[[Any], T]) -> T | None:
-        """One of the engine's files, None if there is none.
+        """Return one of the engine's files, None if there is none.
 
         Raises:
             DamagedCheckpointError: it is there and does not say what it should.
@@ -134,7 +134,7 @@ class Checkpoint:
 
     @property
     def partitions(self) -> int | None:
-        """The number of shuffle partitions that this query runs with; None: nobody has said one."""
+        """Return the number of shuffle partitions that this query runs with; None: nobody has said one."""
         return self._read("partitions.json", lambda found: int(found["partitions"]))
 
     def set_partitions(self, number: int) -> None:
@@ -144,7 +144,7 @@ class Checkpoint:
 
     @property
     def has_state(self) -> bool:
-        """Whether Spark keeps state for the query: windows run in it."""
+        """Return whether Spark keeps state for the query: windows run in it."""
         state = self.spark / "state"
         return state.is_dir() and any(one.name.isdigit() for one in state.iterdir())
 
@@ -152,19 +152,19 @@ class Checkpoint:
         return StoredAttempts(self.folder / "attempts.json", self.flow)
 
     def last_batch(self) -> int:
-        """The highest batch id that Spark has planned (its offset log), -1 for none."""
+        """Return the highest batch id that Spark has planned (its offset log), -1 for none."""
         offsets = self.spark / "offsets"
         return max((int(p.name) for p in offsets.iterdir() if p.name.isdigit()), default=-1) if offsets.is_dir() else -1
 
     def finished_batches(self) -> int:
-        """How many batches Spark has marked as done in this epoch."""
+        """Return how many batches Spark has marked as done in this epoch."""
         commits = self.spark / "commits"
         return (
             max((int(p.name) for p in commits.iterdir() if p.name.isdigit()), default=-1) + 1 if commits.is_dir() else 0
         )
 
     def committed_txid(self) -> int | None:
-        """The last txid of this epoch that is in every table of the query for good, None if none is.
+        """Return the last txid of this epoch that is in every table of the query for good, None if none is.
 
         One that Spark has not marked comes again, and so into a table that has lost it. A mark alone does not say it: a batch
         that was left out is marked too, and one that a repartition took.
@@ -180,13 +180,13 @@ class Checkpoint:
         return None if batch is None else epoch.txid(batch)
 
     def closed_txid(self) -> int | None:
-        """The last txid of this epoch that the engine has closed: that is stored before Spark marks it."""
+        """Return the last txid of this epoch that the engine has closed: that is stored before Spark marks it."""
         epoch = self.epoch
         records = self.attempts().get(f"{self.folder.name}/{epoch.number}") if epoch is not None else {}
         return max((txid for txid, one in records.items() if one.state is BatchState.COMMITTED), default=None)
 
     def _took_rows(self, batch: int) -> bool:
-        """Whether a marked batch was one of the query: a repartition takes a batch that repeats the offsets before it."""
+        """Return whether a marked batch was one of the query: a repartition takes a batch that repeats the offsets before it."""
         if not (self.spark / "commits" / str(batch)).exists():
             return False
         earlier = (one for one in range(batch - 1, -1, -1) if (self.spark / "commits" / str(one)).exists())
@@ -194,12 +194,12 @@ class Checkpoint:
         return before is None or self._offsets(before) != self._offsets(batch)
 
     def _offsets(self, batch: int) -> list[str]:
-        """The sources' lines of a batch in Spark's offset log; none if the file is gone."""
+        """Return the sources' lines of a batch in Spark's offset log; none if the file is gone."""
         file = self.spark / "offsets" / str(batch)
         return file.read_text(encoding="utf-8").splitlines()[2:] if file.exists() else [str(batch)]
 
     def plan(self, batch: int) -> str | None:
-        """The digest of a batch's entry in Spark's offset log, which holds the time of its planning; None if it is gone."""
+        """Return the digest of a batch's entry in Spark's offset log, which holds the time of its planning; None: no entry."""
         try:
             return hashlib.blake2b((self.spark / "offsets" / str(batch)).read_bytes(), digest_size=8).hexdigest()
         except FileNotFoundError:
@@ -207,19 +207,19 @@ class Checkpoint:
 
     @contextmanager
     def running(self, wait_seconds: float) -> Iterator[None]:
-        """One query a checkpoint, in any process."""
+        """Hold the lock of the query: one query per checkpoint, in any process."""
         with self._locked("run.lock", wait_seconds):
             yield
 
     @contextmanager
     def committing(self, wait_seconds: float) -> Iterator[None]:
-        """Held by a stream for each of its batches, and by a backfill while it replaces slices."""
+        """Hold the commit lock: a stream does for each of its batches, a backfill while it replaces slices."""
         with self._locked(_COMMIT_LOCK, wait_seconds):
             yield
 
     @contextmanager
     def rewriting(self, wait_seconds: float) -> Iterator[None]:
-        """Held by a backfill or a compaction: what rewrites committed rows does so alone."""
+        """Hold the rewrite lock: a backfill or a compaction, for what rewrites committed rows does so alone."""
         with self._locked("rewrite.lock", wait_seconds):
             yield
 
@@ -276,7 +276,7 @@ def _checked_attempts(found: Any) -> dict[str, dict[str, Any]]:
 
 
 def _since_committed(records: dict[str, Any]) -> dict[str, Any]:
-    """The records from the last committed txid on: batches commit in order, so nothing asks for those before it."""
+    """Return the records from the last committed txid on: batches commit in order, so nothing asks for those before it."""
     last = max((int(txid) for txid, one in records.items() if one["state"] == BatchState.COMMITTED), default=0)
     return {txid: one for txid, one in records.items() if int(txid) >= last}
 

@@ -63,14 +63,14 @@ class Host:
 
     @classmethod
     def here(cls) -> Host:
-        """This one."""
+        """Return this host."""
         machine = ""
         with contextlib.suppress(OSError, ValueError):
             machine = MACHINE_ID.read_text("ascii").strip()
         return cls(host_name(), machine, boot_id())
 
     def same_as(self, other: Host) -> bool:
-        """Whether locks of files hold between the two: one kernel, or one system that was booted again."""
+        """Return whether locks of files hold between the two: one kernel, or one system that was booted again."""
         if self.boot and self.boot == other.boot:
             return True
         return (self.name, self.machine) == (other.name, other.machine)
@@ -130,12 +130,12 @@ def leased() -> Iterator[None]:
 
 
 def host_name() -> str:
-    """What this host is called."""
+    """Return the name of this host."""
     return os.environ.get(HOST) or platform.node() or "localhost"
 
 
 def owner_of(folder: Path) -> Owner | None:
-    """Whom a checkpoint belongs to; None: nobody yet, or the file is not whole."""
+    """Return the host that a checkpoint belongs to; None: no host yet, or the file is not whole."""
     try:
         found = json.loads((folder / OWNER_FILE).read_text("utf-8"))
         return Owner(Host(**found["host"]), bool(found["leased"]), float(found["since"]))
@@ -172,7 +172,7 @@ def claim(flow: str, folder: Path, *, begins: bool) -> None:
 
 
 def _refuse_elsewhere(flow: str, folder: Path, here: Host) -> bool:
-    """Refuse where another host runs a query of the flow. Returns whether it is known that none does."""
+    """Refuse where another host runs a query of the flow. Return whether it is known that none does."""
     if _registry.elsewhere is None:
         return False
     try:
@@ -239,7 +239,7 @@ def _whole(folder: Path) -> Owner | None:
 
 
 def _put_again(folder: Path, own: Owner) -> Owner:
-    """In place of a file that a crash has left in pieces."""
+    """Replace a file that a crash has left in pieces."""
     _write(folder, own)
     return owner_of(folder) or own
 

@@ -26,7 +26,7 @@ _FORM = b"v1\n"
 
 
 def description(snapshot: Path) -> dict[str, Any] | None:
-    """What a snapshot (`N.zip`) says of itself; None: it is gone, or in no form that is known."""
+    """Return what a snapshot (`N.zip`) says of itself; None: it is gone, or in no form that is known."""
     try:
         with zipfile.ZipFile(snapshot) as packed:
             text = packed.read("metadata")
@@ -37,7 +37,7 @@ def description(snapshot: Path) -> dict[str, Any] | None:
 
 
 def partition_rows(checkpoint: Path) -> tuple[int, ...]:
-    """Rows of a query's state by partition, all its operators together, as of the last snapshots.
+    """Return rows of a query's state by partition, all its operators together, as of the last snapshots.
 
     Args:
         checkpoint: Spark's checkpoint of the query.

@@ -52,16 +52,16 @@ class Hook:
     """Override what is of interest. Called in the thread that runs the batch; an error in a hook is logged and left."""
 
     def emitted(self, event: StageEvent) -> None:
-        """The sources have delivered their rows."""
+        """Take notice: the sources have delivered their rows."""
 
     def received(self, event: StageEvent) -> None:
-        """A state's part of the plan has taken its rows in."""
+        """Take notice: a state's part of the plan has taken its rows in."""
 
     def committed(self, event: StageEvent) -> None:
-        """A state's Delta commit is there."""
+        """Take notice: a state's Delta commit is there."""
 
     def failed(self, event: StageEvent) -> None:
-        """The attempt failed; another may follow."""
+        """Take notice: the attempt failed; another may follow."""
 
 
 def tell(hooks: tuple[Hook, ...], moment: str, event: StageEvent) -> None:
@@ -110,16 +110,16 @@ class Counters:
 
     @contextmanager
     def collected(self) -> Iterator[None]:
-        """Plans that are built within count here."""
+        """Count here what plans count that are built within the block."""
         with counting_into(self._accumulator, self._scope):
             yield
 
     def start(self) -> None:
-        """A new attempt: what was counted before is of others."""
+        """Begin a new attempt: what was counted before is of others."""
         self._before = self._mine()
 
     def since_start(self) -> dict[str, int]:
-        """What this group's functions have counted since `start`, by name."""
+        """Return what this group's functions have counted since `start`, by name."""
         now = self._mine()
         return {name: n - self._before.get(name, 0) for name, n in now.items() if n != self._before.get(name, 0)}
 

@@ -39,7 +39,7 @@ logger = logs.logger(__name__)
 
 
 def is_on() -> bool:
-    """Whether events are wanted.
+    """Return whether events are wanted.
 
     Raises:
         DefinitionError: they are, and the client is not installed.
@@ -171,7 +171,7 @@ class LineageRun:
         return {"jobType": kind, **described}
 
     def _read(self) -> list[Dataset]:
-        """The sources, channels and states that the group reads, without the states that it writes itself."""
+        """Return the sources, channels and states that the group reads, without the states that it writes itself."""
         group = self._group
         written = {dataset_of(sink.table.path) for sink in group.sinks}
         found: list[Dataset] = []
@@ -213,6 +213,6 @@ class LineageRun:
 
 
 def _queried(group: BatchGroup) -> set[str]:
-    """The states that the group asks."""
+    """Return the states that the group asks."""
     graph = group.topology.graph
     return {node.state for node in graph if node.id in group.reach and isinstance(node, nodes.StateQueryNode)}

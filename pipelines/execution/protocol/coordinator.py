@@ -51,7 +51,7 @@ class Count:
         return Count(self.rows + other.rows, None if unknown else (self.xor or 0) ^ (other.xor or 0))
 
     def agrees_with(self, other: Count) -> bool:
-        """Equal rows, and equal hashes where both sides have them."""
+        """Return whether the rows are as many, and their hashes the same where both sides have them."""
         return self.rows == other.rows and (self.xor is None or other.xor is None or self.xor == other.xor)
 
 
@@ -78,16 +78,16 @@ class AttemptRecord:
 
     @property
     def done(self) -> bool:
-        """Nothing remains to do for this txid."""
+        """Return whether nothing remains to do for this txid."""
         return self.state in (BatchState.COMMITTED, BatchState.SKIPPED)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for a store that keeps JSON."""
+        """Return plain values for a store that keeps JSON."""
         return asdict(replace(self, sources=dict(self.sources))) | {"state": str(self.state)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> AttemptRecord:
-        """The inverse of `to_json`."""
+        """Return the inverse of `to_json`."""
         sources = {name: Count(**count) for name, count in values["sources"].items()}
         return cls(**{**values, "sources": sources, "state": BatchState(values["state"])})
 
@@ -96,7 +96,7 @@ class AttemptStore(Protocol):
     """Where attempts survive a restart. `put` must be durable when it returns; one tracker writes to a group."""
 
     def get(self, group: str) -> Mapping[int, AttemptRecord]:
-        """Every record of the group, by txid."""
+        """Return every record of the group, by txid."""
 
     def put(self, group: str, txid: int, record: AttemptRecord) -> None:
         """Write or replace one record."""
@@ -193,7 +193,7 @@ class Coordinator:
 
     @property
     def position(self) -> int:
-        """`currTransaction` (R4, R7): the lowest txid that is not done."""
+        """Return `currTransaction` (R4, R7): the lowest txid that is not done."""
         waiting = self._waiting()
         if waiting or self._active:
             return min([*waiting, *self._active])
@@ -201,11 +201,11 @@ class Coordinator:
 
     @property
     def active(self) -> tuple[Batch, ...]:
-        """The live attempts, in txid order."""
+        """Return the live attempts, in txid order."""
         return tuple(batch for batch, _ in self._active.values())
 
     def state(self, txid: int) -> BatchState:
-        """Where a txid stands; one that an earlier life of the process left unfinished is FAILED."""
+        """Return where a txid stands; one that an earlier life of the process left unfinished is FAILED."""
         if txid in self._active:
             return self._active[txid][1]
         record = self._records.get(txid)
@@ -214,15 +214,18 @@ class Coordinator:
         return BatchState.FAILED if record.state is BatchState.PROCESSING else record.state
 
     def record(self, txid: int) -> AttemptRecord | None:
-        """The stored record of a txid, None if it has none (any more)."""
+        """Return the stored record of a txid, None if it has none (any more)."""
         return self._records.get(txid)
 
     def is_live(self, batch: Batch) -> bool:
-        """Whether this very attempt is active."""
+        """Return whether this very attempt is active."""
         return batch.txid in self._active and self._active[batch.txid][0] == batch
 
     def due(self) -> list[int]:
-        """R2: the txids to open now, failed ones first; none while deactivated or behind a poison batch."""
+        """Return the txids to open now, failed ones first; none while deactivated or behind a poison batch (R2).
+
+        Spark decides when a batch comes: only the conformance tests of the rules call this.
+        """
         waiting = self._waiting()
         if not self.accepting or any(self._records[t].state is BatchState.POISON for t in waiting):
             return []
@@ -231,7 +234,7 @@ class Coordinator:
         return [*waiting, *fresh][: self._max_active - len(self._active)]
 
     def open(self, txid: int) -> Batch:
-        """R3: starts an attempt, stored + 1 or else 0, and stores it before returning.
+        """Start an attempt, stored + 1 or else 0, and store it before returning (R3).
 
         Opening a live txid again fails that attempt first (R5). The latest committed txid may be opened again too:
         Spark replays it if the process died before Spark's own commit.
@@ -264,18 +267,18 @@ class Coordinator:
         return batch
 
     def processed(self, batch: Batch) -> None:
-        """The batch tree is acked; a stale ack is ignored (R6)."""
+        """Note that the batch tree is acked; a stale ack is ignored (R6)."""
         if self.is_live(batch) and self.state(batch.txid) is BatchState.PROCESSING:
             self._active[batch.txid] = (batch, BatchState.PROCESSED)
 
     def next_commit(self) -> Batch | None:
-        """R1: the one batch that may commit now: the lowest active txid, if it is processed."""
+        """Return the one batch that may commit now: the lowest active txid, if it is processed (R1)."""
         for batch, state in self._active.values():
             return batch if state is BatchState.PROCESSED else None
         return None
 
     def commit(self, batch: Batch) -> bool:
-        """R1: gives the commit signal; False for a stale attempt.
+        """Give the commit signal (R1). Return False for a stale attempt.
 
         Raises:
             OrderError: An earlier txid is not committed, or the batch is not processed.
@@ -290,7 +293,7 @@ class Coordinator:
         return True
 
     def close(self, batch: Batch) -> bool:
-        """R4: the commit is acked, the position moves on; False for a stale attempt.
+        """Ack the commit: the position moves on (R4). Return False for a stale attempt.
 
         The record stays until a later txid is closed, so that a replay of this one gets a higher attempt.
         """
@@ -306,7 +309,7 @@ class Coordinator:
         return True
 
     def fail(self, batch: Batch, reason: str, *, in_windows: bool = False) -> Outcome:
-        """R5: ends the attempt and withdraws all later active txids, which are opened again at no cost to them.
+        """End the attempt and withdraw all later active txids, which are opened again at no cost to them (R5).
 
         A stale failure changes nothing (LATENT a); a second failure of the same attempt gets the first one's outcome.
         """
@@ -326,7 +329,7 @@ class Coordinator:
         return outcome
 
     def delivered(self, batch: Batch, source: str, count: Count) -> Count | None:
-        """Keeps what a transactional source delivered; what an earlier attempt got, if that differs, else None."""
+        """Keep what a transactional source delivered. Return what an earlier attempt got if that differs, else None."""
         record = self._records[batch.txid]
         earlier = record.sources.get(source)
         if earlier is None:
@@ -335,20 +338,20 @@ class Coordinator:
         return None if earlier.agrees_with(count) else earlier
 
     def skip(self, txid: int) -> None:
-        """Leaves a poison txid out: the position moves past it."""
+        """Leave a poison txid out: the position moves past it."""
         self._put(txid, replace(self._poison(txid, "skip"), state=BatchState.SKIPPED))
 
     def keep_from_windows(self, txid: int) -> None:
-        """Says of a poison or skipped txid that its rows are not to reach the windows of the query."""
+        """Record of a poison or skipped txid that its rows are not to reach the windows of the query."""
         self._put(txid, replace(self._records[txid], in_windows=True))
 
     @property
     def kept_from_windows(self) -> frozenset[int]:
-        """The skipped txids whose rows the windows do not see."""
+        """Return the skipped txids whose rows the windows do not see."""
         return frozenset(t for t, r in self._records.items() if r.state is BatchState.SKIPPED and r.in_windows)
 
     def retry(self, txid: int, *, accept_source: bool = False) -> None:
-        """Allows a poison txid `max_attempts` more tries; `accept_source` forgets what its sources delivered before."""
+        """Allow a poison txid `max_attempts` more tries; `accept_source` forgets what its sources delivered before."""
         record = self._poison(txid, "retry")
         sources = {} if accept_source else record.sources
         self._put(txid, replace(record, state=BatchState.FAILED, tries=0, sources=sources))

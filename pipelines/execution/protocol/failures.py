@@ -13,14 +13,14 @@ _BACK_OFF = tenacity.wait_exponential(multiplier=0.5, max=30)
 
 
 def back_off(tries: int) -> float:
-    """Seconds to wait behind so many tries."""
+    """Return seconds to wait behind so many tries."""
     state = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
     state.attempt_number = tries
     return _BACK_OFF(state)
 
 
 def reason_of(error: BaseException) -> str:
-    """One line of an error: for Python errors in a worker the user's own, for Spark's the first line."""
+    """Return one line of an error: for Python errors in a worker the user's own, for Spark's the first line."""
     text = str(error) or repr(error)
     for line in text.splitlines():
         if line.startswith("RuntimeError: "):
@@ -29,7 +29,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def disk_full(error: BaseException, path: str, doing: str) -> DiskFullError | None:
-    """A DiskFullError if that is what the error comes from."""
+    """Return a DiskFullError if that is what the error comes from."""
     seen: BaseException | None = error
     while seen is not None:
         if getattr(seen, "errno", None) == 28 or "No space left on device" in str(seen) or "os error 28" in str(seen):

@@ -104,7 +104,7 @@ class _Plan:
                 self.before_commit.add(stage.name)
 
     def reports_due(self, stage: Stage) -> int:
-        """B3: one report a task of every upstream stage."""
+        """Return how many reports a stage waits for: one per task of every upstream stage (B3)."""
         return sum(self.stages[parent].tasks for parent in stage.upstream)
 
 
@@ -148,7 +148,7 @@ class BatchTracker:
         self._rotation, self._rotated_at = 0, clock()
 
     def group(self, name: str | None = None) -> Coordinator:
-        """The coordinator of a group (position, active, due, next_commit, state, record); the only one by default."""
+        """Return the coordinator of a group (position, active, due, next_commit, state, record); the only one by default."""
         if name is None and len(self._coordinators) > 1:
             raise ProtocolError(f"name the batch group: {', '.join(self._coordinators)}")
         known = next(iter(self._coordinators)) if name is None else name
@@ -157,11 +157,11 @@ class BatchTracker:
         return self._coordinators[known]
 
     def state(self, txid: int, group: str | None = None) -> BatchState:
-        """Where a txid stands. Look here before `open`: POISON stops the flow, SKIPPED is drained."""
+        """Return where a txid stands. Look here before `open`: POISON stops the flow, SKIPPED is drained."""
         return self.group(group).state(txid)
 
     def open(self, txid: int, group: str | None = None) -> Batch:
-        """Starts the next attempt at a txid; it is stored before this returns (R3), an older one is discarded (B2).
+        """Start the next attempt at a txid; it is stored before this returns (R3), an older one is discarded (B2).
 
         Raises:
             RefusedError: The txid is POISON or SKIPPED.
@@ -181,7 +181,7 @@ class BatchTracker:
     def emitted(
         self, batch: Batch | None, stage: str, rows: int, *, xor: int | None = None, to: str | None = None
     ) -> bool:
-        """B4, B6: one task of a stage reports what it emitted to every consumer, or only to the one named.
+        """Take the report of one task of a stage: what it emitted to every consumer, or to the one named (B4, B6).
 
         A source reports here what it delivered; a transactional one must deliver the same again on a replay.
 
@@ -212,7 +212,7 @@ class BatchTracker:
         return True
 
     def received(self, batch: Batch | None, stage: str, rows: int, *, xor: int | None = None) -> bool:
-        """B4: one task of a stage reports what it received. Returns and raises as `emitted`."""
+        """Take the report of one task of a stage: what it received (B4). Return and raise as `emitted`."""
         ledger = self._live(batch)
         if ledger is None:
             return False
@@ -226,7 +226,7 @@ class BatchTracker:
         return True
 
     def commit_signal(self, batch: Batch) -> bool:
-        """R1, B5: lets the committing stages write, after comparing what they have already received.
+        """Let the committing stages write, after comparing what they have already received (R1, B5).
 
         Returns:
             False if the attempt is not live.
@@ -243,7 +243,7 @@ class BatchTracker:
         return True
 
     def committed(self, batch: Batch, stage: str, *, emitted: int, committed: int) -> bool:
-        """A committing stage has written its table: as many rows as it emitted, or the attempt fails.
+        """Take the report of a stage that has written its table: as many rows as it emitted, or the attempt fails.
 
         Where a replay finds the txid in the table already, `committed` is what the table's batch record says.
         Returns and raises as `emitted`.
@@ -263,7 +263,7 @@ class BatchTracker:
         return True
 
     def close(self, batch: Batch) -> bool:
-        """R4: the batch is whole and the position moves on. False if the attempt is not live.
+        """Close a batch that is whole: the position moves on (R4). Return False if the attempt is not live.
 
         Raises:
             OrderError: It has no commit signal, or a stage has not finished; the attempt is still live.
@@ -279,7 +279,7 @@ class BatchTracker:
         return closed
 
     def fail(self, batch: Batch, reason: str | BaseException, *, in_windows: bool = False) -> Outcome:
-        """R5, B8: the attempt failed, and what it reports from now on is ignored.
+        """End an attempt that failed; what it reports from now on is ignored (R5, B8).
 
         Call it for an AccountingError too: the outcome of an attempt that has failed already is told again.
 
@@ -292,7 +292,9 @@ class BatchTracker:
         return outcome
 
     def tick(self) -> list[Outcome]:
-        """B9: drops the attempts that were idle for one to two time-outs, as failures.
+        """Drop the attempts that were idle for one to two time-outs, as failures (B9).
+
+        Spark has one batch in flight and its own time-outs, so only the conformance tests of the rules call this.
 
         A batch that only waits for an earlier one to commit is not idle.
         """
@@ -308,19 +310,19 @@ class BatchTracker:
         return [outcome for outcome in outcomes if not isinstance(outcome, Ignored)]
 
     def skip(self, txid: int, group: str | None = None) -> None:
-        """Leaves a poison batch out, so that the next may come."""
+        """Leave a poison batch out, so that the next may come."""
         self.group(group).skip(txid)
 
     def keep_from_windows(self, txid: int, group: str | None = None) -> None:
-        """Says of a poison or skipped batch that its rows are not to reach the windows of the query."""
+        """Record of a poison or skipped batch that its rows are not to reach the windows of the query."""
         self.group(group).keep_from_windows(txid)
 
     def kept_from_windows(self, group: str | None = None) -> frozenset[int]:
-        """The skipped txids whose rows the windows do not see."""
+        """Return the skipped txids whose rows the windows do not see."""
         return self.group(group).kept_from_windows
 
     def retry(self, txid: int, group: str | None = None, *, accept_source: bool = False) -> None:
-        """Allows a poison batch `max_attempts` more tries, after the flow or the data was corrected.
+        """Allow a poison batch `max_attempts` more tries, after the flow or the data was corrected.
 
         Args:
             txid: The poison txid.
@@ -330,12 +332,15 @@ class BatchTracker:
         self.group(group).retry(txid, accept_source=accept_source)
 
     def deactivate(self) -> None:
-        """R6: no batch is opened any more; those that are open go on to their commit."""
+        """Open no more batches; those that are open go on to their commit (R6).
+
+        The engine drains its queries instead: only the conformance tests of the rules call this.
+        """
         for coordinator in self._coordinators.values():
             coordinator.accepting = False
 
     def activate(self) -> None:
-        """The inverse of `deactivate`."""
+        """Open batches again after `deactivate`."""
         for coordinator in self._coordinators.values():
             coordinator.accepting = True
 
@@ -364,7 +369,7 @@ class BatchTracker:
             raise ProtocolError(f"batch {ledger.batch}: {what} reported more than {tasks} time(s)")
 
     def _settle(self, ledger: _Ledger, *stages: str) -> None:
-        """B5: finishes those of the stages that are whole, then acks the batch if nothing before the commit is left."""
+        """Finish those of the stages that are whole, then ack the batch if nothing before the commit is left (B5)."""
         for stage in stages:
             plan, spec, progress = self._find(ledger, stage)
             if progress.finished or (spec.commits and not ledger.signalled):
@@ -398,7 +403,7 @@ class BatchTracker:
             self.group(ledger.batch.group).processed(ledger.batch)
 
     def _sweep(self, coordinator: Coordinator) -> None:
-        """B2: forgets what stages know of attempts that are no longer live."""
+        """Forget what stages know of attempts that are no longer live (B2)."""
         self._ledgers = {
             key: ledger
             for key, ledger in self._ledgers.items()

@@ -77,11 +77,11 @@ class Ledger:
                 (self.batches if one.kind == BATCH else self.poison)[one.epoch, one.txid] = one.time
 
     def refused_at(self, txid: int) -> datetime | None:
-        """Of a quarantine: when a batch refused rows, the first time that is known."""
+        """Return when a batch refused rows, the first time that is known to a quarantine."""
         return min((at for (_, one), at in self.batches.items() if one == txid), default=None)
 
     def reaches(self, time: datetime) -> bool:
-        """Whether all commits since a time are known."""
+        """Return whether all commits since a time are known."""
         return self.whole or (self.oldest is not None and self.oldest <= time)
 
 
@@ -103,7 +103,7 @@ class Counted:
         self._checkpoint, self._drops = checkpoint, drops
 
     def judge(self, rows: Iterable[Row]) -> Verdict:
-        """The rows that states count already, and those of which nothing can be said."""
+        """Return the rows that states count already, and those of which nothing can be said."""
         counted: dict[str, set[int]] = {name: set() for name in self._states}
         left: dict[int, str] = {}
         for row in rows:
@@ -121,7 +121,7 @@ class Counted:
         return Verdict({name: frozenset(numbers) for name, numbers in counted.items()}, left)
 
     def _of(self, row: Row) -> tuple[str | None, set[str]]:
-        """Why it is to be left, and the states that count it."""
+        """Return why it is to be left, and the states that count it."""
         if row.poison:
             return self._poison(row)
         if row.txid < 0:
@@ -166,7 +166,7 @@ class Counted:
         return None, inside
 
     def _passed(self, txid: int) -> bool:
-        """Whether the stream has left a poison batch behind, or will: nobody tries it again."""
+        """Return whether the stream has left a poison batch behind, or will: nobody tries it again."""
         from pipelines.execution.protocol.coordinator import BatchState
 
         epoch = self._checkpoint.epoch
@@ -181,7 +181,7 @@ class Counted:
 
 
 def replaced_since(table: StateTable, version: int, group: str | None = None) -> set[str] | None:
-    """The slices that a table has got anew since a version; None: all of it, or the log does not say.
+    """Return the slices that a table has got anew since a version; None: all of it, or the log does not say.
 
     Args:
         group: of quarantine the batch group that is meant.
@@ -195,10 +195,10 @@ def replaced_since(table: StateTable, version: int, group: str | None = None) ->
 
 
 def is_poison(stage: str) -> bool:
-    """Whether rows of a stage are of poison batches."""
+    """Return whether rows of a stage are of poison batches."""
     return stage == POISON_STAGE
 
 
 def _last(commits: Iterable[CommitRecord]) -> dict[str | None, datetime]:
-    """When each slice was last replaced."""
+    """Return when each slice was last replaced."""
     return {one.slice: one.time for one in commits}

@@ -44,7 +44,7 @@ class Entry:
 
 
 def entry_of(topology: TridentTopology, lot: Lot) -> Entry:
-    """The place of a lot's rows.
+    """Return the place of a lot's rows.
 
     Raises:
         ReplayError: the flow does not have it (any more), or something behind it works on whole batches.
@@ -67,7 +67,7 @@ def entry_of(topology: TridentTopology, lot: Lot) -> Entry:
 
 
 def instead(topology: TridentTopology) -> str:
-    """What to do about rows that cannot be replayed."""
+    """Return what to do about rows that cannot be replayed."""
     if any(spout.slice_by is not None for spout in topology.spouts):
         return f"backfill their slices (tridelta backfill {topology.name}): that judges the source's rows again, all together"
     return f"count the source's rows anew: remove the checkpoint and tridelta run {topology.name} --on-fresh-checkpoint reset"
@@ -101,7 +101,7 @@ def _gate(topology: TridentTopology, lot: Lot) -> nodes.GateNode:
 
 
 def _between(graph: nodes.Graph, entry: nodes.Node, sinks: tuple[int, ...]) -> Iterator[nodes.Node]:
-    """The nodes that are worked out for the sinks: all that lead there, up to the entry."""
+    """Yield the nodes that are worked out for the sinks: all that lead there, up to the entry."""
     seen, waiting = {entry.id}, list(sinks)
     yield entry
     while waiting:
@@ -113,7 +113,7 @@ def _between(graph: nodes.Graph, entry: nodes.Node, sinks: tuple[int, ...]) -> I
 
 
 def _compares(node: nodes.Node) -> str | None:
-    """Why a gate cannot judge a row alone."""
+    """Return why a gate cannot judge a row alone."""
     if not isinstance(node, nodes.GateNode):
         return None
     checks = [one.name for one in node.gate.checks if one.action == "drop" and one.expectation in _UNIQUE]

@@ -78,7 +78,7 @@ class ReplayRun(PlanRun):
     def frames(
         self, sinks: Iterable[int], left_out: Mapping[str, frozenset[str]], numbers: frozenset[int] = frozenset()
     ) -> dict[int, DataFrame]:
-        """The frames of the given persist nodes, by node id.
+        """Return the frames of the given persist nodes, by node id.
 
         Args:
             left_out: none, ever: here rows are left out one by one.
@@ -119,7 +119,7 @@ class ReplayRun(PlanRun):
         return compiled.kept(annotated)
 
     def refused_again(self) -> pa.Table:
-        """What was refused of the rows that `frames` took last: as quarantine keeps it, with `_slice` and `_replayed`."""
+        """Return what was refused of the rows that `frames` took last: as quarantine keeps it, with `_slice` and `_replayed`."""
         parts = list(self._refused_rows.values())
         if isinstance(self._entry, nodes.SpoutNode):
             marked = self._marked[self._entry.id].where(self._refused())
@@ -132,7 +132,7 @@ class ReplayRun(PlanRun):
 
 
 def _nothing(group: BatchGroup, spout: nodes.SpoutNode) -> DataFrame:
-    """A source that gives no row."""
+    """Return a source that gives no row."""
     own = [StructField(CORRUPT, StringType()), StructField(FILE, StringType()), StructField(REPLAYED, LongType())]
     return group.spark.createDataFrame([], StructType([*group.entrance.schema(spout).fields, *own]))
 
@@ -155,7 +155,7 @@ def check_readable(topology: TridentTopology, lot: Lot, schema: StructType) -> N
 
 
 def rows_of_gate(spark: SparkSession, lot: Lot, schema: StructType, *, sliced: bool) -> DataFrame:
-    """The tuples that a gate refused: its fields, `_slice` if the flow has slices, `_replayed` and `_unreadable`."""
+    """Return the tuples that a gate refused: its fields, `_slice` if the flow has slices, `_replayed` and `_unreadable`."""
     frame = _texts(spark, lot).withColumn(_VALUE, _value(schema))
     kept = [SLICE_COLUMN, REPLAYED] if sliced else [REPLAYED]
     unlike = F.coalesce(_written(schema) != F.col("row"), F.lit(True)).alias(UNREADABLE)
@@ -163,7 +163,7 @@ def rows_of_gate(spark: SparkSession, lot: Lot, schema: StructType, *, sliced: b
 
 
 def rows_of_source(spark: SparkSession, lot: Lot, spout: nodes.SpoutNode, schema: StructType) -> DataFrame:
-    """The rows that a source refused, or that were in a poison batch.
+    """Return the rows that a source refused, or that were in a poison batch.
 
     A malformed record goes to the source's own reader. All others were written as their fields and are read as such; in a
     poison batch there may be malformed ones among them.
@@ -202,7 +202,7 @@ def _value(schema: StructType) -> Column:
 
 
 def _written(schema: StructType) -> Column:
-    """What the value would be written as."""
+    """Return what the value would be written as."""
     return F.to_json(F.struct(*_fields(_VALUE, schema)), JSON)
 
 

@@ -64,12 +64,12 @@ class Records:
         self.folder = quarantine.with_name(f"{quarantine.name}.replays")
 
     def all(self) -> list[Record]:
-        """All replays, oldest first."""
+        """Return all replays, oldest first."""
         files = sorted(self.folder.glob("[0-9]*.json"), key=lambda file: int(file.stem))
         return [Record(**json.loads(file.read_text(encoding="utf-8"))) for file in files]
 
     def unfinished(self) -> list[Record]:
-        """Those that were cut off."""
+        """Return those that were cut off."""
         return [one for one in self.all() if one.finished is None]
 
     def begin(self, record: Record, lot: Lot) -> None:
@@ -87,15 +87,15 @@ class Records:
         write_json(self.folder / f"{record.number}.json", done.to_json())
 
     def lot(self, record: Record) -> Lot:
-        """The rows of a replay."""
+        """Return the rows of a replay."""
         return Lot(record.stage, record.stream, self.rows(record))
 
     def rows(self, record: Record) -> pa.Table:
-        """The same as a table: as quarantine held them, with `number`."""
+        """Return the same as a table: as quarantine held them, with `number`."""
         return pq.read_table(self._rows(record.number))
 
     def forget(self, before: datetime) -> int:
-        """Remove the records of replays that were finished before a time. Returns how many."""
+        """Remove the records of replays that were finished before a time. Return how many."""
         # The last one stays: its number is the highest that was given.
         old = [one for one in self.all()[:-1] if one.finished and datetime.fromisoformat(one.finished) < before]
         for one in old:

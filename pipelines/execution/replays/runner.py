@@ -126,7 +126,7 @@ class Replayer:
             return self._report(lot, report, left)
 
     def _finish(self, record: Record) -> LotReport:
-        """A replay that was cut off: what it had not committed yet, but for what backfills have counted meanwhile."""
+        """Finish a replay that was cut off: commit what it had not, but for what backfills have counted meanwhile."""
         lot = self._records.lot(record)
         with self._named(lot):
             try:
@@ -168,7 +168,7 @@ class Replayer:
         )
 
     def _next_number(self, group: BatchGroup, entry: Entry) -> int:
-        """Above all that a table knows, also where the records were lost."""
+        """Return a number above all that a table knows, also where the records were lost."""
         known = [record.number for record in self._records.all()]
         known.append(self._writer.committed(app_id(self._topology.name, NAME)) or 0)
         for sink in group.sinks:
@@ -194,7 +194,7 @@ class Replayer:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Between two batches of the flow's streams, and with no backfill or compaction of it at work."""
+        """Hold the flow between two batches of its streams, with no backfill or compaction of it at work."""
         checkpoints = [self._checkpoint(group_name(spouts)) for spouts in spout_groups(self._topology)]
         with ExitStack() as locks:
             for one in sorted(checkpoints, key=lambda one: one.folder.name):
@@ -214,7 +214,7 @@ class Replayer:
 
     @contextmanager
     def _named(self, lot: Lot) -> Iterator[None]:
-        """An error of Spark's, of the user's function or of the disk, with what a reader needs of it."""
+        """Turn an error of Spark's, of the user's function or of the disk into one with what a reader needs of it."""
         try:
             yield
         except TrideltaError:
@@ -227,7 +227,7 @@ class Replayer:
 
 
 def look(lake: Lake, topology: TridentTopology, selection: Selection) -> ReplayReport:
-    """What a replay would take, by place and rule, and what it would refuse. No Spark; changes nothing.
+    """Return what a replay would take, by place and rule, and what it would refuse. No Spark; changes nothing.
 
     Whether single rows are counted already, or do not read back, only the replay itself finds out.
 
@@ -247,7 +247,7 @@ def look(lake: Lake, topology: TridentTopology, selection: Selection) -> ReplayR
 
 
 def planned(lake: Lake, topology: TridentTopology, selection: Selection) -> ReplayReport:
-    """As `look`, before a replay: what cannot be done is refused before Spark starts.
+    """Look before a replay: what cannot be done is refused before Spark starts.
 
     Raises:
         UnknownStateError: nothing of the flow was ever quarantined.
@@ -263,17 +263,17 @@ def planned(lake: Lake, topology: TridentTopology, selection: Selection) -> Repl
 
 
 def unfinished(lake: Lake, topology: TridentTopology) -> list[Record]:
-    """The replays of a flow that were cut off."""
+    """Return the replays of a flow that were cut off."""
     return Records(lake.quarantine_path(topology.name)).unfinished()
 
 
 def by_rule(lot: Lot) -> dict[str, int]:
-    """How many rows each rule refused."""
+    """Return how many rows each rule refused."""
     return dict(Counter(lot.rows["rule"].to_pylist()))
 
 
 def refused_lot(lot: Lot, error: TrideltaError) -> LotReport:
-    """A lot that stays as it is."""
+    """Report a lot that stays as it is."""
     why = error.problem if isinstance(error, ReplayError) else str(error).splitlines()[0]
     return LotReport(lot.stage, lot.stream, by_rule(lot), left={why: lot.rows.num_rows}, hint=error.hint)
 
@@ -318,7 +318,7 @@ def wait_for_whole_batches(
 
 
 def _half(lake: Lake, topology: TridentTopology, checkpoints: Sequence[Checkpoint]) -> tuple[Checkpoint, int] | None:
-    """A batch that some table has committed and that Spark has not marked as done."""
+    """Return a batch that some table has committed and that Spark has not marked as done."""
     by_name = {one.folder.name: one for one in checkpoints}
     for spouts in spout_groups(topology):
         checkpoint = by_name[group_name(spouts)]

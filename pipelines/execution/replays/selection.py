@@ -52,7 +52,7 @@ class Selection:
     reasons: tuple[str, ...] = ()
 
     def where(self) -> str:
-        """The rows, as SQL over the stored columns; those of other spouts are still among them (`lots`)."""
+        """Return the rows, as SQL over the stored columns; those of other spouts are still among them (`lots`)."""
         terms = ["true"]
         if self.gates or self.spouts:
             stages = [*self.gates, *((SOURCE, BATCH) if self.spouts else ())]
@@ -68,7 +68,7 @@ class Selection:
         return " AND ".join(terms)
 
     def takes(self, stage: str, stream: str | None) -> bool:
-        """Whether rows of a stage and stream are meant."""
+        """Return whether rows of a stage and stream are meant."""
         if not self.gates and not self.spouts:
             return True
         return stream in self.spouts if stage in (SOURCE, BATCH) else stage in self.gates
@@ -90,18 +90,18 @@ class Lot:
 
     @property
     def what(self) -> str:
-        """In words, for messages."""
+        """Return the lot in words, for messages."""
         place = {SOURCE: f'refused at source "{self.stream}"', BATCH: f'of poison batches of "{self.stream}"'}
         return "rows " + place.get(self.stage, f'refused by gate "{self.stage}"')
 
     def only(self, numbers: set[int]) -> Lot:
-        """The lot with the rows of these numbers alone."""
+        """Return the lot with the rows of these numbers alone."""
         kept = pc.is_in(self.rows[NUMBER], pa.array(sorted(numbers), pa.int64()))
         return Lot(self.stage, self.stream, self.rows.filter(kept))
 
 
 def txids_of(text: str) -> tuple[int | None, int | None]:
-    """The first and the last txid that a text means: `40`, `40-57`, or `backfills` for what backfills refused.
+    """Return the first and the last txid that a text means: `40`, `40-57`, or `backfills` for what backfills refused.
 
     Raises:
         DefinitionError: it is none of these.
@@ -142,7 +142,7 @@ def check_names(selection: Selection, table: StateTable, topology: TridentTopolo
 
 
 def lots(table: StateTable, selection: Selection, topology: TridentTopology) -> Iterator[Lot]:
-    """The selected rows by the place where they enter: sources first, then gates in the order of the flow."""
+    """Yield the selected rows by the place where they enter: sources first, then gates in the order of the flow."""
     found = completed(table.stored(selection.where()))
     if len(topology.spouts) == 1:
         found = _with_stream(found, topology.spouts[0])
@@ -156,7 +156,7 @@ def lots(table: StateTable, selection: Selection, topology: TridentTopology) -> 
 
 
 def completed(rows: pa.Table) -> pa.Table:
-    """Stored rows with all columns of a quarantine: one of an earlier release lacks some."""
+    """Return stored rows with all columns of a quarantine: one of an earlier release lacks some."""
     for name in STORED:
         if name not in rows.column_names:
             rows = rows.append_column(name, pa.nulls(rows.num_rows, pa.string()))
@@ -165,7 +165,7 @@ def completed(rows: pa.Table) -> pa.Table:
 
 
 def stored_rows(rows: pa.Table) -> Counter[tuple[Any, ...]]:
-    """Rows as they are stored, each with how often it is there: quarantine may hold equal ones."""
+    """Return rows as they are stored, each with how often it is there: quarantine may hold equal ones."""
     return Counter(zip(*(rows[name].to_pylist() for name in STORED if name != GEN), strict=True))
 
 
@@ -174,7 +174,7 @@ def _pairs(rows: pa.Table) -> Iterator[tuple[str, str | None]]:
 
 
 def _with_stream(rows: pa.Table, only: nodes.SpoutNode) -> pa.Table:
-    """Rows of an earlier release do not name their stream; of a flow with one there is no doubt."""
+    """Name the stream in rows of an earlier release, of a flow with one stream: there is no doubt."""
     own = pc.and_(pc.is_in(rows["stage"], pa.array([SOURCE, BATCH])), pc.is_null(rows["stream"]))
     named = pc.if_else(own, pa.scalar(only.stream), rows["stream"])
     return rows.set_column(rows.schema.get_field_index("stream"), "stream", named)

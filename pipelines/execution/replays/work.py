@@ -60,7 +60,7 @@ class Work:
     # --- looking ----------------------------------------------------------------------------------------------------
 
     def look(self, lot: Lot) -> tuple[list[Row], Numbers]:
-        """The rows with the slice that each will be counted in, and the numbers of those that do not read back."""
+        """Return the rows with the slice that each will be counted in, and the numbers of those that do not read back."""
         run = self._run(lot, 0)
         try:
             frame, sliced = run.entered, self._entry.sliced
@@ -215,7 +215,7 @@ class Work:
     # --- quarantine -------------------------------------------------------------------------------------------------
 
     def _again(self, run: ReplayRun, lot: Lot, record: Record) -> pa.Table:
-        """What is refused again, as it will be stored, with `_replayed`: each row with the batch that refused it first."""
+        """Return what is refused again, as it will be stored, with `_replayed`: each row with the batch that refused it first."""
         found = run.refused_again()
         origin = {one[NUMBER]: one for one in lot.rows.to_pylist()}
         latest = max(lot.rows[TXID].to_pylist())
@@ -234,7 +234,7 @@ class Work:
         return pa.Table.from_pylist(kept, schema=pa.schema({**names, REPLAYED: pa.int64()}))
 
     def _quarantine(self, lot: Lot, record: Record, again: pa.Table) -> None:
-        """One commit: the replayed rows go, what is refused again comes. All other rows of their txids stay."""
+        """Remove the replayed rows and add what is refused again, in one commit. All other rows of their txids stay."""
         writer, app_id = self._group.quarantine, self._app_id(NAME)
         if (writer.committed(app_id) or 0) >= record.number:
             return
@@ -257,7 +257,7 @@ class Work:
 
 
 def app_id(flow: str, table: str) -> str:
-    """The transaction id of replays in a table."""
+    """Return the transaction id of replays in a table."""
     return f"{flow}/{table}/replay"
 
 

@@ -181,7 +181,7 @@ class BoundedRunner:
         return BackfillReport(self._group.topology.name, in_order, time.monotonic() - started)
 
     def _without_source(self, slices: tuple[str, ...]) -> dict[str, SliceReport]:
-        """The slices that another flow has yet to make, as failed."""
+        """Return the slices that another flow has yet to make, as failed."""
         found = refused(self._group.topology.name, self._group.spouts, slices) if self._group.entrance.sliced else {}
         for report in found.values():
             if self._on_slice:
@@ -192,7 +192,7 @@ class BoundedRunner:
         return [sink for sink in self._group.sinks if sink.writer.declared.layout == MAP]
 
     def _check_maps(self, slices: tuple[str, ...]) -> None:
-        """A map state takes each slice once, and only while no stream has written it. The whole of it is replaced freely.
+        """Check that a map state takes each slice once, and only while no stream has written it. The whole is replaced freely.
 
         Raises:
             SliceOfMapError
@@ -209,14 +209,14 @@ class BoundedRunner:
                 raise SliceOfMapError(self._group.topology.name, sink.name, slice_, reason)
 
     def _whole(self, slices: tuple[str, ...]) -> list[SliceReport]:
-        """A cancelled backfill leaves whole slices: one that comes in several waves is ended first. Then it is one slice."""
+        """Replace slices so that a cancelled backfill leaves whole ones: a slice of several waves is ended first."""
         if len(self._group.waves) == 1:
             return self._in_waves(slices)
         with unbroken():
             return self._in_waves(slices)
 
     def _in_waves(self, slices: tuple[str, ...]) -> list[SliceReport]:
-        """States that query other states of the flow are worked out after those are replaced (`BatchGroup.waves`)."""
+        """Replace slices wave by wave: states that query other states of the flow come after those (`BatchGroup.waves`)."""
         merged: list[SliceReport] = []
         for number, wave in enumerate(self._group.waves, 1):
             found = self._replace(slices, wave, last=number == len(self._group.waves))
@@ -244,7 +244,7 @@ class BoundedRunner:
         raise SourceGoneError(self._group.name, sorted(unseen))
 
     def _named(self, error: Exception, doing: str) -> TrideltaError:
-        """An error of Spark's, of the user's function or of the disk, with what a reader needs of it."""
+        """Turn an error of Spark's, of the user's function or of the disk into one with what a reader needs of it."""
         return disk_full(error, str(self._group.lake.root), doing) or BatchError(
             f'flow "{self._group.topology.name}": the backfill stopped while {doing}: {reason_of(error)}',
             hint="correct the flow or the data and run the backfill again",
@@ -291,12 +291,12 @@ class BoundedRunner:
     # --- committing -------------------------------------------------------------------------------------------------
 
     def _counted_beyond(self, positions: frozenset[str]) -> frozenset[str]:
-        """Files that the stream has counted and that this pass did not read: new ones, or ones that are gone."""
+        """Return files that the stream has counted and that this pass did not read: new ones, or ones that are gone."""
         read = {file_key(file) for file in positions}
         return frozenset().union(*(self._streamed(sink.table) for sink in self._group.sinks)) - read
 
     def _streamed(self, table: StateTable) -> frozenset[str]:
-        """The files (as `file_key`) whose batches of the present epoch this table has committed."""
+        """Return the files (as `file_key`) whose batches of the present epoch this table has committed."""
         epoch = self._checkpoint.epoch
         if epoch is None:
             return frozenset()
@@ -417,7 +417,7 @@ class BoundedRunner:
         return stream_id(self._group.topology.name, own, epoch)
 
     def _commit_refused(self, work: _Pass) -> dict[str, int]:
-        """The refused rows of the slices in place of those that quarantine holds of them. Malformed ones have no slice."""
+        """Commit the refused rows of the slices in place of those that quarantine holds of them. Malformed ones have no slice."""
         writer = self._group.quarantine
         done = {}
         for slice_ in (NO_SLICE, *work.slices):
@@ -440,7 +440,7 @@ class BoundedRunner:
 
 
 def _together(one: SliceReport, other: SliceReport) -> SliceReport:
-    """The reports of two waves of the same slice."""
+    """Return the reports of two waves of the same slice."""
     errors = [error for error in (one.error, other.error) if error]
     return replace(
         other,
@@ -451,7 +451,7 @@ def _together(one: SliceReport, other: SliceReport) -> SliceReport:
 
 
 def _by_slice(rows: pa.Table) -> dict[str, pa.Table]:
-    """An Arrow table cut by its slices."""
+    """Return an Arrow table cut by its slices."""
     if SLICE_COLUMN not in rows.column_names:
         return {UNSLICED: rows} if rows.num_rows else {}
     ordered = rows.sort_by(SLICE_COLUMN)

@@ -61,13 +61,13 @@ class UpstreamTable:
     made: frozenset[str]
 
     def missing(self, flow: str, slice_: str) -> UpstreamSliceError:
-        """That it does not hold a slice, with what it holds."""
+        """Return the error that it does not hold a slice, with what it holds."""
         held = f"it holds {len(self.made)} others, {min(self.made)} to {max(self.made)}" if self.made else "it has none"
         return UpstreamSliceError(flow, slice_, self.name, self.flow, f"that slice is not there ({held})")
 
 
 def upstream_tables(spouts: Iterable[nodes.SpoutNode]) -> tuple[UpstreamTable, ...]:
-    """The sliced tables of the lake among the sources of some spouts."""
+    """Return the sliced tables of the lake among the sources of some spouts."""
     found = []
     for table in _read(spouts):
         made = made_slices(table)
@@ -77,7 +77,7 @@ def upstream_tables(spouts: Iterable[nodes.SpoutNode]) -> tuple[UpstreamTable, .
 
 
 def versions_read(spouts: Iterable[nodes.SpoutNode]) -> dict[str, int]:
-    """The versions of these tables, by name, before anything of them is read: what is read is no older."""
+    """Return the versions of these tables, by name, before anything of them is read: what is read is no older."""
     return {table.name: table.version() for table in _read(spouts) if table.is_state() and table.declared.sliced}
 
 
@@ -87,7 +87,7 @@ def _read(spouts: Iterable[nodes.SpoutNode]) -> list[StateTable]:
 
 
 def refused(flow: str, spouts: Iterable[nodes.SpoutNode], slices: Sequence[str]) -> dict[str, SliceReport]:
-    """The slices that cannot be computed, because a table that they are computed from does not hold them: each as failed."""
+    """Report as failed the slices that a table does not hold from which they are computed."""
     tables = upstream_tables(spouts)
     found = {}
     for slice_ in slices:
@@ -106,7 +106,7 @@ _OLD_SECONDS = 86_400.0
 
 @contextmanager
 def bounded_folder(lake_root: Path, flow: str) -> Iterator[Path]:
-    """A folder for one bounded run, gone when the block ends."""
+    """Make a folder for one bounded run, and remove it when the block ends."""
     parent = lake_root / "spool" / flow
     parent.mkdir(parents=True, exist_ok=True)
     folder = parent / f"{_PREFIX}{uuid.uuid4().hex}"
@@ -121,7 +121,7 @@ def bounded_folder(lake_root: Path, flow: str) -> Iterator[Path]:
 
 
 def left_behind(lake_root: Path, now: float | None = None) -> list[Path]:
-    """The folders whose runs are dead."""
+    """Return the folders whose runs are dead."""
     return [folder for folder in sorted((lake_root / "spool").glob(f"*/{_PREFIX}*")) if _is_left(folder, now)]
 
 

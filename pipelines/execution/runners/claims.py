@@ -120,7 +120,7 @@ def check_unread(group: BatchGroup, checkpoint: Checkpoint, positions: frozenset
 
 
 def _tables(group: BatchGroup) -> Iterator[tuple[int, str, DeltaTableSource]]:
-    """The Delta tables among the sources, with their places in Spark's offset log."""
+    """Yield the Delta tables among the sources, with their places in Spark's offset log."""
     for index, spout in enumerate(group.spouts):
         source = spout.source.inner
         if isinstance(source, DeltaTableSource):
@@ -128,7 +128,7 @@ def _tables(group: BatchGroup) -> Iterator[tuple[int, str, DeltaTableSource]]:
 
 
 def _claims(group: BatchGroup, source: DeltaTableSource) -> Iterator[tuple[str, frozenset[str]]]:
-    """By slice the files of a table (as `file_key`) that backfills of any of the group's tables have claimed."""
+    """Yield by slice the files of a table (as `file_key`) that backfills of any of the group's tables have claimed."""
     tables = [sink.table for sink in group.sinks]
     if group.quarantine.table.exists():
         tables.append(group.quarantine.table)
@@ -143,7 +143,7 @@ def _claims(group: BatchGroup, source: DeltaTableSource) -> Iterator[tuple[str, 
 
 
 def bytes_of(files: frozenset[str]) -> int | None:
-    """Size of a batch's files, or None where they are not local."""
+    """Return size of a batch's files, or None where they are not local."""
     try:
         return sum(Path(file).stat().st_size for file in files)
     except OSError:

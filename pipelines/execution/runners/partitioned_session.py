@@ -17,7 +17,7 @@ _CONF = "spark.sql.shuffle.partitions"
 
 
 def asked_for(flow: str, groups: Sequence[str], partitions: Partitions) -> dict[str, int]:
-    """The numbers that are asked for, by batch group.
+    """Return the numbers that are asked for, by batch group.
 
     Raises:
         DefinitionError: a group that the flow does not have, or a number below one.
@@ -38,7 +38,7 @@ def asked_for(flow: str, groups: Sequence[str], partitions: Partitions) -> dict[
 
 
 def own_session(spark: SparkSession, partitions: int | None) -> SparkSession:
-    """A session like this one with a number of shuffle partitions; the same one if it has that number.
+    """Return a session like this one with a number of shuffle partitions; the same one if it has that number.
 
     Settings, functions and views of the session are as they are now; later changes do not reach the new one, nor do
     listeners that are added to `spark.streams`.

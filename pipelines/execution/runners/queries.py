@@ -99,7 +99,7 @@ class QueryRunner:
         self.needs_spark = needs_spark(graph.ancestors(self._last.id))
 
     def arguments(self, texts: Sequence[str]) -> tuple[Any, ...]:
-        """Arguments from the command line, each as its column's type; of other than simple types as JSON.
+        """Return arguments from the command line, each as its column's type; of other than simple types as JSON.
 
         Raises:
             ArgumentsError: if there are more or fewer than the query takes, or one is not of its type.
@@ -118,7 +118,7 @@ class QueryRunner:
             raise ArgumentsError(self._name, problem, self._spout.schema) from None
 
     def ask(self, arguments: Arguments) -> list[Row]:
-        """The rows that answer one request.
+        """Return the rows that answer one request.
 
         Raises:
             BatchError: a function of the query failed.
@@ -130,7 +130,7 @@ class QueryRunner:
         return self._plainly(arguments)
 
     def ask_each(self, requests: Sequence[Arguments]) -> list[Answer]:
-        """One answer a request, in their order: an error is that of its request alone.
+        """Return one answer per request, in their order: an error is that of its request alone.
 
         With Spark one job answers them all; if it fails, each is asked by itself.
         """
@@ -216,7 +216,7 @@ class QueryRunner:
 
 
 def _offending(node: nodes.Node, tables: list[Table], context: Context) -> Any:
-    """The row on which a step failed, found by trying each; None if it is no single row's fault."""
+    """Return the row on which a step failed, found by trying each; None if it is no single row's fault."""
     if len(tables) == 1:
         for number, row in enumerate(tables[0].rows):
             try:

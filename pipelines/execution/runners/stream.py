@@ -178,7 +178,7 @@ class StreamRunner:
         query.stop()
 
     def _named(self, error: Exception) -> TrideltaError:
-        """An error of Spark's outside our batch, with what a reader needs of it."""
+        """Turn an error of Spark's outside our batch into one with what a reader needs of it."""
         known: TrideltaError | None = disk_full(error, str(self._checkpoint.folder), "Spark wrote its checkpoint")
         known = known or self._group.entrance.fault(error)
         if known:
@@ -224,7 +224,7 @@ class StreamRunner:
         return epoch
 
     def _tables(self) -> list[StateTable]:
-        """All tables that the query writes."""
+        """Return all tables that the query writes."""
         return [*(sink.table for sink in self._group.sinks), self._group.quarantine.table]
 
     def _fresh_epoch(self, on_fresh: str) -> Epoch:
@@ -258,7 +258,7 @@ class StreamRunner:
         writer.reset(BatchRecord(kind=RESET, flow=flow, epoch=epoch, group=self._group.name), among=self._group.refused)
 
     def _refuse_newcomers(self) -> None:
-        """A state that was added to a flow that has run, and that no backfill has filled.
+        """Refuse a state that was added to a flow that has run, and that no backfill has filled.
 
         Raises:
             StateBehindError
@@ -290,18 +290,18 @@ class StreamRunner:
         return tracker
 
     def _kept_from_windows(self) -> frozenset[int]:
-        """Spark's ids of the batches whose rows the windows must not see: skipped, for they failed there."""
+        """Return Spark's ids of the batches whose rows the windows must not see: skipped, for they failed there."""
         return frozenset(txid - self._epoch.first_txid for txid in self._tracker.kept_from_windows())
 
     @property
     def _scope(self) -> str:
-        """The tracker's name of this group; a new epoch is a new one."""
+        """Return the tracker's name of this group; a new epoch is a new one."""
         return f"{self._group.name}/{self._epoch.number}"
 
     # --- a batch ----------------------------------------------------------------------------------------------------
 
     def _on_spark_batch(self, frame: DataFrame, batch_id: int) -> None:
-        """What Spark calls; an error that leaves here ends the query and is raised again by `finish`."""
+        """Run a batch for Spark; an error that leaves here ends the query and is raised again by `finish`."""
         try:
             if self.draining.is_set() or (self._stop_after is not None and self.batches >= self._stop_after):
                 raise _Drained
@@ -327,7 +327,7 @@ class StreamRunner:
             raise RuntimeError(repr(error)) from error
 
     def _note_quarantine(self) -> None:
-        """The quarantine is made with the first row that is refused, in the middle of a stream."""
+        """Note the quarantine, which is made with the first row that is refused, in the middle of a stream."""
         table = self._group.quarantine.table
         if not self._quarantine_noted and table.exists():
             self._belonging.note([table], only_these=False)
@@ -380,7 +380,7 @@ class StreamRunner:
                 ) from error
 
     def _attempts(self, txid: int, frames: Frames, position: Position) -> BatchReport:
-        """Attempts at one batch until one comes through, or none is left."""
+        """Try a batch until an attempt comes through, or none is left."""
         before_close = self._durable.committed if self._durable else None
         stream_batch = StreamBatch(
             Shared(
@@ -420,7 +420,7 @@ class StreamRunner:
                 time.sleep(back_off(tries))
 
     def _open(self, txid: int, sources: Frames) -> Batch:
-        """The next attempt.
+        """Open the next attempt.
 
         Raises:
             PoisonBatchError: no attempt is left, for the process died in each of them.
