@@ -9,16 +9,18 @@ Any other commit (a compaction, a backfill, a replay, a MERGE) starts all of thi
 from __future__ import annotations
 
 import copy
+import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from pipelines.state.appends import appended_rows
-from pipelines.state.delta_log import commit_file
+from pipelines.state.delta_log import actions, commit_file
 from pipelines.state.kinds import LOG
 from pipelines.state.reading import Key, Reader, Row, finished, matching
 from pipelines.state.schema import GEN, ROLL_UP, SLICE_COLUMN
@@ -197,3 +199,57 @@ def _below_small_files(reader: Reader) -> int | None:
 
 def _own(row: Row) -> Row:
     return {name: copy.deepcopy(value) if isinstance(value, list | dict) else value for name, value in row.items()}
+
+
+# --- commits that only append rows, read without opening the table's new version -------------------------------------
+
+
+def appended_rows(path: Path, version: int, reader: Reader, most: int) -> pa.Table | None:
+    """Return the user's columns of the rows that a commit added to a log state, typed as the state's.
+
+    Args:
+        path: the table's folder.
+        version: the commit.
+        reader: of an earlier version.
+        most: how many rows are read.
+
+    Returns:
+        None if the commit does anything else (removes files, changes the table), or adds more rows, or rows that the
+        state's roll-up stands for.
+    """
+    try:
+        adds = list(_adds(path, version))
+    except _NotAnAppendError:
+        return None
+    rolled_up = reader.snapshot.roll_up
+    for add in adds:
+        values = add["partitionValues"]
+        if values[SLICE_COLUMN] == ROLL_UP or (rolled_up is not None and int(values[GEN]) <= rolled_up):
+            return None
+    if sum(_rows(add, most) for add in adds) > most:
+        return None
+    types = reader.snapshot.types
+    schema = pa.schema([(name, types[name]) for name in reader.declared.names if name in types])
+    found = [schema.empty_table()]
+    for add in adds:
+        file = pq.ParquetFile(path / unquote(add["path"]))
+        found.append(file.read(columns=schema.names).select(schema.names).cast(schema))
+    return pa.concat_tables(found)
+
+
+class _NotAnAppendError(Exception):
+    """The commit does more than append."""
+
+
+def _adds(path: Path, version: int) -> Iterator[dict[str, Any]]:
+    for name, action in actions(path, version):
+        if name == "add" and not action.get("deletionVector") and "://" not in action["path"]:
+            yield action
+        elif name not in ("commitInfo", "txn"):
+            raise _NotAnAppendError
+
+
+def _rows(add: dict[str, Any], unknown: int) -> int:
+    """Rows of a file by its statistics; too many where it has none."""
+    stats = json.loads(add.get("stats") or "{}")
+    return int(stats.get("numRecords", unknown + 1))
