@@ -40,7 +40,7 @@ class Range:
         return f"a {'whole ' if self.whole else ''}number from {_plain(self.least)} to {_plain(self.most)}"
 
     def taken(self, given: Any) -> Any:
-        """The number.
+        """Return the number.
 
         Args:
             given: A number; or a text, from a command line or the environment, that is read as one.
@@ -74,7 +74,7 @@ class Range:
 
 
 def shown(given: object) -> str:
-    """A value as an error shows it: short."""
+    """Return a value as an error shows it: short."""
     text = repr(given)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
@@ -152,7 +152,7 @@ def choice(given: object, choices: tuple[str, ...]) -> str:
 
 
 def required(what: str, limit: Range, given: Any) -> Any:
-    """An argument of Python's, within its limits; None: not said.
+    """Return an argument of Python's, within its limits; None: not said.
 
     Args:
         what: Its name, for the error.
@@ -169,7 +169,7 @@ def required(what: str, limit: Range, given: Any) -> Any:
 
 
 def required_choice(what: str, choices: tuple[str, ...], given: object) -> str:
-    """An argument of Python's that is one of several words.
+    """Return an argument of Python's that is one of several words.
 
     Raises:
         DefinitionError

@@ -45,7 +45,7 @@ class SecretError(TrideltaError):
 
 
 def masked(text: str) -> str:
-    """A text without the secrets in it: of addresses the passwords and what follows `?`, and values of telling names."""
+    """Return a text without the secrets in it: of addresses the passwords and what follows `?`, and values of telling names."""
     return _NAMED.sub(rf"\1{HIDDEN}", _QUERY.sub(HIDDEN, _LOGIN.sub(f":{HIDDEN}@", text)))
 
 
@@ -65,12 +65,12 @@ def masked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_secret(name: str) -> bool:
-    """Whether a setting of this name is a secret itself."""
+    """Return whether a setting of this name is a secret itself."""
     return bool(_SECRET_NAME.search(name)) and not _PLACE_NAME.search(name)
 
 
 def is_reference(name: str, value: object) -> bool:
-    """Whether the value of a secret says where the secret is."""
+    """Return whether the value of a secret says where the secret is."""
     return is_secret(name) and isinstance(value, str) and _REFERENCE.fullmatch(value) is not None
 
 
@@ -119,7 +119,7 @@ def spark_values(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def private_folder(folder: Path) -> Path:
-    """A folder of this user's alone. One that is there becomes so, where it is this user's."""
+    """Return a folder of this user's alone. One that is there becomes so, where it is this user's."""
     folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
     _only_ours(folder, FOLDER_MODE)
     return folder

@@ -21,7 +21,7 @@ FLOWS: tuple[FlowSpec, ...] = (FLIGHTS, *FLIGHTS_FLOWS)
 
 
 def flows() -> tuple[FlowSpec, ...]:
-    """All flows, in the order of the catalog; those of TRIDELTA_FLOWS behind the catalog's own.
+    """Return all flows, in the order of the catalog; those of TRIDELTA_FLOWS behind the catalog's own.
 
     Raises:
         DefinitionError: if a module of TRIDELTA_FLOWS cannot be imported, has no `FLOWS`, or names a flow that is there.
@@ -49,7 +49,7 @@ def _flows_of(module: str, taken: set[str]) -> tuple[FlowSpec, ...]:
 
 
 def flow(name: str) -> FlowSpec:
-    """The flow of this name.
+    """Return the flow of this name.
 
     Raises:
         UnknownFlowError: if the catalog has none.

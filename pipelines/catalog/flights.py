@@ -47,7 +47,7 @@ def accepted() -> tuple[Check, ...]:
 
 
 def build(settings: FlowSettings) -> TridentTopology:
-    """The topology: one gate, one table of the flights themselves, three states, two queries."""
+    """Return the topology: one gate, one table of the flights themselves, three states, two queries."""
     topology = TridentTopology("flights", "Departures from New York City and what they add up to")
     files = JsonFiles(settings.data / "flights", FLIGHTS_SCHEMA, max_files_per_batch=FILES_PER_BATCH)
     flights = topology.new_stream("flights", files, slice_by="date").gate(*accepted(), name="accepted")

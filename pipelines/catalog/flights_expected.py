@@ -34,7 +34,7 @@ class Comparison:
 
 
 def compared(lake: Lake, days: int | None = None) -> list[Comparison]:
-    """The tables of the four flows against pandas.
+    """Return the tables of the four flows against pandas.
 
     Args:
         lake: where the flows have run, over the first `days` of the year.
@@ -59,7 +59,7 @@ def _compared(lake: Lake, table: str, expected: pd.DataFrame) -> Comparison:
 
 @lru_cache(maxsize=1)
 def flights(days: int | None = None) -> pd.DataFrame:
-    """The flights of the first days, in the order of their scheduled departure `at` (of one minute: as published)."""
+    """Return the flights of the first days, in the order of their scheduled departure `at` (of one minute: as published)."""
     import pandas as pd
 
     frame = published("flights")
@@ -89,7 +89,7 @@ def delay_alerts(days: int | None = None) -> pd.DataFrame:
 
 
 def departures_with_weather(days: int | None = None) -> pd.DataFrame:
-    """The flights beside the report of their airport and hour, as far as there are reports."""
+    """Return the flights beside the report of their airport and hour, as far as there are reports."""
     import pandas as pd
 
     reports, frame = published("weather"), flights(days)
@@ -119,7 +119,7 @@ def worst_routes_of_the_day(days: int | None = None) -> pd.DataFrame:
 
 
 def long_delay_notices(days: int | None = None) -> pd.DataFrame:
-    """The flights an hour late, but for those of an airport that is muted: after ten within an hour, for two hours.
+    """Return the flights an hour late, but for those of an airport that is muted: after ten within an hour, for two hours.
 
     An airport from which nothing came for two hours begins anew.
     """

@@ -32,7 +32,7 @@ OBSERVED = f"coalesce(try_make_timestamp_ntz(year, month, day, hour, 0, 0), {NEV
 
 
 def _departures(start: Flow | FlowStream, settings: FlowSettings) -> FlowStream:
-    """The stream of flights, without those that no airline can have meant."""
+    """Return the stream of flights, without those that no airline can have meant."""
     files = JsonFiles(settings.data / "flights", FLIGHTS_SCHEMA, max_files_per_batch=FILES_PER_BATCH)
     return start.stream("flights", files, id=FLIGHT, timestamp=SCHEDULED).gate(
         drop("column_values_to_be_in_set", column="origin", value_set=list(AIRPORTS), name="origin_is_new_york"),
@@ -82,7 +82,7 @@ def departure_weather(settings: FlowSettings) -> Flow:
 
 
 def worst_routes(settings: FlowSettings) -> Flow:
-    """The routes of a day by their average delay, of those with three departures or more; the ten worst of each day.
+    """Return the routes of a day by their average delay, of those with three departures or more; the ten worst of each day.
 
     A route's day is over 20 hours after its first departure, and the day of all of them 20 hours after the first route's: in
     the evening of the day after.
@@ -108,7 +108,7 @@ def worst_routes(settings: FlowSettings) -> Flow:
 
 
 def delay_notices(settings: FlowSettings) -> Flow:
-    """A notice of each flight an hour late. After ten of an airport within an hour it is muted for two hours.
+    """Return a notice of each flight an hour late. After ten of an airport within an hour it is muted for two hours.
 
     An airport from which nothing came for two hours begins anew.
     """

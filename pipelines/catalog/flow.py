@@ -31,7 +31,7 @@ class FlowSettings:
 
     @classmethod
     def from_environment(cls) -> FlowSettings:
-        """The home that TRIDELTA_HOME names, else `.tridelta` in the project."""
+        """Return the home that TRIDELTA_HOME names, else `.tridelta` in the project."""
         chosen = os.environ.get("TRIDELTA_HOME")
         if not chosen:
             return cls(PROJECT / ".tridelta")
@@ -48,7 +48,7 @@ class FlowSettings:
 
     @property
     def data(self) -> Path:
-        """The folder in which files arrive."""
+        """Return the folder in which files arrive."""
         return self.home / "data"
 
     @property
@@ -77,7 +77,7 @@ class DailySlices:
             raise DefinitionError(f"days_a_run is {self.days_a_run}: a run of a backfill makes a day or more")
 
     def between(self, first: str, last: str) -> list[str]:
-        """The days from `first` up to and with `last`.
+        """Return the days from `first` up to and with `last`.
 
         Raises:
             DefinitionError: if one is not a day of the flow, or they are in the wrong order.
@@ -165,7 +165,7 @@ class FlowSpec:
         checked_name("flow", self.name)
 
     def topology(self, settings: FlowSettings | None = None) -> TridentTopology:
-        """The flow's topology, with the settings of the environment unless others are given.
+        """Return the flow's topology, with the settings of the environment unless others are given.
 
         Raises:
             DefinitionError: if the topology does not fit what the catalog says of it.

@@ -45,7 +45,7 @@ def own_code(what: str) -> Iterator[None]:
 
 
 def imported(module: str, named: str) -> ModuleType:
-    """The module of a flow's author.
+    """Return the module of a flow's author.
 
     Args:
         module: Its name.

@@ -9,7 +9,7 @@ from pipelines.catalog.flow import FlowSpec
 
 
 def flows_of(package: str) -> tuple[FlowSpec, ...]:
-    """The flows that the modules of a package make, in the order of the modules' names.
+    """Return the flows that the modules of a package make, in the order of the modules' names.
 
     A flow is a `FlowSpec` that stands in a module under a name of its own, or in the module's `FLOWS`. Tests (`test_...`,
     `conftest`) and names that begin with `_` are passed over. A flow that several modules name is taken once.

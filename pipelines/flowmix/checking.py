@@ -15,7 +15,7 @@ from pipelines.windows.operations import AggregateWindow, CollectWindow, JoinWin
 
 
 def checked(flow: str, written: Sequence[StreamDefinition], at: CodeLocation) -> tuple[StreamDefinition, ...]:
-    """The streams with their feeds and schemas.
+    """Return the streams with their feeds and schemas.
 
     Args:
         flow: the flow's name, for messages.
@@ -98,7 +98,7 @@ class _Check:
         )
 
     def _in_order(self) -> list[str]:
-        """The streams so that each comes behind those that feed it; a cycle is refused with its path."""
+        """Return the streams so that each comes behind those that feed it; a cycle is refused with its path."""
         done: list[str] = []
         path: list[str] = []
 

@@ -28,7 +28,7 @@ IN_STREAM = (ops.Select, ops.Filter, ops.Each, ops.Partition, ops.Stateful)
 
 
 def topology_of(flow: Flow, *, ordered: bool = False) -> TridentTopology:
-    """The topology that runs a flow.
+    """Return the topology that runs a flow.
 
     Args:
         flow: a built flow.
@@ -111,7 +111,7 @@ class _StreamCompiler:
         return end
 
     def _before_windows(self) -> int:
-        """How many operations can be done while the source is taken in: those before the first windows."""
+        """Return how many operations can be done while the source is taken in: those before the first windows."""
         found = [n for n, operation in enumerate(self._stream.operations) if isinstance(operation, ops.Stateful)]
         return found[0] if found else len(self._stream.operations)
 
@@ -152,7 +152,7 @@ class _StreamCompiler:
         )
 
     def _cut(self, index: int) -> Edge:
-        """A channel of the stream's own in front of operation `index`."""
+        """Return a channel of the stream's own in front of operation `index`."""
         return self._steps.channel(self._channel(self._stream.name), index, numbered=self._numbered)
 
     def _channel(self, target: str) -> str:
@@ -162,7 +162,7 @@ class _StreamCompiler:
 
 
 def bound_source(flow: Flow, stream: StreamDefinition) -> EventSource:
-    """The stream's source as a source of events.
+    """Return the stream's source as a source of events.
 
     Raises:
         FlowError: if it only has a schema: it is fed by name, in tests.
@@ -188,7 +188,7 @@ def bound_source(flow: Flow, stream: StreamDefinition) -> EventSource:
 
 
 def as_topology(given: Flow | TridentTopology) -> TridentTopology:
-    """A flow compiled; a topology as it is.
+    """Return a flow compiled; a topology as it is.
 
     Raises:
         FlowError: if a flow is not built, or cannot run on Spark as it is written.

@@ -14,7 +14,7 @@ from pipelines.windows.event import Event
 
 
 def eq(field: str, value: Any) -> Criteria:
-    """A value of the field equals it (Flowmix rules 6)."""
+    """Return a value of the field equals it (Flowmix rules 6)."""
     return _leaf("eq", field, value)
 
 
@@ -60,12 +60,12 @@ def in_(field: str, *values: Any) -> Criteria:
 
 
 def range_(field: str, low: Any, high: Any) -> Criteria:
-    """A value of the field lies from `low` to `high`, both included (the original could not say it, Flowmix rules 6)."""
+    """Return a value of the field lies from `low` to `high`, both included (the original could not say it, Flowmix rules 6)."""
     return _leaf("range_", field, low, high)
 
 
 def and_(*criteria: Any) -> Criteria:
-    """All of them hold."""
+    """Return all of them hold."""
     return _combined("and_", criteria)
 
 
@@ -80,7 +80,7 @@ def not_(criteria: Any) -> Criteria:
 
 
 def python(function: Callable[[Event], object]) -> Python:
-    """A Python predicate over the event, also as a decorator: `.filter(python(lambda event: event["v"] > 3))`.
+    """Return a Python predicate over the event, also as a decorator: `.filter(python(lambda event: event["v"] > 3))`.
 
     Raises:
         FunctionError: if it is not callable.
@@ -125,7 +125,7 @@ def as_criteria(operation: str, given: Any, fields: Sequence[str] | None) -> Cri
 
 
 def _columns_for(operation: str, call: Any, fields: Sequence[str] | None) -> tuple[str, ...]:
-    """The fields whose Columns a callable gets."""
+    """Return the fields whose Columns a callable gets."""
     code = call._call if isinstance(call, ColumnFunction) and call._call is not None else call
     parameters = list(inspect.signature(code).parameters.values())
     names = tuple(p.name for p in parameters if p.default is p.empty)

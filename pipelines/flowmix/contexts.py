@@ -9,7 +9,7 @@ from pipelines.windows.buffer import WindowContext
 
 
 def window_context(flow: Flow, stream: StreamDefinition, index: int) -> WindowContext:
-    """The context of the stateful operation `index` of a stream, the same for every engine."""
+    """Return the context of the stateful operation `index` of a stream, the same for every engine."""
     operation = stream.operations[index]
     assert isinstance(operation, Stateful)
     before = _windows_before(stream, index)
@@ -17,7 +17,7 @@ def window_context(flow: Flow, stream: StreamDefinition, index: int) -> WindowCo
 
 
 def entry_depth(flow: Flow, stream: StreamDefinition) -> int:
-    """How many stateful operations lie before a stream on the longest way from a source."""
+    """Return how many stateful operations lie before a stream on the longest way from a source."""
     depths: dict[str, int] = {}
     for one in flow.in_order:
         ways = (depths[feed.stream] + _windows_before(flow.streams[feed.stream], feed.operation) for feed in one.feeds)

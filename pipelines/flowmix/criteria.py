@@ -34,15 +34,15 @@ class Criteria(ABC):
     @property
     @abstractmethod
     def fields(self) -> tuple[str, ...]:
-        """The fields that it reads, as far as it says them."""
+        """Return the fields that it reads, as far as it says them."""
 
     @abstractmethod
     def matches(self, event: Event) -> bool:
-        """Whether the event passes."""
+        """Return whether the event passes."""
 
     @abstractmethod
     def column(self, types: Types) -> Column:
-        """The same as a Spark Column, never null.
+        """Return the same as a Spark Column, never null.
 
         Args:
             types: the Spark SQL types of the frame's fields; a field that is not there is absent, one whose type is None is

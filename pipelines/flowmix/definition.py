@@ -53,7 +53,7 @@ class StreamDefinition:
     at: CodeLocation = field(compare=False, repr=False)
 
     def schema_at(self, index: int) -> Schema | None:
-        """The fields that operation `index` sees, with their types; None if the stream is open: anything may be there.
+        """Return the fields that operation `index` sees, with their types; None if the stream is open: anything may be there.
 
         At the entry (0): the source's fields and those of all feeding streams.
         """
@@ -61,7 +61,7 @@ class StreamDefinition:
 
     @property
     def source_schema(self) -> Schema:
-        """The fields of the source alone; empty without one."""
+        """Return the fields of the source alone; empty without one."""
         return source_schema(self.source)
 
     @property
@@ -78,32 +78,32 @@ class StreamDefinition:
 
     @property
     def std_input(self) -> bool:
-        """Whether events enter the flow here."""
+        """Return whether events enter the flow here."""
         return self.source is not None
 
     @property
     def std_output(self) -> bool:
-        """Whether the stream has a standard output."""
+        """Return whether the stream has a standard output."""
         return any(isinstance(operation, Output) for operation in self.operations)
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The streams that it sends to, each once."""
+        """Return the streams that it sends to, each once."""
         return tuple(dict.fromkeys(target for _, _, target in routes_of(self.operations)))
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The tables that it writes."""
+        """Return the tables that it writes."""
         return tuple(operation.table for operation in self.operations if isinstance(operation, Persist))
 
     @property
     def stateful(self) -> bool:
-        """Whether one of its operations keeps windows."""
+        """Return whether one of its operations keeps windows."""
         return any(isinstance(operation, Stateful) for operation in self.operations)
 
 
 def source_schema(source: Any) -> Schema:
-    """The fields of a source (or of DDL text) with their types; empty for None."""
+    """Return the fields of a source (or of DDL text) with their types; empty for None."""
     from pipelines.graph.fields import parse_ddl
 
     if source is None:

@@ -13,7 +13,7 @@ from pipelines.windows.event import Event
 
 
 def made_of(operation: Each, event: Event, order: str) -> list[tuple[Event, str]]:
-    """The events that the function gives, in order, each with its order; a dict keeps the event's id and time.
+    """Return the events that the function gives, in order, each with its order; a dict keeps the event's id and time.
 
     Raises:
         FunctionError: if it gives something else, or a field that its schema does not have.

@@ -109,7 +109,7 @@ class Flow:
         return self._begun[name]
 
     def build(self) -> Flow:
-        """The flow, checked as a whole and frozen.
+        """Return the flow, checked as a whole and frozen.
 
         Raises:
             FlowError: in the original's words (Flowmix rules 2): no stream, no input, no output, nothing to join, an unknown
@@ -125,22 +125,22 @@ class Flow:
 
     @property
     def inputs(self) -> tuple[StreamDefinition, ...]:
-        """The streams where events enter."""
+        """Return the streams where events enter."""
         return tuple(stream for stream in self.streams.values() if stream.std_input)
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The streams with a standard output."""
+        """Return the streams with a standard output."""
         return tuple(stream.name for stream in self.streams.values() if stream.std_output)
 
     @property
     def tables(self) -> dict[str, str]:
-        """The tables that it writes, each with the stream that does."""
+        """Return the tables that it writes, each with the stream that does."""
         return {table: stream.name for stream in self.streams.values() for table in stream.tables}
 
     @property
     def in_order(self) -> tuple[StreamDefinition, ...]:
-        """The streams so that each comes behind those that feed it."""
+        """Return the streams so that each comes behind those that feed it."""
         done: dict[str, StreamDefinition] = {}
         while len(done) < len(self.streams):
             for stream in self.streams.values():

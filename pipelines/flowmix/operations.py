@@ -24,17 +24,17 @@ class Operation:
 
     @property
     def label(self) -> str:
-        """A short text for drawings and messages."""
+        """Return a short text for drawings and messages."""
         return type(self).__name__.lower()
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The fields of the stream that it names."""
+        """Return the fields of the stream that it names."""
         return ()
 
     @property
     def routes(self) -> tuple[str, ...]:
-        """The streams that it sends to, by their place (the path's number); one may be there twice."""
+        """Return the streams that it sends to, by their place (the path's number); one may be there twice."""
         return ()
 
 
@@ -201,17 +201,17 @@ def routes_of(operations: tuple[Operation, ...]) -> Iterator[tuple[int, int, str
 
 
 def source_order(stream: int, number: int) -> str:
-    """The order of a source's event: by the stream's place in the flow, then by its number in the source, both from 0."""
+    """Return the order of a source's event: by the stream's place in the flow, then by its number in the source, both from 0."""
     return f"{stream:03d}.{number:012d}"
 
 
 def several_order(order: str, number: int) -> str:
-    """The order of the n-th event (from 0) that `each` made of one event, where it gave a list."""
+    """Return the order of the n-th event (from 0) that `each` made of one event, where it gave a list."""
     return f"{order}.{number:06d}"
 
 
 def sent_order(order: str, stream: int, operation: int, path: int) -> str:
-    """The order of an event in the stream that it was sent to.
+    """Return the order of an event in the stream that it was sent to.
 
     One event may reach a stream along several ways at one clock: the sender that the flow defines first comes first.
 

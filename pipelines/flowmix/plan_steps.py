@@ -76,12 +76,12 @@ class Chain:
         return self.node
 
     def branch(self) -> Chain:
-        """A second chain from here."""
+        """Return a second chain from here."""
         return Chain(self.flow, self.stream, self.graph, self.node, dict(self.types))
 
     @property
     def shown(self) -> tuple[tuple[str, str], ...]:
-        """The fields and their types."""
+        """Return the fields and their types."""
         return tuple(self.types.items())
 
     def step(self, index: int) -> None:
@@ -108,7 +108,7 @@ class Chain:
         require_fields(f'flow "{self.flow.name}", at {operation.at}', operation, self.types)
 
     def after(self, operation: ops.Operation) -> Types:
-        """The fields behind an operation."""
+        """Return the fields behind an operation."""
         sides = self.sides or {}
         return known(self.flow, self.stream, after(operation, self.types, sides), operation.at)
 
@@ -208,7 +208,7 @@ class Steps(Chain):
 
     @property
     def at_start(self) -> bool:
-        """Whether nothing stands behind the query's channels yet."""
+        """Return whether nothing stands behind the query's channels yet."""
         return self._bare
 
     def begin(self, kind: type[nodes.SpoutNode], name: str, types: Types, **more: Any) -> None:

@@ -19,7 +19,7 @@ Types = dict[str, str]
 
 
 def any_there(*columns: Column) -> Column:
-    """Whether one of the fields is there; the last column is the id, which words about the clock lack."""
+    """Return whether one of the fields is there; the last column is the id, which words about the clock lack."""
     from functools import reduce
 
     *fields, id_ = columns

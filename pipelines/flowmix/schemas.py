@@ -49,7 +49,7 @@ def require_fields(where: str, operation: Operation, schema: Schema | None) -> N
 
 
 def after(operation: Operation, schema: Schema | None, sides: Mapping[str, Schema | None]) -> Schema | None:
-    """The fields behind an operation.
+    """Return the fields behind an operation.
 
     Args:
         operation: one of a stream.
@@ -72,19 +72,19 @@ def after(operation: Operation, schema: Schema | None, sides: Mapping[str, Schem
 
 
 def made(window: Any, schema: Schema | None) -> dict[str, str | None]:
-    """The fields that an aggregate or a collect makes, in order (a name may not be there twice: see `outputs_of`)."""
+    """Return the fields that an aggregate or a collect makes, in order (a name may not be there twice: see `outputs_of`)."""
     return dict(outputs_of(window, schema))
 
 
 def outputs_of(window: Any, schema: Schema | None) -> list[tuple[str, str | None]]:
-    """The outputs of an aggregate or a collect with their types, in order."""
+    """Return the outputs of an aggregate or a collect with their types, in order."""
     if isinstance(window, CollectWindow):
         return [(window.field, _array_of_struct(schema))]
     return [output for one in window.aggregators for output in one.result_types(schema or {})]
 
 
 def joined(operation: Stateful, schema: Schema, sides: Mapping[str, Schema | None]) -> Schema:
-    """The fields of two joined events: a field that both sides have may get several values, so it becomes an array.
+    """Return the fields of two joined events: a field that both sides have may get several values, so it becomes an array.
 
     The key fields do not: they are equal on both sides.
     """
@@ -94,12 +94,12 @@ def joined(operation: Stateful, schema: Schema, sides: Mapping[str, Schema | Non
 
 
 def several(kind: str | None) -> str | None:
-    """The type of a field of several values."""
+    """Return the type of a field of several values."""
     return kind if kind is None or kind.startswith("array<") else f"array<{kind}>"
 
 
 def union(schemas: Iterable[Schema | None]) -> Schema | None:
-    """The fields of a stream into which several lead: a field of one of them is a field of it; one open, all open."""
+    """Return the fields of a stream into which several lead: a field of one of them is a field of it; one open, all open."""
     found: dict[str, str | None] = {}
     for schema in schemas:
         if schema is None:
@@ -110,7 +110,7 @@ def union(schemas: Iterable[Schema | None]) -> Schema | None:
 
 
 def common(one: str | None, other: str | None) -> str | None:
-    """The type that holds the values of both, None where only Spark can tell."""
+    """Return the type that holds the values of both, None where only Spark can tell."""
     if one == other:
         return one
     if one in _WIDTHS and other in _WIDTHS:

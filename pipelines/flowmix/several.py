@@ -9,7 +9,7 @@ from pipelines.windows.operations import AggregateWindow, CollectWindow, JoinWin
 
 
 def several_fields(flow: Flow, stream: StreamDefinition, index: int) -> frozenset[str]:
-    """The fields before operation `index` that are arrays on Spark, and hold one value where the joined events had one.
+    """Return the fields before operation `index` that are arrays on Spark, and hold one value where the joined events had one.
 
     A field that a schema declares as an array is none of them: its values are as they were given.
     """

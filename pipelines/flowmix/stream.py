@@ -249,12 +249,12 @@ class FlowStream:
         return self._flow.stream(name, source, **options)
 
     def build(self) -> Flow:
-        """The flow, checked and frozen: as `Flow.build`."""
+        """Return the flow, checked and frozen: as `Flow.build`."""
         return self._flow.build()
 
     @property
     def name(self) -> str:
-        """The stream's name."""
+        """Return the stream's name."""
         return self._start.name
 
     @property

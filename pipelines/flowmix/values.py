@@ -61,7 +61,7 @@ def fitted(value: Any, sql_type: str | None) -> Any:
 
 
 def of_type(value: Any, sql_type: str | None) -> bool:
-    """Whether a value is of the same kind as a column of this Spark SQL type; of an unknown type (None): yes."""
+    """Return whether a value is of the same kind as a column of this Spark SQL type; of an unknown type (None): yes."""
     if sql_type is None:
         return True
     base = sql_type.lower().split("(")[0].strip()

@@ -28,7 +28,7 @@ def aggregate_window(
     window_evict_millis: int,
     refuse: Refuse,
 ) -> AggregateWindow:
-    """An aggregate as data."""
+    """Return an aggregate as data."""
     if not aggregators:
         refuse(
             "Aggregator operator needs an aggregator class", hint='aggregate(Count(), ...), aggregate(Sum("v"), ...)'
@@ -48,14 +48,14 @@ def aggregate_window(
 
 
 def inputs_of(aggregator: Any) -> tuple[str, ...]:
-    """The fields that an aggregator says it reads; none of what is no aggregator, which is refused elsewhere."""
+    """Return the fields that an aggregator says it reads; none of what is no aggregator, which is refused elsewhere."""
     return aggregator.reads if isinstance(aggregator, EventAggregator) else ()
 
 
 def collect_window(
     trigger: Any, evict: Any, clear_on_trigger: bool, field: str, window_evict_millis: int, refuse: Refuse
 ) -> CollectWindow:
-    """A collect as data."""
+    """Return a collect as data."""
     _policy(trigger, "Collect operator needs to have trigger policy and threshold", refuse)
     _policy(evict, "Collect operator needs to have eviction policy and threshold", refuse)
     _millis(window_evict_millis, refuse)
@@ -105,7 +105,7 @@ def sort_window(
 
 
 def switch_window(open: Any, evict: Any, close: Any, refuse: Refuse) -> SwitchWindow:
-    """A switch (the original's stop gate) as data."""
+    """Return a switch (the original's stop gate) as data."""
     _policy(open, "Stop gate operator must have an activation policy and threshold", refuse)
     _policy(evict, "Stop gate operator must have an eviction policy and threshold", refuse)
     _policy(close, "Stop gate operator must have an close policy and threshold", refuse)
@@ -113,7 +113,7 @@ def switch_window(open: Any, evict: Any, close: Any, refuse: Refuse) -> SwitchWi
 
 
 def join_window(left: Any, right: Any, evict: Any, refuse: Refuse) -> JoinWindow:
-    """A join as data."""
+    """Return a join as data."""
     _policy(evict, "Eviction policy is required by the join operator", refuse)
     if not left or not right:
         refuse("Left and right side streams required by the join operator")

@@ -21,7 +21,7 @@ LONGEST_NUMBER = 100
 
 
 def content_of(path: Path) -> bytes:
-    """The bytes of a flow's file.
+    """Return the bytes of a flow's file.
 
     Raises:
         FlowFileError: if it is no ordinary file (a pipe would be waited for, a device has no end), or too large.
@@ -75,7 +75,7 @@ class Document:
             raise FlowFileError(path, [(1, "", f"holds a value that cannot be read: {error}")]) from None
 
     def locate(self, steps: Sequence[int | str]) -> tuple[int, str]:
-        """The line (from 1) and the path of a part: `(7, "streams[0].operations[2].filter")`.
+        """Return the line (from 1) and the path of a part: `(7, "streams[0].operations[2].filter")`.
 
         Steps that are no part of the document are passed over.
         """

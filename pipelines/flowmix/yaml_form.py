@@ -29,7 +29,7 @@ def load_flow(
     beside: Path | None = None,
     runs: bool = True,
 ) -> Flow:
-    """A flow from a YAML file, built.
+    """Return a flow from a YAML file, built.
 
     The form is that of docs/flow.schema.json. Relative paths of sources are beside the file; `${NAME}` in a source is a variable
     of the environment.
@@ -55,7 +55,7 @@ def load_flow(
 
 
 def load_flows(folder: str | Path, functions: Mapping[str, Callable[..., Any]] | None = None) -> list[Flow]:
-    """The flows of all `*.yaml` and `*.yml` files of a folder, by file name.
+    """Return the flows of all `*.yaml` and `*.yml` files of a folder, by file name.
 
     Raises:
         FlowFileError: of the first file that is no flow, or names one that another file has.
@@ -117,7 +117,7 @@ class _Writer:
             raise FlowFileError(self._document.path, [(at, self._paths.get(at, path), problem)]) from error
 
     def _told(self, error: Exception, line: int) -> tuple[int, str]:
-        """An error's own line, if it has one, and its text without it."""
+        """Return an error's own line, if it has one, and its text without it."""
         text = (
             error.problem + (f"\n  Next: {error.hint}" if error.hint else "")
             if isinstance(error, FlowError)
@@ -130,7 +130,7 @@ class _Writer:
 
 
 def _faults(document: Document, errors: Sequence[ErrorDetails]) -> list[tuple[int, str, str]]:
-    """The faults of a document in the order of its lines.
+    """Return the faults of a document in the order of its lines.
 
     A part that may have several forms is at fault in each of them; what went deepest is what the writer meant.
     """

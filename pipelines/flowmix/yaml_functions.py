@@ -31,7 +31,7 @@ class Functions:
         self._given = dict(given)
 
     def find(self, operation: str, name: str) -> Any:
-        """The function of a name.
+        """Return the function of a name.
 
         Args:
             operation: for messages.

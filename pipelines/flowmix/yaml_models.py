@@ -252,7 +252,7 @@ class FlowForm(Form):
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON schema of a flow file."""
+    """Return the JSON schema of a flow file."""
     schema = FlowForm.model_json_schema(by_alias=True)
     for form in schema["$defs"].values():
         if form.get("maxProperties") == 1:

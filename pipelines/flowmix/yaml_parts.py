@@ -32,7 +32,7 @@ class Form(BaseModel):
 
     @classmethod
     def parts(cls) -> tuple[str, ...]:
-        """The names of its parts, as YAML has them."""
+        """Return the names of its parts, as YAML has them."""
         return tuple(field.alias or name for name, field in cls.model_fields.items())
 
     @classmethod
@@ -54,6 +54,6 @@ class OneOf(Form):
 
     @property
     def part(self) -> tuple[str, Any]:
-        """The name of the part that is there, as YAML has it, and its value."""
+        """Return the name of the part that is there, as YAML has it, and its value."""
         name = next(iter(self.model_fields_set))
         return type(self).model_fields[name].alias or name, getattr(self, name)

@@ -89,7 +89,7 @@ class SourceForm(OneOf):
     rate: RateForm | None = None
 
     def make(self, folder: Path) -> Any:
-        """The source.
+        """Return the source.
 
         Args:
             folder: where the flow's file lies.

@@ -43,7 +43,7 @@ class AggregateRule:
 
 
 def in_range(value: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Whether `value` lies in the range that the expectation's arguments describe; an absent value never does.
+    """Return whether `value` lies in the range that the expectation's arguments describe; an absent value never does.
 
     Source: great_expectations/expectations/expectation.py, `_validate_metric_value_between`.
     """
@@ -58,7 +58,7 @@ def in_range(value: Any, kwargs: Mapping[str, Any]) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """An aggregate's value as great-expectations compares it: no decimals, no NaN."""
+    """Return an aggregate's value as great-expectations compares it: no decimals, no NaN."""
     if isinstance(value, decimal.Decimal):
         return float(value)
     return None if isinstance(value, float) and math.isnan(value) else value
@@ -173,7 +173,7 @@ _RULES: dict[str, Callable[[Check, Frame], AggregateRule | None]] = {
 
 
 def compile_aggregate(check: Check, frame: Frame) -> AggregateRule | None:
-    """A whole-batch check as aggregate Columns, or None when great-expectations must run it.
+    """Return a whole-batch check as aggregate Columns, or None when great-expectations must run it.
 
     Raises:
         FunctionError: an argument does not suit the expectation or the column's type.
@@ -184,7 +184,7 @@ def compile_aggregate(check: Check, frame: Frame) -> AggregateRule | None:
 
 
 def check_schema(check: Check, schema: T.StructType) -> CheckResult | None:
-    """The result of a check that the schema alone decides, or None when it does not.
+    """Return the result of a check that the schema alone decides, or None when it does not.
 
     Raises:
         FunctionError: a type name is none of Spark's.

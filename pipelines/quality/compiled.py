@@ -48,24 +48,24 @@ class CompiledGate:
 
     @property
     def observable(self) -> bool:
-        """Whether `metrics()` may be used in `observe`, which takes no distinct aggregates."""
+        """Return whether `metrics()` may be used in `observe`, which takes no distinct aggregates."""
         return not any(rule.distinct for rule in self.aggregate_rules)
 
     @property
     def needs_cut(self) -> bool:
-        """Whether rows must wait for the verdict: a check may refuse the batch, or needs a pass of its own."""
+        """Return whether rows must wait for the verdict: a check may refuse the batch, or needs a pass of its own."""
         refusing = any(check.action == "fail" for check in self.gate.checks)
         return refusing or bool(self.batch_checks) or not self.observable
 
     @property
     def by_rows_alone(self) -> bool:
-        """Whether the verdict follows from the rows' `_failed` alone, each made from its own row."""
+        """Return whether the verdict follows from the rows' `_failed` alone, each made from its own row."""
         plain = all(not rule.key and _mostly(rule.check) == 1 for rule in self.row_rules)
         return plain and not self.needs_cut and not self.aggregate_rules
 
     @cached_property
     def drop_names(self) -> tuple[str, ...]:
-        """The names of the checks that drop rows."""
+        """Return the names of the checks that drop rows."""
         return tuple(rule.check.name for rule in self.row_rules if rule.check.action == "drop")
 
     def _metric(self, index: int, kind: str) -> str:
@@ -95,7 +95,7 @@ class CompiledGate:
 
     @cached_property
     def _bits(self) -> Column:
-        """The column `_failed`. Built once: a Column is made by a call to the JVM a part, some 0.1 s for six rules."""
+        """Return the column `_failed`. Built once: a Column is made by a call to the JVM a part, some 0.1 s for six rules."""
         bits = F.lit(0).cast("bigint")
         for index, rule in enumerate(self.row_rules):
             flag = F.col(self._metric(index, "repeated")) if rule.key else rule.violated()
@@ -103,13 +103,13 @@ class CompiledGate:
         return bits
 
     def failed_names(self) -> Column:
-        """The names behind `_failed`, as an `array<string>` Column."""
+        """Return the names behind `_failed`, as an `array<string>` Column."""
         names = [F.when(self.violates([rule.check.name]), rule.check.name).otherwise("") for rule in self.row_rules]
         # array_remove, because a lambda (filter, array_compact) would end whole-stage code generation.
         return F.array_remove(F.array(*names), "") if names else F.array().cast(T.ArrayType(T.StringType()))
 
     def violating(self, annotated: DataFrame, name: str) -> DataFrame:
-        """The rows of an annotated frame that violate the row rule `name`, without `_failed`."""
+        """Return the rows of an annotated frame that violate the row rule `name`, without `_failed`."""
         return annotated.where(self.violates([name])).drop(FAILED)
 
     def violates(self, names: Iterable[str]) -> Column:
@@ -142,7 +142,7 @@ class CompiledGate:
         return tuple(columns)
 
     def verdict(self, metrics: Mapping[str, Any], batch_results: Iterable[CheckResult] = ()) -> GateResult:
-        """The gate's result from the values of `metrics()`.
+        """Return the gate's result from the values of `metrics()`.
 
         Args:
             metrics: value by name: a Row's `asDict()`, or `Observation.get`.
@@ -162,7 +162,7 @@ class CompiledGate:
         return merge_results(self.gate.name, [check.name for check in self.gate.checks], results)
 
     def run_batch_checks(self, df: DataFrame) -> tuple[CheckResult, ...]:
-        """The checks that only great-expectations can run, on one batch (or slice). Costs a second or more.
+        """Return the checks that only great-expectations can run, on one batch (or slice). Costs a second or more.
 
         Args:
             df: the batch, best persisted; a `_failed` column is ignored.
@@ -172,11 +172,11 @@ class CompiledGate:
         return run_expectations(df.drop(FAILED), self.batch_checks) if self.batch_checks else ()
 
     def dropped(self, annotated: DataFrame) -> DataFrame:
-        """The rows that violate a `drop` check, with `_failed` as the names of all row rules that they violate."""
+        """Return the rows that violate a `drop` check, with `_failed` as the names of all row rules that they violate."""
         return annotated.where(self.violates(self.drop_names)).withColumn(FAILED, self.failed_names())
 
     def kept(self, annotated: DataFrame) -> DataFrame:
-        """The rows that pass, without `_failed`."""
+        """Return the rows that pass, without `_failed`."""
         passing = annotated.where(~self.violates(self.drop_names)) if self.drop_names else annotated
         return passing.drop(FAILED)
 

@@ -51,7 +51,7 @@ def parse_condition(condition: Any) -> dict[str, Any] | None:
 
 
 def _parse_simple(match: re.Match[str]) -> dict[str, Any]:
-    """The text form `col("x") == 1`, as great-expectations' grammar defines it."""
+    """Return the text form `col("x") == 1`, as great-expectations' grammar defines it."""
     column = {"name": match["column"]}
     if _NOT_NULL.match(match["rest"]):
         return {"type": "nullity", "column": column, "is_null": False}
@@ -70,7 +70,7 @@ def _parse_simple(match: re.Match[str]) -> dict[str, Any]:
 
 
 def condition_fields(condition: Any) -> tuple[str, ...]:
-    """The columns that a condition names.
+    """Return the columns that a condition names.
 
     Raises:
         FunctionError: the condition cannot be read.
@@ -90,7 +90,7 @@ def condition_fields(condition: Any) -> tuple[str, ...]:
 
 
 def condition_column(condition: Any, resolve: Callable[[str], Column]) -> Column | None:
-    """A condition as a Spark Column, or None when there is none.
+    """Return a condition as a Spark Column, or None when there is none.
 
     Args:
         condition: any form of `row_condition`.

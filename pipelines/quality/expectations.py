@@ -51,7 +51,7 @@ def run_expectations(df: DataFrame, checks: Sequence[Check], *, complete: bool =
 
 
 def _with_details(answers: list[Any], expectations: list[Any], validate: Validate) -> list[Any]:
-    """The answers, with the failed ones asked again in full."""
+    """Return the answers, with the failed ones asked again in full."""
     again = [i for i, answer in enumerate(answers) if not isinstance(answer, str) and _failed(answer)]
     if again:
         for i, answer in zip(again, validate([expectations[i] for i in again], _COMPLETE), strict=True):
@@ -78,7 +78,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _validator(df: DataFrame) -> Validate:
-    """A function that validates expectations on `df` and returns their results in the order given."""
+    """Return a function that validates expectations on `df` and returns their results in the order given."""
     import great_expectations as gx
     from great_expectations.data_context.types.base import ProgressBarsConfig
 
@@ -115,7 +115,7 @@ def _marked(expectation: Any, position: int) -> Any:
 
 
 def _to_expectation(check: Check) -> Any:
-    """The great-expectations object of a check, or the text of the error that it cannot be made."""
+    """Return the great-expectations object of a check, or the text of the error that it cannot be made."""
     if check.custom is not None:
         return check.custom
     from great_expectations.expectations.registry import get_expectation_impl
@@ -135,7 +135,7 @@ def _to_expectation(check: Check) -> Any:
 
 
 def exception_text(info: Any) -> str | None:
-    """The error in a result's `exception_info`, or None.
+    """Return the error in a result's `exception_info`, or None.
 
     It has two shapes: `{"raised_exception": ..., "exception_message": ...}` itself, or such dicts keyed by metric.
     """

@@ -68,12 +68,12 @@ class Check:
 
     @property
     def is_row_rule(self) -> bool:
-        """Whether single rows can be said to violate it."""
+        """Return whether single rows can be said to violate it."""
         return self.type is not None and self.type.row
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The columns of the stream that it needs, in order of mention."""
+        """Return the columns of the stream that it needs, in order of mention."""
         found: list[str] = []
         if self.type is None or self.type.shape != "table":
             found += [self.kwargs[key] for key in ("column", "column_A", "column_B") if key in self.kwargs]
@@ -148,7 +148,7 @@ def _check(action: Action, expectation: Any, name: str, kwargs: Mapping[str, Any
 
 
 def warn(expectation: Any, *, name: str = "", **kwargs: Any) -> Check:
-    """A check that only reports: all rows pass.
+    """Return a check that only reports: all rows pass.
 
     Args:
         expectation: a great-expectations type name (with or without `expect_`) or an Expectation object.
@@ -162,12 +162,12 @@ def warn(expectation: Any, *, name: str = "", **kwargs: Any) -> Check:
 
 
 def drop(expectation: Any, *, name: str = "", **kwargs: Any) -> Check:
-    """A check whose violating rows leave the stream for quarantine. Arguments and errors as in `warn`."""
+    """Return a check whose violating rows leave the stream for quarantine. Arguments and errors as in `warn`."""
     return _check("drop", expectation, name, kwargs)
 
 
 def fail(expectation: Any, *, name: str = "", **kwargs: Any) -> Check:
-    """A check that refuses the batch when it does not hold. Arguments and errors as in `warn`."""
+    """Return a check that refuses the batch when it does not hold. Arguments and errors as in `warn`."""
     return _check("fail", expectation, name, kwargs)
 
 
@@ -212,12 +212,12 @@ class Gate:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The columns that its checks name, in order of mention."""
+        """Return the columns that its checks name, in order of mention."""
         return tuple(dict.fromkeys(name for check in self.checks for name in check.fields))
 
     @property
     def drops(self) -> bool:
-        """Whether rows may leave the stream here."""
+        """Return whether rows may leave the stream here."""
         return any(check.action == "drop" for check in self.checks)
 
     def validate(self, fields: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ INTEGRAL = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 
 
 def family(data_type: T.DataType) -> str:
-    """The group of types that compare with each other: number, string, boolean, time or the type's own name."""
+    """Return the group of types that compare with each other: number, string, boolean, time or the type's own name."""
     if isinstance(data_type, T.NumericType):
         return "number"
     if isinstance(data_type, (T.StringType, T.CharType, T.VarcharType)):
@@ -33,7 +33,7 @@ def family(data_type: T.DataType) -> str:
 
 
 def value_family(value: Any) -> str:
-    """The family of a Python value."""
+    """Return the family of a Python value."""
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, (int, float, decimal.Decimal)):
@@ -53,13 +53,13 @@ class Frame:
     gate: str
 
     def column(self, name: str) -> Column:
-        """The Column of a field name: a column of that very name, or the path into a struct."""
+        """Return the Column of a field name: a column of that very name, or the path into a struct."""
         if name in self.schema.fieldNames():
             return F.col("`" + name.replace("`", "``") + "`")
         return F.col(name)
 
     def type_of(self, name: str) -> T.DataType:
-        """The type of a field name.
+        """Return the type of a field name.
 
         Raises:
             FieldError: there is no such field.
@@ -75,7 +75,7 @@ class Frame:
 
 
 def as_bound(value: Any, operation: str) -> Any:
-    """A bound as great-expectations reads it: numbers as float, ISO text as date or datetime.
+    """Return a bound as great-expectations reads it: numbers as float, ISO text as date or datetime.
 
     Raises:
         FunctionError: the value is none of these.
@@ -98,7 +98,7 @@ def as_bound(value: Any, operation: str) -> Any:
 
 
 def as_whole(value: Any, operation: str) -> int | None:
-    """A bound that must be a whole number.
+    """Return a bound that must be a whole number.
 
     Raises:
         FunctionError: it is not.
@@ -114,7 +114,7 @@ def as_whole(value: Any, operation: str) -> int | None:
 
 
 def literals(values: Iterable[Any], data_type: T.DataType, field: str, operation: str) -> list[Any]:
-    """The members of a set, fit for a comparison with a column of `data_type`.
+    """Return the members of a set, fit for a comparison with a column of `data_type`.
 
     Raises:
         FunctionError: a member's type does not compare with the column's.

@@ -20,7 +20,7 @@ from pipelines.quality.literals import Frame, family
 
 
 def text(frame: Frame, kwargs: Mapping[str, Any], operation: str) -> Column:
-    """The column of a text rule.
+    """Return the column of a text rule.
 
     Raises:
         FunctionError: its type has no text form that Spark would match.

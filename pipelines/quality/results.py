@@ -63,7 +63,7 @@ class CheckResult:
     error: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """A dict that `json.dumps` takes."""
+        """Return a dict that `json.dumps` takes."""
         return {
             "name": self.name,
             "expectation": self.expectation,
@@ -95,17 +95,17 @@ class GateResult:
 
     @property
     def success(self) -> bool:
-        """Whether every check holds, whatever its action."""
+        """Return whether every check holds, whatever its action."""
         return all(check.success for check in self.checks)
 
     @property
     def failed(self) -> tuple[CheckResult, ...]:
-        """The checks that do not hold, of every action."""
+        """Return the checks that do not hold, of every action."""
         return tuple(check for check in self.checks if not check.success)
 
     @property
     def refused(self) -> tuple[CheckResult, ...]:
-        """The checks with action `fail` that do not hold: not empty means that the batch must not pass."""
+        """Return the checks with action `fail` that do not hold: not empty means that the batch must not pass."""
         return tuple(check for check in self.failed if check.action == "fail")
 
     def raise_if_refused(self, batch: str) -> None:
@@ -118,11 +118,11 @@ class GateResult:
             raise GateError(self.gate, [str(check) for check in self.refused], batch)
 
     def to_json(self) -> dict[str, Any]:
-        """A dict that `json.dumps` takes, for batch records and Dagster metadata."""
+        """Return a dict that `json.dumps` takes, for batch records and Dagster metadata."""
         return {"gate": self.gate, "success": self.success, "checks": [check.to_json() for check in self.checks]}
 
 
 def merge_results(gate: str, names: Sequence[str], results: Sequence[CheckResult]) -> GateResult:
-    """A `GateResult` with `results` in the order of `names`."""
+    """Return a `GateResult` with `results` in the order of `names`."""
     order = {name: index for index, name in enumerate(names)}
     return GateResult(gate, tuple(sorted(results, key=lambda result: order.get(result.name, len(order)))))

@@ -190,7 +190,7 @@ _EXPECTED: dict[str, Expected] = {
 
 
 def _ignored(check: Check, frame: Frame) -> Column | None:
-    """The rows that `ignore_row_if` leaves out.
+    """Return the rows that `ignore_row_if` leaves out.
 
     Source: sparkdf_execution_engine.py, `get_domain_records`.
     """
@@ -211,7 +211,7 @@ def _ignored(check: Check, frame: Frame) -> Column | None:
 
 
 def compile_row_rule(check: Check, frame: Frame) -> RowRule:
-    """A row-level check as Spark Columns.
+    """Return a row-level check as Spark Columns.
 
     Raises:
         FunctionError: an argument does not suit the expectation or the column's type.

@@ -43,7 +43,7 @@ def with_samples(
     within: str | None = None,
     actions: Sequence[str] = ACTIONS,
 ) -> dict[str, GateResult]:
-    """The results with `detail["sample"]` for each row rule that does not hold: up to ten rows, as JSON dicts.
+    """Return the results with `detail["sample"]` for each row rule that does not hold: up to ten rows, as JSON dicts.
 
     One Spark job over the rows that violate these rules, or none if all hold. A job that fails leaves the results as they are:
     the rows are there to be looked at, the verdict stands without them.

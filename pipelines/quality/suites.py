@@ -62,7 +62,7 @@ def _with_samples(compiled: CompiledGate, annotated: DataFrame, result: GateResu
 def run_with_great_expectations(
     df: DataFrame, checks: Iterable[Any], *, complete: bool = True, name: str = "table"
 ) -> GateResult:
-    """The same question as `validate_frame`, all of it answered by great-expectations: for comparison.
+    """Return the same question as `validate_frame`, all of it answered by great-expectations: for comparison.
 
     Args:
         df: the table's rows.

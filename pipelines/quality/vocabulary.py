@@ -46,7 +46,7 @@ class ExpectationType:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """All keyword arguments that great-expectations takes for it."""
+        """Return all keyword arguments that great-expectations takes for it."""
         return (*self.required, *self.optional)
 
 
@@ -150,5 +150,5 @@ UNSUPPORTED: dict[str, str] = {
 
 
 def full_name(name: str) -> str:
-    """The type name with its prefix: `column_max_to_be_between` -> `expect_column_max_to_be_between`."""
+    """Return the type name with its prefix: `column_max_to_be_between` -> `expect_column_max_to_be_between`."""
     return name if name.startswith(("expect_", "unexpected_")) else f"expect_{name}"

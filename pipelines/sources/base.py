@@ -56,7 +56,7 @@ class Source(ABC):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields of the tuples, in order."""
+        """Return the fields of the tuples, in order."""
         return tuple(name for name, _ in self._columns)
 
     @property
@@ -65,12 +65,12 @@ class Source(ABC):
 
     @property
     def inner(self) -> Source:
-        """The source as the user gave it: the engine puts columns of its own around a stream of events."""
+        """Return the source as the user gave it: the engine puts columns of its own around a stream of events."""
         return self
 
     @property
     def lineage(self) -> Mapping[str, tuple[str, ...]]:
-        """The fields from which a computed field comes; a field that is not among them comes from itself."""
+        """Return the fields from which a computed field comes; a field that is not among them comes from itself."""
         return {}
 
     def datasets(self) -> tuple[Dataset, ...]:
@@ -138,7 +138,7 @@ class Source(ABC):
         return None
 
     def _with_position(self, frame: DataFrame, position: Column, corrupt: Column | None = None) -> DataFrame:
-        """The fields, then `_corrupt` (null where no record can be malformed) and `_file`."""
+        """Return the fields, then `_corrupt` (null where no record can be malformed) and `_file`."""
         from pyspark.sql import functions as F
 
         bad = F.lit(None).cast("string") if corrupt is None else corrupt

@@ -116,7 +116,7 @@ class DeltaChangeFeed(Source):
         return self._with_position(frame, F.concat(F.lit(self._address("")), F.col("commit_version")))
 
     def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
-        """The commits that the batches read, in whole or in part."""
+        """Return the commits that the batches read, in whole or in part."""
         end = offset_of(checkpoint, last, index) if first <= last else None
         if end is None:
             return frozenset()

@@ -47,7 +47,7 @@ class Edge:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields of its events, with the event's own columns."""
+        """Return the fields of its events, with the event's own columns."""
         return (*(name for name, _ in self.types), *events.COLUMNS)
 
 
@@ -153,7 +153,7 @@ class ChannelSource(Source):
         return ticks.select(F.unix_millis("timestamp").alias(events.CLOCK), channels.alias(events.FROM))
 
     def _not_done(self, channel: str, frame: DataFrame) -> DataFrame:
-        """The rows that a fresh checkpoint takes: words about the clock and the events that are not done."""
+        """Return the rows that a fresh checkpoint takes: words about the clock and the events that are not done."""
         from pyspark.sql import functions as F
 
         if self._start is None or channel not in self._start.channels:
@@ -194,7 +194,7 @@ class ChannelSource(Source):
 
 
 def options(path: Path, offset: Mapping[str, Any] | None, limits: Mapping[str, str]) -> dict[str, str]:
-    """The options of a stream over a channel.
+    """Return the options of a stream over a channel.
 
     Args:
         path: the channel's table.
@@ -221,7 +221,7 @@ class _Commit:
 
 
 def _commits(table: Path, first: int) -> list[_Commit]:
-    """The commits from a version on; none if that one is not in the log any more."""
+    """Return the commits from a version on; none if that one is not in the log any more."""
     found: list[_Commit] = []
     while commit_file(table, first + len(found)).exists():
         commit = list(actions(table, first + len(found), "add", "remove"))

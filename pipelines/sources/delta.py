@@ -114,7 +114,7 @@ class DeltaTableSource(Source):
         return self._up_to(checkpoint, last, index) - self._up_to(checkpoint, first - 1, index)
 
     def present(self, version: int | None = None) -> frozenset[str]:
-        """The table's data files (as `file_key`) at a version; None: the last one."""
+        """Return the table's data files (as `file_key`) at a version; None: the last one."""
         return self._keys(
             _in_order_of_snapshot(self.path, DeltaTable(self.path).version() if version is None else version)
         )
@@ -135,7 +135,7 @@ class DeltaTableSource(Source):
 
     @property
     def folder(self) -> str:
-        """The table's folder, as its files' addresses begin."""
+        """Return the table's folder, as its files' addresses begin."""
         return f"file:{quote(os.path.normpath(Path(self.path).absolute()))}"
 
     def fault(self, name: str, error: BaseException) -> LostRowsError | None:
@@ -145,7 +145,7 @@ class DeltaTableSource(Source):
         return LostRowsError(name, f"the data file {gone} is gone") if gone.startswith(file_key(self.folder)) else None
 
     def _up_to(self, checkpoint: Path, batch: int, index: int) -> frozenset[str]:
-        """The data files that the batches up to `batch` read: the starting snapshot's, then each later commit's.
+        """Return the data files that the batches up to `batch` read: the starting snapshot's, then each later commit's.
 
         An offset is a version and the index of the last file taken: of the snapshot's files if `isStartingVersion`,
         else of that commit's (-1: none, so everything up to the version before is taken).
@@ -167,7 +167,7 @@ class DeltaTableSource(Source):
         return self._keys(files)
 
     def _start(self, checkpoint: Path, index: int) -> dict[str, Any] | None:
-        """The first offset, kept aside: Spark clears old offsets away (after 100 batches).
+        """Return the first offset, kept aside: Spark clears old offsets away (after 100 batches).
 
         Beside other sources it may be of a later batch than 0: this one had nothing before.
         """
@@ -182,7 +182,7 @@ class DeltaTableSource(Source):
         return read_offset(kept, index)
 
     def _address(self, file: str) -> str:
-        """A file of the log, whose names are URL-encoded, as an address."""
+        """Return a file of the log, whose names are URL-encoded, as an address."""
         return file if file.startswith("file:") else f"{self.folder}/{file}"
 
     def _keys(self, files: list[str]) -> frozenset[str]:
@@ -190,7 +190,7 @@ class DeltaTableSource(Source):
 
 
 def _in_order_of_snapshot(path: str, version: int) -> list[str]:
-    """The files of a snapshot in the order in which a Delta stream reads them: modification time, then path."""
+    """Return the files of a snapshot in the order in which a Delta stream reads them: modification time, then path."""
     import pyarrow as pa
 
     actions = pa.table(DeltaTable(path, version=version).get_add_actions(flatten=True))

@@ -68,7 +68,7 @@ class EventSource(Source):
 
     @property
     def lineage(self) -> dict[str, tuple[str, ...]]:
-        """The fields from which the event's columns come; none for what the engine makes."""
+        """Return the fields from which the event's columns come; none for what the engine makes."""
         at = fields_of_sql("timestamp", self.timestamp) if self.timestamp else ()
         own = fields_of_sql("id", self.id) if self.id else ()
         clock = () if self.clock == PROCESSING else at
@@ -84,7 +84,7 @@ class EventSource(Source):
         self.inner.check(name, spark)
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """The source's own frame; `of_batch` adds the event's columns, one of which no stream may compute."""
+        """Return the source's own frame; `of_batch` adds the event's columns, one of which no stream may compute."""
         return self.inner.stream(spark)
 
     def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
@@ -135,7 +135,7 @@ class EventSource(Source):
         return F.coalesce(F.col(CORRUPT), untimed).alias(CORRUPT)
 
     def _order(self, files: frozenset[str]) -> Column:
-        """The place of a row: the number of its file among the batch's, by name, then its place there."""
+        """Return the place of a row: the number of its file among the batch's, by name, then its place there."""
         from pyspark.sql import functions as F
 
         place = F.lpad(F.hex(F.monotonically_increasing_id()), 14, "0")
@@ -149,7 +149,7 @@ class EventSource(Source):
 
 
 def milliseconds(frame: DataFrame, expression: str) -> Column:
-    """An expression over a frame as bigint ms: numbers as they are, times and dates (UTC) converted."""
+    """Return an expression over a frame as bigint ms: numbers as they are, times and dates (UTC) converted."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import DateType, TimestampNTZType, TimestampType
 

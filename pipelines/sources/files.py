@@ -26,7 +26,7 @@ _MAX_FILE_AGE = "36500d"
 
 
 def literal_path(path: str) -> str:
-    """A path as Spark reads it, which takes `?`, `*`, `[` and `{` for patterns."""
+    """Return a path as Spark reads it, which takes `?`, `*`, `[` and `{` for patterns."""
     return _PATTERN.sub(r"\\\g<0>", path)
 
 
@@ -38,7 +38,7 @@ _OUTSIDE = _Outside()
 
 
 def links_out(folder: str, files: Iterable[str]) -> list[str]:
-    """The files that lie elsewhere: who may put files into a folder could have any file read that the flow may read."""
+    """Return the files that lie elsewhere: who may put files into a folder could have any file read that the flow may read."""
     base = os.path.realpath(folder).rstrip("/") + "/"
     return [file for file in files if not os.path.realpath(file).startswith(base)]
 
@@ -147,7 +147,7 @@ class FileSource(Source):
         return {**(self.layouts(inside) if inside else {}), _OUTSIDE: outside}
 
     def _links(self, spark: SparkSession, files: list[str]) -> DataFrame:
-        """A malformed record for each link."""
+        """Return a malformed record for each link."""
         from pyspark.sql import functions as F
 
         said = [
@@ -170,7 +170,7 @@ class FileSource(Source):
         return reduce(lambda one, other: one.unionByName(other), parts)
 
     def _laid_out(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
-        """The rows of files of one layout; for the formats that tell any apart."""
+        """Return the rows of files of one layout; for the formats that tell any apart."""
         raise NotImplementedError
 
     def _read(self, spark: SparkSession, paths: list[str]) -> DataFrame:
@@ -190,7 +190,7 @@ class FileSource(Source):
         return {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, **self.options}
 
     def _text_options(self) -> dict[str, str] | None:
-        """The options for a single record; None: a record of this source can be more than a line."""
+        """Return the options for a single record; None: a record of this source can be more than a line."""
         given = {name.lower(): value for name, value in self._options().items()}
         if str(given.pop("multiline", False)).lower() == "true":
             return None
@@ -214,7 +214,7 @@ class JsonFiles(FileSource):
     format = "json"
 
     def parsed(self, text: Column) -> Column | None:
-        """A line as a struct. One that is an array would be several records, and stays malformed."""
+        """Return a line as a struct. One that is an array would be several records, and stays malformed."""
         from pyspark.sql import functions as F
 
         options = self._text_options()

@@ -166,7 +166,7 @@ class Kafka(Source):
             file.with_suffix(".tmp").rename(file)
 
     def _topic_ids(self, spark: SparkSession) -> dict[str, str]:
-        """The ids of the topics, as a broker tells them."""
+        """Return the ids of the topics, as a broker tells them."""
         jvm = spark._jvm
         assert jvm is not None
         settings = jvm.java.util.HashMap()
@@ -249,7 +249,7 @@ class Kafka(Source):
         return found
 
     def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
-        """The partitions from which the batches took anything."""
+        """Return the partitions from which the batches took anything."""
         end = _by_partition(offset_of(checkpoint, last, index)) if first <= last else {}
         start = _by_partition(offset_of(checkpoint, first - 1, index))
         return frozenset(f"kafka:{where}" for where, offset in end.items() if start.get(where) != offset)

@@ -43,16 +43,16 @@ class Header:
     line: str
 
     def lacks(self, fields: Sequence[str]) -> list[str]:
-        """The declared fields that it does not name, or names twice."""
+        """Return the declared fields that it does not name, or names twice."""
         there = [name.lower() for name in self.names]
         return [field for field in fields if there.count(field.lower()) != 1]
 
     def is_as_declared(self, fields: Sequence[str]) -> bool:
-        """Whether reading by position is reading by name."""
+        """Return whether reading by position is reading by name."""
         return [name.lower() for name in self.names] == [field.lower() for field in fields]
 
     def schema(self, columns: Sequence[tuple[str, str]]) -> str:
-        """The declared columns in the order of this file, what it has beside them as text."""
+        """Return the declared columns in the order of this file, what it has beside them as text."""
         kinds = {name.lower(): (name, kind) for name, kind in columns}
         found = [kinds.get(name.lower(), (f"_other{n}", "string")) for n, name in enumerate(self.names)]
         return ", ".join(f"`{name}` {kind}" for name, kind in found)
@@ -108,7 +108,7 @@ def first_objects(lines: IO[str], most: int = _LOOKED_AT) -> Iterator[dict[str, 
 
 
 def has_other_fields(file: str, fields: Iterable[str]) -> bool:
-    """Whether one of the first lines of a JSON file is an object that has none of some fields."""
+    """Return whether one of the first lines of a JSON file is an object that has none of some fields."""
     known = set(fields)
     try:
         with _opened(file, "utf-8-sig") as lines:
@@ -126,7 +126,7 @@ def _opened(file: str, encoding: str) -> IO[str]:
 
 
 def refused_lines(header: Header, fields: Sequence[tuple[str, str]]) -> list[Column]:
-    """The columns of a source's frame for a text frame whose lines cannot be read by name."""
+    """Return the columns of a source's frame for a text frame whose lines cannot be read by name."""
     from pyspark.sql import functions as F
 
     seen = F.lit(f"{OTHER_FIELDS}{', '.join(header.names)[:_SHOWN]}\x00")

@@ -98,7 +98,7 @@ class PythonSource(Source):
             raise self._failed(name, where, f"{type(error).__name__}: {error}") from error
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """A streaming frame.
+        """Return a streaming frame.
 
         Raises:
             SourceError: if the class has no stream.
@@ -131,7 +131,7 @@ class PythonSource(Source):
         return frozenset({self._position}) if self.streams and first <= last else frozenset()
 
     def fault(self, name: str, error: BaseException) -> TrideltaError | None:
-        """An exception of the class itself, by the traceback that Spark passes on from its worker for data sources."""
+        """Return an exception of the class itself, by the traceback that Spark passes on from its worker for data sources."""
         trace = _trace(shown(error))
         own = [frame for frame in re.finditer(r'File "([^"]+)", line (\d+)', trace) if _is_users(frame[1])]
         if not own:
@@ -151,7 +151,7 @@ def _overrides(source: type[Any], base: type[Any], name: str) -> bool:
 
 
 def _trace(text: str) -> str:
-    """The traceback of the data source in what Spark says of an error; empty if it says of none."""
+    """Return the traceback of the data source in what Spark says of an error; empty if it says of none."""
     inside = list(_WORKER.finditer(text))
     if inside:
         return text[inside[-1].end() :].partition("\n")[2]

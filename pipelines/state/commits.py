@@ -15,7 +15,7 @@ HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=Fa
 def properties(
     record: BatchRecord, transactions: Mapping[str, int] | None = None, *, unchanged: bool = False
 ) -> CommitProperties:
-    """The record as `userMetadata`, and transaction ids with their versions.
+    """Return the record as `userMetadata`, and transaction ids with their versions.
 
     Args:
         transactions: what the commit carries: Delta refuses it if another commit of one of these ids has come meanwhile.

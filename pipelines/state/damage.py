@@ -46,7 +46,7 @@ class DamagedTableError(DamagedError):
 
 
 def check_commit(table: str, file: Path) -> Mapping[str, Any]:
-    """The `commitInfo` of a commit that is whole.
+    """Return the `commitInfo` of a commit that is whole.
 
     Raises:
         DamagedTableError: it is empty, cut off, or says that it adds more files than it does.
@@ -115,7 +115,7 @@ def check_log(table: str, path: Path, since: int = 0) -> None:
 
 
 def opened(table: str, path: Path, version: int | None = None) -> DeltaTable:
-    """A table opened by delta-rs.
+    """Return a table opened by delta-rs.
 
     Raises:
         DamagedTableError: its log is damaged.

@@ -45,19 +45,19 @@ class History:
             return list(self._records)
 
     def batches(self) -> list[CommitRecord]:
-        """The commits of streams since the last reset, oldest first."""
+        """Return the commits of streams since the last reset, oldest first."""
         with self._lock:
             self._refresh()
             return list(self._batches)
 
     def counting(self) -> list[CommitRecord]:
-        """The commits that made what the table holds: since the last reset, without those that a RESTORE has undone."""
+        """Return the commits that made what the table holds: since the last reset, without those that a RESTORE has undone."""
         with self._lock:
             self._refresh()
             return list(self._counting)
 
     def undone(self, epoch: int) -> set[int]:
-        """The txids of an epoch that were committed once, undone by a RESTORE, and are not there again."""
+        """Return the txids of an epoch that were committed once, undone by a RESTORE, and are not there again."""
         with self._lock:
             self._refresh()
             if all(one.restored is None for one in self._records):
@@ -67,7 +67,7 @@ class History:
             return {txid for txid in ever - held if txid is not None}
 
     def last_batch(self) -> CommitRecord | None:
-        """The last commit of a stream since the last reset."""
+        """Return the last commit of a stream since the last reset."""
         with self._lock:
             self._refresh()
             return self._batches[-1] if self._batches else None
@@ -83,7 +83,7 @@ class History:
             return {**self._claims.get(None, {}), **(self._claims.get(group, {}) if group else {})}
 
     def groups_claims(self) -> dict[str, dict[str, frozenset[str]]]:
-        """The claims of each batch group in quarantine."""
+        """Return the claims of each batch group in quarantine."""
         with self._lock:
             self._refresh()
             return {group: dict(claims) for group, claims in self._claims.items() if group is not None}
@@ -115,7 +115,7 @@ class History:
         self._count(commit)
 
     def _info(self, version: int) -> dict[str, Any]:
-        """The `commitInfo` of a version, which is nearly always its first line.
+        """Return the `commitInfo` of a version, which is nearly always its first line.
 
         Raises:
             DamagedTableError: the commit is empty, or cut off.
@@ -182,7 +182,7 @@ class History:
                 own.setdefault(slice_, frozenset(files))
 
     def version_of(self, txid: int) -> int:
-        """The last version that holds the batches up to `txid` and nothing later.
+        """Return the last version that holds the batches up to `txid` and nothing later.
 
         A compaction right after a batch is such a version, and a faster one; the versions before it may be vacuumed.
 
@@ -234,5 +234,5 @@ class History:
 
 
 def _keeps_rows(commit: CommitRecord) -> bool:
-    """Whether readers find after this commit what they found before it."""
+    """Return whether readers find after this commit what they found before it."""
     return commit.kind == COMPACTION or commit.operation in _HARMLESS

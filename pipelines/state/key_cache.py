@@ -66,12 +66,12 @@ class PointReads:
         self._reads = 0
 
     def current(self) -> Reader:
-        """A reader that says what the last version is declared to be. Its rows may be those of an earlier one."""
+        """Return a reader that says what the last version is declared to be. Its rows may be those of an earlier one."""
         with self._lock:
             return self._follow()
 
     def find(self, keys: Sequence[Mapping[str, Any]]) -> dict[Key, Row]:
-        """The finished rows of some keys at the last version, those that are there, in the order asked for.
+        """Return the finished rows of some keys at the last version, those that are there, in the order asked for.
 
         Raises:
             FieldError, KeyFieldsError, KeyValueError: if a key does not fit the key columns.
@@ -141,7 +141,7 @@ class PointReads:
         return reader
 
     def _new_rows(self, reader: Reader) -> pa.Table | None:
-        """The rows of the next version's commit; None if it does more than append a few to a log state."""
+        """Return the rows of the next version's commit; None if it does more than append a few to a log state."""
         if reader.declared.layout != LOG or not self._known:
             return None
         rows = appended_rows(self._path, self._version + 1, reader, SMALL_FILE_ROWS)
@@ -171,7 +171,7 @@ class _File(NamedTuple):
 
 
 def _files(reader: Reader) -> list[_File]:
-    """The files that count."""
+    """Return the files that count."""
     actions = pa.table(reader.snapshot.table.get_add_actions(flatten=True))
     names = (f"partition.{GEN}", "num_records", "size_bytes", f"partition.{SLICE_COLUMN}")
     rolled_up = reader.snapshot.roll_up

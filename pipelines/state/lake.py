@@ -60,7 +60,7 @@ class Lake:
         return _tables_in(self.root / "states")
 
     def state(self, name: str) -> StateTable:
-        """The state of this name.
+        """Return the state of this name.
 
         Raises:
             UnknownStateError: if the lake does not hold it.
@@ -75,7 +75,7 @@ class Lake:
         return _tables_in(self._channels)
 
     def channel(self, name: str) -> StateTable:
-        """The channel of this name.
+        """Return the channel of this name.
 
         Raises:
             UnknownStateError: if the lake does not hold it.
@@ -86,16 +86,16 @@ class Lake:
         return table
 
     def written_by(self, node: nodes.PersistNode) -> StateTable:
-        """The table that a node of a topology commits into, a state or a channel, whether it exists or not."""
+        """Return the table that a node of a topology commits into, a state or a channel, whether it exists or not."""
         return self.table(self.path_written_by(node), node.state.name)
 
     def path_written_by(self, node: nodes.PersistNode) -> Path:
-        """The folder of the table that a node of a topology commits into."""
+        """Return the folder of the table that a node of a topology commits into."""
         name = node.state.name
         return self.channel_path(name) if isinstance(node, nodes.ChannelNode) else self.state_path(name)
 
     def quarantine(self, flow: str) -> StateTable:
-        """The rows that a flow refused: stage, rule, reason, row (JSON text), file, stream, batch_group.
+        """Return the rows that a flow refused: stage, rule, reason, row (JSON text), file, stream, batch_group.
 
         Raises:
             UnknownStateError: if the flow has none.
@@ -106,7 +106,7 @@ class Lake:
         return table
 
     def table(self, path: Path, name: str) -> StateTable:
-        """The handle of a table, kept, whether it exists or not."""
+        """Return the handle of a table, kept, whether it exists or not."""
         if path not in self._tables:
             # Late: who only asks where a table lies does not wait for pyarrow.
             from pipelines.state.table import StateTable
@@ -122,7 +122,7 @@ class Lake:
         return self._channels / checked_name("channel", name)
 
     def with_channels(self, folder: Path) -> Lake:
-        """The same lake with its channels elsewhere."""
+        """Return the same lake with its channels elsewhere."""
         return Lake(self.root, channels=folder, durable=self.durable)
 
     def quarantine_path(self, flow: str) -> Path:

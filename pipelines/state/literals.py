@@ -31,12 +31,12 @@ class KeyValueError(TrideltaError):
 
 
 def quoted(name: str) -> str:
-    """A column name for DataFusion."""
+    """Return a column name for DataFusion."""
     return DATAFUSION.name(name)
 
 
 def literal(column: str, value: Any, kind: pa.DataType) -> str:
-    """A value as a literal of the column's Arrow type, for DataFusion; Spark reads texts differently.
+    """Return a value as a literal of the column's Arrow type, for DataFusion; Spark reads texts differently.
 
     Raises:
         KeyValueError: if the value does not have that type.
@@ -65,7 +65,7 @@ NAN = float("nan")
 
 
 def canonical(value: Any) -> Any:
-    """A key's value as all of its kind are: as in Spark's groups NaN is one value, and -0.0 is 0.0."""
+    """Return a key's value as all of its kind are: as in Spark's groups NaN is one value, and -0.0 is 0.0."""
     if not isinstance(value, float):
         return value
     return NAN if value != value else value + 0.0
@@ -79,7 +79,7 @@ def canonical_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def typed(column: str, value: Any, kind: pa.DataType) -> Any:
-    """A value as a column of the Arrow type gives it back.
+    """Return a value as a column of the Arrow type gives it back.
 
     Raises:
         KeyValueError: if the value does not have that type.
@@ -194,7 +194,7 @@ EXACT_DIGITS = 15
 
 
 def is_wide(kind: pa.DataType) -> bool:
-    """Whether a column's statistics may be rounded."""
+    """Return whether a column's statistics may be rounded."""
     return bool(pa.types.is_decimal(kind)) and kind.precision > EXACT_DIGITS
 
 

@@ -52,7 +52,7 @@ class Clauses:
 
 
 def clauses(declared: StateSchema, txid: int, dialect: Dialect, *, replayed: bool) -> Clauses:
-    """The MERGE of a batch.
+    """Return the MERGE of a batch.
 
     Args:
         dialect: of the engine that runs it.

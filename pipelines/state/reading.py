@@ -52,13 +52,13 @@ class Reader:
 
     @property
     def name(self) -> str:
-        """The state's, for messages."""
+        """Return the state's, for messages."""
         return Path(self.snapshot.table.table_uri).name
 
     # --- by key -----------------------------------------------------------------------------------------------------
 
     def normal(self, keys: Sequence[Mapping[str, Any]]) -> list[Key]:
-        """The values of keys as the table gives them back.
+        """Return the values of keys as the table gives them back.
 
         Raises:
             FieldError, KeyFieldsError, KeyValueError: if a key does not fit the key columns.
@@ -69,7 +69,7 @@ class Reader:
         return list(zip(*columns, strict=True)) if columns else [()] * len(keys)
 
     def find(self, keys: Sequence[Mapping[str, Any]]) -> dict[Key, Row]:
-        """The rows of some keys (log and map states), by key, in one read.
+        """Return the rows of some keys (log and map states), by key, in one read.
 
         Raises:
             FieldError, KeyFieldsError, KeyValueError: if a key does not fit the key columns.
@@ -77,7 +77,7 @@ class Reader:
         return finished(self.partials(self.stored(keys)), self)
 
     def stored(self, keys: Sequence[Mapping[str, Any]], also: str = "true") -> list[Row]:
-        """The stored rows of some keys, and perhaps of others: partial values in a log state.
+        """Return the stored rows of some keys, and perhaps of others: partial values in a log state.
 
         Args:
             also: a further condition, over the stored columns.
@@ -126,7 +126,7 @@ class Reader:
         return found.select(list(self.declared.names)) if self._later else found
 
     def scan(self, where: str = "true") -> pa.Table:
-        """All of the state: keys and values, one row a key (log, map), or the rows (rows).
+        """Return all of the state: keys and values, one row a key (log, map), or the rows (rows).
 
         Args:
             where: SQL over the columns, for the engine's own use.
@@ -167,7 +167,7 @@ class Reader:
 
     @property
     def source(self) -> str:
-        """The stored rows that count, as SQL to stand behind FROM."""
+        """Return the stored rows that count, as SQL to stand behind FROM."""
         where = self.where
         if self.before is not None and self.declared.layout == MAP:
             return f"(SELECT {', '.join(self._columns_before())} FROM state WHERE {where})"
@@ -175,7 +175,7 @@ class Reader:
 
     @property
     def where(self) -> str:
-        """The stored rows that count, as a condition."""
+        """Return the stored rows that count, as a condition."""
         return live_condition(self.declared, self.snapshot, self.before)
 
     def _columns_before(self) -> Iterator[str]:
@@ -222,7 +222,7 @@ def finished(partials: Mapping[Key, Row], reader: Reader) -> dict[Key, Row]:
 
 
 def matching(rows: pa.Table, names: Sequence[str], keys: Mapping[Key, Any] | Sequence[Key]) -> list[Row]:
-    """The rows of some keys (as `Reader.normal` gives them)."""
+    """Return the rows of some keys (as `Reader.normal` gives them)."""
     if names:
         masks = [
             pc.is_in(
@@ -240,6 +240,6 @@ def matching(rows: pa.Table, names: Sequence[str], keys: Mapping[Key, Any] | Seq
 
 
 def _or_zero(value: Any, aggregator: ColumnAggregator) -> Any:
-    """A stored partial value; rows from before the state got the value hold null, which is the aggregator's zero."""
+    """Return a stored partial value; rows from before the state got the value hold null, which is the aggregator's zero."""
     nothing = all(one is None for one in value.values()) if isinstance(value, dict) else value is None
     return aggregator.zero() if nothing else value

@@ -23,7 +23,7 @@ GENERATION = 64
 
 
 def generation(txid: int) -> int:
-    """The generation of a txid; -1 for what was written before the first batch."""
+    """Return the generation of a txid; -1 for what was written before the first batch."""
     return txid // GENERATION
 
 
@@ -142,7 +142,7 @@ class CommitRecord:
 
 
 def parse_commit(version: int, info: Mapping[str, Any]) -> CommitRecord:
-    """A Delta `commitInfo` as a CommitRecord. A `userMetadata` that is not ours is left alone."""
+    """Return a Delta `commitInfo` as a CommitRecord. A `userMetadata` that is not ours is left alone."""
     record = None
     text = info.get("userMetadata")
     if text and text.startswith("{"):

@@ -93,7 +93,7 @@ class StateSchema(BaseModel):
 
     @property
     def value_names(self) -> tuple[str, ...]:
-        """The columns that are not keys, in order."""
+        """Return the columns that are not keys, in order."""
         return tuple(name for name in self.names if name not in self.keys)
 
     def dump(self) -> str:
@@ -166,7 +166,7 @@ def _shown(value: object) -> str:
 
 
 def table_schema(columns: StructType, declared: StateSchema) -> StructType:
-    """The user's columns (nullable throughout) with the engine's.
+    """Return the user's columns (nullable throughout) with the engine's.
 
     Log and rows: `_txid bigint, _slice string, _gen bigint`. Map: `_txid bigint`, and of opaque states `_prev
     struct<txid bigint, values...>, _removed boolean`.
@@ -191,7 +191,7 @@ def _engine(long: DataType, string: DataType) -> tuple[tuple[str, DataType], ...
 
 
 def _nullable(schema: Any) -> Any:
-    """A schema's JSON with every column, field and element nullable."""
+    """Return a schema's JSON with every column, field and element nullable."""
     if isinstance(schema, list):
         return [_nullable(one) for one in schema]
     if not isinstance(schema, dict):
@@ -201,7 +201,7 @@ def _nullable(schema: Any) -> Any:
 
 
 def struct_of(ddl: str) -> StructType:
-    """A schema in DDL form as a Spark struct. Needs a running session."""
+    """Return a schema in DDL form as a Spark struct. Needs a running session."""
     from typing import cast
 
     from pyspark.sql.types import StructType

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def made_slices(table: StateTable) -> frozenset[str] | None:
-    """The slices that a table holds: those with rows, and those that a backfill made of no rows.
+    """Return the slices that a table holds: those with rows, and those that a backfill made of no rows.
 
     Returns:
         None for a table that has no slices: one of another program, or of a flow that names no slice column.
@@ -69,7 +69,7 @@ def outdated(table: StateTable, source: StateTable, slices: Iterable[str]) -> Ma
 
 
 def _slice_commits(table: StateTable) -> dict[str, CommitRecord]:
-    """The last backfill of each slice, as far back as the table's log goes."""
+    """Return the last backfill of each slice, as far back as the table's log goes."""
     found: dict[str, CommitRecord] = {}
     for commit in table.commits.counting() if table.exists() else ():
         if commit.kind == SLICE and commit.slice is not None:
@@ -78,7 +78,7 @@ def _slice_commits(table: StateTable) -> dict[str, CommitRecord]:
 
 
 def _written(table: StateTable, since: int) -> dict[str, CommitRecord]:
-    """The last commit behind a version that changed each slice."""
+    """Return the last commit behind a version that changed each slice."""
     found: dict[str, CommitRecord] = {}
     for commit in table.history():
         if commit.version <= since:
@@ -91,5 +91,5 @@ def _written(table: StateTable, since: int) -> dict[str, CommitRecord]:
 
 
 def _added(table: StateTable, version: int) -> set[str]:
-    """The slices of the files that a commit added."""
+    """Return the slices of the files that a commit added."""
     return {str(add["partitionValues"].get(SLICE_COLUMN)) for add in adds(table.path, version)}

@@ -35,7 +35,7 @@ class Snapshot:
 
     @classmethod
     def open(cls, path: str | Path, version: int | None = None) -> Snapshot:
-        """The version of the table in this folder, or its last one."""
+        """Return the version of the table in this folder, or its last one."""
         return cls(DeltaTable(str(path), version=version))
 
     @cached_property
@@ -46,7 +46,7 @@ class Snapshot:
 
     @cached_property
     def types(self) -> dict[str, pa.DataType]:
-        """The stored columns and their Arrow types, the engine's included."""
+        """Return the stored columns and their Arrow types, the engine's included."""
         return {f.name: f.type for f in pa.schema(self.table.schema().to_arrow())}
 
     @property
@@ -63,7 +63,7 @@ class Snapshot:
         return f"({SLICE_COLUMN} = '{ROLL_UP}' OR {GEN} > {self.roll_up})"
 
     def query(self, sql: str) -> pa.Table:
-        """The answer to a query over the stored rows, which are called `state`."""
+        """Return the answer to a query over the stored rows, which are called `state`."""
         with self._diagnosed():
             return plain(pa.table(self._builder.execute(sql).read_all()))
 

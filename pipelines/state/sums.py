@@ -61,7 +61,7 @@ class Summed(NamedTuple):
 
 
 def total_of(kind: pa.DataType) -> Total:
-    """How numbers of a stored value are added up in SQL: wide, then as the type that is stored, or not at all."""
+    """Return how numbers of a stored value are added up in SQL: wide, then as the type that is stored, or not at all."""
 
     def total(numbers: str, part: str) -> str:
         own = kind.field(part).type if part else kind
@@ -102,7 +102,7 @@ def _wide(numbers: str, kind: pa.DataType) -> str:
 
 
 def summed(declared: StateSchema, schema: pa.Schema) -> dict[str, Summed]:
-    """The sums of a log state that have an end, by name: `column`, or `column.part`."""
+    """Return the sums of a log state that have an end, by name: `column`, or `column.part`."""
     found: dict[str, Summed] = {}
     for value in declared.values if declared.layout == LOG else ():
         kind = schema.field(value.name).type
@@ -120,7 +120,7 @@ def summed(declared: StateSchema, schema: pa.Schema) -> dict[str, Summed]:
 def checked_bounds(
     table: DeltaTable, state: StateTable, declared: StateSchema, rows: pa.Table, gone: str | None
 ) -> Bounds | None:
-    """The bounds behind a commit; None for a state without sums.
+    """Return the bounds behind a commit; None for a state without sums.
 
     Args:
         table: the snapshot that commits.
@@ -174,7 +174,7 @@ class Allowance(NamedTuple):
     bounds: Bounds
 
     def guarded(self, frame: DataFrame) -> DataFrame:
-        """The rows; the job fails at a partial value beyond it."""
+        """Return the rows; the job fails at a partial value beyond it."""
         from pyspark.sql import functions as F
 
         for name, one in self.sums.items():
@@ -218,7 +218,7 @@ def _spark_type(kind: pa.DataType) -> str:
 
 
 def _known(table: DeltaTable, state: StateTable) -> Bounds | None:
-    """The bounds that the last commit which counts rows has recorded; None: it has not."""
+    """Return the bounds that the last commit which counts rows has recorded; None: it has not."""
     for one in reversed(state.history()):
         if one.version > table.version():
             continue
@@ -234,7 +234,7 @@ def _limit(kind: pa.DataType) -> int:
 
 
 def _greatest(rows: pa.Table, sums: Mapping[str, Summed]) -> Bounds:
-    """The greatest absolute partial value of each sum."""
+    """Return the greatest absolute partial value of each sum."""
     found = {}
     for name, one in sums.items():
         ends = pc.min_max(_values(rows, name, one)).as_py()
@@ -243,7 +243,7 @@ def _greatest(rows: pa.Table, sums: Mapping[str, Summed]) -> Bounds:
 
 
 def _units(value: Any, kind: pa.DataType) -> int:
-    """A number as a whole one, in units of its last digit; 0 for none."""
+    """Return a number as a whole one, in units of its last digit; 0 for none."""
     if value is None:
         return 0
     return int(_EXACT.scaleb(value, kind.scale)) if pa.types.is_decimal(kind) else int(value)
@@ -304,7 +304,7 @@ def _stored_totals(
 
 
 def _greatest_totals(snapshot: Snapshot, declared: StateSchema, sums: Mapping[str, Summed], where: str) -> Bounds:
-    """The greatest absolute total of any key."""
+    """Return the greatest absolute total of any key."""
     columns = [f"sum({_wide(one.numbers, one.kind)}) AS t{index}" for index, one in enumerate(sums.values())]
     keys = ", ".join(quoted(name) for name in declared.keys)
     totals = f"SELECT {', '.join(columns)} FROM state WHERE {where}" + (f" GROUP BY {keys}" if keys else "")

@@ -65,12 +65,12 @@ class StateTable:
         return has_log(self.path) and DeltaTable.is_deltatable(str(self.path))
 
     def is_state(self) -> bool:
-        """Whether the engine made it: a lake may hold Delta tables of others."""
+        """Return whether the engine made it: a lake may hold Delta tables of others."""
         return self.exists() and PROPERTY in self._latest().metadata().configuration
 
     @property
     def declared(self) -> StateSchema:
-        """The state's declared schema, as of the last version: a flow may have added columns."""
+        """Return the state's declared schema, as of the last version: a flow may have added columns."""
         latest = self._latest()
         if self._schema is None or self._schema[0] is not latest:
             text = latest.metadata().configuration[PROPERTY]
@@ -86,7 +86,7 @@ class StateTable:
         return self.scan(where="false").schema
 
     def version(self) -> int:
-        """The last version of the Delta table."""
+        """Return the last version of the Delta table."""
         return self._latest().version()
 
     @property
@@ -101,7 +101,7 @@ class StateTable:
         return opened(self.name, self.path)
 
     def last_txid(self) -> int | None:
-        """The last committed txid of a stream, or None."""
+        """Return the last committed txid of a stream, or None."""
         last = self._history.last_batch()
         return last.txid if last else None
 
@@ -111,12 +111,12 @@ class StateTable:
 
     @property
     def points(self) -> PointReads:
-        """The keys of the last version that are kept for `get`, with the count of hits and misses."""
+        """Return the keys of the last version that are kept for `get`, with the count of hits and misses."""
         return self._points
 
     @property
     def commits(self) -> History:
-        """The commit ledger, for the engine."""
+        """Return the commit ledger, for the engine."""
         return self._history
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class StateTable:
         version: int | None = None,
         timestamp: datetime | None = None,
     ) -> list[dict[str, Any]]:
-        """The rows of some keys, in the order asked for; a key that the state does not hold gives no row.
+        """Return the rows of some keys, in the order asked for; a key that the state does not hold gives no row.
 
         Args:
             keys: one dict a key, with a value for every key column; None or `[{}]` for a state without keys.
@@ -168,7 +168,7 @@ class StateTable:
         *,
         where: str = "true",
     ) -> pa.Table:
-        """The whole state as an Arrow table: keys and values, one row a key (log, map), or the rows (rows).
+        """Return the whole state as an Arrow table: keys and values, one row a key (log, map), or the rows (rows).
 
         Args:
             where: SQL over the stored columns, for the engine's own use.
@@ -181,7 +181,7 @@ class StateTable:
         return int(found["n"][0].as_py())
 
     def stored(self, where: str = "true") -> pa.Table:
-        """The stored rows of the last version with the engine's columns, for the engine's own use.
+        """Return the stored rows of the last version with the engine's columns, for the engine's own use.
 
         Args:
             where: SQL over the stored columns.
@@ -195,7 +195,7 @@ class StateTable:
         version: int | None = None,
         timestamp: datetime | None = None,
     ) -> DataFrame:
-        """The state as a Spark frame: keys and values, one row a key (log), or the rows (rows)."""
+        """Return the state as a Spark frame: keys and values, one row a key (log), or the rows (rows)."""
         return self._frame(spark, self._reader(self._at(txid, version, timestamp)))
 
     def base_rows(self, txid: int, version: int | None = None) -> pa.Table:
@@ -210,7 +210,7 @@ class StateTable:
         return self._frame(spark, self._reader(self._at(None, version, None), txid))
 
     def view(self, version: int | None = None, *, before: int | None = None) -> TableView:
-        """The state as a map, for functions; it travels to Spark's workers. See `StateView.open`."""
+        """Return the state as a map, for functions; it travels to Spark's workers. See `StateView.open`."""
         return StateView.open(self.path, self.version() if version is None else version, before=before)
 
     def _frame(self, spark: SparkSession, reader: Reader) -> DataFrame:
@@ -274,7 +274,7 @@ class StateTable:
         self._snapshots[snapshot.version] = snapshot
 
     def _latest(self) -> DeltaTable:
-        """The table at its last version. A new one is opened when the log has grown, so that snapshots stay pinned.
+        """Return the table at its last version. A new one is opened when the log has grown, so that snapshots stay pinned.
 
         Or when its own commit is gone: then the log was cleaned while nobody read, and the next commit may be gone too.
         """

@@ -38,12 +38,12 @@ Transactions = dict[str, int]
 
 
 def stream_id(flow: str, state: str, epoch: int) -> str:
-    """The transaction id of a stream in a table."""
+    """Return the transaction id of a stream in a table."""
     return f"{flow}/{state}/{epoch}"
 
 
 def last_txid(table: DeltaTable, app_id: str) -> int | None:
-    """The last txid that is committed under a stream's transaction id."""
+    """Return the last txid that is committed under a stream's transaction id."""
     plain, repeated = table.transaction_version(app_id), table.transaction_version(_repeatable(app_id))
     known = [one for one in (plain, None if repeated is None else repeated >> _TRY_BITS) if one is not None]
     return max((one for one in known if one >= 0), default=None)
@@ -126,7 +126,7 @@ def _beside(table: DeltaTable, app_id: str, *, before: bool = True) -> Transacti
 
 
 def _previous(app_id: str) -> str:
-    """The stream's id of the epoch before; empty if the id names none."""
+    """Return the stream's id of the epoch before; empty if the id names none."""
     of, _, epoch = app_id.rpartition("/")
     return f"{of}/{int(epoch) - 1}" if epoch.isdigit() and int(epoch) > 0 else ""
 

@@ -41,7 +41,7 @@ class StateView(ABC):
         keys: Sequence[str] | None = None,
         before: int | None = None,
     ) -> TableView:
-        """The state in a table's folder.
+        """Return the state in a table's folder.
 
         Args:
             version: of the Delta table; None: the last one, which the view then stays at.
@@ -62,7 +62,7 @@ class StateView(ABC):
         return RowsView(tuple(keys), tuple(values), {_key(row[: len(keys)]): row[len(keys) :] for row in tuples})
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[Value]:
-        """The value of each key, None where there is none; one read for all of them.
+        """Return the value of each key, None where there is none; one read for all of them.
 
         Raises:
             StateAccessError: a key has not as many parts as there are key columns.
@@ -72,7 +72,7 @@ class StateView(ABC):
         return self._values(self._find(list(dict.fromkeys(asked))), asked)
 
     def get(self) -> Value:
-        """The value of a state without keys (Trident's Snapshottable).
+        """Return the value of a state without keys (Trident's Snapshottable).
 
         Raises:
             StateAccessError: the state has keys.
@@ -81,11 +81,11 @@ class StateView(ABC):
 
     @abstractmethod
     def tuples(self) -> list[tuple[Any, ...]]:
-        """All that is there: keys, then values, in no order (Trident's ITupleCollection)."""
+        """Return all that is there: keys, then values, in no order (Trident's ITupleCollection)."""
 
     @abstractmethod
     def _find(self, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        """The values of those keys that are there."""
+        """Return the values of those keys that are there."""
 
     def _checked(self, keys: Sequence[Sequence[Any]]) -> list[Key]:
         names = self.keys
@@ -161,7 +161,7 @@ def _key(values: Iterable[Any]) -> Key:
 
 @lru_cache(maxsize=8)
 def _opened(path: str, version: int, keys: tuple[str, ...] | None, before: int | None) -> Reader:
-    """A version, opened once in a process for all copies of a view."""
+    """Return a version, opened once in a process for all copies of a view."""
     snapshot = Snapshot.open(path, version)
     declared = snapshot.declared
     if declared is None:
@@ -188,18 +188,18 @@ class MapState:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[Value]:
-        """The value of each key, None where there is none."""
+        """Return the value of each key, None where there is none."""
         asked = self._view._checked(keys)
         unknown = [key for key in dict.fromkeys(asked) if key not in self.puts and key not in self.removed]
         found = {**(self._view._find(unknown) if unknown else {}), **self.puts}
         return self._view._values(found, asked)
 
     def get(self) -> Value:
-        """The value of a state without keys."""
+        """Return the value of a state without keys."""
         return self.multi_get([()])[0]
 
     def tuples(self) -> list[tuple[Any, ...]]:
-        """All that is there: keys, then values."""
+        """Return all that is there: keys, then values."""
         width = len(self.keys)
         changed = {**self.puts, **self.removed}
         kept = [row for row in self._view.tuples() if _key(row[:width]) not in changed]
@@ -252,7 +252,7 @@ class MapState:
     # --- committing -------------------------------------------------------------------------------------------------
 
     def changes(self) -> list[tuple[Any, ...]]:
-        """The changes as rows to commit: keys, values, and last whether the key was removed (column `_removed`)."""
+        """Return the changes as rows to commit: keys, values, and last whether the key was removed (column `_removed`)."""
         nothing = (None,) * len(self.values)
         return [(*key, *values, False) for key, values in self.puts.items()] + [
             (*key, *nothing, True) for key in self.removed

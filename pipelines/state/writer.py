@@ -99,13 +99,13 @@ class StateWriter(TableKeeper):
         return pa.schema(DeltaTable(str(self.table.path)).schema().to_arrow()).empty_table()
 
     def committed(self, app_id: str) -> int | None:
-        """The last txid that was committed under a transaction application id, or None."""
+        """Return the last txid that was committed under a transaction application id, or None."""
         return last_txid(DeltaTable(str(self.table.path)), app_id)
 
     # --- a batch ----------------------------------------------------------------------------------------------------
 
     def skips(self, known: bool) -> bool:
-        """Whether a batch has nothing to do here: the state is transactional, and `known` to hold the txid already."""
+        """Return whether a batch has nothing to do here: the state is transactional, and `known` to hold the txid already."""
         return known and self.declared.kind == TRANSACTIONAL
 
     def commit_batch(
@@ -242,7 +242,7 @@ class StateWriter(TableKeeper):
         replaces: bool = False,
         seen: int | None = None,
     ) -> int:
-        """The same for a frame, by Spark's MERGE INTO. Returns the table version.
+        """Return the same for a frame, by Spark's MERGE INTO. Returns the table version.
 
         MERGE takes its transaction id and userMetadata from the session, so the frame's own session has them meanwhile:
         no other thread may write Delta tables in it.
@@ -432,7 +432,7 @@ class StateWriter(TableKeeper):
         return version
 
     def _version_of(self, record: BatchRecord, since: int) -> int | None:
-        """The version of a commit by Spark, behind another; None if it is not in the log."""
+        """Return the version of a commit by Spark, behind another; None if it is not in the log."""
         later = (one for one in reversed(self.table.history()) if one.version > since and one.record is not None)
         return next((one.version for one in later if one.record and one.record.commit == record.commit), None)
 
@@ -462,7 +462,7 @@ class StateWriter(TableKeeper):
         return self._commit(write, judge, tries)
 
     def _complete(self, table: DeltaTable, rows: pa.Table, txid: int, since: int) -> pa.Table:
-        """All columns of the table: rows of `txid`, in the generation of `since`."""
+        """Return all columns of the table: rows of `txid`, in the generation of `since`."""
         schema = pa.schema(table.schema().to_arrow())
         count = rows.num_rows
         columns = {name: rows[name] for name in rows.column_names}
@@ -494,5 +494,5 @@ def replay_txid(number: int) -> int:
 
 
 def _own_rows(txid: int) -> str:
-    """The rows that a batch wrote. Compaction leaves the last batch's generation of an opaque state alone."""
+    """Return the rows that a batch wrote. Compaction leaves the last batch's generation of an opaque state alone."""
     return f"{TXID} = {txid} AND {GEN} = {generation(txid)}"
