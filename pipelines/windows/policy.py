@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,107 +13,42 @@ TIME: Final = "time"
 TIME_DELTA_LT: Final = "time_delta_lt"
 
 
-class Kind(ABC):
-    """What a threshold means, for a trigger and for an eviction. Nothing has a default.
+Meaning = Callable[[int | float], int] | None
+"""A threshold as a number of something; None: it says nothing about that."""
 
-    A window asks a policy for what it can use, and never for its kind; None (0 where events are kept): nothing of that sort.
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What a threshold means. Nothing has a default; a window asks for what it can use, and never for the kind.
+
+    Attributes:
+        unit: what labels show behind the threshold.
+        events: reached after so many events.
+        ticks: reached after so many seconds.
+        within: reached when the first and the last event are at most so many ms apart.
+        age: events of so many ms leave.
+        keeps: an aggregate keeps so many events.
+        stores: a join and a switch keep so many events.
     """
 
     unit: str
-    """Behind the threshold in labels."""
-
-    @abstractmethod
-    def events(self, threshold: int | float) -> int | None:
-        """After how many events it is reached."""
-
-    @abstractmethod
-    def ticks(self, threshold: int | float) -> int | None:
-        """After how many seconds it is reached."""
-
-    @abstractmethod
-    def within(self, threshold: int | float) -> int | None:
-        """It is reached when the first and the last event are at most so many ms apart."""
-
-    @abstractmethod
-    def age(self, threshold: int | float) -> int | None:
-        """Return the age in ms at which events leave."""
-
-    @abstractmethod
-    def keeps(self, threshold: int | float) -> int:
-        """Return how many events an aggregate keeps; 0: all of them."""
-
-    @abstractmethod
-    def stores(self, threshold: int | float) -> int:
-        """Return how many events a join and a switch keep; 0: all of them."""
+    events: Meaning
+    ticks: Meaning
+    within: Meaning
+    age: Meaning
+    keeps: Meaning
+    stores: Meaning
 
 
-class _Count(Kind):
-    unit = ""
-
-    def events(self, threshold: int | float) -> int | None:
-        return int(threshold)
-
-    def ticks(self, threshold: int | float) -> int | None:
-        return None
-
-    def within(self, threshold: int | float) -> int | None:
-        return None
-
-    def age(self, threshold: int | float) -> int | None:
-        return None
-
-    def keeps(self, threshold: int | float) -> int:
-        return int(threshold)
-
-    def stores(self, threshold: int | float) -> int:
-        return int(threshold)
+def _ms(seconds: int | float) -> int:
+    return round(seconds * 1000)
 
 
-class _Time(Kind):
-    unit = " s"
-
-    def events(self, threshold: int | float) -> int | None:
-        return None
-
-    def ticks(self, threshold: int | float) -> int | None:
-        return int(threshold)
-
-    def within(self, threshold: int | float) -> int | None:
-        return None
-
-    def age(self, threshold: int | float) -> int | None:
-        return round(threshold * 1000)
-
-    def keeps(self, threshold: int | float) -> int:
-        return 0
-
-    def stores(self, threshold: int | float) -> int:
-        return 0
-
-
-class _TimeDelta(Kind):
-    unit = " s"
-
-    def events(self, threshold: int | float) -> int | None:
-        return None
-
-    def ticks(self, threshold: int | float) -> int | None:
-        return None
-
-    def within(self, threshold: int | float) -> int | None:
-        return round(threshold * 1000)
-
-    def age(self, threshold: int | float) -> int | None:
-        return None
-
-    def keeps(self, threshold: int | float) -> int:
-        return 0
-
-    def stores(self, threshold: int | float) -> int:
-        return int(threshold)
-
-
-KINDS: Final[Mapping[str, Kind]] = {COUNT: _Count(), TIME: _Time(), TIME_DELTA_LT: _TimeDelta()}
+KINDS: Final[Mapping[str, Kind]] = {
+    COUNT: Kind(unit="", events=int, ticks=None, within=None, age=None, keeps=int, stores=int),
+    TIME: Kind(unit=" s", events=None, ticks=int, within=None, age=_ms, keeps=None, stores=None),
+    TIME_DELTA_LT: Kind(unit=" s", events=None, ticks=None, within=_ms, age=None, keeps=None, stores=int),
+}
 """By name. A policy of each is made by the method of `Policy` of that name."""
 
 
@@ -171,32 +105,35 @@ class Policy:
     @property
     def events(self) -> int | None:
         """After how many events it is reached; None: it counts no events."""
-        return KINDS[self.kind].events(self.threshold)
+        return self._meant(KINDS[self.kind].events)
 
     @property
     def ticks(self) -> int | None:
         """After how many seconds it is reached; None: it counts no seconds."""
-        return KINDS[self.kind].ticks(self.threshold)
+        return self._meant(KINDS[self.kind].ticks)
 
     @property
     def within(self) -> int | None:
         """Return how many ms the first and the last event are apart at most when it is reached; None: it compares none."""
-        return KINDS[self.kind].within(self.threshold)
+        return self._meant(KINDS[self.kind].within)
 
     @property
     def age(self) -> int | None:
         """The age in ms at which events leave; None: none leaves for its age."""
-        return KINDS[self.kind].age(self.threshold)
+        return self._meant(KINDS[self.kind].age)
 
     @property
     def keeps(self) -> int:
         """Return how many events an aggregate keeps; 0: all of them."""
-        return KINDS[self.kind].keeps(self.threshold)
+        return self._meant(KINDS[self.kind].keeps) or 0
 
     @property
     def stores(self) -> int:
         """Return how many events a join and a switch keep; 0: all of them."""
-        return KINDS[self.kind].stores(self.threshold)
+        return self._meant(KINDS[self.kind].stores) or 0
+
+    def _meant(self, meaning: Meaning) -> int | None:
+        return None if meaning is None else meaning(self.threshold)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.threshold}{KINDS[self.kind].unit}"
