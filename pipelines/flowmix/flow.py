@@ -16,6 +16,7 @@ from pipelines.flowmix.stream import FlowStream
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import checked_name, require
 from pipelines.graph.nodes import CodeLocation
+from pipelines.sources.base import Source
 
 CLOCKS = ("event", "processing")
 _NO_TIMES = ("string", "varchar", "char", "boolean", "binary", "array", "map", "struct")
@@ -215,8 +216,7 @@ class Flow:
 
 def _check_source(flow: Flow, name: str, source: Any, std_input: bool | None) -> None:
     if source is not None and not isinstance(source, str):
-        wanted = ("fields", "schema", "stream", "bounded")
-        if not all(hasattr(source, one) for one in wanted):
+        if not isinstance(source, Source):
             flow._refuse(f"{source!r} is not a source", name, "use one of pipelines.sources, or a schema as text")
     if std_input is True and source is None:
         flow._refuse("a stream that reads from std input needs a source", name, "stream(name, source)")

@@ -9,6 +9,7 @@ from pipelines.errors import BadNameError, DefinitionError, FunctionError, NotSl
 from pipelines.graph import nodes
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import FieldNames, added, checked_name, parse_ddl, require
+from pipelines.sources.base import Source
 from pipelines.trident.combining import joined, merged, multi_reduced
 from pipelines.trident.states import DeltaState, FixedState, TridentState
 from pipelines.trident.steps import checked_resources
@@ -41,7 +42,7 @@ class TridentTopology:
 
         Args:
             name: the stream's name, unique in the topology (Storm let two spouts share one).
-            source: one of `pipelines.sources`, or anything with `fields` and the methods of `Source`.
+            source: one of `pipelines.sources`, or a class of your own that derives from `Source`.
             slice_by: SQL over the source's fields that gives each row's slice (usually a date); it makes the states
                 of this stream backfillable slice by slice.
 
@@ -51,11 +52,11 @@ class TridentTopology:
             FunctionError: if `source` is not a source.
             NotSliceableError: if it names a slice of a source that has none (Kafka, a rate, a change feed).
         """
-        if not all(hasattr(source, wanted) for wanted in ("fields", "schema", "stream", "bounded")):
+        if not isinstance(source, Source):
             raise FunctionError(
                 "new_stream",
                 f"{source!r} is not a source",
-                hint="use one of pipelines.sources, or PythonSource for your own",
+                hint="use one of pipelines.sources, PythonSource for your own, or a class derived from Source",
             )
         fields = added("new_stream", tuple(source.fields), ())
         if slice_by is not None:
