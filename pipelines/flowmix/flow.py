@@ -215,9 +215,8 @@ class Flow:
 
 
 def _check_source(flow: Flow, name: str, source: Any, std_input: bool | None) -> None:
-    if source is not None and not isinstance(source, str):
-        if not isinstance(source, Source):
-            flow._refuse(f"{source!r} is not a source", name, "use one of pipelines.sources, or a schema as text")
+    if source is not None and not isinstance(source, str) and not isinstance(source, Source):
+        flow._refuse(f"{source!r} is not a source", name, "use one of pipelines.sources, or a schema as text")
     if std_input is True and source is None:
         flow._refuse("a stream that reads from std input needs a source", name, "stream(name, source)")
     if std_input is False and source is not None:
