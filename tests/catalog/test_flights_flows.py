@@ -71,6 +71,7 @@ def test_a_month_in_two_runs_is_what_pandas_computes(spark: SparkSession, tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_year_is_what_pandas_computes(spark: SparkSession, tmp_path: Path) -> None:
     settings = FlowSettings(tmp_path)
     lay_out(settings.data)
