@@ -60,7 +60,8 @@ def clauses(declared: StateSchema, txid: int, dialect: Dialect, *, replayed: boo
     keys = [dialect.name(name) for name in declared.keys]
     names = {name: dialect.name(name) for name in declared.value_names}
     values = list(names.values())
-    on = " AND ".join(f"{TABLE}.{key} IS NOT DISTINCT FROM {ROWS}.{key}" for key in keys) or "true"
+    # In brackets: DataFusion takes all that follows FROM, an AND included, for its right side.
+    on = " AND ".join(f"({TABLE}.{key} IS NOT DISTINCT FROM {ROWS}.{key})" for key in keys) or "true"
     put = {value: f"{ROWS}.{value}" for value in values} | {TXID: str(txid)}
     insert = {key: f"{ROWS}.{key}" for key in keys} | put
     if declared.kind != OPAQUE:
