@@ -249,7 +249,7 @@ def test_a_lost_table_is_filled_by_a_backfill(spark: SparkSession, tmp_path: Pat
 def test_adopted_as_they_are(lakes: Lakes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = lakes.made_of(tmp_path / "lake", "new", checkpoints="old", states__in__all_rows="old")
     refused(runtime, lakes)
-    monkeypatch.setattr(command_line, "_lake", lambda: runtime.lake)
+    monkeypatch.setattr(command_line, "opened_lake", lambda: runtime.lake)
     monkeypatch.setattr(command_line, "flow", lambda _: SimpleNamespace(topology=lambda: lakes.topology))
     told = CliRunner().invoke(command_line.app, ["adopt", "kinds", "--json"])
     assert told.exit_code == 0, told.output

@@ -236,7 +236,7 @@ def stubs(monkeypatch: pytest.MonkeyPatch) -> None:
         raise TrideltaError("no Spark starts in this test")
         yield
 
-    monkeypatch.setattr(command_line, "_runtime", no_spark)
+    monkeypatch.setattr(command_line, "engine", no_spark)
     monkeypatch.setattr(flow_watch, "logged", nullcontext)
     monkeypatch.setattr(supervisor_log, "logged", lambda name: nullcontext())
     monkeypatch.setattr(supervisor, "run", lambda **_: None)

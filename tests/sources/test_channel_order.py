@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pipelines import Lake, Runtime
 from pipelines.execution.batch import stream_batch
 from pipelines.execution.verify import BY_COUNT, HOLDS, verify
-from pipelines.sources import FixedBatches, events
+from pipelines.sources import FixedBatches, channels
 from pipelines.sources.channels import options
 from pipelines.sources.offsets import offset_in_table
 from pipelines.trident import DeltaState, Sum, TridentTopology, TumblingCountWindow
@@ -41,7 +41,7 @@ def test_windows_over_slices_take_whole_commits_in_order(
     spark: SparkSession, tmp_path: Path, by_spark: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also by a reader that begins anew when files were put together, whose times say nothing of their rows."""
-    monkeypatch.setattr(events, "FILES_A_BATCH", 1)
+    monkeypatch.setattr(channels, "FILES_A_BATCH", 1)
     if by_spark:
         monkeypatch.setattr(stream_batch, "DRIVER_BYTES", -1)
         monkeypatch.setattr(stream_batch, "DRIVER_ROWS", -1)
