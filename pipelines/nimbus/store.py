@@ -222,6 +222,11 @@ def _parsed(url: str) -> URL:
     if parsed.get_backend_name() == "sqlite" and (unknown := sorted(set(parsed.query) - _SQLITE_OPTIONS)):
         shown = parsed.render_as_string(hide_password=True)
         raise RegistryError(shown, f"has an option that SQLite does not know: {unknown[0]}", hint="leave it out")
+    if parsed.get_backend_name() == "sqlite" and (parsed.host or parsed.username or parsed.port):
+        shown = parsed.render_as_string(hide_password=True)
+        raise RegistryError(
+            shown, "names a host, and SQLite is a file", hint="write sqlite:///path, with three slashes"
+        )
     if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
         raise RegistryError(url, "is in memory, where no other process sees it", hint="write sqlite:///path")
     return parsed
