@@ -12,7 +12,7 @@ from pipelines import Lake, Runtime
 from pipelines.sources import FixedBatches
 from pipelines.trident import CombinerAggregator, DeltaState, ReducerAggregator, Sum, TridentTopology
 
-BATCHES = [
+BATCHES: list[list[tuple[Any, ...]]] = [
     [("d2", None, 8), ("d1", "b", 8), ("d3", None, None), ("d1", "b", 1), ("d2", "b", 1)],
     [("d1", "b", 1), ("d3", "c", 5)],
 ]
