@@ -13,6 +13,7 @@ from pipelines.execution.checkpoint.copy import COPIED, COPYING, MARKER, REPARTI
 from pipelines.maintenance.repartition import partitions_of, recover
 from tests.crash.lives import Kill, one_life
 from tests.maintenance.repartition_case import COUNTED, changed, checkpoint, contents, flow, run
+from tests.tiers import EXHAUSTIVE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -32,15 +33,25 @@ def killed(lake: Lake, partitions: int, kill: Kill) -> str | None:
     return marker.phase if marker else None
 
 
-@pytest.mark.exhaustive
+EXPECTED = {
+    COPYING: ("dropped", 2),
+    COPIED: ("rolled_back", 2),
+    REPARTITIONED: ("rolled_back", 2),
+    VERIFIED: ("finished", 5),
+}
+
+
+@pytest.mark.parametrize(
+    "phases", [pytest.param((REPARTITIONED,), id="one"), pytest.param(tuple(EXPECTED), id="all", marks=EXHAUSTIVE)]
+)
 def test_killed_at_each_phase(
-    spark: SparkSession, tmp_path: Path, undisturbed: dict[str, list[tuple[object, ...]]]
+    spark: SparkSession, tmp_path: Path, undisturbed: dict[str, list[tuple[object, ...]]], phases: tuple[str, ...]
 ) -> None:
     lake = Lake(tmp_path)
     run(spark, lake, max_batches=2)
     own = checkpoint(lake, COUNTED)
-    expected = {COPYING: ("dropped", 2), COPIED: ("rolled_back", 2), REPARTITIONED: ("rolled_back", 2)}
-    for phase, (action, partitions) in {**expected, VERIFIED: ("finished", 5)}.items():
+    for phase in phases:
+        action, partitions = EXPECTED[phase]
         assert killed(lake, 5, {"phase": phase}) == phase
         with own.running(5):
             found = recover(own, lake.root / "copies")

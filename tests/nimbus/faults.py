@@ -41,10 +41,14 @@ def kill_both(here: Deployment, flow: str, supervisor: str = "one") -> int:
     return pid
 
 
-def freeze(*processes: psutil.Process) -> list[psutil.Process]:
-    """SIGSTOP for processes and all that they have started, as if their host stood still."""
-    family = [one for process in processes for one in [process, *process.children(recursive=True)]]
-    _signal(family, signal.SIGSTOP)
+def freeze(here: Deployment, *processes: psutil.Process) -> list[psutil.Process]:
+    """SIGSTOP for processes and all that they have started, as if their host stood still.
+
+    None of them is inside a transaction then: one that stands still in there would keep everybody out of a SQLite registry.
+    """
+    with locked(here.home / "nimbus" / "registry.db"):
+        family = [one for process in processes for one in [process, *process.children(recursive=True)]]
+        _signal(family, signal.SIGSTOP)
     return family
 
 
@@ -116,7 +120,7 @@ def by_name(here: Deployment, flow: str) -> dict[str, Callable[[], object]]:
         "JVM killed": lambda: kill_jvm(here, flow),
         "supervisor killed": supervisor,
         "worker and supervisor killed": lambda: kill_both(here, flow),
-        "worker frozen": lambda: freeze(here.worker_of(flow)),
+        "worker frozen": lambda: freeze(here, here.worker_of(flow)),
         "registry locked for 2 s": lambda: lock_registry(here, 2),
         "registry locked for 10 s": lambda: lock_registry(here, 10),
         "clock an hour ahead": lambda: step_clock(here, HOUR),

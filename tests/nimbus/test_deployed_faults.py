@@ -103,7 +103,7 @@ def test_worker_frozen(here: Deployment) -> None:
     """Its supervisor ends it once its lease has run out: nothing of it can wake up again."""
     with here.feeding(*here.fed):
         worker = here.worker_of("numbers")
-        family = freeze(worker)
+        family = freeze(here, worker)
         here.next_batch("numbers", worker.pid)
     recovers(here, worker.pid)
     wait_for(lambda: not any(one.is_running() for one in family), PATIENCE, lambda: str(family))

@@ -23,7 +23,7 @@ def test_a_host_that_stands_still(tmp_path: Path) -> None:
         worker = here.worker_of("numbers")
         with here.feeding("numbers", every=1):
             here.nimbus.wait("numbers", until="batch", seconds=PATIENCE)
-            frozen = freeze(here.supervisor("one"), worker)
+            frozen = freeze(here, here.supervisor("one"), worker)
             # Locks of files hold within a host alone: on two hosts nothing but the leases keeps the frozen worker out.
             for lock in here.lake.root.rglob("*.lock"):
                 lock.unlink()

@@ -103,7 +103,6 @@ def test_latest_reads_what_comes_after_the_first_start(
     assert again.held == list(range(100, 105))
 
 
-@pytest.mark.exhaustive
 def test_a_time_to_start_at(spark: SparkSession, tmp_path: Path, new_topic: NewTopic) -> None:
     """Rules 10: first poll strategy TIMESTAMP; a time after the last record means what comes from now on."""
     topic = new_topic()
