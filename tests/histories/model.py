@@ -289,13 +289,20 @@ class Model:
         self.refused = [one for one in self.refused if one.group != group.name]
         self.refused_claims = {of: files for of, files in self.refused_claims.items() if of[0] != group.name}
 
-    def stream(self, group: Group, *, max_batches: int | None = None, on_fresh: str = "refuse") -> Iterator[Event]:
+    def stream(
+        self, group: Group, *, max_batches: int | None = None, on_fresh: str = "refuse", early: bool = False
+    ) -> Iterator[Event]:
         """A run of the group's stream until its source is read.
+
+        Args:
+            early: whether the group of the windows began before its channel had a commit: its first batch has no rows.
 
         Raises:
             Refusal
         """
         self.start(group, on_fresh)
+        if early:
+            group.planned.append(())
         waiting, done = group.waiting(), 0
         while True:
             if not group.begun:

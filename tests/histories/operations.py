@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -111,7 +112,7 @@ class _Watched:
             if group.name in self._ended:
                 continue
             try:
-                for _ in self._play.model.stream(group):
+                for _ in self._play.model.stream(group, early=group.fresh and self._early(group)):
                     pass
             except Refusal as refusal:
                 self.refusal = refusal
@@ -121,6 +122,17 @@ class _Watched:
         running_batches(self._reports, done, lambda: waits or self._flow.running)
         if waits:
             running_batches(self._reports, 1 << 30, lambda: self._flow.running)
+
+    def _early(self, group: Group) -> bool:
+        """Return whether the windows' first batch ends behind the version that created the channel.
+
+        The queries start side by side, so it may or may not.
+        """
+        if not group.window:
+            return False
+        first = self._play.world.checkpoint(group.name) / "spark" / "offsets" / "0"
+        running_batches((), 1, lambda: self._flow.running and not first.exists())
+        return first.exists() and json.loads(first.read_text("utf-8").splitlines()[-1])["reservoirVersion"] == 1
 
     def _finished(self, group: Group) -> int:
         epoch, finished = self._before[group.name]

@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -259,7 +259,7 @@ def put_back(copy: Path, target: Path) -> None:
     copied(copy, target)
 
 
-def running_batches(seen: list[BatchReport], wanted: int, running: Callable[[], bool]) -> None:
+def running_batches(seen: Sequence[BatchReport], wanted: int, running: Callable[[], bool]) -> None:
     """Wait until a stream has finished so many batches, or has ended."""
     waited = threading.Event()
     for _ in range(int(PATIENCE / 0.02)):
