@@ -28,6 +28,8 @@ _NAMED = re.compile(
 )
 _SECRET_NAME = re.compile(
     r"(^|[._-])(?i:password|passwd|passphrase|pwd|secret|token|(api|access|account|secret|private)[._-]?key)([._-]|$)"
+    # Kafka's: a login with its password, and a private key as text.
+    r"|(^|[.])(?:jaas[.]config|keystore[.]key)$"
     r"|[a-z](Password|Secret|Token)([._-]|$)"
 )
 # Its value says where the secret is.

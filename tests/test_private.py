@@ -127,6 +127,8 @@ def test_names_of_secrets() -> None:
         "spark.hadoop.fs.azure.account.key.me.dfs.core.windows.net",
         "spark.hadoop.fs.s3a.session.token",
         "spark.ssl.ui.password",
+        "kafka.sasl.jaas.config",
+        "kafka.ssl.keystore.key",
     ):
         assert is_secret(name), name
     for name in (

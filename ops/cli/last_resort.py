@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import sys
 import tempfile
 import time
@@ -16,12 +15,11 @@ from typing import Any
 from typer.core import TyperGroup
 
 from ops.cli.parts import errors, tell_plainly
+from pipelines.private import masked
 from pipelines.surroundings import refused
 
 EXIT_CODE = 70
 """EX_SOFTWARE of sysexits.h."""
-
-_PASSWORD = re.compile(r"(://[^:/@\s]*:)[^@\s]+@")
 
 
 class PlainGroup(TyperGroup):
@@ -58,7 +56,7 @@ def _fault(given: Sequence[str]) -> str | None:
 
 def tell(error: BaseException, given: Sequence[str]) -> int:
     """Say what has happened and where the full report is; the exit code."""
-    kind, text = type(error).__name__, _PASSWORD.sub(r"\1***@", " ".join(str(error).split()))[:500]
+    kind, text = type(error).__name__, masked(" ".join(str(error).split()))[:500]
     errors.print(
         f"Tridelta did not foresee this: {kind}{f': {text}' if text else ''}".encode(
             "utf-8", "backslashreplace"
@@ -87,7 +85,7 @@ def _write(error: BaseException, given: Sequence[str]) -> Path:
         "",
         *traceback.format_exception(error),
     ]
-    text = _PASSWORD.sub(r"\1***@", "\n".join(lines))
+    text = "\n".join(map(masked, lines))
     file, name = tempfile.mkstemp(prefix=f"tridelta-{time.strftime('%Y%m%d-%H%M%S')}-", suffix=".txt", dir=_folder())
     with os.fdopen(file, "w", encoding="utf-8", errors="backslashreplace") as opened:
         opened.write(text)

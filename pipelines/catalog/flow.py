@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from errno import ENOENT
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,9 @@ class DailySlices:
             day = date.fromisoformat(text)
         except ValueError:
             raise DefinitionError(f"not a day: {text!r}; write it as {self.start.isoformat()}") from None
-        if day < self.start or (self.end is not None and day > self.end):
+        # Today where it is earliest: days are those of the data, whose zone is not known.
+        latest = self.end or (datetime.now(UTC) + timedelta(hours=14)).date()
+        if not self.start <= day <= latest:
             until = self.end.isoformat() if self.end else "today"
             raise DefinitionError(f"{text} is not a slice of this flow; they go from {self.start} to {until}")
         return day

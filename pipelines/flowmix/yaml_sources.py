@@ -7,10 +7,11 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 
 from pipelines.errors import DefinitionError
 from pipelines.flowmix.yaml_parts import ONE, Form, OneOf
+from pipelines.private import SecretError, refuse_secrets
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -54,7 +55,7 @@ class FeedForm(TableForm):
 
 
 class KafkaForm(Form):
-    """Topics of Kafka."""
+    """Topics of Kafka. An option that is a secret is a reference, `env:NAME` or `file:PATH`, or holds a `${NAME}`."""
 
     servers: str | list[str]
     topics: str | list[str]
@@ -64,6 +65,15 @@ class KafkaForm(Form):
     max_records_per_batch: Positive | None = None
     with_fields: list[str] = []
     options: dict[str, str] = {}
+
+    @field_validator("options")
+    @classmethod
+    def _no_secrets(cls, options: dict[str, str]) -> dict[str, str]:
+        try:
+            refuse_secrets({name: value for name, value in options.items() if not _VARIABLE.search(value)})
+        except SecretError as error:
+            raise ValueError(f"{error.name}: {error.problem}; {error.hint}") from None
+        return options
 
 
 class RateForm(Form):

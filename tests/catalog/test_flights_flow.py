@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -83,6 +83,13 @@ def test_days_between() -> None:
 def test_days_that_are_not_there(first: str, last: str, text: str) -> None:
     with pytest.raises(DefinitionError, match=text):
         DailySlices(date(2013, 1, 1), date(2013, 12, 31)).between(first, last)
+
+
+def test_no_day_of_the_future_where_days_keep_coming() -> None:
+    slices, today = DailySlices(date(2024, 1, 1)), datetime.now(UTC).date()
+    assert slices.between(today.isoformat(), today.isoformat()) == [today.isoformat()]
+    with pytest.raises(DefinitionError, match="go from 2024-01-01 to today"):
+        slices.between("2024-01-01", (today + timedelta(days=2)).isoformat())
 
 
 def test_a_query_asset_about_a_state_that_is_not_there(tmp_path: Path) -> None:

@@ -269,6 +269,32 @@ streams:
         load_flow(tmp_path / "flow.yaml")
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        "kafka.sasl.jaas.config: 'x password=\"hunter2\";'",
+        "kafka.ssl.key.password: hunter2",
+        "kafka.ssl.keystore.key: hunter2",
+    ],
+)
+def test_secrets_of_kafka_are_references(tmp_path: Path, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOW_TEST_LOGIN", "hunter2")
+    text = f"""
+flow: sources
+streams:
+  - name: b
+    source: {{kafka: {{servers: "broker:9092", topics: [t], schema: "k string", options: {{{option}}}}}}}
+    operations: [output]
+"""
+    with pytest.raises(FlowFileError, match="a secret is not stored; write a reference") as refused:
+        load_flow(written(tmp_path, text))
+    assert "hunter2" not in str(refused.value)
+    name = option.split(":")[0]
+    for value in ("env:FLOW_TEST_LOGIN", "${FLOW_TEST_LOGIN}"):
+        flow = load_flow(written(tmp_path, text.replace(option, f"{name}: '{value}'")))
+        assert flow.streams["b"].source._reader_options()[name] == "hunter2"
+
+
 HEAD = "flow: f\nstreams:\n  - name: s\n    source: k string, v bigint\n    operations:\n"
 
 
