@@ -155,7 +155,7 @@ def _findings(spark: SparkSession, table: StateTable) -> Iterable[Finding]:
     stored = spark.read.format("delta").option("versionAsOf", table.version()).load(str(table.path))
     # A channel's words about the clock have no slice.
     counted = stored.where(~F.col(SLICE_COLUMN).eqNullSafe(ROLL_UP)).groupBy(TXID, SLICE_COLUMN, GEN)
-    found = counted.agg(F.count(F.lit(1)).alias("rows"), xor_of_rows(stored.schema).alias("hash")).collect()
+    found = counted.agg(F.count(F.lit(1)).alias("rows"), F.expr(f"{xor_of_rows(stored.schema)} AS hash")).collect()
     held = {(row[TXID], row[SLICE_COLUMN]): _Held(row["rows"], row["hash"]) for row in found}
     folded = _folded_before(table, commits)
     replaced = {one.slice: one for one in commits if one.kind == SLICE}

@@ -22,6 +22,7 @@ from pipelines.errors import JarsError, TrideltaError
 from pipelines.spark.jars import cache_folder, jar_paths, kafka_paths
 from pipelines.spark.java import Java, find_java
 from pipelines.spark.jvm_launch import launched
+from pipelines.spark.jvm_names import keep_names
 
 SPARK_HOME = Path(pyspark.__file__).parent
 LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
@@ -97,6 +98,9 @@ def settings(master: str, *, java: Java, cache: Path) -> dict[str, str]:
         "spark.sql.files.minPartitionNum": str(4 * cores(master)),
         # It would run every stage of a micro-batch as a job of its own, to choose among plans of a few thousand rows.
         "spark.sql.adaptive.enabled": "false",
+        # Each operation on a column would tell the JVM its line of Python, in eight calls: a third of those of a small batch.
+        # The engine's own errors name the operation's line.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # Dagster shows what there is to see; a server on a port per session would only collide with the next one.
         "spark.ui.enabled": "false",
@@ -223,6 +227,7 @@ def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
         gateway = launched(chosen.items())
         threading.Thread(target=_pass_on, args=(gateway.proc.stderr,), name="spark-stderr", daemon=True).start()
         SparkContext._ensure_initialized(gateway=gateway)
+        keep_names(SparkContext._jvm)
     return SparkSession.builder.config(conf=spark_conf).getOrCreate()
 
 

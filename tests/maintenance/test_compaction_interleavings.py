@@ -14,6 +14,7 @@ from pipelines.errors import ReadPointError
 from pipelines.maintenance import compact
 from pipelines.state.record import GENERATION
 from tests.maintenance.small_state import FLOW, SmallState
+from tests.tiers import EXHAUSTIVE
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +81,18 @@ class Interleavings(RuleBasedStateMachine):
             self.folder.cleanup()
 
 
-Interleavings.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
-)
-TestInterleavings = pytest.mark.timeout(300)(Interleavings.TestCase)
+def drawn(examples: int) -> settings:
+    return settings(
+        max_examples=examples, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+
+
+@pytest.mark.timeout(300)
+class TestInterleavings(Interleavings.TestCase):
+    settings = drawn(20)
+
+
+@EXHAUSTIVE
+@pytest.mark.timeout(900)
+class TestManyInterleavings(Interleavings.TestCase):
+    settings = drawn(60)

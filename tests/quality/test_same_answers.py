@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pipelines.quality import Check, run_with_great_expectations, validate_frame, warn
 from pipelines.quality.aggregates import _RULES as AGGREGATES
 from pipelines.quality.vocabulary import EXPECTATIONS
+from tests.tiers import EXHAUSTIVE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -168,7 +169,7 @@ def _checks_of(name: str) -> st.SearchStrategy[Check]:
 
 
 # One check of every type, all on the same rows: great-expectations costs seconds a call, however few the rows. That is
-# also why there are twelve examples only: 36 types each, 430 comparisons.
+# also why there are few examples: 36 types each; `make test-all` draws forty.
 SUITES = st.tuples(*[_checks_of(name) for name in ARGUMENTS])
 
 
@@ -186,9 +187,17 @@ def _same(left: Any, right: Any) -> bool:
 
 
 @pytest.mark.slow
-@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(rows=ROWS, suite=SUITES)
-def test_compiled_checks_answer_as_great_expectations_does(spark: SparkSession, rows: Any, suite: Any) -> None:
+@pytest.mark.parametrize("examples", [5, pytest.param(40, marks=EXHAUSTIVE)])
+def test_compiled_checks_answer_as_great_expectations_does(spark: SparkSession, examples: int) -> None:
+    @settings(max_examples=examples, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+    @given(rows=ROWS, suite=SUITES)
+    def on_any_rows(rows: Any, suite: Any) -> None:
+        _compare(spark, rows, suite)
+
+    on_any_rows()
+
+
+def _compare(spark: SparkSession, rows: Any, suite: Any) -> None:
     df = spark.createDataFrame(rows, SCHEMA).coalesce(1).cache()
     try:
         ours = validate_frame(df, suite, sample=0)

@@ -10,30 +10,27 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
-from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
 from pipelines.state.schema import ENGINE_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 HASH = "_hash"
 """bigint: the hash of a row, while it travels."""
 
 
-def row_hash(schema: StructType) -> Column:
-    """Return the hash of the user's columns of a frame, as `bigint`; maps and variants, which Spark does not hash, as JSON."""
-    columns = [F.col(f"`{f.name}`") for f in schema.fields if f.name not in ENGINE_COLUMNS]
-    kinds = [f.dataType for f in schema.fields if f.name not in ENGINE_COLUMNS]
+def row_hash(schema: StructType) -> str:
+    """Return the hash of the user's columns of a frame as SQL: a bigint; maps and variants, which Spark does not hash, as JSON.
+
+    A text is one call of the JVM, whatever it holds; functions of columns are two and more each, and this is done per batch.
+    """
+    fields = [field for field in schema.fields if field.name not in ENGINE_COLUMNS]
     # The columns of a map would come as a map again: `to_json` takes a struct, an array or a map.
-    return F.xxhash64(
-        *(
-            column if _hashable(kind) else F.to_json(F.struct(column))
-            for column, kind in zip(columns, kinds, strict=True)
-        )
-    )
+    hashed = (f"`{f.name}`" if _hashable(f.dataType) else f"to_json(struct(`{f.name}`))" for f in fields)
+    return f"xxhash64({', '.join(hashed)})"
 
 
 def _hashable(kind: DataType) -> bool:
@@ -44,14 +41,14 @@ def _hashable(kind: DataType) -> bool:
     return not isinstance(kind, MapType | VariantType)
 
 
-def xor_of_rows(schema: StructType) -> Column:
-    """Return the XOR of the hashes of a frame's rows, as an aggregate; 0 for none."""
-    return F.coalesce(F.bit_xor(row_hash(schema)), F.lit(0).cast("long"))
+def xor_of_rows(schema: StructType) -> str:
+    """Return the XOR of the hashes of a frame's rows as SQL, an aggregate; 0 for none."""
+    return f"coalesce(bit_xor({row_hash(schema)}), 0L)"
 
 
 def with_hash(frame: DataFrame) -> DataFrame:
     """Return the frame with each row's hash beside it."""
-    return frame.select("*", row_hash(frame.schema).alias(HASH))
+    return frame.selectExpr("*", f"{row_hash(frame.schema)} AS {HASH}")
 
 
 def taken_off(rows: pa.Table) -> tuple[pa.Table, int]:

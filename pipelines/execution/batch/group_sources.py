@@ -50,6 +50,7 @@ class Entrance:
     def __init__(self, spouts: tuple[nodes.SpoutNode, ...]) -> None:
         self.spouts = spouts
         self._schemas: dict[int, StructType] = {}
+        self._slices: dict[str, Column] = {}
         self.prelude = StreamContext()
 
     @property
@@ -71,6 +72,17 @@ class Entrance:
     def has_windows(self) -> bool:
         """Return whether windows run in the stream itself: then each batch, also one that is left out, must run to its end."""
         return any(isinstance(node, nodes.WindowNode) for spout in self.channels for node in spout.steps)
+
+    def with_slice(self, spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:
+        """Return a source's rows with `_slice`, `?` for those without one; of a flow without slices the rows as they are."""
+        if spout.slice_by is None:
+            return source
+        if spout.slice_by not in self._slices:
+            # Some forty calls of the JVM, and the same in each batch.
+            value = said(spout.slice_by)
+            slice_ = F.when(F.col(CORRUPT).isNull() & is_legal(value), value)
+            self._slices[spout.slice_by] = F.coalesce(slice_, F.lit(NO_SLICE))
+        return source.withColumn(SLICE_COLUMN, self._slices[spout.slice_by])
 
     def prepare(self, spark: SparkSession, lake: Lake, flow: str) -> None:
         """Make each source ready and refuse what cannot be read.
@@ -298,15 +310,6 @@ def _named_parts(plan: Any) -> Iterator[Any]:
 
 # What stays as it is in a folder's name (`slice_problem` says the same of one value).
 _PLAIN = "[^A-Za-z0-9_.~-]"
-
-
-def with_slice(spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:
-    """Return a source's rows with `_slice`, `?` for those without one; of a flow without slices the rows as they are."""
-    if spout.slice_by is None:
-        return source
-    value = said(spout.slice_by)
-    slice_ = F.when(F.col(CORRUPT).isNull() & is_legal(value), value)
-    return source.withColumn(SLICE_COLUMN, F.coalesce(slice_, F.lit(NO_SLICE)))
 
 
 def said(slice_by: str) -> Column:

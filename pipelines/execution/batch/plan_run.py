@@ -16,7 +16,6 @@ from pyspark.sql.types import StructType
 from pipelines.errors import BatchError
 from pipelines.execution.batch.accounts import xor, xor_of_rows
 from pipelines.execution.batch.channels import LATE, LATEST
-from pipelines.execution.batch.group_sources import with_slice
 from pipelines.execution.batch.quarantine import refused_by_gate, refused_by_source
 from pipelines.graph import events, nodes
 from pipelines.planner.compile import Compiler
@@ -142,7 +141,7 @@ class PlanRun:
 
     def _enter(self, spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:
         """Return the source's rows with `_slice`, which is `?` for rows that the plan cannot take; counted as they pass."""
-        source = with_slice(spout, source)
+        source = self.group.entrance.with_slice(spout, source)
         if self.slices is not None:
             if spout.slice_by is not None:
                 source = source.where(F.col(SLICE_COLUMN).isin(*self.slices, NO_SLICE))
@@ -173,9 +172,9 @@ class PlanRun:
     def _counters(self, spout: nodes.SpoutNode) -> list[Column]:
         """Return rows, refused rows, and the XOR of the rows' hashes (malformed ones have nothing but nulls to hash)."""
         found = [
-            F.count(F.lit(1)).alias(RECEIVED),
-            F.count(F.when(self._refused(), 1)).alias(REFUSED),
-            xor_of_rows(self._hashed(spout)).alias(XOR),
+            F.expr(f"count(1) AS {RECEIVED}"),
+            F.expr(f"count(CASE WHEN {self._refused_text} THEN 1 END) AS {REFUSED}"),
+            F.expr(f"{xor_of_rows(self._hashed(spout))} AS {XOR}"),
         ]
         if self._tells_time(spout):
             good = F.when(~self._refused(), F.col(events.CLOCK))
@@ -196,10 +195,13 @@ class PlanRun:
         """Return whether the clock of a channel comes from this source's events."""
         return events.CLOCK in spout.fields and spout not in self.group.entrance.channels
 
+    @property
+    def _refused_text(self) -> str:
+        no_slice = f" OR {SLICE_COLUMN} = '{NO_SLICE}'" if self.group.entrance.sliced else ""
+        return f"({CORRUPT} IS NOT NULL{no_slice})"
+
     def _refused(self) -> Column:
-        if not self.group.entrance.sliced:
-            return F.col(CORRUPT).isNotNull()
-        return F.col(CORRUPT).isNotNull() | (F.col(SLICE_COLUMN) == NO_SLICE)
+        return F.expr(self._refused_text)
 
     def frames(self, sinks: Iterable[int], left_out: Mapping[str, frozenset[str]]) -> dict[int, DataFrame]:
         """Return the frames of the given persist nodes, by node id.
@@ -212,8 +214,8 @@ class PlanRun:
             fields = [*spout.fields, SLICE_COLUMN] if self.group.entrance.sliced else list(spout.fields)
             if self._first_gate is not None and not left_out:
                 fields.append(FAILED)
-            taken = without(self._marked[spout.id], left_out).where(~self._refused())
-            good[spout.id] = taken.select(*(f"`{name}`" for name in fields))
+            taken = without(self._marked[spout.id], left_out).where(f"NOT {self._refused_text}")
+            good[spout.id] = taken.selectExpr(*(f"`{name}`" for name in fields))
         compiler = Compiler(self.group.topology.graph, tuple(sinks), self, good)
         self._source_read = compiler.reads_source
         return compiler.frames()

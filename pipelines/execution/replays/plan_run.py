@@ -22,7 +22,6 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from pipelines.execution.batch.group_sources import with_slice
 from pipelines.execution.batch.plan_run import PlanRun, Reads
 from pipelines.execution.batch.quarantine import JSON, MALFORMED, POISON, refused_by_gate, refused_by_source
 from pipelines.execution.replays.entry import instead
@@ -73,7 +72,7 @@ class ReplayRun(PlanRun):
         self.entered = self._marked[entry.id] if isinstance(entry, nodes.SpoutNode) else self._cache(rows)
 
     def _enter(self, spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:
-        return self._cache(with_slice(spout, source))
+        return self._cache(self.group.entrance.with_slice(spout, source))
 
     def frames(
         self, sinks: Iterable[int], left_out: Mapping[str, frozenset[str]], numbers: frozenset[int] = frozenset()
