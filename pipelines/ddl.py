@@ -80,13 +80,14 @@ def added(operation: str, names: FieldNames, available: Sequence[str]) -> tuple[
 
     Raises:
         DuplicateFieldError: if a name is taken (compared without case, as Spark and Delta do).
-        BadNameError: if a name is empty, starts with an underscore (reserved for the engine) or holds a backtick.
+        BadNameError: if a name is empty, starts with an underscore (reserved for the engine), or holds a backtick or `${`.
     """
     new = as_names(names)
     taken = {field.lower() for field in available}
     for name in new:
-        if not isinstance(name, str) or not name or name.startswith("_") or "`" in name:
-            raise BadNameError("field", name, "is empty, starts with _ or holds a backtick")
+        # Spark replaces `${...}` in every SQL text before it parses it, also within the quotes of a name.
+        if not isinstance(name, str) or not name or name.startswith("_") or "`" in name or "${" in name:
+            raise BadNameError("field", name, "is empty, starts with _, or holds a backtick or ${")
         if name.lower() in taken:
             raise DuplicateFieldError(operation, name, available)
         taken.add(name.lower())

@@ -44,7 +44,7 @@ def test_a_field_is_added_once_whatever_its_case(names: str | list[str]) -> None
         added("each", names, ["a"])
 
 
-@pytest.mark.parametrize("name", ["", "_hidden", "a`b"])
+@pytest.mark.parametrize("name", ["", "_hidden", "a`b", "a${b}"])
 def test_a_field_that_the_engine_could_not_name_is_refused(name: str) -> None:
     with pytest.raises(BadNameError):
         added("each", name, [])

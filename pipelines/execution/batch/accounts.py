@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
+from pipelines.graph.dialects import SPARK
 from pipelines.state.schema import ENGINE_COLUMNS
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ def row_hash(schema: StructType) -> str:
     """
     fields = [field for field in schema.fields if field.name not in ENGINE_COLUMNS]
     # The columns of a map would come as a map again: `to_json` takes a struct, an array or a map.
-    hashed = (f"`{f.name}`" if _hashable(f.dataType) else f"to_json(struct(`{f.name}`))" for f in fields)
+    names = ((SPARK.name(field.name), field.dataType) for field in fields)
+    hashed = (name if _hashable(kind) else f"to_json(struct({name}))" for name, kind in names)
     return f"xxhash64({', '.join(hashed)})"
 
 

@@ -18,6 +18,7 @@ from pipelines.execution.batch.accounts import xor, xor_of_rows
 from pipelines.execution.batch.channels import LATE, LATEST
 from pipelines.execution.batch.quarantine import refused_by_gate, refused_by_source
 from pipelines.graph import events, nodes
+from pipelines.graph.dialects import SPARK
 from pipelines.planner.compile import Compiler
 from pipelines.quality.compiled import FAILED, CompiledGate, compile_gate
 from pipelines.quality.results import GateResult
@@ -215,7 +216,7 @@ class PlanRun:
             if self._first_gate is not None and not left_out:
                 fields.append(FAILED)
             taken = without(self._marked[spout.id], left_out).where(f"NOT {self._refused_text}")
-            good[spout.id] = taken.selectExpr(*(f"`{name}`" for name in fields))
+            good[spout.id] = taken.selectExpr(*(SPARK.name(name) for name in fields))
         compiler = Compiler(self.group.topology.graph, tuple(sinks), self, good)
         self._source_read = compiler.reads_source
         return compiler.frames()
