@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from pipelines.errors import TrideltaError
 
@@ -27,6 +28,8 @@ _HINTS = {
     errno.ENOENT: "make it, or correct the path",
     errno.EEXIST: "a file stands where a folder belongs: move it away, or correct the path",
 }
+# A path of Python's has one slash where the URL had two.
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _BY_NUMBER = re.compile(r"os error (\d+)")
 _BY_TEXT = {"Read-only file system": errno.EROFS, "Permission denied": errno.EACCES, "Not a directory": errno.ENOTDIR}
 _PATH = re.compile(r"(?:file:)?(/[^\s:'\"()]+)")
@@ -46,6 +49,32 @@ class NotAFolderError(FileAccessError):
     def __init__(self, path: str, what: str) -> None:
         self.what = what
         super().__init__(path, f"is no folder, and {what} belongs there", errno.ENOTDIR)
+
+
+class RemoteLocationError(TrideltaError):
+    """A place on another system was named where a folder of this host belongs."""
+
+    def __init__(self, location: str, what: str) -> None:
+        self.location, self.what = location, what
+        super().__init__(
+            f"{location}: {what} must be a folder of this host; object stores and HDFS are not supported",
+            hint="name a local folder, or one where the store is mounted",
+        )
+
+
+def local_folder(location: str | Path, what: str) -> Path:
+    """Return the path of a folder of this host, which may be given as a `file:` URL.
+
+    Raises:
+        RemoteLocationError: It is a URL of another scheme. As a path it would be a folder `s3a:` in the working directory.
+    """
+    text = str(location)
+    scheme = _SCHEME.match(text)
+    if scheme is None:
+        return Path(text)
+    if scheme[1].lower() != "file":
+        raise RemoteLocationError(text, what)
+    return Path(unquote(urlsplit(text).path))
 
 
 def refuse_unless_folder(path: Path, what: str) -> None:

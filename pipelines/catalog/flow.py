@@ -17,7 +17,7 @@ from pipelines.flowmix.compile import as_topology
 from pipelines.graph.fields import checked_name
 from pipelines.graph.nodes import ChannelNode
 from pipelines.quality import Check
-from pipelines.surroundings import FileAccessError
+from pipelines.surroundings import FileAccessError, local_folder
 from pipelines.trident import TridentTopology
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
@@ -36,7 +36,7 @@ class FlowSettings:
         if not chosen:
             return cls(PROJECT / ".tridelta")
         try:
-            return cls(Path(chosen).expanduser().absolute())
+            return cls(local_folder(chosen, "the home (TRIDELTA_HOME)").expanduser().absolute())
         except RuntimeError as error:
             # `~name` of nobody, or `~` where HOME is not set.
             raise FileAccessError(chosen, f"TRIDELTA_HOME: {error}", ENOENT) from None

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 from pipelines.errors import NotSliceableError, TrideltaError
 from pipelines.graph.fields import parse_ddl
 from pipelines.graph.lineage_names import Dataset
+from pipelines.surroundings import local_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -146,8 +147,13 @@ class Source(ABC):
 
 
 def local_path(path: str | Path) -> str:
-    """Return a path that means the same to Python, which may change its folder, and to Spark's JVM, which does not."""
+    """Return a path that means the same to Python, which may change its folder, and to Spark's JVM, which does not.
+
+    Raises:
+        RemoteLocationError
+    """
     text = str(path)
+    local_folder(text, "what a source reads")
     return text if not text or ":" in text.split("/")[0] else str(Path(text).absolute())
 
 

@@ -11,7 +11,7 @@ from pipelines.errors import DefinitionError, UnknownStateError
 from pipelines.graph import nodes
 from pipelines.graph.fields import checked_name, is_name
 from pipelines.state.delta_log import has_log
-from pipelines.surroundings import refuse_unless_folder
+from pipelines.surroundings import local_folder, refuse_unless_folder
 
 if TYPE_CHECKING:
     from pipelines.state.table import StateTable
@@ -42,14 +42,14 @@ class Lake:
     ```
 
     Args:
-        root: a local folder; created on first use.
+        root: a local folder, as a path or a `file:` URL; created on first use.
         channels: the folder of the channels; None: `channels` in the root. A bounded run has its own.
         durable: whether a finished batch is on the disk, so that it outlives a loss of power; None: as TRIDELTA_DURABLE says,
             else not. docs/faults.md tells what holds without it, and what it costs.
     """
 
     def __init__(self, root: str | Path, *, channels: str | Path | None = None, durable: bool | None = None) -> None:
-        self.root = Path(root).absolute()
+        self.root = local_folder(root, "the lake").absolute()
         refuse_unless_folder(self.root, "the lake")
         self.durable = _is_on(os.environ.get(DURABLE, "")) if durable is None else durable
         self._channels = Path(channels).absolute() if channels else self.root / "channels"
