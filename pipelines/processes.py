@@ -57,7 +57,7 @@ class ProcessIdentity:
         """Read what `to_json` gave, among other fields, or what an earlier release wrote.
 
         Raises:
-            KeyError, TypeError, ValueError: It is neither.
+            KeyError, TypeError, ValueError, OverflowError, AttributeError: It is neither.
         """
         boot, ticks = str(written.get("boot", "")), int(written.get("ticks", 0))
         pid, created = int(written["pid"]), float(written["created"])

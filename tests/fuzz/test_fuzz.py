@@ -306,16 +306,29 @@ def test_records(inputs: Iterable[int], there: Path) -> None:
     settings = NimbusSettings(there)
     written = {"life": "a", "port": 4000, "key": "ab", "waits": True, "pid": 5, "created": 1.0, "boot": "b", "ticks": 1}
     text = json.dumps(written, indent=1)
+    odd = [
+        "1e999",
+        "[" * 100_000,
+        '"a"',
+        "[1]",
+        text.replace("5,", "1e999,"),
+        text.replace('"ticks": 1', '"ticks": 1e999'),
+    ]
 
     def judge(number: int) -> str | None:
         dice = drawn("records", number)
         data = damaged_text(dice, text).encode() if number % 2 else damaged_bytes(dice, text.encode())
+        data = odd[number // 10].encode() if number % 10 == 0 and number // 10 < len(odd) else data
         for file in (there / "supervisors" / "s" / "1.json", there / "one.endpoint.json", there / "looks.json"):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(data)
         endpoint, life = Endpoint.read(there / "one.endpoint.json"), Life(settings, "s", 1).read()
         LookBook(there / "looks.json").add((), 1.0)
-        return None if endpoint is None or endpoint.alive in (True, False) else f"{endpoint}, {life}"
+        if endpoint is not None and not (0 < endpoint.port < 65536 and endpoint.alive in (True, False)):
+            return f"taken for an endpoint: {data!r}"
+        if life is not None and not (0 < life.pid < 2**31 and (life.process() is None or life.pid == 5)):
+            return f"taken for a process' record: {data!r}"
+        return None
 
     judged(inputs, judge)
 

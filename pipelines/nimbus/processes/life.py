@@ -79,7 +79,7 @@ class Life:
         try:
             written = json.loads(self._file.read_text("utf-8"))
             return LifeRecord(str(written["life"]), ProcessIdentity.read(written))
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             return None
 
     def touch(self) -> None:
