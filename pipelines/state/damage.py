@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import count, pairwise, takewhile
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from pipelines.errors import TrideltaError
-from pipelines.state.delta_log import commit_file, commit_files, data_file, log_folder
+from pipelines.state.delta_log import commit_file, commit_files, data_file, log_folder, replayed
 
 _ADDED = ("num_added_files", "numFiles", "num_target_files_added", "numTargetFilesAdded")
 """By writer and operation what a commit says of how many files it adds."""
@@ -92,9 +93,10 @@ def _commit(table: str, file: Path, problem: str) -> DamagedTableError:
 
 
 def check_log(table: str, path: Path, since: int = 0) -> None:
-    """Refuse a log whose last commit, or whose pointer to a checkpoint, is damaged, or in which a commit is empty.
+    """Refuse a log in which a commit is empty, or one that a reader replays is damaged.
 
-    One look at sizes and at one small file: it is made when a table is opened.
+    A commit that is cut off at the end of a line is read without a word, and without its rows. It is looked for when a table
+    is opened: at sizes, and at the commits behind the last checkpoint, which are small and at most as many as its interval.
 
     Args:
         since: commits before it are not looked at.
@@ -106,12 +108,27 @@ def check_log(table: str, path: Path, since: int = 0) -> None:
         # The log has grown behind what is known: mostly by one commit.
         files = list(takewhile(Path.exists, (commit_file(path, version) for version in count(since))))
     else:
-        files = commit_files(path)
+        for file in commit_files(path):
+            if file.stat().st_size == 0:
+                raise _commit(table, file, "it is empty")
+        files = replayed(path)
+    _check_commits(table, files)
+
+
+def check_version(table: str, path: Path, version: int) -> None:
+    """Refuse damage in what a reader replays to come to a version.
+
+    Raises:
+        DamagedTableError
+    """
+    _check_commits(table, replayed(path, version))
+
+
+def _check_commits(table: str, files: Iterable[Path]) -> None:
     for file in files:
-        if file.stat().st_size == 0:
-            raise _commit(table, file, "it is empty")
-    if files:
-        check_commit(table, files[-1])
+        # A compaction may clean the log meanwhile; a commit that is missing is for delta-rs to tell.
+        with suppress(FileNotFoundError):
+            check_commit(table, file)
 
 
 def opened(table: str, path: Path, version: int | None = None) -> DeltaTable:

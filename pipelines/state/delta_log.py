@@ -40,6 +40,24 @@ def commit_files(table: Path) -> list[Path]:
     return sorted(file for file in log_folder(table).iterdir() if _COMMIT.fullmatch(file.name))
 
 
+def replayed(table: Path, version: int | None = None) -> list[Path]:
+    """Return the commits that a reader replays to come to a version: those behind the newest checkpoint, else the last one.
+
+    Args:
+        version: None means the last one.
+
+    Raises:
+        FileNotFoundError: there is no log.
+    """
+    commits = [one for one in commit_files(table) if version is None or int(one.stem) <= version]
+    checkpoints = {
+        int(one.name[:20]) for one in log_folder(table).glob("*.checkpoint*.parquet") if one.name[:20].isdigit()
+    }
+    last = int(commits[-1].stem) if commits else -1
+    start = max((one for one in checkpoints if one <= last), default=-1)
+    return [one for one in commits if int(one.stem) > start] or commits[-1:]
+
+
 def versions(table: Path) -> list[int]:
     """Return the versions whose commits are in the log, oldest first; none without a log."""
     return [int(file.stem) for file in commit_files(table)] if has_log(table) else []

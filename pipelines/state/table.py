@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from pipelines.errors import FieldError, ReadPointError
-from pipelines.state.damage import DamagedTableError, check_log, opened
+from pipelines.state.damage import DamagedTableError, check_log, check_version, opened
 from pipelines.state.delta_log import commit_file, has_log
 from pipelines.state.frames import read_by_spark
 from pipelines.state.history import History
@@ -253,6 +253,7 @@ class StateTable:
         with self._lock:
             if version not in self._snapshots:
                 try:
+                    check_version(self.name, self.path, version)
                     table = opened(self.name, self.path, version)
                 except DamagedTableError:
                     raise

@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from pipelines.state.damage import DamagedTableError, check_commit
+from pipelines.state.delta_log import commit_file
+from pipelines.state.kinds import LOG, TRANSACTIONAL
+from pipelines.state.lake import Lake
+from tests.state.small_kinds import SmallTable
 
 
 @pytest.mark.parametrize(
@@ -24,3 +28,15 @@ def test_a_commit_that_is_a_folder(tmp_path: Path) -> None:
     file.mkdir()
     with pytest.raises(DamagedTableError, match="cannot be read: Is a directory"):
         check_commit("counts", file)
+
+
+@pytest.mark.parametrize("txid", [1, 3, None])
+def test_an_earlier_commit_that_ends_with_a_line(txid: int | None, tmp_path: Path) -> None:
+    """It is whole JSON, and its rows are missing."""
+    table = SmallTable(tmp_path, LOG, TRANSACTIONAL)
+    for number in range(4):
+        table.commit(number, ("a", 1))
+    commit = commit_file(table.table.path, 1)
+    commit.write_bytes(commit.read_bytes().splitlines()[0])
+    with pytest.raises(DamagedTableError, match="commit 1 of the log: it is cut off"):
+        Lake(tmp_path).state(table.table.name).scan(txid=txid)
