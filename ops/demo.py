@@ -215,17 +215,10 @@ def _by_visibility(lake: Lake) -> list[dict[str, Any]]:
 def _notices(lake: Lake) -> list[dict[str, Any]]:
     """Count by airport the flights that were an hour late, and those that were announced."""
     told = Counter(lake.state("long_delay_notices").scan()["origin"].to_pylist())
-    sent = Counter(
-        origin
-        for origin, id_ in zip(
-            *(
-                lake.channel("delay_notices__flights__flights").scan()[name].to_pylist()
-                for name in ("origin", events.ID)
-            ),
-            strict=True,
-        )
-        if id_ is not None
-    )
+    # One scan: two of them need not give the rows in the same order.
+    rows = lake.channel("delay_notices__flights__flights").scan()
+    pairs = zip(rows["origin"].to_pylist(), rows[events.ID].to_pylist(), strict=True)
+    sent = Counter(origin for origin, id_ in pairs if id_ is not None)
     return [
         {"origin": origin, "an hour late": n, "told": told[origin], "muted": n - told[origin]}
         for origin, n in sorted(sent.items())
