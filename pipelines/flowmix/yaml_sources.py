@@ -14,7 +14,8 @@ from pipelines.flowmix.yaml_parts import ONE, Form, OneOf
 from pipelines.private import SecretError, refuse_secrets
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-
+_LITERAL = re.compile(r"(?i)(password|secret|token)\w*\s*=\s*[\"']?[^\"'\s;]")
+"""A secret of a Kafka login (JAAS), as it stands there."""
 
 Positive = Annotated[int, Field(ge=1)]
 
@@ -70,10 +71,16 @@ class KafkaForm(Form):
     @classmethod
     def _no_secrets(cls, options: dict[str, str]) -> dict[str, str]:
         try:
-            refuse_secrets({name: value for name, value in options.items() if not _VARIABLE.search(value)})
+            refuse_secrets({name: value for name, value in options.items() if not _in_variables(value)})
         except SecretError as error:
             raise ValueError(f"{error.name}: {error.problem}; {error.hint}") from None
         return options
+
+
+def _in_variables(value: str) -> bool:
+    """Return whether variables hold all that is secret in a value: they are all of it, or every password of a login."""
+    rest, variables = _VARIABLE.subn("", value)
+    return variables > 0 and not (_LITERAL.search(rest) if "=" in rest else rest.strip())
 
 
 class RateForm(Form):

@@ -290,6 +290,11 @@ streams:
         load_flow(written(tmp_path, text))
     assert "hunter2" not in str(refused.value)
     name = option.split(":")[0]
+    for value in ("hunter2${FLOW_TEST_LOGIN}", 'x user="${FLOW_TEST_LOGIN}" password="hunter2";'):
+        with pytest.raises(FlowFileError, match="a secret is not stored"):
+            load_flow(written(tmp_path, text.replace(option, f"{name}: '{value}'")))
+    login = text.replace(option, 'kafka.sasl.jaas.config: \'x user="me" password="${FLOW_TEST_LOGIN}";\'')
+    assert 'password="hunter2"' in str(load_flow(written(tmp_path, login)).streams["b"].source._reader_options())
     for value in ("env:FLOW_TEST_LOGIN", "${FLOW_TEST_LOGIN}"):
         flow = load_flow(written(tmp_path, text.replace(option, f"{name}: '{value}'")))
         assert flow.streams["b"].source._reader_options()[name] == "hunter2"
