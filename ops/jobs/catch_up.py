@@ -24,14 +24,17 @@ class CatchUpConfig(dg.Config):
     """Stop after this number of batches; 0: when the sources are read."""
 
 
-def catch_up_op(view: FlowView) -> dg.OpDefinition:
-    """Make the op that runs a flow's batches and reports each as materializations of the slices that it touched."""
+def catch_up_op(view: FlowView, priority: int = 0) -> dg.OpDefinition:
+    """Make the op that runs a flow's batches and reports each as materializations of the slices that it touched.
+
+    Where one process runs the steps, those of higher priority come first.
+    """
 
     @dg.op(
         name=f"catch_up_{view.name}",
         description=f"Run what the sources of {view.name} hold now.",
         out=dg.Out(dg.Nothing),
-        tags={"flow": view.name},
+        tags={"flow": view.name, "dagster/priority": str(priority)},
         pool=view.pool,
     )
     def catch_up(
@@ -132,7 +135,10 @@ def answer_op(view: FlowView) -> dg.OpDefinition:
 
 
 def catch_up_job(views: Sequence[FlowView], name: str = "catch_up_job") -> dg.JobDefinition:
-    """Make one job for all flows: each catches up, is checked and answers; a flow that fails does not hold up the others."""
+    """Make one job for all flows: each catches up, is checked and answers; a flow that fails does not hold up the others.
+
+    The flows run in the order given, where one process runs them all.
+    """
 
     @dg.job(
         name=name,
@@ -140,7 +146,7 @@ def catch_up_job(views: Sequence[FlowView], name: str = "catch_up_job") -> dg.Jo
         tags={"dagster/max_runtime": str(MAX_RUNTIME_SECONDS)},
     )
     def job() -> None:
-        for view in views:
-            answer_op(view)(check_op(view)(catch_up_op(view)()))
+        for place, view in enumerate(views):
+            answer_op(view)(check_op(view)(catch_up_op(view, -place)()))
 
     return job

@@ -52,6 +52,7 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path / "lake")
 
 
+@pytest.mark.slow
 def test_batches_become_materializations_of_the_slices_that_they_wrote(
     spark: SparkSession, view: FlowView, lake: Lake, tmp_path: Path
 ) -> None:
@@ -254,6 +255,7 @@ def test_an_alert_goes_to_a_url(hook: tuple[str, list[bytes]]) -> None:
     assert json.loads(taken[0]) == {"flow": "days", "status": "well", "trouble": []}
 
 
+@pytest.mark.slow
 def test_the_sensor_over_a_registry(view: FlowView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRIDELTA_HOME", str(tmp_path))
     monkeypatch.setenv("TRIDELTA_FLOWS", "tests.nimbus.sliced_flows")

@@ -195,6 +195,7 @@ def test_what_a_function_does_to_an_event_stays_with_it() -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_flow_is_written_and_run_without_spark() -> None:
     code = """
 import sys

@@ -131,6 +131,7 @@ with bounded_folder(Path(sys.argv[1]), "shop") as folder:
 """
 
 
+@pytest.mark.slow
 def test_folders_of_dead_runs_go_and_those_of_living_ones_stay(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     _file(lake.root / "spool" / FLOW / "sales" / "0.json")  # a source's own

@@ -51,6 +51,7 @@ NUMBERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["-5", "nan", "inf", "1" + "0" * 20, "²", "", "9" * 5000])
 def test_numbers_out_of_bounds(given: str) -> None:
     for command in NUMBERS:

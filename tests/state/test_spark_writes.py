@@ -65,6 +65,7 @@ def test_both_writers_make_the_same_table(
     assert in_order(by_arrow.table.base_frame(spark, 2).toArrow()) == by_arrow.base(2)
 
 
+@pytest.mark.slow
 def test_what_is_observed_in_a_merged_frame_is_seen(spark: SparkSession, tmp_path: Path) -> None:
     state, seen = SmallTable(tmp_path, MAP, TRANSACTIONAL), Observation()
     frame = spark.range(10).selectExpr("CAST(id AS STRING) AS word", "id AS n")

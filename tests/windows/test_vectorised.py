@@ -106,6 +106,7 @@ def test_ints(
     check(operation, rows, cut, pa.int64(), partition)
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(batches(floats), thresholds, thresholds, st.booleans(), st.integers(0, 40))
 def test_floats(rows: list[Row], trigger: int, evict: int, clear: bool, cut: int) -> None:
