@@ -21,8 +21,8 @@ demo: setup ## Run a year of flights through the pipeline and show the results
 ui: setup ## Open Dagster with the flights pipeline on 127.0.0.1
 	@$(BIN)/python -m ops.web.ui
 
-# Three processes of tests on two cores, each with its own Spark: a third of their time is spent waiting.
-PROCESSES ?= 3
+# Two processes of tests, each with its own Spark: a third of their time is spent waiting. Three take longer on two cores.
+PROCESSES ?= 2
 
 test: setup-tests ## Run the tests of CI: every rule and every kind of fault once (half an hour)
 	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder

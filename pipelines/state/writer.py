@@ -26,6 +26,7 @@ from pipelines.state.kinds import MAP, OPAQUE, TRANSACTIONAL
 from pipelines.state.literals import is_wide, literal
 from pipelines.state.maintenance_commits import PLAIN_NAMES, TableKeeper
 from pipelines.state.merge import merge_arrow, merge_spark
+from pipelines.state.open_table import OpenTable
 from pipelines.state.record import BATCH, RESET, BatchRecord, generation
 from pipelines.state.schema import (
     ENGINE_COLUMNS,
@@ -36,6 +37,7 @@ from pipelines.state.schema import (
     SLICE_COLUMN,
     TXID,
     UNSLICED,
+    StateSchema,
     table_schema,
 )
 from pipelines.state.sums import TOO_LARGE, StateOverflowError, allowances, checked_bounds
@@ -44,6 +46,8 @@ from pipelines.state.turns import LateWriterError, Transactions, last_txid, turn
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+
+    from pipelines.state.table import StateTable
 
 # Checkpoints of the Delta log: a reader opens at most so many small files on top of one. Our history needs the small
 # files, so the log is only cleaned by the compaction job, never as a side effect of a commit.
@@ -63,6 +67,10 @@ class StateWriter(TableKeeper):
         table: the state.
         declared: the schema that the flow declares for it.
     """
+
+    def __init__(self, table: StateTable, declared: StateSchema) -> None:
+        super().__init__(table, declared)
+        self._open = OpenTable(table.name, table.path)
 
     def prepare(self, columns: StructType) -> None:
         """Create the table, or see that the one that is there fits. New value columns are added to it.
@@ -100,7 +108,11 @@ class StateWriter(TableKeeper):
 
     def committed(self, app_id: str) -> int | None:
         """Return the last txid that was committed under a transaction application id, or None."""
-        return last_txid(DeltaTable(str(self.table.path)), app_id)
+        return last_txid(self._open.now(), app_id)
+
+    def version(self) -> int:
+        """Return the last version of the table."""
+        return self._open.now().version()
 
     # --- a batch ----------------------------------------------------------------------------------------------------
 
@@ -389,12 +401,16 @@ class StateWriter(TableKeeper):
         Raises:
             LateWriterError: another process has committed, before the table was opened or since.
         """
-        table = DeltaTable(str(self.table.path))
+        table = self._open.now()
         carried = judge(table)
         known = {name: table.transaction_version(name) for name in carried}
         try:
             commit(table, carried)
-        except CommitFailedError as error:
+            self._open.noted()
+        except BaseException as error:
+            self._open.close()
+            if not isinstance(error, CommitFailedError):
+                raise
             now = DeltaTable(str(self.table.path))
             judge(now)
             if any(now.transaction_version(name) != version for name, version in known.items()):
@@ -416,16 +432,16 @@ class StateWriter(TableKeeper):
         """
         from pyspark.errors import PySparkException
 
-        table = DeltaTable(str(self.table.path))
-        carried = judge(table)
+        table = self._open.now()
+        since, carried = table.version(), judge(table)
         record = record.model_copy(update={"commit": uuid4().hex})
         try:
             commit(record, carried)
         except PySparkException:
-            if self._version_of(record, table.version()) is None:
+            if self._version_of(record, since) is None:
                 judge(DeltaTable(str(self.table.path)))
             raise
-        version = self._version_of(record, table.version())
+        version = self._version_of(record, since)
         if version is None:
             judge(DeltaTable(str(self.table.path)))
             raise LateWriterError(self.table.name, f"batch {record.txid}", "Delta has left it out")

@@ -134,7 +134,7 @@ class StreamBatch:
         self._counters.start()
         self._tracker.commit_signal(batch)
         # What the rows are made for: a commit that counts rows behind this version is another process's.
-        self._seen = {sink.name: sink.table.version() for sink in self._group.sinks}
+        self._seen = {sink.name: sink.writer.version() for sink in self._group.sinks}
         known = {sink.name: self._known(sink, batch.txid) for sink in self._group.sinks}
         attempt = _Attempt(batch, sources, position, known)
         try:
