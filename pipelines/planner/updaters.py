@@ -115,15 +115,16 @@ class UpdatePass:
         out = RowsOut(self.schema, self.where, self.keys)
         states: dict[Row, tuple[Row, MapState]] = {}
         for key, tuples in groups.found.values():
-            _, state = states.get(key[: self.together]) or (key, MapState(self.view))
-            states[key[: self.together]] = key, state
+            own = tuple(key[: self.together])
+            state = states[own][1] if own in states else MapState(self.view)
+            states[own] = key, state
             for row in self._emitted(state, tuples):
                 out.add((*key, *row))
             yield from out.full()
         nothing = (None,) * self.outputs
         for key, state in states.values():
-            for *row, removed in state.changes():
-                out.add((*key, REMOVE if removed else PUT, *row, *nothing))
+            for *change, removed in state.changes():
+                out.add((*key, REMOVE if removed else PUT, *change, *nothing))
             yield from out.full()
         yield from out.rest()
 
