@@ -181,7 +181,7 @@ def required_choice(what: str, choices: tuple[str, ...], given: object) -> str:
 
 
 def required_master(what: str, given: str) -> str:
-    """Where Spark runs, in a form that Spark knows.
+    """Return a Spark master as Spark knows it.
 
     Raises:
         DefinitionError
@@ -193,7 +193,7 @@ def required_master(what: str, given: str) -> str:
 
 
 def switch(text: str) -> bool:
-    """Yes or no, from the environment; nothing is no.
+    """Read yes or no from the environment; an empty text is no.
 
     Raises:
         OutOfBoundsError

@@ -75,7 +75,7 @@ class ProcessIdentity:
 
     @property
     def runs(self) -> bool:
-        """Whether it is there and is not stopped."""
+        """Return whether the process exists and is not stopped."""
         return self._found(_ENDED + _STOPPED) is not None
 
     def _found(self, unless: str) -> psutil.Process | None:

@@ -39,7 +39,7 @@ _DRAIN = (
 
 
 def nimbus_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDefinition]:
-    """The jobs, each with a form that offers the flows of the catalog; `prefix` begins the names of jobs and ops."""
+    """Build the jobs, each with a form that offers the flows of the catalog; `prefix` begins the names of jobs and ops."""
     names = one_of(f"{prefix}DeployedFlow", [view.name for view in views])
     flow = (names, Field(..., description="The flow."))
     some_flow = (names | None, Field(None, description="The flow; none: all that are deployed."))

@@ -53,9 +53,9 @@ class LayoutReport:
 
 
 def lay_out(folder: str | Path, *, days: int | None = None, progress: Progress | None = None) -> LayoutReport:
-    """Writes the flights and their surroundings as JSON-lines files under `folder`.
+    """Write the flights and their surroundings as JSON-lines files under `folder`.
 
-    A file appears whole or not at all, and one that is there already with the same content is not touched. The files of
+    A file appears whole or not at all, and a file that already has the same content is not touched. The files of
     later days have later modification times, which is the order in which Spark's file source takes them.
 
     Args:

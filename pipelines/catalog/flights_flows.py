@@ -61,7 +61,7 @@ def late_departures(settings: FlowSettings) -> Flow:
 
 
 def departure_weather(settings: FlowSettings) -> Flow:
-    """Each flight with the weather that its airport reported for the hour; hours without a report have no rows."""
+    """Join each flight to the weather that its airport reported for the hour; hours without a report have no rows."""
     reports = JsonFiles(settings.data / "weather", WEATHER_SCHEMA, max_files_per_batch=FILES_PER_BATCH)
     flow = Flow("departure_weather", DEPARTURE_WEATHER.description)
     weather = (

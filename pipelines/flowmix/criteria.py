@@ -151,7 +151,7 @@ class Combined(Criteria):
         return self.combine([part.matches(event) for part in self.parts])
 
     def combine(self, answers: list[bool]) -> bool:
-        """Its answer from those of its parts."""
+        """Compute the answer from those of its parts."""
         if self.op == "not_":
             return not answers[0]
         return all(answers) if self.op == "and_" else any(answers)
@@ -160,7 +160,7 @@ class Combined(Criteria):
         return self.joined([part.column(types) for part in self.parts])
 
     def joined(self, columns: list[Column]) -> Column:
-        """Its answer from the columns of its parts."""
+        """Build the answer from the columns of its parts."""
         from functools import reduce
 
         from pyspark.sql import functions as F

@@ -42,10 +42,10 @@ PUBLIC = {events.ID: events.PUBLIC_ID, events.TIME: events.PUBLIC_TIME}
 
 
 def known(flow: Flow, stream: StreamDefinition, schema: Schema | None, at: object) -> Types:
-    """Fields with their Spark SQL types, all of them known.
+    """Return the fields with their Spark SQL types.
 
     Raises:
-        FlowError: if the type of one is not.
+        FlowError: if the type of a field is not known.
     """
     unknown = [name for name, kind in (schema or {}).items() if not kind]
     if schema is not None and not unknown:
@@ -85,7 +85,7 @@ class Chain:
         return tuple(self.types.items())
 
     def step(self, index: int) -> None:
-        """An operation that looks at one event at a time."""
+        """Apply an operation that looks at one event at a time."""
         operation = self.stream.operations[index]
         self._check_fields(operation)
         if isinstance(operation, ops.Select):

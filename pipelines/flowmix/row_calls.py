@@ -27,7 +27,7 @@ def any_there(*columns: Column) -> Column:
 
 
 def anonymous(*columns: Column) -> tuple[Column, ...]:
-    """Events without id and time; a word about the clock stays one."""
+    """Clear the id and time of events; a row without an id only carries the watermark and stays without one."""
     from pyspark.sql import functions as F
 
     assert len(columns) >= len(events.COLUMNS)

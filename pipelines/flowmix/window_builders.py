@@ -75,7 +75,7 @@ def sort_window(
     window_evict_millis: int,
     refuse: Refuse,
 ) -> SortWindow:
-    """A sort as data; the checks are in the original's order: fields, eviction, trigger."""
+    """Build a sort as data; the checks are in the original's order: fields, eviction, trigger."""
     by = tuple(_sort_key(field, refuse) for field in fields)
     if not by:
         refuse("Sort operator needs at least one field name to sort by", hint='sort("v", ...) or sort("v desc", ...)')

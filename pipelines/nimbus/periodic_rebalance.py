@@ -156,7 +156,7 @@ class LookBook:
         self._file = file
 
     def add(self, looks: Any, now: float) -> dict[str, list[Figures]]:
-        """Adds a look at each query; returns all that are kept, by query, the oldest first."""
+        """Add a look at each query; return all that are kept, by query, the oldest first."""
         from pipelines.maintenance.rebalance import Figures
 
         kept = self._read()

@@ -108,17 +108,17 @@ class FlowStatus:
 
     @property
     def running(self) -> bool:
-        """Whether every query runs."""
+        """Return whether every query runs."""
         return bool(self.tasks) and all(task.state == RUNNING for task in self.tasks)
 
     @property
     def active(self) -> bool:
-        """Whether it is ACTIVE, or returns to that when its rebalance is over."""
+        """Return whether it is ACTIVE, or returns to that after its rebalance."""
         return "ACTIVE" in (self.status, self.previous)
 
     @property
     def stopped(self) -> bool:
-        """Whether no query runs, and none is on its way to or from running."""
+        """Return whether no query runs, and none is starting or stopping."""
         return all(task.state in (DRAINED, ASSIGNED) for task in self.tasks)
 
     @property

@@ -71,11 +71,11 @@ class DeltaChangeFeed(Source):
         return (dataset_of(self.path),)
 
     def check(self, name: str, spark: SparkSession) -> None:
-        """The table is there, has the columns, and records its changes since the starting version.
+        """Check that the table exists, has the columns, and records its changes since the starting version.
 
         Raises:
             MissingPathError, SourceSchemaError
-            SourceError: it records no changes, or none yet at the starting version.
+            SourceError: if it records no changes, or did not yet at the starting version.
         """
         if not DeltaTable.is_deltatable(self.path):
             raise MissingPathError(name, self.path)

@@ -107,7 +107,7 @@ class ChannelSource(Source):
         return f"channels {', '.join(self.channels)}"
 
     def locate(self, paths: dict[str, Path]) -> None:
-        """Where the channels' tables are."""
+        """Set where the channels' tables are."""
         self._paths = paths
 
     def start_at(self, start: Start | None, checkpoint: Path | None = None) -> None:
@@ -119,7 +119,7 @@ class ChannelSource(Source):
         self._start, self._checkpoint = start, checkpoint
 
     def check(self, name: str, spark: SparkSession) -> None:
-        """The channels are there.
+        """Check that the channels exist.
 
         Raises:
             MissingPathError

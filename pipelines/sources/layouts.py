@@ -59,7 +59,7 @@ class Header:
 
 
 def header_of(file: str, options: Mapping[str, Any]) -> Header | None:
-    """A CSV file's header; None if it has no line, or is gone or packed in a way that only Spark reads."""
+    """Read a CSV file's header; None if the file is empty, missing, or compressed in a way that only Spark reads."""
     given = {name.lower(): value for name, value in options.items()}
     comment = str(given.get("comment") or "")
     try:
@@ -96,7 +96,7 @@ def _names(line: str, given: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def first_objects(lines: IO[str], most: int = _LOOKED_AT) -> Iterator[dict[str, Any]]:
-    """The objects among the first lines of a JSON file; what cannot be read, is nested without end or too long is none."""
+    """Read the objects among the first lines of a JSON file; skip what cannot be read, is nested too deep or is too long."""
     while most > 0 and (line := lines.readline(most)):
         most -= len(line)
         try:

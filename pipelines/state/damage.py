@@ -147,7 +147,7 @@ def opened(table: str, path: Path, version: int | None = None) -> DeltaTable:
 
 
 def read_damage(table: str, delta: DeltaTable, path: Path) -> DamagedTableError | None:
-    """What data file of a version is damaged, if that is why it cannot be read."""
+    """Find the damaged data file that keeps a version from being read; None if no file is damaged."""
     return next(data_damages(table, delta, path), None)
 
 
@@ -163,7 +163,7 @@ def table_damages(table: str, path: Path) -> Iterator[DamagedTableError]:
 
 
 def log_damages(table: str, path: Path) -> Iterator[DamagedTableError]:
-    """The damaged files of a table's log."""
+    """List the damaged files of a table's log."""
     commits = commit_files(path)
     for file in commits:
         try:
@@ -201,7 +201,7 @@ def _checkpoint_damages(table: str, log: Path, versions: list[int]) -> Iterator[
 
 
 def data_damages(table: str, delta: DeltaTable, path: Path) -> Iterator[DamagedTableError]:
-    """The data files of a version that are missing, of another size, or no Parquet."""
+    """List the data files of a version that are missing, of another size, or no Parquet."""
     actions = pa.table(delta.get_add_actions(flatten=True))
     listed = zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
     for name, size in listed:

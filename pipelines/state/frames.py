@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def read_by_spark(spark: SparkSession, path: Path, reader: Reader) -> DataFrame:
-    """What `reader.scan()` gives, as a frame over the table's files."""
+    """Build what `reader.scan()` gives as a frame over the table's files."""
     from pyspark.sql import functions as F
 
     declared = reader.declared

@@ -39,7 +39,7 @@ class History:
         self._lock = threading.Lock()
 
     def records(self) -> list[CommitRecord]:
-        """All commits whose log files are there, oldest first."""
+        """Read all commits whose log files still exist, oldest first."""
         with self._lock:
             self._refresh()
             return list(self._records)

@@ -56,7 +56,7 @@ class Lake:
         self._tables: dict[Path, StateTable] = {}
 
     def states(self) -> list[str]:
-        """Names of the states that the lake holds."""
+        """List the states that the lake holds."""
         return _tables_in(self.root / "states")
 
     def state(self, name: str) -> StateTable:
@@ -71,7 +71,7 @@ class Lake:
         return table
 
     def channels(self) -> list[str]:
-        """Names of the channels that the lake holds."""
+        """List the channels that the lake holds."""
         return _tables_in(self._channels)
 
     def channel(self, name: str) -> StateTable:

@@ -148,7 +148,7 @@ def keys_condition(keys: Sequence[Mapping[str, Any]], names: Sequence[str], type
 
 
 def range_condition(keys: Sequence[Mapping[str, Any]], names: Sequence[str], types: Mapping[str, pa.DataType]) -> str:
-    """Each key column between the least and the greatest asked value, which other keys may meet as well.
+    """Bound each key column by the least and the greatest asked value; other keys may match as well.
 
     Raises:
         FieldError, KeyFieldsError, KeyValueError: as `keys_condition`.

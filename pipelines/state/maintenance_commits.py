@@ -29,7 +29,7 @@ PLAIN_NAMES = {"delta.randomizeFilePrefixes": "true"}
 
 
 def clustered_by(table: DeltaTable) -> tuple[str, ...]:
-    """The columns by which a table's files are sorted when they are rewritten; none: as its layout has it."""
+    """Return the columns by which a table's files are sorted when rewritten; empty: the order of its layout."""
     return tuple(json.loads(table.metadata().configuration.get(CLUSTERED, "[]")))
 
 
@@ -76,10 +76,10 @@ class TableKeeper:
         return table.version()
 
     def rewrite_spark(self, frame: DataFrame, record: BatchRecord, where: str, *, same_rows: bool = False) -> int:
-        """The same with Spark; `where` may name partition columns only. Returns the version.
+        """Rewrite as `rewrite` does, with Spark; `where` may name partition columns only. Return the version.
 
         Args:
-            same_rows: the rows are only moved, so a stream that reads the table has nothing to read again.
+            same_rows: whether rows only move between files, so that a stream of the table reads nothing again.
         """
         (
             frame.write.format("delta")

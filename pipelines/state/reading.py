@@ -109,7 +109,7 @@ class Reader:
         return groups
 
     def zero(self) -> Row:
-        """What a log state without keys holds before any row: its aggregators' zeros (Trident rules 1.3)."""
+        """Return what a log state without keys holds before any row: its aggregators' zeros (Trident rules 1.3)."""
         made = {value.name: value.make() for value in self.declared.values}
         return {name: aggregator.finish(aggregator.zero()) for name, aggregator in made.items()}
 

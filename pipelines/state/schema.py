@@ -37,7 +37,7 @@ LONGEST_SLICE = 248
 
 
 def slice_problem(value: str) -> str | None:
-    """Why a text cannot be a slice; None if it can."""
+    """Say why a text cannot be a slice; None if it can."""
     if value in RESERVED:
         return "the name is reserved"
     if "\0" in value:
@@ -108,10 +108,10 @@ class StateSchema(BaseModel):
         return found if isinstance(found, str) else None
 
     def evolution(self, other: StateSchema) -> tuple[tuple[str, str], ...] | str:
-        """What the table needs to hold what `other` (the flow's) declares. Columns are told apart by name alone.
+        """Find what the table lacks to hold what `other` (the flow's schema) declares. Columns are matched by name alone.
 
         Returns:
-            The columns to add, as names and types: none if it fits as it is. Or in words why it does not fit.
+            The columns to add, as names and types, empty if it fits; or a text that says why it cannot fit.
         """
         for what in ("layout", "kind", "flow", "keys", "sliced"):
             mine, theirs = getattr(self, what), getattr(other, what)

@@ -35,20 +35,20 @@ def made_slices(table: StateTable) -> frozenset[str] | None:
 
 
 def slice_times(table: StateTable) -> Mapping[str, datetime]:
-    """When a backfill committed each slice last, as far back as the table's log goes."""
+    """Find when a backfill last committed each slice, as far back as the table's log goes."""
     return {slice_: commit.time for slice_, commit in _slice_commits(table).items()}
 
 
 def outdated(table: StateTable, source: StateTable, slices: Iterable[str]) -> Mapping[str, CommitRecord]:
-    """Slices that a backfill made of another table, which has got other rows of that slice since.
+    """Find slices that a backfill made from another table whose rows of that slice changed since.
 
     Args:
-        table: whose slices they are.
-        source: what they were made of.
-        slices: those to look at.
+        table: the table that holds the slices.
+        source: the table that they were made from.
+        slices: the slices to check.
 
     Returns:
-        By slice the last commit of `source` that wrote it: a backfill's, a stream's, or that of a replay. A compaction
+        By slice the last commit of `source` that wrote it: a backfill's, a stream's, or a replay's. A compaction
         writes the same rows. A slice that was made before versions were recorded counts by the times of the commits.
     """
     made = {slice_: commit for slice_, commit in _slice_commits(table).items() if slice_ in set(slices)}

@@ -40,7 +40,7 @@ class Snapshot:
 
     @cached_property
     def declared(self) -> StateSchema | None:
-        """What the table says of itself at this version; None for a table that the engine did not make."""
+        """Read the schema that the table declares at this version; None for a table that the engine did not make."""
         text = self.table.metadata().configuration.get(PROPERTY)
         return StateSchema.model_validate_json(text) if text else None
 
@@ -68,7 +68,7 @@ class Snapshot:
             return plain(pa.table(self._builder.execute(sql).read_all()))
 
     def stream(self, sql: str) -> Iterator[pa.Table]:
-        """The same in parts of some 100,000 rows, as they are read."""
+        """Run a query as `query` does, in parts of some 100,000 rows as they are read."""
         parts: list[pa.Table] = []
         with self._diagnosed():
             for batch in self._builder.execute(sql):

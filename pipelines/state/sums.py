@@ -75,7 +75,7 @@ def total_of(kind: pa.DataType) -> Total:
 
 @contextmanager
 def fitting(state: str, column: str) -> Iterator[None]:
-    """A total that DataFusion cannot give back as the type that is stored, as an error of ours.
+    """Raise a total that DataFusion cannot return as the stored type as an error of ours.
 
     Raises:
         StateOverflowError
@@ -192,8 +192,10 @@ class Allowance(NamedTuple):
 
 
 def allowances(table: DeltaTable, state: StateTable, declared: StateSchema) -> Iterator[Allowance]:
-    """What a commit by Spark may add: a small part of the room that is left by the bound, or if that is too little all the room
-    that the totals leave, which are added up for it.
+    """Yield what a commit by Spark may add to each total.
+
+    First a small part of the room that the bound leaves; if that was too little, all the room that the exact totals
+    leave, which are added up for it.
     """
     snapshot = Snapshot(table)
     sums = summed(declared, pa.schema(list(snapshot.types.items())))

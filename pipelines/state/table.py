@@ -82,7 +82,7 @@ class StateTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """What a reader gets: the user's columns with their Arrow types."""
+        """Return the user's columns with their Arrow types, as a reader gets them."""
         return self.scan(where="false").schema
 
     def version(self) -> int:
@@ -95,8 +95,9 @@ class StateTable:
         return str(self._latest().metadata().id)
 
     def opened(self) -> DeltaTable:
-        """The Delta table at its last version, for the engine's own use. Opened now: what a kept handle has yet to read of the
-        log, transaction ids for one, a compaction may have cleaned away.
+        """Open the Delta table at its last version, for the engine's own use.
+
+        Never kept: a compaction may delete parts of the log, such as transaction ids, that a kept handle reads later.
         """
         return opened(self.name, self.path)
 
@@ -199,9 +200,9 @@ class StateTable:
         return self._frame(spark, self._reader(self._at(txid, version, timestamp)))
 
     def base_rows(self, txid: int, version: int | None = None) -> pa.Table:
-        """What the state held before a batch, as `scan` gives it: what a replay of the batch starts from.
+        """Return what the state held before a batch, as `scan` gives it; a replay of the batch starts from it.
 
-        Of an opaque state that has `txid` committed: without what that wrote. Else the state as it is.
+        An opaque state that has committed `txid` is returned without that batch's rows, any other state as it is.
         """
         return self._reader(self._at(None, version, None), txid).scan()
 

@@ -56,7 +56,7 @@ class StateView(ABC):
     def of_rows(
         keys: Sequence[str], values: Sequence[str], rows: Iterable[Sequence[Any] | Mapping[str, Any]]
     ) -> RowsView:
-        """Rows in memory: dicts, or tuples of keys, then values. Of rows with one key the last counts."""
+        """Hold rows in memory: dicts, or tuples of keys, then values. The last row of a key counts."""
         names = (*keys, *values)
         tuples = [tuple(row[name] for name in names) if isinstance(row, Mapping) else tuple(row) for row in rows]
         return RowsView(tuple(keys), tuple(values), {_key(row[: len(keys)]): row[len(keys) :] for row in tuples})

@@ -489,7 +489,7 @@ def _statistics(wanted: DeltaSchema) -> dict[str, str]:
 
 
 def replay_txid(number: int) -> int:
-    """What the rows of a replay have for a txid; -1 is of backfills."""
+    """Return the txid that a replay's rows get; -1 belongs to backfills."""
     return -1 - number
 
 

@@ -121,7 +121,7 @@ def ask_of_leases(elsewhere: Elsewhere | None, *, always: bool = False) -> None:
 
 @contextlib.contextmanager
 def leased() -> Iterator[None]:
-    """What this thread does, it does under a lease of the registry: a checkpoint that it takes is its host's from then on."""
+    """Mark this thread as working under a lease of the registry: a checkpoint that it takes belongs to its host from then on."""
     token = _LEASED.set(True)
     try:
         yield

@@ -122,7 +122,7 @@ class Standing:
 
     @property
     def accepting(self) -> bool:
-        """Whether new batches are opened."""
+        """Return whether new batches are opened."""
         return self.status is Status.ACTIVE
 
 

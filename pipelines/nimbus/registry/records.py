@@ -107,7 +107,7 @@ class Flow:
 
     @property
     def status(self) -> Status:
-        """Where it stands."""
+        """Return the flow's status."""
         return self.standing.status
 
     @property
