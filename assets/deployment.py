@@ -123,7 +123,7 @@ def deployment_metadata(seen: "FlowStatus") -> dict[str, Any]:
             "state": task.state,
             "where": f"{task.supervisor}:{task.port}" if task.supervisor else "",
             "batch": task.txid,
-            "rows a second": task.rows_per_second,
+            "rows per second": task.rows_per_second,
             "lag in s": task.lag_seconds,
             "last error": task.last_error,
         }

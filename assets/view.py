@@ -165,7 +165,7 @@ class FlowView:
 
     @cached_property
     def partitions(self) -> dg.DailyPartitionsDefinition | None:
-        """One partition a day, or None for a flow that is not sliced."""
+        """One partition per day, or None for a flow that is not sliced."""
         slices = self.spec.slices
         if slices is None:
             return None

@@ -102,15 +102,15 @@ MESSAGE_TIMEOUT_SECONDS = Range(-7 * _DAY, 7 * _DAY)
 TIMEOUT_SECONDS = Range(0.05, 7 * _DAY)
 """Beats, leases and time-outs of Nimbus' processes."""
 POLL_SECONDS = Range(0.2, _DAY)
-"""How often a screen is drawn anew."""
+"""How often a screen is drawn again."""
 
 WORKERS = Range(1, 1_000, whole=True)
 TASKS = Range(1, 10_000, whole=True)
-"""Of a stream or a state: Spark's partitions."""
+"""Tasks of a stream or a state: Spark's partitions."""
 ATTEMPTS = Range(1, 1_000, whole=True)
-"""Tries a batch."""
+"""Tries per batch."""
 MEMORY_MB = Range(512, 4_194_304, whole=True)
-"""Of a Spark driver. It does not start with less."""
+"""Memory of a Spark driver, which does not start with less."""
 LOG_MEGABYTES = Range(0.001, 1_000_000)
 LOG_FILES = Range(1, 10_000, whole=True)
 """With none a log file would never be turned over."""

@@ -18,7 +18,7 @@ import psutil
 
 PROC = Path("/proc")
 
-# Of a process that was recorded without a boot: within this the clock's own corrections may have moved its time.
+# For a process that was recorded without a boot: within this the clock's own corrections may have moved its time.
 _SECONDS = 0.5
 
 _ENDED = "ZXx"
@@ -111,7 +111,7 @@ def _stat(pid: int) -> tuple[str, int] | None:
     """Return a process' state and when it began, in ticks since the boot; None if it is gone, or there is no `/proc`."""
     try:
         text = (PROC / str(pid) / "stat").read_text("utf-8", errors="replace")
-        # The second field is its name in brackets, which may hold anything. Of what follows, the state is the first field.
+        # The second field is its name in brackets, which may hold anything. The state is the first field after it.
         fields = text[text.rindex(")") + 1 :].split()
         return fields[0], int(fields[19])
     except (OSError, ValueError, IndexError):

@@ -206,7 +206,7 @@ class Reporter:
     def _judge(self, report: SliceReport) -> None:
         """Log one verdict per check on a slice, behind the slice's own materializations.
 
-        Of a slice that failed only those are told that were asked: no rows came to what stands behind.
+        For a slice that failed only the checks that were asked are logged: no rows came to what stands behind.
         """
         own = {name: Verdict(one.check, self._view, self._lake, report.slice) for name, one in self._verdicts.items()}
         asked = set()

@@ -17,7 +17,7 @@ from resources import LakeResource, SparkResource
 MAX_RUNTIME_SECONDS = 3 * 3600
 FILES = "files before and after"
 COMPACTIONS = 20
-"""Of a table, that its plot shows."""
+"""How many compactions of a table its plot shows."""
 
 
 class CompactionConfig(dg.Config):

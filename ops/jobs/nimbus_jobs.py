@@ -203,7 +203,7 @@ def _periodic(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> 
     """Looks, decides, and applies; a flow that cannot be rebalanced now does not hold up the others.
 
     Raises:
-        Failure: Of some flow it was refused.
+        Failure: if it was refused for a flow.
     """
     from pipelines.errors import FieldError, LockedError
     from pipelines.nimbus.errors import NimbusError

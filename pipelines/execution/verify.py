@@ -85,11 +85,11 @@ class VerifyReport:
 
 
 def verify(spark: SparkSession, lake: Lake, topology: TridentTopology) -> VerifyReport:
-    """Compare every state of a flow with its commits' records: one Spark job a state.
+    """Compare every state of a flow with its commits' records: one Spark job per state.
 
-    Checked are tables of rows, and of log states the generations that compaction has left alone. Of a batch that a later
-    backfill has replaced in part, and of states in map layout, whose rows are overwritten, nothing can be said. Channels are
-    compared by count, their words about the clock included, as far as their rows have not been let go.
+    Checked are tables of rows, and the generations of log states that compaction has left alone. Not checked are batches
+    that a later backfill has replaced in part, and states in map layout, whose rows are overwritten. Channels are compared
+    by count, clock rows included, as far as their rows have not been deleted.
     """
     findings: list[Finding] = []
     faults = list(damages(lake, topology))
@@ -206,7 +206,7 @@ def _of_batches(
     last_replacement = max((one.version for one in replaced.values()), default=-1)
     for txid, records in by_txid.items():
         now = _held_of(held, txid)
-        # Of an opaque batch the last commit stands for all of it; of a non-transactional one each has added its rows.
+        # The last commit of an opaque batch stands for all of it; each commit of a non-transactional one has added rows.
         counted = records if getattr(table.declared, "kind", "") == "non_transactional" else records[-1:]
         if txid < folded:
             done = "folded it" if table.declared.layout == LOG_LAYOUT else "let its rows go: all readers had them"

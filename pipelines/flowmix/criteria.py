@@ -54,7 +54,7 @@ class Criteria(ABC):
 class Leaf(Criteria):
     """A condition on one field: `op` is one of OPERATIONS, `values` what it compares with.
 
-    Of several values of the field one that fits is enough. An absent field fits `has_not` alone. Numbers compare as numbers,
+    If the field has several values, one that fits is enough. An absent field fits `has_not` alone. Numbers compare as numbers,
     whatever their types; values of different kinds are neither equal nor before or after one another.
     """
 

@@ -54,7 +54,7 @@ _UNITS = (
     *("microsecond", "millisecond", "second", "minute", "hour", "day", "dayofyear", "week", "month", "quarter", "year"),
 )
 _WITH_UNITS = ("dateadd", "date_add", "datediff", "date_diff", "timestampadd", "timestampdiff")
-# Of functions with a syntax of their own sqlglot makes parts of their own kind; all others stay calls by their names.
+# sqlglot gives functions with a syntax of their own a class each; all others stay calls by their names.
 _RENAMED = frozenset({"position", "substr"})
 _OWN_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "OVERLAY", "POSITION", "SUBSTRING", "SUBSTR", "TRIM")
 

@@ -712,7 +712,7 @@ class StaticStateNode(Node, by_tuple=False, asks=traits.NOTHING, alone=traits.RE
 class NewValuesNode(Node, by_tuple=False, asks=traits.NOTHING, alone="tells what each batch has made of a state"):
     """What a persist (its one parent) has made of a batch: the keys that the batch touched with their new values.
 
-    Of a persist of the tuples themselves: the tuples; of one with an updater: what the updater emitted.
+    A persist of the tuples themselves gives the tuples; one with an updater gives what the updater emitted.
     """
 
     @property

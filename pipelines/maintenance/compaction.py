@@ -63,7 +63,7 @@ def compact(
         flow: the topology or its name.
         retention_hours: how far back states stay readable, by txid, version or time.
         channel_retention_hours: how long a channel keeps rows that all its readers have taken; None: as long as states stay
-            readable. Of a flow that is given by its name alone nothing is deleted: its readers are not known.
+            readable. Nothing is deleted for a flow given by its name alone: its readers are not known.
         quarantine_days: how long refused rows stay; None: for good.
         open_generations: generations to leave as they are, the one that the stream writes included; None: 1 while a
             stream runs, and 0, everything that is committed, while none does.

@@ -158,7 +158,7 @@ def merge(
 ) -> int:
     """Merge the small files of closed generations. Return how many slices were touched.
 
-    A stream makes a partition a slice and generation, so files have to be merged over generations too, or a year of them
+    A stream makes a partition per slice and generation, so files have to be merged over generations too, or a year of them
     leaves as many files as generations. That takes Spark; within a partition delta-rs does it in milliseconds.
 
     Args:

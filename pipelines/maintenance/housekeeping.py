@@ -71,7 +71,7 @@ def run_housekeeping(
         registry: removes old records of the registry; None: there is none.
         retention: how long things are kept; None: as the environment says.
         nimbus_home: `<home>/nimbus`, for the logs; None: leave them alone.
-        flows: those to compact in the same round. Of one given by its name alone channels keep their rows.
+        flows: those to compact in the same round. Channels of a flow given by its name alone keep their rows.
         spark: for flows with tables that need a session to be compacted.
         dry_run: change nothing; tell what would go. Compaction is left out.
         progress: called with each line of the report.

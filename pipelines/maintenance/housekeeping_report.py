@@ -97,7 +97,7 @@ class HousekeepingItem:
         before: How many there were.
         removed: How many went, or with `dry_run` would go.
         bytes: What that gave back on the disk; of rows 0: their files go with a later vacuum.
-        seconds: Of the work.
+        seconds: how long the work took.
         note: Why less was done than asked for, in a sentence.
     """
 
@@ -123,7 +123,7 @@ class HousekeepingReport:
 
     Attributes:
         things: A line each.
-        compactions: Of the flows that were compacted in the same round.
+        compactions: reports of the flows that were compacted in the same round.
         dry_run: Nothing was changed: what would go was counted.
     """
 

@@ -33,7 +33,7 @@ def remove_old_copies(
 ) -> HousekeepingItem:
     """Remove old copies of checkpoints, made by repartitions.
 
-    Of each query the newest whole one stays for `days`, the others go. One that a repartition under way still needs is
+    The newest whole copy of each query stays for `days`, the others go. One that a repartition under way still needs is
     never touched, nor one that is still being made.
     """
     folders = _whole(lake.root / "copies", "*/*/*", dry_run)
@@ -132,7 +132,7 @@ def remove_old_state(lake: Lake, versions: float | None, *, dry_run: bool = Fals
     """Delete the old state of all queries that do not run.
 
     Spark deletes old versions itself, in a thread that wakes once a minute: a query that only ever runs for seconds, as in
-    scheduled catch-ups, keeps them all. Of such a query the old versions are deleted here, while it does not run, as Spark
+    scheduled catch-ups, keeps them all. The old versions of such a query are deleted here, while it does not run, as Spark
     would: the last `versions` stay, and of the SST files that versions share all that a version which stays names.
 
     Args:

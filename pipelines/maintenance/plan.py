@@ -66,7 +66,7 @@ class FoldPlan:
 
     Attributes:
         closed: the generations.
-        slices: slices whose closed rows become one row a key.
+        slices: slices whose closed rows become one row per key.
         rolls_up: whether a roll-up over all slices is written in the same commit.
         since: generation of the roll-up that is there; the new one is that and the generations since.
         rows: stored rows that are read.

@@ -113,7 +113,7 @@ class RebalanceReport:
     Attributes:
         flow: its name.
         before, after: a look at each query; `after` is empty where nothing was applied.
-        decisions: one a query.
+        decisions: one per query.
         done: reports of what was done (`RepartitionReport.to_json`, `ClusteringReport.to_json`), in order.
         dry_run: whether it was only to be told.
     """
@@ -291,7 +291,7 @@ def _in(history: Sequence[Figures], why: str, limits: Thresholds) -> Decision:
     for other in history:
         alike = other.rows_per_second <= look.rows_per_second * limits.similar_load
         if other.partitions <= after and alike and _wish(other, limits)[0] == SCALE_OUT:
-            seen = f"with {other.partitions} it was too slow at {other.rows_per_second:.0f} rows a second"
+            seen = f"with {other.partitions} it was too slow at {other.rows_per_second:.0f} rows per second"
             return _stays(look, why, f"{seen}, and there are {look.rows_per_second:.0f} now")
     return Decision(look.query, SCALE_IN, look.partitions, after, (why,))
 

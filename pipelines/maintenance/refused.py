@@ -1,7 +1,7 @@
 """Quarantine: for how long refused rows stay.
 
 A row names the batch that refused it, and that batch's commit says when. The commits are cleaned from the log long before
-the rows are old, so what they say is written down beside the table, a line a day and run of txids. All batch groups of a flow
+the rows are old, so what they say is written down beside the table, a line per day and run of txids. All batch groups of a flow
 write one quarantine, each with txids of its own: of a txid the latest commit counts, so a row may stay longer than it should,
 and never goes before its time.
 """

@@ -83,7 +83,7 @@ class RepartitionReport:
 def partitions_of(checkpoint: Checkpoint) -> int | None:
     """Return the number of partitions that a query has; None: no batch of it has run, and nobody has said one.
 
-    Of a query with windows the number of its state's partitions, as Spark's offset log has it. A query without state runs
+    A query with windows gives the number of its state's partitions, as Spark's offset log has it. A query without state runs
     with the number that was asked for last: Spark writes the first one into each later batch, and goes by the session's.
     """
     said = checkpoint.partitions

@@ -70,7 +70,7 @@ class Judged:
                 "median batch in s": statistics.median(look.batch_seconds) if look.batch_seconds else None,
                 "trigger in s": look.trigger_seconds,
                 "waiting": look.backlog[-1] if look.backlog else 0,
-                "rows a second": look.rows_per_second,
+                "rows per second": look.rows_per_second,
                 "state rows": look.state_rows,
                 "skew": None if look.skew is None else round(look.skew, 2),
                 "why": "; ".join(one.reasons),

@@ -206,7 +206,7 @@ def _alone(before: Json | None, now: Json | None, key: str, details: list[str]) 
 
 
 def _batch_groups(before: Json, now: tuple[BatchGroup, ...], folder: Path) -> Iterator[Change]:
-    """By their streams; queries have no batches. Of a flow that stored no plan the checkpoints' folders tell."""
+    """Compare by their streams; queries have no batches. If a flow stored no plan, the folders of its checkpoints count."""
     there = {"__".join(one["streams"]) for one in before.get("batch_groups", ()) if not one["query"]}
     if not before and folder.is_dir():
         there = {one.name for one in folder.iterdir() if (one / "epoch.json").exists()}

@@ -38,7 +38,7 @@ class DeltaChangeFeed(Source):
         schema: DDL of the columns to read, a subset of the table's.
         starting_version: the first commit whose changes are read; None: the whole table, then its changes.
         max_files_per_batch: at most so many files a batch. A commit's changes are not divided.
-        max_bytes_per_batch: about so many bytes a batch.
+        max_bytes_per_batch: about so many bytes per batch.
 
     Raises:
         DuplicateFieldError: if the schema names one of the three fields itself.

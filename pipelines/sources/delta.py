@@ -36,7 +36,7 @@ class DeltaTableSource(Source):
         path: the table's folder.
         schema: DDL of the columns to read, a subset of the table's.
         max_files_per_batch: at most so many data files a batch.
-        max_bytes_per_batch: about so many bytes a batch.
+        max_bytes_per_batch: about so many bytes per batch.
     """
 
     path: str

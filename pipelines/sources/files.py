@@ -52,7 +52,7 @@ class FileSource(Source):
         path: the folder. Files whose names start with `_` or `.` are left out, as Spark does.
         schema: DDL, e.g. `"sentence string, n bigint"`.
         max_files_per_batch: at most so many files a batch; None: no limit.
-        max_bytes_per_batch: at most so many bytes a batch (at least one file).
+        max_bytes_per_batch: at most so many bytes per batch (at least one file).
         options: further options of Spark's reader.
     """
 
@@ -335,7 +335,7 @@ class TextFiles(FileSource):
         path: the folder. Files whose names start with `_` or `.` are left out; `.gz` and `.bz2` files are unpacked.
         field: the name of the field.
         max_files_per_batch: at most so many files a batch; None: no limit.
-        max_bytes_per_batch: at most so many bytes a batch (at least one file).
+        max_bytes_per_batch: at most so many bytes per batch (at least one file).
         options: further options of Spark's text reader, e.g. `lineSep`.
 
     Raises:

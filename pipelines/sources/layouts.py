@@ -134,7 +134,7 @@ def refused_lines(header: Header, fields: Sequence[tuple[str, str]]) -> list[Col
 
 
 def named_otherwise(text: Column, fields: Sequence[str]) -> Column:
-    """Of a line of JSON: marked and whole if it is an object with none of some fields, else null."""
+    """Mark a line of JSON, whole, if it is an object with none of some fields; else null."""
     from pyspark.sql import functions as F
 
     keys = F.json_object_keys(text)

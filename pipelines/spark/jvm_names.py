@@ -1,6 +1,6 @@
 """Keep what the JVM has said of its names.
 
-py4j asks the JVM for a class each time that it is named, and pyspark names one in nearly every call. Of `PythonUtils` the JVM
+py4j asks the JVM for a class each time that it is named, and pyspark names one in nearly every call. For `PythonUtils` the JVM
 looks for `java.lang.PythonUtils` first, in each of Spark's 300 jars: a third of its time between two small batches.
 """
 

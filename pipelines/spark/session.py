@@ -29,8 +29,8 @@ LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
 GIGABYTE = 1024**3
 
 # The optimising compiler starts on a method after ten times as many calls as by default. A loop over rows has those within a
-# second; what a start and a plan run a few thousand times is left to the quick compiler. Of the 28 CPU seconds of a process
-# that counts the words of two million lines this saves five; the speed of a warm process is the same.
+# second; what a start and a plan run a few thousand times is left to the quick compiler. This saves five of the 28 CPU
+# seconds of a process that counts the words of two million lines; the speed of a warm process is the same.
 LATE_OPTIMISING = (
     "-XX:Tier4InvocationThreshold=50000",
     "-XX:Tier4MinInvocationThreshold=6000",

@@ -1,6 +1,6 @@
 """`get` of some keys of the last version, made cheap: read keys are kept, and new batches are followed, not read again.
 
-A log state beside a running stream is a few large files that compaction left and many small ones, one a batch. To look
+A log state beside a running stream is a few large files that compaction left and many small ones, one per batch. To look
 into all of them costs far more than the answer. So the rows of the open generations are held in memory, a commit that
 only appends is followed by reading the files that it added, and a key that was read once is folded on from where it was.
 Any other commit (a compaction, a backfill, a replay, a MERGE) starts all of this afresh.

@@ -40,7 +40,7 @@ class Reader:
     Args:
         snapshot: the version.
         declared: the state's schema.
-        before: leave out what this txid wrote. Of opaque states only: what a replay of the txid starts from.
+        before: leave out what this txid wrote. For opaque states only: what a replay of the txid starts from.
     """
 
     def __init__(self, snapshot: Snapshot, declared: StateSchema, before: int | None = None) -> None:
@@ -92,7 +92,7 @@ class Reader:
         return [row for part in parts for row in matching(self._completed(part), self.keys, wanted)]
 
     def partials(self, stored: Sequence[Row], onto: Mapping[Key, Row] | None = None) -> dict[Key, Row]:
-        """Stored rows as one row a key, in plain Python: a read of a few keys has few rows.
+        """Stored rows as one row per key, in plain Python: a read of a few keys has few rows.
 
         Partial values of a log state are folded, `onto` those that are known already; they are not finished.
         """
@@ -126,7 +126,7 @@ class Reader:
         return found.select(list(self.declared.names)) if self._later else found
 
     def scan(self, where: str = "true") -> pa.Table:
-        """Return all of the state: keys and values, one row a key (log, map), or the rows (rows).
+        """Return all of the state: keys and values, one row per key (log, map), or the rows (rows).
 
         Args:
             where: SQL over the columns, for the engine's own use.

@@ -96,7 +96,7 @@ class CommitRecord:
     record: BatchRecord | None
     metrics: Mapping[str, Any] = field(default_factory=dict, compare=False)
     restored: int | datetime | None = None
-    """Of a RESTORE: the version, or the time, that the table has gone back to."""
+    """The version, or the time, that a RESTORE put the table back to; None for other commits."""
 
     @property
     def kind(self) -> str:
@@ -134,7 +134,7 @@ class CommitRecord:
 
     @property
     def written(self) -> int | None:
-        """Rows that the commit wrote by Delta's own count, None where it does not say. Of a MERGE the rows that came to
+        """Rows that the commit wrote by Delta's own count, None where it does not say. A MERGE counts the rows that came to
         it: its output counts the rows that it moved as well.
         """
         names = ("numSourceRows", "num_source_rows") if self.operation == MERGE else ("numOutputRows", "num_added_rows")

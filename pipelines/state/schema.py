@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PROPERTY = "tridelta.state"
 TXID, SLICE_COLUMN, GEN = "_txid", "_slice", "_gen"
 PREVIOUS, REMOVED = "_prev", "_removed"
-"""Of opaque map states: what the row held before its txid (`struct<txid, values...>`, null for nothing), and whether the
+"""A column of opaque map states: what the row held before its txid (`struct<txid, values...>`, null for nothing), and whether the
 txid removed the key. In rows that are to be committed to a map state `_removed` says that the key goes."""
 ENGINE_COLUMNS = (TXID, SLICE_COLUMN, GEN)
 HIDDEN = (*ENGINE_COLUMNS, PREVIOUS, REMOVED)

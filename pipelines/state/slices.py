@@ -57,7 +57,7 @@ def outdated(table: StateTable, source: StateTable, slices: Iterable[str]) -> Ma
     last = source.version()
     read = {slice_: (commit.record.read or {}).get(source.name, -1) for slice_, commit in made.items() if commit.record}
     since = min(read.values(), default=-1)
-    # Of a table that was made anew the versions mean nothing.
+    # The versions of a table that was made again mean nothing.
     written = _written(source, since if since <= last else -1)
 
     def is_older(slice_: str, commit: CommitRecord) -> bool:

@@ -3,7 +3,7 @@
 DataFusion adds bigints modulo 2^64, and decimals of 38 digits modulo 2^128. A total that does not fit is an error of whoever
 reads or folds it. It is to be an error of the batch that makes it so: each commit keeps in its record a bound for the absolute
 value of any total, which grows by the commit's greatest partial value. While it fits nothing can overflow; when it does not, the
-totals of all keys are added up exactly, with the commit's rows, and the bound is set anew. Of a commit by Spark the rows are not
+totals of all keys are added up exactly, with the commit's rows, and the bound is set anew. The rows of a commit by Spark are not
 seen: its plan refuses partial values beyond an allowance, by which the bound grows.
 """
 
@@ -161,7 +161,7 @@ def check_fit(
                 raise StateOverflowError(state, name, str(one.kind), dict(zip(declared.keys, key, strict=True)))
 
 
-# Of the room that is left a commit by Spark may take such a part without anything being added up.
+# The part of the room that is left which a commit by Spark may take without anything being added up.
 _ALLOWANCE = 1024
 TOO_LARGE = "tridelta: a partial value leaves no room"
 

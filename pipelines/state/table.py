@@ -169,7 +169,7 @@ class StateTable:
         *,
         where: str = "true",
     ) -> pa.Table:
-        """Return the whole state as an Arrow table: keys and values, one row a key (log, map), or the rows (rows).
+        """Return the whole state as an Arrow table: keys and values, one row per key (log, map), or the rows (rows).
 
         Args:
             where: SQL over the stored columns, for the engine's own use.
@@ -196,7 +196,7 @@ class StateTable:
         version: int | None = None,
         timestamp: datetime | None = None,
     ) -> DataFrame:
-        """Return the state as a Spark frame: keys and values, one row a key (log), or the rows (rows)."""
+        """Return the state as a Spark frame: keys and values, one row per key (log), or the rows (rows)."""
         return self._frame(spark, self._reader(self._at(txid, version, timestamp)))
 
     def base_rows(self, txid: int, version: int | None = None) -> pa.Table:

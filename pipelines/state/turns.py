@@ -17,7 +17,7 @@ from pipelines.state.record import BATCH, REPLAY, RESET, SLICE, BatchRecord
 from pipelines.state.table import StateTable
 
 _TRY_BITS = 20
-"""Of the version of a repeatable transaction id: the number of the commit of the txid, below the txid itself."""
+"""Low bits of the version of a repeatable transaction id: they number the commits of the txid, which has the high bits."""
 _COUNTING = (BATCH, SLICE, REPLAY, RESET)
 
 

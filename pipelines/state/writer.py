@@ -453,7 +453,7 @@ class StateWriter(TableKeeper):
                 found,
                 mode="overwrite" if where else "append",
                 predicate=where,
-                # A batch is one file a partition: readers of a channel take it whole.
+                # A batch is one file per partition: readers of a channel take it whole.
                 target_file_size=_ONE_FILE if record.kind == BATCH else None,
                 commit_properties=properties(said, carried),
                 post_commithook_properties=HOOKS,

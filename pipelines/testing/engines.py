@@ -41,7 +41,7 @@ def run_topology(
     The batches stand in for the topology's sources, which are not read; the topology itself is not changed.
 
     - `reference`: plain Python, one batch after the other;
-    - `stream`: a real stream, a micro-batch a batch, into a lake of its own that is removed afterwards;
+    - `stream`: a real stream, a micro-batch per batch, into a lake of its own that is removed afterwards;
     - `bounded`: a real bounded run (a backfill) in which each batch is a slice, whatever slices the topology names itself:
       what an operation does per batch it does per slice, so the results are those of the other engines.
 

@@ -37,7 +37,7 @@ class Entries:
 
 
 Evaluate = Callable[[StreamDefinition, str, list[dict[str, Any]]], list[Any]]
-"""SQL over the rows of a stream's source, one value a row."""
+"""SQL over the rows of a stream's source, one value per row."""
 
 
 def read_script(flow: Flow, script: Script, clock: str, evaluate: Evaluate) -> Entries:

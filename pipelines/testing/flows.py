@@ -35,7 +35,7 @@ def run_flow(
 
     A script holds, by the name of a stream with a source, events (dicts; `id` and `timestamp` in ms are optional) and one-second
     `TICK`s, in order. Its clock starts at 0 ms; an event without a timestamp gets the script's clock. At its end all streams
-    stand at the latest time of all. Of events of different streams at the same clock those of the stream that the flow defines
+    stand at the latest time of all. Among events of different streams at one time, those of the stream that the flow defines
     first come first.
 
     - `reference`: plain Python;

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Entered = list[tuple[Event, int, str]]
 
 BATCH_MILLIS = 1000
-"""Of windows that go by arrival, a batch comes every second."""
+"""The time between two batches of windows that go by arrival, one second."""
 
 
 class TaskWindows:

@@ -86,7 +86,7 @@ class TaskBuffer(Window):
         return self._trigger if not self._by_count and self._tuples else None
 
     def expired(self, now: int) -> bool:
-        """Never: the number of its next result must not be forgotten; there is one window a task."""
+        """Never: the number of its next result must not be forgotten; there is one window per task."""
         return False
 
     def save(self) -> dict[str, Any]:

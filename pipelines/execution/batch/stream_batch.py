@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pipelines.execution.events.hooks import Listener
     from pipelines.state.table import StateTable
 
-# Up to so many rows a commit travels through the driver as Arrow (some tens of MB), beyond Spark writes it where it lies.
+# Up to so many rows per commit travels through the driver as Arrow (some tens of MB), beyond Spark writes it where it lies.
 # At 500,000 rows of a key and a count both ways take about as long on two cores; fewer rows favour the driver.
 DRIVER_ROWS = 500_000
 # A first batch has no earlier one to judge by: above so many bytes of input assume that the result is large.

@@ -43,7 +43,7 @@ def partition_rows(checkpoint: Path) -> tuple[int, ...]:
         checkpoint: Spark's checkpoint of the query.
 
     Returns:
-        A number a partition, in order; nothing if the query has no state, or if a snapshot cannot be read.
+        A number per partition, in order; nothing if the query has no state, or if a snapshot cannot be read.
     """
     found: dict[int, int] = {}
     try:

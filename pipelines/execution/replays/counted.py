@@ -49,7 +49,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of a lot's rows: those that each state counts already, and those that have to be left, with the reason."""
+    """The rows of a lot that each state counts already, and those that have to be left, with the reason."""
 
     counted: Mapping[str, frozenset[int]]
     left: Mapping[int, str]

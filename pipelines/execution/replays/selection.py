@@ -110,7 +110,7 @@ def txids_of(text: str) -> tuple[int | None, int | None]:
         return None, None
     if text == BACKFILLS:
         return -1, -1
-    # Of digits that no txid has so many of none is read: int() refuses thousands.
+    # More digits than any txid has are not read: int() refuses thousands.
     found = re.fullmatch(r"([0-9]{1,19})(?:-([0-9]{1,19}))?", text)
     first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
     if last < first or last > TXID_LIMIT.most:

@@ -93,7 +93,7 @@ class Demand:
     Args:
         flow: Its name.
         components: What it consists of.
-        workers: The most workers it wants; one a task if None (Nimbus rules 5.2).
+        workers: The most workers it wants; one per task if None (Nimbus rules 5.2).
         user_workers: Workers that the user defines.
         hosts: The only hosts it may use (isolation); all if empty.
         use_old_assignment: Workers come up where they were, with the tasks that they had.

@@ -290,7 +290,7 @@ def dead_of(
     there more than `launch_seconds` ago. All tasks of its worker are dead with it: they are one process.
 
     Args:
-        assignment: Of the flow.
+        assignment: the flow's assignment.
         beat_at: Task to its last beat, in seconds since 1970.
         now: The same clock's time.
         timeout_seconds, launch_seconds: See above.
