@@ -61,7 +61,7 @@ class Seen:
     """What was reported of a flow.
 
     Attributes:
-        id: The submission; another one begins anew.
+        id: The submission; another one begins again.
         version: The flow's version.
         mark: What changes when a batch ends.
         tables: The last Delta version of each table that was looked at.

@@ -269,7 +269,7 @@ def _observed(context: dg.OpExecutionContext, seen: "FlowStatus") -> dict[str, A
 
 
 def _renewed(context: dg.OpExecutionContext, seen: "FlowStatus", code: str) -> dict[str, Any]:
-    """The flow as the job has made it anew: its asset is as up to date as if it had been run itself."""
+    """The flow as the job has made it again: its asset is as up to date as if it had been run itself."""
     metadata = deployment_metadata(seen)
     context.log_event(registered(seen.name, seen))
     context.log_event(

@@ -121,7 +121,7 @@ def worst_routes_of_the_day(days: int | None = None) -> pd.DataFrame:
 def long_delay_notices(days: int | None = None) -> pd.DataFrame:
     """Return the flights an hour late, but for those of an airport that is muted: after ten within an hour, for two hours.
 
-    An airport from which nothing came for two hours begins anew.
+    An airport from which nothing came for two hours begins again.
     """
     import pandas as pd
 

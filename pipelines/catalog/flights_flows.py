@@ -110,7 +110,7 @@ def worst_routes(settings: FlowSettings) -> Flow:
 def delay_notices(settings: FlowSettings) -> Flow:
     """Return a notice of each flight an hour late. After ten of an airport within an hour it is muted for two hours.
 
-    An airport from which nothing came for two hours begins anew.
+    An airport from which nothing came for two hours begins again.
     """
     return (
         _departures(Flow("delay_notices", DELAY_NOTICES.description), settings)

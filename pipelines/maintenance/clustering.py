@@ -116,7 +116,7 @@ class _Clustering(_Compaction):
     def _rewrite_once(self, writer: StateWriter, done: _Done) -> None:
         table = writer.table
         if table.declared.layout == LOG:
-            opened, plan = self._planned(table, self.by, anew=True)
+            opened, plan = self._planned(table, self.by, rewrite_all=True)
             if plan.work:
                 self._fold(writer, opened, plan)
             done.slices, done.rolled_up = len(plan.slices), plan.rolls_up

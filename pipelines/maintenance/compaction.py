@@ -291,7 +291,7 @@ class _Compaction:
             yield
 
     def _planned(
-        self, table: StateTable, by: tuple[str, ...] | None = None, *, anew: bool = False
+        self, table: StateTable, by: tuple[str, ...] | None = None, *, rewrite_all: bool = False
     ) -> tuple[DeltaTable, FoldPlan]:
         """Return what a fold of a log is to do, and the version of the table that it reads.
 
@@ -300,11 +300,11 @@ class _Compaction:
         closed, sealed = self._closed(table), self._closed(table, least=1)
         opened = DeltaTable(str(table.path))
         parts, order = parts_of(opened), clustered_by(opened) if by is None else by
-        plan = plan_fold(parts, closed, order, anew=anew)
+        plan = plan_fold(parts, closed, order, rewrite_all=rewrite_all)
         if plan.rows > DRIVER_ROWS:
             # Spark replaces by condition what it has read a while before, so never where a batch may still be appended: that
             # none is rests on locks of files, which another host may not see.
-            plan = plan_fold(parts, sealed, order, anew=anew)
+            plan = plan_fold(parts, sealed, order, rewrite_all=rewrite_all)
         return opened, plan
 
     def _closed(self, table: StateTable, *, least: int = 0) -> Closed:

@@ -1,4 +1,4 @@
-"""What the figures of a streaming query ask for: more partitions, fewer, a table clustered anew, or nothing. No Spark, no state.
+"""What the figures of a streaming query ask for: more partitions, fewer, a table clustered again, or nothing. No Spark, no state.
 
 A caller looks at its queries now and then, keeps the looks, and asks `decide`. The thresholds leave a gap between "too slow" and
 "idle" that no single step can cross, so that a constant load settles (docs/adr/0018).

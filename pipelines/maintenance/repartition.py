@@ -1,7 +1,7 @@
 """Another number of state partitions for one streaming query, offline (docs/architecture.md#maintenance; docs/adr/0018).
 
 The caller has drained the query and holds `checkpoint.running`. Spark's part of the checkpoint is copied, Spark deals the state
-out anew as a batch of its own (its id, and so a txid, is left out), and the state is read before and after. On any difference
+out again as a batch of its own (its id, and so a txid, is left out), and the state is read before and after. On any difference
 or error the copy comes back. Cut off at any point, `recover` finishes it or brings the copy back.
 """
 
@@ -47,7 +47,7 @@ class RepartitionReport:
         before: partitions before; None: nobody has said a number, and no batch has run.
         after: partitions now.
         wanted: those asked for.
-        stateful: whether there was state to be dealt out anew; else the number counts from the next start on.
+        stateful: whether there was state to be dealt out again; else the number counts from the next start on.
         batch: the batch id that Spark used for it, which is left out of the txids; None: none was.
         rows: entries by state variable.
         largest: entries of the fullest partition by state variable, afterwards.

@@ -37,7 +37,7 @@ _BEGINNING = -1
 class Edge:
     """A channel, the stream that sends through it, and the fields that it sends with their Spark SQL types.
 
-    `numbered`: its events have the order of a source's rows, which each batch begins anew: the batch's txid goes into it.
+    `numbered`: its events have the order of a source's rows, which each batch begins again: the batch's txid goes into it.
     """
 
     origin: str
@@ -198,7 +198,7 @@ def options(path: Path, offset: Mapping[str, Any] | None, limits: Mapping[str, s
 
     Args:
         path: the channel's table.
-        offset: where the reader's last planned batch ends; None: it begins anew.
+        offset: where the reader's last planned batch ends; None: it begins again.
         limits: how much a batch takes where files are commits.
     """
     if offset is None:

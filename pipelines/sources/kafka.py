@@ -41,7 +41,7 @@ class Kafka(Source):
     fields.
     Positions: the partitions, `kafka:<topic>/<partition>`. It has no slices.
     Transactional: Spark keeps the offsets of a batch before it runs, so a replay asks for the same offsets; if they are no
-    longer there (retention, a topic made anew) the flow stops with LostRowsError, it never leaves rows out in silence.
+    longer there (retention, a topic created again) the flow stops with LostRowsError, it never leaves rows out in silence.
     A topic is told by its id, at the start and before each batch.
     A compacted topic may give fewer rows on a replay: its states must be opaque.
     A new partition is found by itself and read from its start. Delegation tokens (Kerberos) are not supported.
@@ -159,7 +159,7 @@ class Kafka(Source):
         known: dict[str, str] = json.loads(file.read_text("utf-8")) if file.exists() else {}
         for topic, first in known.items():
             if now.get(topic, first) != first:
-                raise LostRowsError(name, f'the topic "{topic}" was deleted and made anew')
+                raise LostRowsError(name, f'the topic "{topic}" was deleted and created again')
         if set(now) - set(known):
             checkpoint.mkdir(parents=True, exist_ok=True)
             file.with_suffix(".tmp").write_text(json.dumps({**now, **known}), "utf-8")

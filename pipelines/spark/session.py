@@ -164,7 +164,7 @@ def spark_home(cache: Path) -> Path:
     """Return the SPARK_HOME of a local Spark: pyspark's own, by links in the cache, without `python/lib/pyspark.zip`.
 
     Spark puts that file first on the path of each Python worker. It holds no compiled code, so each start of a worker would
-    compile pyspark anew: 1.6 s in place of 0.4 s, and past Spark's limit of 10 s on a busy machine. Without it the workers
+    compile pyspark again: 1.6 s in place of 0.4 s, and past Spark's limit of 10 s on a busy machine. Without it the workers
     import the pyspark of `sys.executable`, which is the same one. Where the cache can't be written it is pyspark's own.
     """
     home = _linked_home(cache)

@@ -217,7 +217,7 @@ def data_damages(table: str, delta: DeltaTable, path: Path) -> Iterator[DamagedT
                 f"a data file of version {delta.version()}: {problem}",
                 "the log and the other data files: all rows that are not in this one",
                 hint="bring the file back from a backup. Without one: backfill the slices that it holds (sliced flows), "
-                f"or move the table {path} away and make it anew",
+                f"or move the table {path} away and make it again",
             )
 
 

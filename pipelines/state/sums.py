@@ -3,7 +3,7 @@
 DataFusion adds bigints modulo 2^64, and decimals of 38 digits modulo 2^128. A total that does not fit is an error of whoever
 reads or folds it. It is to be an error of the batch that makes it so: each commit keeps in its record a bound for the absolute
 value of any total, which grows by the commit's greatest partial value. While it fits nothing can overflow; when it does not, the
-totals of all keys are added up exactly, with the commit's rows, and the bound is set anew. The rows of a commit by Spark are not
+totals of all keys are added up exactly, with the commit's rows, and the bound is set again. The rows of a commit by Spark are not
 seen: its plan refuses partial values beyond an allowance, by which the bound grows.
 """
 

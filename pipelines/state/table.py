@@ -91,7 +91,7 @@ class StateTable:
 
     @property
     def id(self) -> str:
-        """Delta's id of the table: one that is made anew at the same place has another."""
+        """Delta's id of the table: one that is created again at the same place has another."""
         return str(self._latest().metadata().id)
 
     def opened(self) -> DeltaTable:

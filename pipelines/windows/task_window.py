@@ -64,7 +64,7 @@ class TaskBuffer(Window):
         return made
 
     def _fire(self, now: int, count: int) -> list[Event]:
-        """The aggregators over the window's tuples, started anew each time; `init(batch)` gets the clock."""
+        """The aggregators over the window's tuples, started again each time; `init(batch)` gets the clock."""
         if not count:
             return []
         places = [[self._inputs.index(name) for name in one.inputs] for one in self._aggregations]

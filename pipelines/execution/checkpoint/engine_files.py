@@ -96,7 +96,7 @@ class Checkpoint:
         return self.epoch is None and bool(self._start_file) and self._start_file["behind"] == self._last_epoch
 
     def begin_at(self, start: Start, aside: Path | None = None) -> None:
-        """Begin anew at `start`, with the next run. Cut off in between, the old checkpoint goes on as before.
+        """Begin again at `start`, with the next run. Cut off in between, the old checkpoint goes on as before.
 
         Args:
             start: what it leaves out the old checkpoint has behind itself.

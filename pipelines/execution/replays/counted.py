@@ -2,7 +2,7 @@
 
 | refused by | it is in the state if | it cannot be said if |
 |---|---|---|
-| a batch | never: what backfills judge anew they take out of quarantine | the state was emptied since |
+| a batch | never: what backfills judge again they take out of quarantine | the state was emptied since |
 | a backfill | never | the state's slice was not replaced with it, or later |
 | as a poison batch | the state has the batch; or a backfill read the row's file, before or since | the log does not reach back |
 """
@@ -129,7 +129,7 @@ class Counted:
         at = self._quarantine.refused_at(row.txid)
         for name, ledger in self._states.items():
             if ledger.reset is not None and (at is None or at <= ledger.reset):
-                return f'state "{name}" was emptied since, and its source read anew', set()
+                return f'state "{name}" was emptied since, and its source read again', set()
         return None, set()
 
     def _of_backfill(self, row: Row) -> str | None:
@@ -181,7 +181,7 @@ class Counted:
 
 
 def replaced_since(table: StateTable, version: int, group: str | None = None) -> set[str] | None:
-    """Return the slices that a table has got anew since a version; None: all of it, or the log does not say.
+    """Return the slices that a table has got again since a version; None: all of it, or the log does not say.
 
     Args:
         group: of quarantine the batch group that is meant.

@@ -70,7 +70,7 @@ def instead(topology: TridentTopology) -> str:
     """Return what to do about rows that cannot be replayed."""
     if any(spout.slice_by is not None for spout in topology.spouts):
         return f"backfill their slices (tridelta backfill {topology.name}): that judges the source's rows again, all together"
-    return f"count the source's rows anew: remove the checkpoint and tridelta run {topology.name} --on-fresh-checkpoint reset"
+    return f"count the source's rows again: remove the checkpoint and tridelta run {topology.name} --on-fresh-checkpoint reset"
 
 
 def _spout(topology: TridentTopology, lot: Lot) -> nodes.SpoutNode:

@@ -16,7 +16,7 @@ from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.registry.tables import attempts, beats, events, flows, supervisors
 
 _DAY = 86_400.0
-# Below so much free space in its file a SQLite database is not worth being written anew.
+# Below so much free space in its file a SQLite database is not worth a rewrite.
 _LEAST_FREE_BYTES, _LEAST_FREE_PART = 1_000_000, 0.25
 
 
