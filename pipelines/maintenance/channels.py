@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.graph import nodes
-from pipelines.state.commits import HOOKS, properties
+from pipelines.state.maintenance_commits import delete_rows
 from pipelines.state.schema import TXID
 
 if TYPE_CHECKING:
@@ -96,11 +96,4 @@ def old_batches(table: StateTable, before: int, hours: float) -> int | None:
 
 def let_go(table: StateTable, txid: int, record: BatchRecord) -> int:
     """Delete the rows of all batches below a txid. Return how many there were."""
-    where = f"{TXID} < {txid}"
-    rows = table.count(where)
-    if rows:
-        record = record.model_copy(update={"folded_before": txid})
-        DeltaTable(str(table.path)).delete(
-            where, commit_properties=properties(record, None), post_commithook_properties=HOOKS
-        )
-    return rows
+    return delete_rows(table, f"{TXID} < {txid}", record.model_copy(update={"folded_before": txid}))

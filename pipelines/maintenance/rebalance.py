@@ -106,34 +106,6 @@ class Decision:
         return {**asdict(self), "reasons": list(self.reasons), "tables": {n: list(c) for n, c in self.tables.items()}}
 
 
-@dataclass(frozen=True)
-class RebalanceReport:
-    """A rebalance of a flow: what was seen before and after, and what was decided between.
-
-    Attributes:
-        flow: its name.
-        before, after: a look at each query; `after` is empty where nothing was applied.
-        decisions: one per query.
-        done: reports of what was done (`RepartitionReport.to_json`, `ClusteringReport.to_json`), in order.
-        dry_run: whether it was only to be told.
-    """
-
-    flow: str
-    before: tuple[Figures, ...]
-    decisions: tuple[Decision, ...]
-    after: tuple[Figures, ...] = ()
-    done: tuple[Mapping[str, Any], ...] = ()
-    dry_run: bool = False
-
-    @property
-    def changes(self) -> dict[str, int]:
-        """Return the queries whose number of partitions is to change, and the number."""
-        return {one.query: one.after for one in self.decisions if one.after != one.before}
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "decisions": [one.to_json() for one in self.decisions]}
-
-
 def decide(
     history: Sequence[Figures], thresholds: Thresholds | None = None, *, last_change_at: float | None, now: float
 ) -> Decision:

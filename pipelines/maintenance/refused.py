@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from pipelines.execution.checkpoint.engine_files import write_json
 from pipelines.execution.replays.record import Records
-from pipelines.state.commits import HOOKS, properties
 from pipelines.state.literals import literal
+from pipelines.state.maintenance_commits import delete_rows
 from pipelines.state.record import COMPACTION, REPLAY, RESET, SLICE, BatchRecord, CommitRecord
 from pipelines.state.schema import SLICE_COLUMN, TXID
 
@@ -122,14 +121,11 @@ def let_go(table: StateTable, days: float | None, record: BatchRecord, now: date
     ages = Ages.of(table)
     rows = 0
     if days is not None:
-        where = ages.older(_oldest(days, now))
-        rows = table.count(where) if where else 0
-        if where and rows:
-            DeltaTable(str(table.path)).delete(
-                where, commit_properties=properties(record, None), post_commithook_properties=HOOKS
-            )
-        ages = ages.since(_oldest(days, now))
-        Records(table.path).forget(datetime.fromtimestamp(_oldest(days, now), UTC))
+        oldest = _oldest(days, now)
+        where = ages.older(oldest)
+        rows = delete_rows(table, where, record) if where else 0
+        ages = ages.since(oldest)
+        Records(table.path).forget(datetime.fromtimestamp(oldest, UTC))
     ages.save(table)
     return rows
 

@@ -12,17 +12,18 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines import logs
-from pipelines.errors import LockedError, TrideltaError
+from pipelines.errors import TrideltaError
 from pipelines.execution.checkpoint import copy as copying
 from pipelines.execution.checkpoint.belonging import Belonging, lake_of
 from pipelines.execution.checkpoint.copy import Marker, Recovered, recover
 from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.report import Report
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +40,7 @@ _CONF = "spark.sql.shuffle.partitions"
 
 
 @dataclass(frozen=True)
-class RepartitionReport:
+class RepartitionReport(Report):
     """What became of a query's partitions.
 
     Attributes:
@@ -75,9 +76,6 @@ class RepartitionReport:
     @property
     def changed(self) -> bool:
         return self.before != self.after
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def partitions_of(checkpoint: Checkpoint) -> int | None:
@@ -268,15 +266,11 @@ class _Repartition:
 
 def _check_held(checkpoint: Checkpoint) -> None:
     """Refuse beside a query that may run."""
-    try:
-        with checkpoint.running(0):
-            pass
-    except LockedError:
-        return
-    raise TrideltaError(
-        f'flow "{checkpoint.flow}": nobody holds the checkpoint {checkpoint.folder}',
-        hint="repartition within `with checkpoint.running(seconds):`",
-    )
+    if not checkpoint.is_running():
+        raise TrideltaError(
+            f'flow "{checkpoint.flow}": nobody holds the checkpoint {checkpoint.folder}',
+            hint="repartition within `with checkpoint.running(seconds):`",
+        )
 
 
 def _check_number(checkpoint: Checkpoint, partitions: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -38,28 +39,31 @@ class History:
         """The txid whose state the last version holds, with nothing later in it."""
         self._lock = threading.Lock()
 
-    def records(self) -> list[CommitRecord]:
-        """Read all commits whose log files still exist, oldest first."""
+    @contextlib.contextmanager
+    def _current(self) -> Iterator[None]:
+        """Read what is new, and keep other threads from doing so."""
         with self._lock:
             self._refresh()
+            yield
+
+    def records(self) -> list[CommitRecord]:
+        """Read all commits whose log files still exist, oldest first."""
+        with self._current():
             return list(self._records)
 
     def batches(self) -> list[CommitRecord]:
         """Return the commits of streams since the last reset, oldest first."""
-        with self._lock:
-            self._refresh()
+        with self._current():
             return list(self._batches)
 
     def counting(self) -> list[CommitRecord]:
         """Return the commits that made what the table holds: since the last reset, without those that a RESTORE has undone."""
-        with self._lock:
-            self._refresh()
+        with self._current():
             return list(self._counting)
 
     def undone(self, epoch: int) -> set[int]:
         """Return the txids of an epoch that were committed once, undone by a RESTORE, and are not there again."""
-        with self._lock:
-            self._refresh()
+        with self._current():
             if all(one.restored is None for one in self._records):
                 return set()
             held = {one.txid for one in self._batches if one.epoch == epoch}
@@ -68,8 +72,7 @@ class History:
 
     def last_batch(self) -> CommitRecord | None:
         """Return the last commit of a stream since the last reset."""
-        with self._lock:
-            self._refresh()
+        with self._current():
             return self._batches[-1] if self._batches else None
 
     def claims(self, group: str | None = None) -> dict[str, frozenset[str]]:
@@ -78,14 +81,12 @@ class History:
         Args:
             group: in quarantine the batch group whose backfill it was; what earlier releases claimed is everybody's.
         """
-        with self._lock:
-            self._refresh()
+        with self._current():
             return {**self._claims.get(None, {}), **(self._claims.get(group, {}) if group else {})}
 
     def groups_claims(self) -> dict[str, dict[str, frozenset[str]]]:
         """Return the claims of each batch group in quarantine."""
-        with self._lock:
-            self._refresh()
+        with self._current():
             return {group: dict(claims) for group, claims in self._claims.items() if group is not None}
 
     def _refresh(self) -> None:

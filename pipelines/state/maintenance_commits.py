@@ -33,6 +33,15 @@ def clustered_by(table: DeltaTable) -> tuple[str, ...]:
     return tuple(json.loads(table.metadata().configuration.get(CLUSTERED, "[]")))
 
 
+def delete_rows(table: StateTable, where: str, record: BatchRecord) -> int:
+    """Delete the rows that a condition names, if there are any. Return how many there were."""
+    rows = table.count(where)
+    if rows:
+        given: Any = {"commit_properties": properties(record), "post_commithook_properties": HOOKS}
+        DeltaTable(str(table.path)).delete(where, **given)
+    return rows
+
+
 class TableKeeper:
     """Rewrites one state table without changing what it holds.
 
@@ -127,11 +136,7 @@ class TableKeeper:
         """Delete the rows that an opaque map state keeps of removed keys, but those of its last batch. Returns how many."""
         if (self.declared.layout, self.declared.kind) != (MAP, OPAQUE):
             return 0
-        where = f"{REMOVED} AND {TXID} < {record.txid}"
-        count = self.table.count(where)
-        if count:
-            DeltaTable(str(self.table.path)).delete(where, commit_properties=properties(record, None))
-        return count
+        return delete_rows(self.table, f"{REMOVED} AND {TXID} < {record.txid}", record)
 
     def remember_removed(self, hours: int) -> None:
         """Have the log's checkpoints remember removed files for so long: what is forgotten is never vacuumed."""

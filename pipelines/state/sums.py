@@ -9,7 +9,7 @@ seen: its plan refuses partial values beyond an allowance, by which the bound gr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -58,6 +58,8 @@ class Summed(NamedTuple):
     numbers: str
     column: str
     kind: pa.DataType
+    part: str = ""
+    """The field of the column, if that is a struct."""
 
 
 def total_of(kind: pa.DataType) -> Total:
@@ -110,7 +112,7 @@ def summed(declared: StateSchema, schema: pa.Schema) -> dict[str, Summed]:
         def total(numbers: str, part: str, column: str = value.name, kind: pa.DataType = kind) -> str:
             own = kind.field(part).type if part else kind
             if pa.types.is_integer(own) or pa.types.is_decimal(own):
-                found[f"{column}.{part}" if part else column] = Summed(numbers, column, own)
+                found[f"{column}.{part}" if part else column] = Summed(numbers, column, own, part)
             return numbers
 
         value.make().fold_sql(quoted(value.name), total)
@@ -154,9 +156,8 @@ def check_fit(
     stored = pa.schema([(value.name, types[value.name]) for value in declared.values if value.name in types])
     known = declared.model_copy(update={"values": tuple(one for one in declared.values if one.name in types)})
     for name, one in summed(known, stored).items():
-        part = name.removeprefix(f"{one.column}.") if name != one.column else None
         for key, row in found.items():
-            total = row[one.column] if part is None else row[one.column][part]
+            total = row[one.column][one.part] if one.part else row[one.column]
             if abs(_units(total, one.kind)) > _limit(one.kind):
                 raise StateOverflowError(state, name, str(one.kind), dict(zip(declared.keys, key, strict=True)))
 
@@ -178,16 +179,15 @@ class Allowance(NamedTuple):
         from pyspark.sql import functions as F
 
         for name, one in self.sums.items():
-            part = name.removeprefix(f"{one.column}.") if name != one.column else None
             column = F.col(f"`{one.column}`")
-            value = column if part is None else column[part]
+            value = column[one.part] if one.part else column
             # As text, and each by itself: a literal number has no 38 digits, and Spark's minus keeps 34 of a decimal.
             ends = (_text(sign * self.most[name], one.kind) for sign in (-1, 1))
             least, most = (F.lit(end).cast(_spark_type(one.kind)) for end in ends)
             kept = F.when((value > most) | (value < least), F.raise_error(F.lit(f"{TOO_LARGE}: {name}"))).otherwise(
                 value
             )
-            frame = frame.withColumn(one.column, kept if part is None else column.withField(part, kept))
+            frame = frame.withColumn(one.column, column.withField(one.part, kept) if one.part else kept)
         return frame
 
 
@@ -239,7 +239,7 @@ def _greatest(rows: pa.Table, sums: Mapping[str, Summed]) -> Bounds:
     """Return the greatest absolute partial value of each sum."""
     found = {}
     for name, one in sums.items():
-        ends = pc.min_max(_values(rows, name, one)).as_py()
+        ends = pc.min_max(_values(rows, one)).as_py()
         found[name] = max(abs(_units(end, one.kind)) for end in ends.values())
     return found
 
@@ -263,7 +263,8 @@ def _exact(
     snapshot = Snapshot(table)
     # The roll-up says once more what slices hold, and goes with them.
     where = snapshot.live if gone is None else f"{SLICE_COLUMN} <> '{ROLL_UP}' AND NOT ({gone})"
-    totals = _with_rows(_stored_totals(snapshot, declared, rows, sums, where), declared, rows, sums)
+    totals = _stored_totals(snapshot, declared, rows, sums, where)
+    _add_up(totals, _keys(rows, declared), {name: _values(rows, one) for name, one in sums.items()}, sums)
     bounds = _greatest_totals(snapshot, declared, sums, where)
     for key, found in totals.items():
         for name, total in found.items():
@@ -274,21 +275,31 @@ def _exact(
     return bounds
 
 
-def _with_rows(
-    totals: dict[Key, dict[str, int]], declared: StateSchema, rows: pa.Table, sums: Mapping[str, Summed]
-) -> dict[Key, dict[str, int]]:
-    columns = [_values(rows, name, one).to_pylist() for name, one in sums.items()]
-    for number, key in enumerate(_keys(rows, declared)):
-        found = totals.setdefault(key, dict.fromkeys(sums, 0))
-        for (name, one), values in zip(sums.items(), columns, strict=True):
-            found[name] += _units(values[number], one.kind)
-    return totals
+def _add_up(
+    totals: dict[Key, dict[str, int]],
+    keys: Iterable[Key],
+    columns: Mapping[str, pa.ChunkedArray],
+    sums: Mapping[str, Summed],
+    wanted: Mapping[Key, None] | None = None,
+) -> None:
+    """Add the partial values of some rows, by the name of their sum, to the totals of their keys.
+
+    Args:
+        wanted: leave other keys out: a query for many keys gives some more.
+    """
+    values = {name: column.to_pylist() for name, column in columns.items()}
+    for number, key in enumerate(keys):
+        if wanted is not None and key not in wanted:
+            continue
+        total = totals.setdefault(key, dict.fromkeys(sums, 0))
+        for name, summed in sums.items():
+            total[name] += _units(values[name][number], summed.kind)
 
 
 def _stored_totals(
     snapshot: Snapshot, declared: StateSchema, rows: pa.Table, sums: Mapping[str, Summed], where: str
 ) -> dict[Key, dict[str, int]]:
-    """What the table holds of the keys of some rows."""
+    """Return what the table holds of the keys of some rows."""
     wanted = dict.fromkeys(_keys(rows, declared))
     named = [dict(zip(declared.keys, key, strict=True)) for key in wanted]
     condition = (keys_condition if len(named) <= _NAMED_KEYS else range_condition)(named, declared.keys, snapshot.types)
@@ -296,12 +307,8 @@ def _stored_totals(
     columns += [f"{one.numbers} AS p{index}" for index, one in enumerate(sums.values())]
     totals: dict[Key, dict[str, int]] = {}
     for part in snapshot.stream(f"SELECT {', '.join(columns)} FROM state WHERE {condition} AND {where}"):
-        values = [part[f"p{index}"].to_pylist() for index in range(len(sums))]
-        for number, key in enumerate(_keys(part, declared)):
-            if key in wanted:
-                found = totals.setdefault(key, dict.fromkeys(sums, 0))
-                for index, (name, one) in enumerate(sums.items()):
-                    found[name] += _units(values[index][number], one.kind)
+        columns_of = {name: part[f"p{index}"] for index, name in enumerate(sums)}
+        _add_up(totals, _keys(part, declared), columns_of, sums, wanted)
     return totals
 
 
@@ -324,6 +331,5 @@ def _keys(rows: pa.Table, declared: StateSchema) -> Iterator[Key]:
     return zip(*([canonical(one) for one in rows[name].to_pylist()] for name in declared.keys), strict=True)
 
 
-def _values(rows: pa.Table, name: str, one: Summed) -> pa.ChunkedArray:
-    values = rows[one.column]
-    return pc.struct_field(values, name.removeprefix(f"{one.column}.")) if name != one.column else values
+def _values(rows: pa.Table, summed: Summed) -> pa.ChunkedArray:
+    return pc.struct_field(rows[summed.column], summed.part) if summed.part else rows[summed.column]

@@ -14,12 +14,11 @@ from deltalake import DeltaTable
 from pipelines.errors import FieldError, ReadPointError
 from pipelines.state.damage import DamagedTableError, check_log, check_version, opened
 from pipelines.state.delta_log import commit_file, has_log
-from pipelines.state.frames import read_by_spark
 from pipelines.state.history import History
 from pipelines.state.key_cache import PointReads
-from pipelines.state.kinds import LOG, ROWS
+from pipelines.state.kinds import ROWS
 from pipelines.state.literals import check_mappings, keys_condition
-from pipelines.state.reading import Reader
+from pipelines.state.reading import Reader, read_by_spark
 from pipelines.state.record import CommitRecord
 from pipelines.state.schema import HIDDEN, PROPERTY, StateSchema
 from pipelines.state.snapshot import Snapshot
@@ -27,8 +26,6 @@ from pipelines.state.views import StateView, TableView
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-LOG_LAYOUT = LOG
 
 # Up to so many stored rows a frame is made from what delta-rs reads, in tens of milliseconds; Spark's Delta reader needs
 # hundreds, and seconds the first time in a process.
@@ -199,15 +196,11 @@ class StateTable:
         """Return the state as a Spark frame: keys and values, one row per key (log), or the rows (rows)."""
         return self._frame(spark, self._reader(self._at(txid, version, timestamp)))
 
-    def base_rows(self, txid: int, version: int | None = None) -> pa.Table:
-        """Return what the state held before a batch, as `scan` gives it; a replay of the batch starts from it.
+    def base_frame(self, spark: SparkSession, txid: int, version: int | None = None) -> DataFrame:
+        """Return what the state held before a batch, as `frame` gives it; a replay of the batch starts from it.
 
         An opaque state that has committed `txid` is returned without that batch's rows, any other state as it is.
         """
-        return self._reader(self._at(None, version, None), txid).scan()
-
-    def base_frame(self, spark: SparkSession, txid: int, version: int | None = None) -> DataFrame:
-        """`base_rows` as a Spark frame."""
         return self._frame(spark, self._reader(self._at(None, version, None), txid))
 
     def view(self, version: int | None = None, *, before: int | None = None) -> TableView:

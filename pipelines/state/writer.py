@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError
+from deltalake.schema import StructType as DeltaStruct
 
 from pipelines.errors import StateSchemaError
 from pipelines.state.commits import HOOKS, properties
-from pipelines.state.evolution import add_columns
 from pipelines.state.kinds import MAP, OPAQUE, TRANSACTIONAL
 from pipelines.state.literals import is_wide, literal
 from pipelines.state.maintenance_commits import PLAIN_NAMES, TableKeeper
@@ -30,6 +30,7 @@ from pipelines.state.record import BATCH, RESET, BatchRecord, generation
 from pipelines.state.schema import (
     ENGINE_COLUMNS,
     GEN,
+    PREVIOUS,
     PROPERTY,
     REMOVED,
     ROLL_UP,
@@ -81,7 +82,7 @@ class StateWriter(TableKeeper):
             if isinstance(added, str):
                 raise StateSchemaError(self.table.name, added)
             if added or (self.declared.slice_by and self.declared.slice_by != self.table.declared.slice_by):
-                add_columns(DeltaTable(str(self.table.path)), wanted, self.declared)
+                self._add_columns(wanted)
             self.name_files_plainly(DeltaTable(str(self.table.path)))
             return
         self.table.path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,6 +94,22 @@ class StateWriter(TableKeeper):
             configuration={PROPERTY: self.declared.dump(), **_CONFIGURATION, **PLAIN_NAMES, **_statistics(wanted)},
             raise_if_key_not_exists=False,
         )
+
+    def _add_columns(self, wanted: DeltaSchema) -> None:
+        """Add what `wanted` has beyond the table's columns, then have the table say what the flow declares.
+
+        Two commits. Killed between them the table has columns that it does not speak of; the next start says so.
+        """
+        table = DeltaTable(str(self.table.path))
+        there = {field.name: field.type for field in table.schema().fields}
+        missing = [
+            field
+            for field in wanted.fields
+            if field.name not in there or (field.name == PREVIOUS and _grows(there[field.name], field.type))
+        ]
+        if missing:
+            table.alter.add_columns(missing, post_commithook_properties=HOOKS)
+        table.alter.set_table_properties({PROPERTY: self.declared.dump()}, raise_if_not_exists=False)
 
     def empty(self) -> pa.Table:
         """No rows, with the table's columns."""
@@ -139,41 +156,21 @@ class StateWriter(TableKeeper):
             return self.table.version()
         replaces = known and self.declared.kind == OPAQUE
         merges = self.declared.layout == MAP
-        if isinstance(rows, pa.Table):
-            arrow = self.merge_arrow if merges else self.append_arrow
-            return arrow(rows, record, app_id, replaces=replaces, seen=seen)
-        spark = self.merge_spark if merges else self.append_spark
-        return spark(rows, record, app_id, replaces=replaces, seen=seen)
-
-    def append_arrow(
-        self,
-        rows: pa.Table,
-        record: BatchRecord,
-        app_id: str | None,
-        *,
-        replaces: bool = False,
-        seen: int | None = None,
-    ) -> int:
-        """Append a batch's rows (user columns and perhaps `_slice`). Returns the table version.
-
-        Args:
-            replaces: what this txid wrote before goes in the same commit.
-        """
-        where = _own_rows(record.txid) if replaces else None
         judge = self._judge(record, app_id, replaces=replaces, seen=seen)
+        if isinstance(rows, pa.Table):
+            return (self._merge_arrow if merges else self._append_arrow)(rows, record, judge, replaces)
+        return (self._merge_spark if merges else self._append_spark)(rows, record, judge, replaces)
+
+    def append_arrow(self, rows: pa.Table, record: BatchRecord, app_id: str | None) -> int:
+        """Append a batch's rows (user columns and perhaps `_slice`). Returns the table version."""
+        return self._append_arrow(rows, record, self._judge(record, app_id))
+
+    def _append_arrow(self, rows: pa.Table, record: BatchRecord, judge: _Judge, replaces: bool = False) -> int:
+        where = _own_rows(record.txid) if replaces else None
         return self._write(lambda table: self._complete(table, rows, record.txid, record.txid), record, judge, where)
 
-    def append_spark(
-        self,
-        frame: DataFrame,
-        record: BatchRecord,
-        app_id: str | None,
-        *,
-        replaces: bool = False,
-        seen: int | None = None,
-    ) -> int:
-        """Append a batch's frame where it lies. Returns the table version; `record.rows` is not known before."""
-        from pyspark.errors import PySparkException
+    def _append_spark(self, frame: DataFrame, record: BatchRecord, judge: _Judge, replaces: bool) -> int:
+        """Append a batch's frame where it lies; `record.rows` is not known before."""
         from pyspark.sql import functions as F
 
         if SLICE_COLUMN not in frame.columns:
@@ -182,7 +179,7 @@ class StateWriter(TableKeeper):
         frame = frame.withColumn(GEN, F.lit(generation(record.txid)).cast("long"))
         names = [*self.declared.names, *ENGINE_COLUMNS]
 
-        def save(record: BatchRecord, carried: Transactions, rows: DataFrame = frame) -> None:
+        def save(record: BatchRecord, carried: Transactions, rows: DataFrame) -> None:
             writer = rows.select(*(f"`{name}`" for name in names)).write.format("delta")
             writer = writer.option("userMetadata", record.dump()).mode("overwrite" if replaces else "append")
             if replaces:
@@ -191,37 +188,37 @@ class StateWriter(TableKeeper):
                 writer = writer.option("txnAppId", name).option("txnVersion", version)
             writer.save(str(self.table.path))
 
-        def save_fitting(record: BatchRecord, carried: Transactions) -> None:
-            refused: PySparkException | None = None
-            for one in allowances(DeltaTable(str(self.table.path)), self.table, self.declared):
-                try:
-                    save(record.model_copy(update={"bounds": one.bounds}), carried, one.guarded(frame))
-                    return
-                except PySparkException as error:
-                    if TOO_LARGE not in str(error):
-                        raise
-                    refused = error
-            if refused is not None:
-                name = str(refused).partition(f"{TOO_LARGE}: ")[2].partition(" ")[0]
-                raise StateOverflowError(self.table.name, name, "(of the column)") from refused
-            save(record, carried)
+        return self._commit_spark(partial(self._save_fitting, save, frame), record, judge)
 
-        return self._commit_spark(save_fitting, record, self._judge(record, app_id, replaces=replaces, seen=seen))
-
-    def merge_arrow(
+    def _save_fitting(
         self,
-        rows: pa.Table,
+        save: Callable[[BatchRecord, Transactions, DataFrame], None],
+        frame: DataFrame,
         record: BatchRecord,
-        app_id: str | None,
-        *,
-        replaces: bool = False,
-        seen: int | None = None,
-    ) -> int:
-        """Merge a batch's changes (keys, values, perhaps `_removed`) into a map state. Returns the table version.
+        carried: Transactions,
+    ) -> None:
+        """Save a frame whose totals are guarded, first by a small allowance, then by all the room that there is."""
+        from pyspark.errors import PySparkException
 
-        Args:
-            replaces: what this txid changed before is undone in the same commit.
-        """
+        refused: PySparkException | None = None
+        for allowance in allowances(DeltaTable(str(self.table.path)), self.table, self.declared):
+            try:
+                save(record.model_copy(update={"bounds": allowance.bounds}), carried, allowance.guarded(frame))
+                return
+            except PySparkException as error:
+                if TOO_LARGE not in str(error):
+                    raise
+                refused = error
+        if refused is not None:
+            name = str(refused).partition(f"{TOO_LARGE}: ")[2].partition(" ")[0]
+            raise StateOverflowError(self.table.name, name, "(of the column)") from refused
+        save(record, carried, frame)
+
+    def merge_arrow(self, rows: pa.Table, record: BatchRecord, app_id: str | None, *, seen: int | None = None) -> int:
+        """Merge a batch's changes (keys, values, perhaps `_removed`) into a map state. Returns the table version."""
+        return self._merge_arrow(rows, record, self._judge(record, app_id, seen=seen))
+
+    def _merge_arrow(self, rows: pa.Table, record: BatchRecord, judge: _Judge, replaces: bool = False) -> int:
         record = record.model_copy(update={"rows": rows.num_rows})
 
         def merge(table: DeltaTable, carried: Transactions) -> None:
@@ -231,18 +228,10 @@ class StateWriter(TableKeeper):
                 # A MERGE that changes nothing is no commit to delta-rs; the batch is to be known all the same.
                 self._note(table, record, carried)
 
-        return self._commit(merge, self._judge(record, app_id, replaces=replaces, seen=seen))
+        return self._commit(merge, judge)
 
-    def merge_spark(
-        self,
-        frame: DataFrame,
-        record: BatchRecord,
-        app_id: str | None,
-        *,
-        replaces: bool = False,
-        seen: int | None = None,
-    ) -> int:
-        """Return the same for a frame, by Spark's MERGE INTO. Returns the table version.
+    def _merge_spark(self, frame: DataFrame, record: BatchRecord, judge: _Judge, replaces: bool) -> int:
+        """Merge a frame by Spark's MERGE INTO.
 
         MERGE takes its transaction id and userMetadata from the session, so the frame's own session has them meanwhile:
         no other thread may write Delta tables in it.
@@ -261,7 +250,7 @@ class StateWriter(TableKeeper):
                 for name in given:
                     spark.conf.unset(name)
 
-        return self._commit_spark(merge, record, self._judge(record, app_id, replaces=replaces, seen=seen))
+        return self._commit_spark(merge, record, judge)
 
     # --- slices -----------------------------------------------------------------------------------------------------
 
@@ -476,6 +465,11 @@ class StateWriter(TableKeeper):
         none = pa.schema(table.schema().to_arrow()).empty_table()
         said = properties(record, carried, unchanged=True)
         write_deltalake(table, none, mode="append", commit_properties=said, post_commithook_properties=HOOKS)
+
+
+def _grows(there: object, wanted: object) -> bool:
+    """Return whether a struct (what opaque states keep of the row before) gets further fields."""
+    return isinstance(there, DeltaStruct) and isinstance(wanted, DeltaStruct) and len(wanted.fields) > len(there.fields)
 
 
 def _statistics(wanted: DeltaSchema) -> dict[str, str]:

@@ -211,6 +211,14 @@ class Checkpoint:
         with self._locked("run.lock", wait_seconds):
             yield
 
+    def is_running(self) -> bool:
+        """Return whether a query holds this checkpoint, in any process."""
+        try:
+            with self.running(0):
+                return False
+        except LockedError:
+            return True
+
     @contextmanager
     def committing(self, wait_seconds: float) -> Iterator[None]:
         """Hold the commit lock: a stream does for each of its batches, a backfill while it replaces slices."""

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from pipelines.execution.batch.group import BatchGroup
     from pipelines.execution.replays.selection import Lot
-    from pipelines.graph import nodes
     from pipelines.quality.results import GateResult
     from pipelines.trident.topology import TridentTopology
 

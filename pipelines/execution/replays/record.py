@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.execution.checkpoint.engine_files import write_json
 from pipelines.execution.replays.selection import Lot
-from pipelines.execution.report import StateCommit
+from pipelines.execution.report import Report, StateCommit
 
 
 @dataclass(frozen=True)
-class Record:
+class Record(Report):
     """One replay.
 
     Attributes:
@@ -48,9 +47,6 @@ class Record:
     finished: str | None = None
     landed: int = 0
     refused: Mapping[str, int] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Records:
@@ -141,7 +137,7 @@ class LotReport:
 
 
 @dataclass(frozen=True)
-class ReplayReport:
+class ReplayReport(Report):
     """A replay: a report a place, in the order of the flow. `resumed`: numbers of replays that were cut off before."""
 
     flow: str
@@ -165,6 +161,3 @@ class ReplayReport:
     @property
     def left(self) -> int:
         return sum(sum(one.left.values()) for one in self.lots)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)

@@ -30,18 +30,16 @@ from pipelines.execution.replays.entry import Entry, entry_of, instead
 from pipelines.execution.replays.record import LotReport, Record, Records, ReplayReport
 from pipelines.execution.replays.selection import ROWS_AT_ONCE, Lot, ReplayError, Selection, check_names, lots
 from pipelines.execution.replays.work import Work, app_id
-from pipelines.graph import nodes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipelines.execution.checkpoint.engine_files import Checkpoint
     from pipelines.execution.events.hooks import Listener
     from pipelines.graph import nodes
     from pipelines.state.lake import Lake
     from pipelines.trident.topology import TridentTopology
 
-UNLIKE = "its text is not what the fields of today would be written as: the flow's fields have changed since"
+UNLIKE = "the stored text no longer matches the flow's fields: they have changed since"
 
 
 class Replayer:
@@ -110,17 +108,14 @@ class Replayer:
             problem = f"they are {lot.rows.num_rows:,}, more than the {ROWS_AT_ONCE:,} that are replayed at once"
             raise ReplayError(self._topology.name, lot.what, problem, "name fewer txids, or fewer reasons")
         with self._named(lot):
-            entry = entry_of(self._topology, lot)
-            group = self._group(entry.spouts)
-            work = Work(self._spark, self._lake, group, entry, self._listeners)
+            work = self._work(entry_of(self._topology, lot))
             rows, unlike = work.look(lot)
-            verdict = self._judge(entry, group).judge(row for row in rows if row.number not in unlike)
+            verdict = self._judge(work).judge(row for row in rows if row.number not in unlike)
             left = {**dict.fromkeys(unlike, UNLIKE), **verdict.left}
             going = lot.only({row.number for row in rows} - set(left))
             if not going.rows.num_rows:
                 return self._report(lot, left=left)
-            number = self._next_number(group, entry)
-            record = self._record(number, going, work, verdict)
+            record = self._record(self._next_number(work), going, work, verdict)
             report = work.run(going, record, verdict.counted, begin=lambda: self._records.begin(record, going))
             self._records.finish(record, report.landed, report.refused)
             return self._report(lot, report, left)
@@ -136,8 +131,7 @@ class Replayer:
                 raise ReplayError(
                     self._topology.name, lot.what, problem, "give the flow its former shape back"
                 ) from None
-            group = self._group(entry.spouts)
-            work = Work(self._spark, self._lake, group, entry, self._listeners)
+            work = self._work(entry)
             rows, unlike = work.look(lot)
             if unlike:
                 problem = f"replay {record.number} was cut off, and has to be finished first: {UNLIKE}"
@@ -151,9 +145,12 @@ class Replayer:
             self._records.finish(record, report.landed, report.refused)
             return self._report(lot, report, {})
 
-    def _judge(self, entry: Entry, group: BatchGroup) -> Counted:
-        states = {sink.name: sink.table for sink in group.sinks if sink.node.id in entry.sinks}
-        return Counted(self._writer.table, states, self._checkpoint(group.name), drops=entry.drops)
+    def _work(self, entry: Entry) -> Work:
+        return Work(self._spark, self._lake, self._group(entry.spouts), entry, self._listeners)
+
+    def _judge(self, work: Work) -> Counted:
+        states = {sink.name: sink.table for sink in work.sinks}
+        return Counted(self._writer.table, states, self._checkpoint(work.group.name), drops=work.entry.drops)
 
     def _record(self, number: int, lot: Lot, work: Work, verdict: Verdict) -> Record:
         versions = {sink.name: sink.table.version() for sink in work.sinks}
@@ -167,26 +164,18 @@ class Replayer:
             rows=lot.rows.num_rows,
         )
 
-    def _next_number(self, group: BatchGroup, entry: Entry) -> int:
+    def _next_number(self, work: Work) -> int:
         """Return a number above all that a table knows, also where the records were lost."""
         known = [record.number for record in self._records.all()]
         known.append(self._writer.committed(app_id(self._topology.name, NAME)) or 0)
-        for sink in group.sinks:
-            if sink.node.id in entry.sinks:
-                known.append(sink.writer.committed(app_id(self._topology.name, sink.name)) or 0)
+        known += [sink.writer.committed(app_id(self._topology.name, sink.name)) or 0 for sink in work.sinks]
         return max(known) + 1
 
     def _report(self, lot: Lot, done: LotReport | None = None, left: Mapping[int, str] | None = None) -> LotReport:
-        return LotReport(
-            stage=lot.stage,
-            stream=lot.stream,
+        return replace(
+            done or LotReport(lot.stage, lot.stream, {}),
             rows=by_rule(lot),
-            number=done.number if done else None,
-            landed=done.landed if done else 0,
-            counted=done.counted if done else 0,
-            refused=done.refused if done else {},
             left=dict(Counter((left or {}).values())),
-            commits=done.commits if done else (),
             hint=instead(self._topology) if left else "",
         )
 
@@ -305,7 +294,7 @@ def wait_for_whole_batches(
                 yield
                 return
         checkpoint, txid = half
-        if not _runs(checkpoint):
+        if not checkpoint.is_running():
             raise ReplayError(
                 topology.name,
                 "quarantined rows",
@@ -335,11 +324,3 @@ def _half(lake: Lake, topology: TridentTopology, checkpoints: Sequence[Checkpoin
             if last is not None and last.epoch == epoch.number and last.txid is not None and last.txid >= done:
                 return checkpoint, last.txid
     return None
-
-
-def _runs(checkpoint: Checkpoint) -> bool:
-    try:
-        with checkpoint.running(0):
-            return False
-    except LockedError:
-        return True
