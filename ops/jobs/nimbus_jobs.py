@@ -200,7 +200,7 @@ def _rebalance(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) ->
 
 
 def _periodic(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> dict[str, Any]:
-    """Looks, decides, and applies; a flow that cannot be rebalanced now does not hold up the others.
+    """Look, decide, and apply; a flow that cannot be rebalanced now does not hold up the others.
 
     Raises:
         Failure: if it was refused for a flow.
@@ -252,7 +252,7 @@ def _by_request(
 def _again(
     nimbus: "Nimbus", before: "FlowStatus", seen: "FlowStatus", seconds: float, *, new_process: bool = True
 ) -> "FlowStatus":
-    """Waits until a changed flow runs again, if it is one that runs."""
+    """Wait until a changed flow runs again, if it is one that runs."""
     from pipelines.nimbus.waiting import runs_again
 
     if not seconds or not seen.active:

@@ -29,7 +29,7 @@ def initial(call: Callable[..., Any], batch: Any) -> Any:
 
 
 def _demands(call: Callable[..., Any], count: int) -> bool:
-    """Whether a callable can't be called with fewer positional arguments than `count`."""
+    """Return whether a callable needs at least `count` positional arguments."""
     try:
         found = inspect.signature(call).parameters.values()
     except (TypeError, ValueError):  # some built-in functions have no signature

@@ -113,7 +113,7 @@ class _Layout:
         self._latest = 0
 
     def put(self, path: Path, content: bytes) -> None:
-        """Writes the file unless it is there with this content."""
+        """Write the file unless it exists with this content."""
         if path.is_file() and path.read_bytes() == content:
             self.kept += 1
             self._latest = max(self._latest, path.stat().st_mtime_ns // 1_000_000)

@@ -130,7 +130,7 @@ Pair = tuple[Json | None, Json | None]
 
 
 def _paired(before: list[Json], now: list[Json], key: str) -> Iterator[Pair]:
-    """What has one value of `key`: what there is now, in order, then what is gone."""
+    """Pair what has one value of `key`: what there is now, in order, then what was removed."""
     old = {one[key]: one for one in before}
     for one in now:
         yield old.pop(one[key], None), one
@@ -159,7 +159,7 @@ def _equal(one: Json, other: Json) -> int:
 
 
 def _in_common(one: Json, other: Json) -> int:
-    """How much two bolts share; a state is at home in one bolt alone."""
+    """Measure how much two bolts share; a state is at home in one bolt alone."""
     shared = {what: set(one[what]) & set(other[what]) for what in ("operations", "states")}
     return len(shared["operations"]) + 100 * len(shared["states"])
 

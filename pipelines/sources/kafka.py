@@ -265,7 +265,7 @@ class Kafka(Source):
 
 
 def _first_sentences(text: str) -> str:
-    """What was lost, without Spark's advice on how not to notice."""
+    """Return what was lost, without Spark's advice on how to hide it."""
     return re.split(r"\s*(?:Some data may have been lost|If you (?:don't )?want)", text)[0].strip()
 
 

@@ -38,8 +38,8 @@ class TaskWindows:
         if node.timestamp is None:
             clocks: list[int] = [txid * BATCH_MILLIS] * len(table.rows)
         else:
-            found = self._spark.evaluate(table, node.timestamp, ("at",), "window timestamp").rows
-            clocks = [milliseconds(rows[0][0]) for rows in found]
+            times = self._spark.evaluate(table, node.timestamp, ("at",), "window timestamp").rows
+            clocks = [milliseconds(rows[0][0]) for rows in times]
         rows = tuple(
             (*row, table.task_of(n), "", clock, clock, "", f"000.{txid:08x}{n:016x}")
             for n, (row, clock) in enumerate(zip(inputs.rows, clocks, strict=True))
@@ -50,7 +50,7 @@ class TaskWindows:
         """Return the tuples that the watermark has not passed, or those that it has."""
         mark = self._clocks.get(node.channel)
         late = [mark is not None and clock < mark for clock in table.column(events.CLOCK)]
-        return table.take([n for n, one in enumerate(late) if one == node.late])
+        return table.take([n for n, is_late in enumerate(late) if is_late == node.late])
 
     def commit(self, node: nodes.ChannelNode, table: Table, txid: int) -> Table:
         """Take a batch into a channel."""
@@ -78,11 +78,11 @@ class TaskWindows:
         windows = self._windows.setdefault(node.id, KeyedWindows(window.operation, window.context))
         given = self._entered.get(node.reads[0], [])
         entered, clock = given[txid] if txid < len(given) else ([], None)
-        found = [] if clock is None else windows.feed(sorted(entered, key=lambda one: one[1:]), clock)
+        results = [] if clock is None else windows.feed(sorted(entered, key=lambda item: item[1:]), clock)
         rows = tuple(
             (*(plain(event.get(name)) for name in node.fields[: -len(events.COLUMNS)]), event.id, event.timestamp, at,
              event.stream, order)
-            for event, at, order in found
+            for event, at, order in results
         )  # fmt: skip
         return Table(node.fields, tuple(kind or None for kind in window.types), rows)
 

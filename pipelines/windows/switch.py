@@ -120,7 +120,7 @@ class SwitchBuffer(Window):
                 self._tick()
 
     def _quiet(self) -> int:
-        """How many of the next ticks only count."""
+        """Return how many of the next ticks only count."""
         if self._stopped:
             return FAR if self._close.ticks is None else self._close.ticks - self._stopped_count
         quiet = FAR if self._open.ticks is None else self._open.ticks - self._open_count

@@ -46,7 +46,7 @@ class TaskBuffer(Window):
         return NOTHING
 
     def _drop_old(self) -> None:
-        """What no later trigger can see."""
+        """Drop what no later trigger can see."""
         while self._tuples and self._tuples[0][1] < self._trigger - self._size:
             self._tuples.popleft()
 
