@@ -87,4 +87,4 @@ class BackfillReport(Report):
 
     @property
     def failed(self) -> tuple[SliceReport, ...]:
-        return tuple(one for one in self.slices if one.error)
+        return tuple(report for report in self.slices if report.error)

@@ -74,13 +74,13 @@ class VerifyReport:
 
     @property
     def differing(self) -> tuple[Finding, ...]:
-        return tuple(one for one in self.findings if one.verdict == DIFFERS)
+        return tuple(finding for finding in self.findings if finding.verdict == DIFFERS)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "flow": self.flow,
-            "findings": [asdict(one) for one in self.findings],
-            "faults": [{"fault": type(one).__name__, "text": str(one)} for one in self.faults],
+            "findings": [asdict(finding) for finding in self.findings],
+            "faults": [{"fault": type(fault).__name__, "text": str(fault)} for fault in self.faults],
         }
 
 
@@ -93,7 +93,7 @@ def verify(spark: SparkSession, lake: Lake, topology: TridentTopology) -> Verify
     """
     findings: list[Finding] = []
     faults = list(damages(lake, topology))
-    damaged = {one.table for one in faults if isinstance(one, DamagedTableError)}
+    damaged = {fault.table for fault in faults if isinstance(fault, DamagedTableError)}
     for node in topology.persists:
         table = lake.written_by(node)
         if table.name not in damaged and table.exists():
@@ -114,9 +114,9 @@ def damages(lake: Lake, topology: TridentTopology) -> Iterator[TrideltaError]:
         name = group_name(spouts)
         checkpoint = Checkpoint(topology.name, lake.checkpoint_path(topology.name, name))
         belonging = Belonging(checkpoint, lake)
-        found = list(checkpoint_damages(checkpoint, [belonging.known, partial(Marker.of, checkpoint)]))
-        yield from found
-        if not found and not broken:
+        damaged_files = list(checkpoint_damages(checkpoint, [belonging.known, partial(Marker.of, checkpoint)]))
+        yield from damaged_files
+        if not damaged_files and not broken:
             try:
                 belonging.check()
             except NotTogetherError as error:
@@ -197,31 +197,33 @@ class _Ledger:
 def _findings(spark: SparkSession, table: StateTable) -> Iterable[Finding]:
     commits = _since_reset(table.commits.counting())
     if table.declared.layout == MAP:
-        return [_unchecked(table, one, "rows of a map are overwritten") for one in commits if one.kind == BATCH]
+        return [
+            _unchecked(table, commit, "rows of a map are overwritten") for commit in commits if commit.kind == BATCH
+        ]
     stored = spark.read.format("delta").option("versionAsOf", table.version()).load(str(table.path))
     # A channel's clock rows have no slice.
     counted = stored.where(~F.col(SLICE_COLUMN).eqNullSafe(ROLL_UP)).groupBy(TXID, SLICE_COLUMN, GEN)
     sums = counted.agg(F.count(F.lit(1)).alias("rows"), F.expr(f"{xor_of_rows(stored.schema)} AS hash")).collect()
     held = {(row[TXID], row[SLICE_COLUMN]): _Held(row["rows"], row["hash"]) for row in sums}
-    compactions = [one.record for one in commits if one.kind == COMPACTION and one.record]
+    compactions = [commit.record for commit in commits if commit.kind == COMPACTION and commit.record]
     folded = max((record.folded_before or 0 for record in compactions), default=0)
     return _Ledger(table, commits, held, folded).findings()
 
 
 def _since_reset(commits: list[CommitRecord]) -> list[CommitRecord]:
-    last = max((number for number, one in enumerate(commits) if one.kind == RESET), default=-1)
-    return [one for one in commits[last + 1 :] if one.record is not None]
+    last = max((number for number, commit in enumerate(commits) if commit.kind == RESET), default=-1)
+    return [commit for commit in commits[last + 1 :] if commit.record is not None]
 
 
 def _judged(table: StateTable, commits: list[CommitRecord], now: _Held) -> Finding:
-    commit, rows = commits[-1], sum(one.rows for one in commits)
-    hashes = [one.record.hash if one.record else None for one in commits]
+    commit, rows = commits[-1], sum(counted.rows for counted in commits)
+    hashes = [counted.record.hash if counted.record else None for counted in commits]
     verdict, reason = HOLDS, ""
     if now.rows != rows:
         verdict, reason = DIFFERS, f"it wrote {rows} rows, the table holds {now.rows}"
     elif None in hashes:
         verdict, reason = BY_COUNT, "its record keeps no hash"
-    elif now.hash != xor([one for one in hashes if one is not None]):
+    elif now.hash != xor([digest for digest in hashes if digest is not None]):
         verdict, reason = DIFFERS, "the rows are others than it wrote (their hashes differ)"
     return Finding(table.name, commit.txid or 0, commit.slice, verdict, rows, now.rows, reason)
 

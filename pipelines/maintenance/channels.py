@@ -48,16 +48,16 @@ def taken(table: StateTable, readers: Sequence[Checkpoint], number: int | None) 
         number: how many queries of the flow read it; None: not known, so that nothing counts as taken by all.
     """
     opened = DeltaTable(str(table.path))
-    found = [position for one in readers for position in _positions(one, str(opened.metadata().id))]
+    positions = [position for reader in readers for position in _positions(reader, str(opened.metadata().id))]
     # Before its first batch is finished a reader may ask for any version: what it has begun with stands nowhere.
-    if len(found) < number if number is not None else any(not one.finished_batches() for one in readers):
+    if len(positions) < number if number is not None else any(not reader.finished_batches() for reader in readers):
         return Taken(0, 0)
-    if not found:
+    if not positions:
         return Taken(0, None)
     # One version more than asked for: the next one may not be there yet.
-    needed = max(0, min(opened.version(), *(version for version, _ in found)) - 1)
-    whole = len(found) == number and not any(starting for _, starting in found)
-    return Taken(min(version for version, _ in found) if whole else 0, needed)
+    needed = max(0, min(opened.version(), *(version for version, _ in positions)) - 1)
+    whole = len(positions) == number and not any(starting for _, starting in positions)
+    return Taken(min(version for version, _ in positions) if whole else 0, needed)
 
 
 def _positions(reader: Checkpoint, table_id: str) -> Iterator[tuple[int, bool]]:
@@ -73,12 +73,12 @@ def _positions(reader: Checkpoint, table_id: str) -> Iterator[tuple[int, bool]]:
 
 def readers_of(topology: TridentTopology) -> dict[str, set[str]]:
     """Return the batch groups that read each channel, by its name."""
-    found: dict[str, set[str]] = {}
+    groups: dict[str, set[str]] = {}
     for spouts in spout_groups(topology):
         for spout in spouts:
             for channel in spout.reads if isinstance(spout, nodes.ChannelSpoutNode) else ():
-                found.setdefault(channel, set()).add(group_name(spouts))
-    return found
+                groups.setdefault(channel, set()).add(group_name(spouts))
+    return groups
 
 
 def old_batches(table: StateTable, before: int, hours: float) -> int | None:
@@ -90,7 +90,11 @@ def old_batches(table: StateTable, before: int, hours: float) -> int | None:
     """
     oldest = datetime.now(UTC) - timedelta(hours=hours)
     commits = table.commits.batches()
-    gone = [one.txid for one in commits if one.version < before and one.time <= oldest and one.txid is not None]
+    gone = [
+        commit.txid
+        for commit in commits
+        if commit.version < before and commit.time <= oldest and commit.txid is not None
+    ]
     return max(gone) + 1 if gone else None
 
 

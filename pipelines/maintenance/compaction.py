@@ -216,13 +216,13 @@ class _Compaction:
         if table.path.parent != self.lake.channel_path("any").parent:
             return None
         asked = self.readers.get(table.name)
-        found = channels.taken(table, self.groups, None if asked is None else len(asked))
+        taken = channels.taken(table, self.groups, None if asked is None else len(asked))
         hours = self.kept.state_hours if self.kept.channel_hours is None else self.kept.channel_hours
-        txid = channels.old_batches(table, found.before, hours)
+        txid = channels.old_batches(table, taken.before, hours)
         if txid is not None:
             with self._between_batches():
                 done.rows_let_go = channels.let_go(table, txid, self._record(table))
-        return found.needed
+        return taken.needed
 
     def _remember_removed(self, writer: StateWriter) -> None:
         """Set the table's property for a longer retention than before, once, between two batches of the stream.

@@ -134,15 +134,15 @@ class _Round:
 
 def flows_in(lake: Lake) -> list[str]:
     """Return the flows that have tables in the lake."""
-    found = set(quarantines(lake))
+    names = set(quarantines(lake))
     for table in _tables(lake):
         try:
             if table.is_state():
-                found.add(table.declared.flow)
+                names.add(table.declared.flow)
         except TrideltaError:
             # Told by the round itself; the tables of other flows are compacted all the same.
             continue
-    return sorted(found)
+    return sorted(names)
 
 
 def _tables(lake: Lake) -> Iterator[StateTable]:
@@ -170,7 +170,7 @@ def quarantines(lake: Lake) -> list[str]:
     refuse_unless_folder(folder, "the lake's quarantine")
     if not folder.is_dir():
         return []
-    return sorted(one.name for one in folder.iterdir() if is_name(one.name) and has_log(one))
+    return sorted(path.name for path in folder.iterdir() if is_name(path.name) and has_log(path))
 
 
 def _tables_of(flow: TridentTopology | str) -> str:

@@ -61,15 +61,15 @@ class Retention:
     wait_seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
-            needed = one.name in ("state_hours", "wait_seconds")
-            limit = _LIMITS.get(one.name.rpartition("_")[2], KEPT)
+        for retention in fields(self):
+            value = getattr(self, retention.name)
+            needed = retention.name in ("state_hours", "wait_seconds")
+            limit = _LIMITS.get(retention.name.rpartition("_")[2], KEPT)
             try:
                 if value is not None or needed:
                     limit.taken(value)
             except OutOfBoundsError:
-                raise RetentionSettingError(one.name, value) from None
+                raise RetentionSettingError(retention.name, value) from None
 
     @classmethod
     def from_environment(cls, **chosen: float | None) -> Retention:
@@ -79,10 +79,10 @@ class Retention:
             RetentionSettingError: A value is no number from 0 on.
         """
         values: dict[str, float | None] = {}
-        for one in fields(cls):
-            for variable in (PREFIX + one.name.upper(), _ELSE.get(one.name, "")):
+        for retention in fields(cls):
+            for variable in (PREFIX + retention.name.upper(), _ELSE.get(retention.name, "")):
                 if variable in os.environ:
-                    values[one.name] = _number(variable, os.environ[variable])
+                    values[retention.name] = _number(variable, os.environ[variable])
                     break
         return cls(**values | chosen)  # type: ignore[arg-type]
 
@@ -134,16 +134,16 @@ class HousekeepingReport:
 
     @property
     def removed(self) -> int:
-        return sum(one.removed for one in self.things)
+        return sum(item.removed for item in self.things)
 
     @property
     def bytes(self) -> int:
-        return sum(one.bytes for one in self.things)
+        return sum(item.bytes for item in self.things)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Return what was left for next time, and why."""
-        return tuple(f"{one.what}: {one.note}" for one in self.things if one.note)
+        return tuple(f"{item.what}: {item.note}" for item in self.things if item.note)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -151,16 +151,16 @@ class HousekeepingReport:
             "seconds": self.seconds,
             "removed": self.removed,
             "bytes": self.bytes,
-            "things": [one.to_json() for one in self.things],
-            "compactions": [one.to_json() for one in self.compactions],
+            "things": [item.to_json() for item in self.things],
+            "compactions": [report.to_json() for report in self.compactions],
         }
 
 
 def timed(work: Callable[[], HousekeepingItem]) -> HousekeepingItem:
     """Do a work and return the same with its seconds."""
     started = time.monotonic()
-    found = work()
-    return HousekeepingItem(**{**asdict(found), "seconds": round(time.monotonic() - started, 3)})
+    item = work()
+    return HousekeepingItem(**{**asdict(item), "seconds": round(time.monotonic() - started, 3)})
 
 
 def _number(name: str, text: str) -> float | None:

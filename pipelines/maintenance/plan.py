@@ -96,8 +96,8 @@ def parts_of(table: DeltaTable) -> list[Part]:
     actions = actions.select([f"partition.{SLICE_COLUMN}", f"partition.{GEN}", "size_bytes", "num_records"])
     sums: dict[tuple[str | None, int], list[int]] = defaultdict(lambda: [0, 0, 0])
     for slice_, gen, size, rows in zip(*(column.to_pylist() for column in actions.columns), strict=True):
-        one = sums[slice_, int(gen)]
-        one[0], one[1], one[2] = one[0] + 1, one[1] + size, one[2] + (rows or 0)
+        total = sums[slice_, int(gen)]
+        total[0], total[1], total[2] = total[0] + 1, total[1] + size, total[2] + (rows or 0)
     return [Part(slice_, gen, *sums[slice_, gen]) for slice_, gen in sorted(sums, key=lambda k: (k[0] or "", k[1]))]
 
 

@@ -213,17 +213,19 @@ def _growth(look: Figures, limits: Thresholds) -> tuple[bool, str]:
 
 def _clustering(look: Figures, limits: Thresholds) -> Decision | None:
     wrong = {
-        one.name: one
-        for one in look.tables
-        if one.asked_by and one.bytes >= limits.cluster_bytes and one.clustered_by[: len(one.asked_by)] != one.asked_by
+        table.name: table
+        for table in look.tables
+        if table.asked_by
+        and table.bytes >= limits.cluster_bytes
+        and table.clustered_by[: len(table.asked_by)] != table.asked_by
     }
     if not wrong:
         return None
     reasons = tuple(
-        f'"{one.name}" ({one.bytes:,} bytes) lies by {_names(one.clustered_by)}, and is asked by {_names(one.asked_by)}'
-        for one in wrong.values()
+        f'"{table.name}" ({table.bytes:,} bytes) lies by {_names(table.clustered_by)}, and is asked by {_names(table.asked_by)}'
+        for table in wrong.values()
     )
-    wanted = {name: one.asked_by for name, one in wrong.items()}
+    wanted = {name: table.asked_by for name, table in wrong.items()}
     return Decision(look.query, CLUSTER, look.partitions, look.partitions, reasons, wanted)
 
 

@@ -61,29 +61,29 @@ class Ages:
     def of(cls, table: StateTable) -> Ages:
         """Return what was written down, and what the log says beyond."""
         file = ages_file(table)
-        found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"spans": [], "slices": {}}
-        return cls(tuple(Span(**one) for one in found["spans"]), found["slices"]).with_commits(table.history())
+        saved = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"spans": [], "slices": {}}
+        return cls(tuple(Span(**span) for span in saved["spans"]), saved["slices"]).with_commits(table.history())
 
     def save(self, table: StateTable) -> None:
         """Write it down, before the log is cleaned."""
-        write_json(ages_file(table), {"spans": [asdict(one) for one in self.spans], "slices": self.slices})
+        write_json(ages_file(table), {"spans": [asdict(span) for span in self.spans], "slices": self.slices})
 
     def with_commits(self, commits: Iterable[CommitRecord]) -> Ages:
         """Return the same with some commits, oldest first."""
         spans, slices = list(self.spans), dict(self.slices)
-        for one in commits:
-            if one.kind == RESET and one.group is None:
+        for commit in commits:
+            if commit.kind == RESET and commit.group is None:
                 spans, slices = [], {}
-            elif one.kind == SLICE and one.slice is not None:
-                slices[one.slice] = one.time.timestamp()
-            elif one.kind not in (COMPACTION, REPLAY, RESET) and (one.txid or 0) >= 0 and one.txid is not None:
-                spans.append(Span(one.txid, one.txid, one.time.timestamp()))
+            elif commit.kind == SLICE and commit.slice is not None:
+                slices[commit.slice] = commit.time.timestamp()
+            elif commit.kind not in (COMPACTION, REPLAY, RESET) and (commit.txid or 0) >= 0 and commit.txid is not None:
+                spans.append(Span(commit.txid, commit.txid, commit.time.timestamp()))
         return Ages(tuple(_joined(spans)), slices)
 
     def since(self, oldest: float) -> Ages:
         """Return what is not older."""
         slices = {name: at for name, at in self.slices.items() if at >= oldest}
-        return Ages(tuple(one for one in self.spans if one.until >= oldest), slices)
+        return Ages(tuple(span for span in self.spans if span.until >= oldest), slices)
 
     def older(self, oldest: float) -> str | None:
         """Return the rows that are older, as a condition; None: there are none."""

@@ -161,7 +161,7 @@ class _Repartition:
             self._wanted,
             batch=batch,
             rows=after.rows,
-            largest={name: one.largest for name, one in after.variables.items()},
+            largest={name: digest.largest for name, digest in after.variables.items()},
             bytes=size,
             copy=str(self._folder),
         )

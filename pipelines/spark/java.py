@@ -54,9 +54,9 @@ def find_java(system_folder: Path = SYSTEM_FOLDER) -> Java:
         java = inspect(home)
         if java is not None and java.usable:
             return java
-        found = str(java) if java else f"no Java in {home}"
-        if not any(found in line for line in seen):
-            seen.append(f"{origin}: {found}")
+        problem = str(java) if java else f"no Java in {home}"
+        if not any(problem in line for line in seen):
+            seen.append(f"{origin}: {problem}")
     raise JavaError(f"found only {'; '.join(seen)}" if seen else "found none in JAVA_HOME, PATH or /usr/lib/jvm")
 
 

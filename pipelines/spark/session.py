@@ -285,11 +285,11 @@ def _pass_on(stream: IO[bytes]) -> None:
             if line.startswith((b" ", b"Traceback")):
                 continue
             # A Python worker that waits for work when the JVM ends finds the end of its stream, and says so at length.
-            idle = line.startswith(b"EOFError") and any(b"daemon.py" in one for one in held)
+            idle = line.startswith(b"EOFError") and any(b"daemon.py" in held_line for held_line in held)
             _write([] if idle else held)
             held = []
             continue
-        if any(one in line for one in _CHATTER) or (left_out and not line.strip()):
+        if any(chatter in line for chatter in _CHATTER) or (left_out and not line.strip()):
             left_out = True
             continue
         left_out = False

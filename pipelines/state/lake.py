@@ -137,4 +137,4 @@ def _tables_in(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
     # What somebody else has put there under a name that no table of the engine's has is not the engine's.
-    return sorted(one.name for one in folder.iterdir() if is_name(one.name) and has_log(one))
+    return sorted(path.name for path in folder.iterdir() if is_name(path.name) and has_log(path))

@@ -115,7 +115,9 @@ class TableKeeper:
                 None: as the table is clustered.
         """
         given: dict[str, Any] = {
-            "partition_filters": None if generations is None else [(GEN, "in", [str(one) for one in generations])],
+            "partition_filters": None
+            if generations is None
+            else [(GEN, "in", [str(generation) for generation in generations])],
             "target_size": file_bytes,
             "writer_properties": WriterProperties(max_row_group_size=ROW_GROUP_ROWS),
             "commit_properties": properties(record, None),

@@ -95,7 +95,7 @@ class Reader:
         return [row for part in parts for row in matching(self._completed(part), self.keys, wanted)]
 
     def partials(self, stored: Sequence[Row], onto: Mapping[Key, Row] | None = None) -> dict[Key, Row]:
-        """Stored rows as one row per key, in plain Python: a read of a few keys has few rows.
+        """Fold stored rows to one row per key, in plain Python: a read of a few keys has few rows.
 
         Partial values of a log state are folded, `onto` those that are known already; they are not finished.
         """
@@ -122,11 +122,11 @@ class Reader:
     def _columns(self) -> str:
         return ", ".join(quoted(name) for name in self.declared.names if name not in self._later)
 
-    def _completed(self, found: pa.Table) -> pa.Table:
-        """With nulls for the columns that this version lacks."""
+    def _completed(self, rows: pa.Table) -> pa.Table:
+        """Add nulls for the columns that this version lacks."""
         for name in self._later:
-            found = found.append_column(name, pa.nulls(found.num_rows))
-        return found.select(list(self.declared.names)) if self._later else found
+            rows = rows.append_column(name, pa.nulls(rows.num_rows))
+        return rows.select(list(self.declared.names)) if self._later else rows
 
     def scan(self, where: str = "true") -> pa.Table:
         """Return all of the state: keys and values, one row per key (log, map), or the rows (rows).
@@ -145,26 +145,26 @@ class Reader:
         ]
         sql = f"SELECT {', '.join(keys + values)} FROM {self.source} WHERE {where}"
         with fitting(self.name, "a total"):
-            found = self.snapshot.query(sql + (f" GROUP BY {', '.join(keys)}" if keys else ""))
-        return self._with_zeros(self._completed(self._with_types(found))).select(list(declared.names))
+            rows = self.snapshot.query(sql + (f" GROUP BY {', '.join(keys)}" if keys else ""))
+        return self._with_zeros(self._completed(self._with_types(rows))).select(list(declared.names))
 
-    def _with_zeros(self, found: pa.Table) -> pa.Table:
-        """Zeros where nothing is stored: a state without keys that is new, a value that the state got later on."""
+    def _with_zeros(self, rows: pa.Table) -> pa.Table:
+        """Fill in zeros where nothing is stored: a new state without keys, a value that the state got later."""
         for name, zero in self.zero().items():
-            if zero is not None and found[name].null_count:
-                kind = found[name].type
+            if zero is not None and rows[name].null_count:
+                kind = rows[name].type
                 zeros = pa.scalar(zero, type=None if pa.types.is_null(kind) else kind)
-                filled = pc.coalesce(found[name].cast(zeros.type), zeros)
-                found = found.set_column(found.schema.get_field_index(name), name, filled)
-        return found
+                filled = pc.coalesce(rows[name].cast(zeros.type), zeros)
+                rows = rows.set_column(rows.schema.get_field_index(name), name, filled)
+        return rows
 
-    def _with_types(self, found: pa.Table) -> pa.Table:
+    def _with_types(self, rows: pa.Table) -> pa.Table:
         """DataFusion widens sums of decimals; give back the declared types."""
         stored = self.snapshot.types
         fields = [
-            pa.field(f.name, f.type if pa.types.is_nested(stored[f.name]) else stored[f.name]) for f in found.schema
+            pa.field(f.name, f.type if pa.types.is_nested(stored[f.name]) else stored[f.name]) for f in rows.schema
         ]
-        return found.cast(pa.schema(fields))
+        return rows.cast(pa.schema(fields))
 
     # --- what counts ------------------------------------------------------------------------------------------------
 
@@ -209,7 +209,7 @@ def live_condition(declared: StateSchema, snapshot: Snapshot, before: int | None
 
 
 def finished(partials: Mapping[Key, Row], reader: Reader) -> dict[Key, Row]:
-    """Folded partial values as a reader sees them.
+    """Finish folded partial values, as a reader sees them.
 
     Raises:
         StateOverflowError: a total does not fit its column.
@@ -235,8 +235,8 @@ def matching(rows: pa.Table, names: Sequence[str], keys: Mapping[Key, Any] | Seq
             for index, name in enumerate(names)
         ]
         mask = masks[0]
-        for one in masks[1:]:
-            mask = pc.and_(mask, one)
+        for other in masks[1:]:
+            mask = pc.and_(mask, other)
         rows = rows.filter(mask)
     wanted = set(keys)
     return [row for row in rows.to_pylist() if tuple(canonical(row[name]) for name in names) in wanted]
@@ -244,7 +244,7 @@ def matching(rows: pa.Table, names: Sequence[str], keys: Mapping[Key, Any] | Seq
 
 def _or_zero(value: Any, aggregator: ColumnAggregator) -> Any:
     """Return a stored partial value; rows from before the state got the value hold null, which is the aggregator's zero."""
-    nothing = all(one is None for one in value.values()) if isinstance(value, dict) else value is None
+    nothing = all(part is None for part in value.values()) if isinstance(value, dict) else value is None
     return aggregator.zero() if nothing else value
 
 

@@ -162,7 +162,7 @@ def parse_commit(version: int, info: Mapping[str, Any]) -> CommitRecord:
 
 
 def _restored(info: Mapping[str, Any]) -> int | datetime | None:
-    """What a RESTORE says of where it went back to: Delta on Spark and delta-rs write a version, or a time each in its way."""
+    """Read where a RESTORE went back to: Delta on Spark and delta-rs write a version, or a time in a form of their own."""
     if info.get("operation") != RESTORE:
         return None
     given = info.get("operationParameters") or {}
@@ -173,7 +173,7 @@ def _restored(info: Mapping[str, Any]) -> int | datetime | None:
     if text.lstrip("-").isdigit():
         return datetime.fromtimestamp(int(text) / 1000, UTC)
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         return -1  # it does not say: nothing before it is known to count
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -100,12 +100,12 @@ class StateSchema(BaseModel):
         return json.dumps(self.model_dump(mode="json"))
 
     def difference(self, other: StateSchema) -> str | None:
-        """In words, the first thing in which `other` (the flow's) does not fit this (the table's).
+        """Say in words in what `other` (the flow's) does not fit this (the table's).
 
         None if it fits, or if the table only gets further columns by it (`evolution`).
         """
-        found = self.evolution(other)
-        return found if isinstance(found, str) else None
+        change = self.evolution(other)
+        return change if isinstance(change, str) else None
 
     def evolution(self, other: StateSchema) -> tuple[tuple[str, str], ...] | str:
         """Find what the table lacks to hold what `other` (the flow's schema) declares. Columns are matched by name alone.
@@ -125,7 +125,7 @@ class StateSchema(BaseModel):
                 return f'column "{name}" ({kind}) is missing in the flow: what the table holds of it would be lost'
             if kind != here[name]:
                 return f'column "{name}" is {kind} in the table and {here[name]} in the flow' + _LOSSES["type"]
-        mine, theirs = ({one.name: one.aggregator for one in schema.values} for schema in (self, other))
+        mine, theirs = ({value.name: value.aggregator for value in schema.values} for schema in (self, other))
         for name, aggregator in mine.items():
             if theirs.get(name) != aggregator:
                 now = f"a {theirs[name]}" if name in theirs else "none"
@@ -133,7 +133,7 @@ class StateSchema(BaseModel):
         return tuple((name, kind) for name, kind in other.columns if name not in there)
 
     def _recut(self, other: StateSchema) -> str | None:
-        """In words, how `other` cuts slices otherwise. A stream may get another name, and others may come beside it.
+        """Say in words how `other` cuts slices otherwise. A stream may get another name, and others may come beside it.
 
         A row that had no slice went to quarantine, so `coalesce(before, ...)` moves no row from one slice to another.
         """
@@ -147,7 +147,7 @@ class StateSchema(BaseModel):
             same = all(any(keeps_values(before, now) for before in mine.values()) for now in theirs.values())
         if same:
             return None
-        shown = [", ".join(dict.fromkeys(one.values())) for one in (mine, theirs)]
+        shown = [", ".join(dict.fromkeys(cut.values())) for cut in (mine, theirs)]
         return (
             f"its slices are cut by {shown[0]} in the table and by {shown[1]} in the flow: what is in a slice of the old cut "
             "would stay when one of the new is replaced"
@@ -193,11 +193,11 @@ def _engine(long: DataType, string: DataType) -> tuple[tuple[str, DataType], ...
 def _nullable(schema: Any) -> Any:
     """Return a schema's JSON with every column, field and element nullable."""
     if isinstance(schema, list):
-        return [_nullable(one) for one in schema]
+        return [_nullable(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     marks = ("nullable", "containsNull", "valueContainsNull")
-    return {name: True if name in marks else _nullable(one) for name, one in schema.items()}
+    return {name: True if name in marks else _nullable(part) for name, part in schema.items()}
 
 
 def struct_of(ddl: str) -> StructType:

@@ -27,11 +27,11 @@ def made_slices(table: StateTable) -> frozenset[str] | None:
         return frozenset() if not table.exists() else None
     if not table.declared.sliced:
         return None
-    found = set(slice_times(table)) | set(table.commits.claims())
-    found |= {slice_ for claims in table.commits.groups_claims().values() for slice_ in claims}
+    slices = set(slice_times(table)) | set(table.commits.claims())
+    slices |= {slice_ for claims in table.commits.groups_claims().values() for slice_ in claims}
     if table.declared.layout != MAP:
-        found |= {part[SLICE_COLUMN] for part in DeltaTable(str(table.path)).partitions()}
-    return frozenset(one for one in found if one is not None and one not in RESERVED)
+        slices |= {part[SLICE_COLUMN] for part in DeltaTable(str(table.path)).partitions()}
+    return frozenset(slice_ for slice_ in slices if slice_ is not None and slice_ not in RESERVED)
 
 
 def slice_times(table: StateTable) -> Mapping[str, datetime]:
@@ -65,29 +65,31 @@ def outdated(table: StateTable, source: StateTable, slices: Iterable[str]) -> Ma
         then = written[slice_]
         return then.version > read[slice_] if by_version else then.time > commit.time
 
-    return {slice_: written[slice_] for slice_, one in made.items() if slice_ in written and is_older(slice_, one)}
+    return {
+        slice_: written[slice_] for slice_, commit in made.items() if slice_ in written and is_older(slice_, commit)
+    }
 
 
 def _slice_commits(table: StateTable) -> dict[str, CommitRecord]:
     """Return the last backfill of each slice, as far back as the table's log goes."""
-    found: dict[str, CommitRecord] = {}
+    commits: dict[str, CommitRecord] = {}
     for commit in table.commits.counting() if table.exists() else ():
         if commit.kind == SLICE and commit.slice is not None:
-            found[commit.slice] = commit
-    return found
+            commits[commit.slice] = commit
+    return commits
 
 
 def _written(table: StateTable, since: int) -> dict[str, CommitRecord]:
     """Return the last commit behind a version that changed each slice."""
-    found: dict[str, CommitRecord] = {}
+    commits: dict[str, CommitRecord] = {}
     for commit in table.history():
         if commit.version <= since:
             continue
         if commit.kind == SLICE and commit.slice is not None:
-            found[commit.slice] = commit
+            commits[commit.slice] = commit
         elif commit.kind in (BATCH, REPLAY):
-            found |= dict.fromkeys(_added(table, commit.version), commit)
-    return found
+            commits |= dict.fromkeys(_added(table, commit.version), commit)
+    return commits
 
 
 def _added(table: StateTable, version: int) -> set[str]:

@@ -104,7 +104,7 @@ class StateTable:
         return last.txid if last else None
 
     def history(self) -> list[CommitRecord]:
-        """One record a commit: version, kind, txid, attempt, epoch, slice, rows, time; oldest first."""
+        """Return one record per commit: version, kind, txid, attempt, epoch, slice, rows, time; oldest first."""
         return self._history.records()
 
     @property
@@ -144,8 +144,8 @@ class StateTable:
         if present:
             rows = self._points.find(asked)
         else:
-            found = reader.find(asked)
-            rows = {key: found[key] for key in reader.normal(asked) if key in found}
+            held = reader.find(asked)
+            rows = {key: held[key] for key in reader.normal(asked) if key in held}
         if not reader.keys and not rows and reader.declared.values:
             return [reader.zero()]
         return list(rows.values())
@@ -174,9 +174,9 @@ class StateTable:
         return self._reader(self._at(txid, version, timestamp)).scan(where)
 
     def count(self, where: str = "true") -> int:
-        """Stored rows (partial values in a log state) that meet a condition over the stored columns."""
-        found = self._at(None, None, None).query(f"SELECT count(*) AS n FROM state WHERE {where}")
-        return int(found["n"][0].as_py())
+        """Count the stored rows (partial values in a log state) that meet a condition over the stored columns."""
+        counted = self._at(None, None, None).query(f"SELECT count(*) AS n FROM state WHERE {where}")
+        return int(counted["n"][0].as_py())
 
     def stored(self, where: str = "true") -> pa.Table:
         """Return the stored rows of the last version with the engine's columns, for the engine's own use.
@@ -217,7 +217,9 @@ class StateTable:
 
     def _at(self, txid: int | None, version: int | None, timestamp: datetime | None) -> Snapshot:
         asked = [
-            name for name, one in (("txid", txid), ("version", version), ("timestamp", timestamp)) if one is not None
+            name
+            for name, point in (("txid", txid), ("version", version), ("timestamp", timestamp))
+            if point is not None
         ]
         if len(asked) > 1:
             raise ReadPointError(self.name, " and ".join(asked), "name one read point only")
@@ -227,7 +229,9 @@ class StateTable:
             version = self._version_at(timestamp)
         if version is None:
             return self._snapshot(self._latest())
-        shown = next((f"{name} {one}" for name, one in (("txid", txid), ("time", timestamp)) if one is not None), None)
+        shown = next(
+            (f"{name} {point}" for name, point in (("txid", txid), ("time", timestamp)) if point is not None), None
+        )
         self._history.check_kept(version, shown or f"version {version}")
         return self._pinned(version)
 

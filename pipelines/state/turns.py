@@ -45,8 +45,8 @@ def stream_id(flow: str, state: str, epoch: int) -> str:
 def last_txid(table: DeltaTable, app_id: str) -> int | None:
     """Return the last txid that is committed under a stream's transaction id."""
     plain, repeated = table.transaction_version(app_id), table.transaction_version(_repeatable(app_id))
-    known = [one for one in (plain, None if repeated is None else repeated >> _TRY_BITS) if one is not None]
-    return max((one for one in known if one >= 0), default=None)
+    known = [txid for txid in (plain, None if repeated is None else repeated >> _TRY_BITS) if txid is not None]
+    return max((txid for txid in known if txid >= 0), default=None)
 
 
 def turn(
@@ -87,8 +87,10 @@ def turn(
 def _turn_of_batch(
     table: DeltaTable, state: StateTable, record: BatchRecord, app_id: str, kind: str, *, replaces: bool
 ) -> Transactions:
-    """A transactional state takes a txid once; its version is the txid. The other kinds take their last txid again: there each
-    commit has a version of its own, so that Spark, which leaves out what comes under a known one, takes a repetition too.
+    """Judge a batch. A transactional state takes a txid once; its version is the txid.
+
+    The other kinds take their last txid again: there each commit has a version of its own, so that Spark, which leaves out
+    what comes under a known one, takes a repetition too.
     """
     last, what = last_txid(table, app_id), _named(record)
     if kind == OPAQUE:
@@ -115,13 +117,15 @@ def _turn_of_replay(table: DeltaTable, state: StateTable, record: BatchRecord, a
 
 
 def _beside(table: DeltaTable, app_id: str, *, before: bool = True) -> Transactions:
-    """What a commit that is no batch carries of a stream, so that no batch comes between: the versions that are known.
+    """Return what a commit that is no batch carries of a stream so that no batch comes between: the known versions.
 
     Args:
         before: of the epoch before it as well.
     """
     names = [app_id, *([_previous(app_id)] if before else [])]
-    known = {name: table.transaction_version(name) for one in names if one for name in (one, _repeatable(one))}
+    known = {
+        name: table.transaction_version(name) for stream in names if stream for name in (stream, _repeatable(stream))
+    }
     return {name: -1 if version is None else version for name, version in known.items()}
 
 
@@ -147,10 +151,10 @@ def check_unchanged(table: DeltaTable, state: StateTable, what: str, seen: int |
     """
     if seen is None or seen >= table.version():
         return
-    since = [one for one in state.history() if seen < one.version <= table.version()]
+    since = [commit for commit in state.history() if seen < commit.version <= table.version()]
     if len(since) < table.version() - seen:
         raise LateWriterError(state.name, what, f"versions behind {seen} are gone from its log")
-    other = next((one for one in since if one.kind in _COUNTING), None)
+    other = next((commit for commit in since if commit.kind in _COUNTING), None)
     if other is not None:
         raise LateWriterError(
             state.name, what, f"version {other.version} ({other.kind} {other.slice or other.txid}) is newer"
@@ -158,7 +162,7 @@ def check_unchanged(table: DeltaTable, state: StateTable, what: str, seen: int |
 
 
 def _check_order(state: StateTable, record: BatchRecord) -> None:
-    """Trident's own rule for opaque states, over all epochs."""
+    """Apply Trident's own rule for opaque states, over all epochs."""
     last = state.last_txid()
     if last is not None and last > record.txid:
         raise BehindStateError(record.txid, last, state.name)

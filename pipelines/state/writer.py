@@ -112,7 +112,7 @@ class StateWriter(TableKeeper):
         table.alter.set_table_properties({PROPERTY: self.declared.dump()}, raise_if_not_exists=False)
 
     def empty(self) -> pa.Table:
-        """No rows, with the table's columns."""
+        """Return no rows, with the table's columns."""
         return pa.schema(DeltaTable(str(self.table.path)).schema().to_arrow()).empty_table()
 
     def committed(self, app_id: str) -> int | None:
@@ -274,7 +274,7 @@ class StateWriter(TableKeeper):
             among: quarantine only: the rows of `record.group`; those of other batch groups stay.
         """
         assert record.slice is not None
-        names = ", ".join(literal(SLICE_COLUMN, one, pa.string()) for one in (record.slice, ROLL_UP))
+        names = ", ".join(literal(SLICE_COLUMN, slice_, pa.string()) for slice_ in (record.slice, ROLL_UP))
         where = f"{SLICE_COLUMN} IN ({names})" + (f" AND {among}" if among else "")
         judge = self._judge(record, app_id, seen=seen)
         tries = _TRIES if among else 1
@@ -422,8 +422,12 @@ class StateWriter(TableKeeper):
 
     def _version_of(self, record: BatchRecord, since: int) -> int | None:
         """Return the version of a commit by Spark, behind another; None if it is not in the log."""
-        later = (one for one in reversed(self.table.history()) if one.version > since and one.record is not None)
-        return next((one.version for one in later if one.record and one.record.commit == record.commit), None)
+        later = (
+            commit for commit in reversed(self.table.history()) if commit.version > since and commit.record is not None
+        )
+        return next(
+            (commit.version for commit in later if commit.record and commit.record.commit == record.commit), None
+        )
 
     def _write(
         self,
@@ -434,12 +438,12 @@ class StateWriter(TableKeeper):
         tries: int = 1,
     ) -> int:
         def write(table: DeltaTable, carried: Transactions) -> None:
-            found = rows(table)
-            bounds = checked_bounds(table, self.table, self.declared, found, where)
-            said = record.model_copy(update={"rows": found.num_rows, "bounds": bounds})
+            given = rows(table)
+            bounds = checked_bounds(table, self.table, self.declared, given, where)
+            said = record.model_copy(update={"rows": given.num_rows, "bounds": bounds})
             write_deltalake(  # type: ignore[call-overload]  # its overloads want the mode as a literal
                 table,
-                found,
+                given,
                 mode="overwrite" if where else "append",
                 predicate=where,
                 # A batch is one file per partition: readers of a channel take it whole.
@@ -461,7 +465,7 @@ class StateWriter(TableKeeper):
         return pa.table({f.name: columns[f.name] for f in schema}).cast(schema)
 
     def _note(self, table: DeltaTable, record: BatchRecord, carried: Transactions) -> None:
-        """A commit of no rows, for its record and transaction ids."""
+        """Commit no rows, for the record and the transaction ids."""
         none = pa.schema(table.schema().to_arrow()).empty_table()
         said = properties(record, carried, unchanged=True)
         write_deltalake(table, none, mode="append", commit_properties=said, post_commithook_properties=HOOKS)
@@ -473,11 +477,13 @@ def _grows(there: object, wanted: object) -> bool:
 
 
 def _statistics(wanted: DeltaSchema) -> dict[str, str]:
-    """Columns of long decimals keep no statistics: delta-rs rounds them to doubles, and who skips files by them loses rows."""
+    """Keep no statistics of long decimals: delta-rs rounds them to doubles, and a reader that skips files by them loses rows."""
     fields = pa.schema(wanted.to_arrow())
-    if not any(is_wide(one.type) for one in fields):
+    if not any(is_wide(field.type) for field in fields):
         return {}
-    kept = [one.name for one in fields if one.name not in (SLICE_COLUMN, GEN) and not pa.types.is_nested(one.type)]
+    kept = [
+        field.name for field in fields if field.name not in (SLICE_COLUMN, GEN) and not pa.types.is_nested(field.type)
+    ]
     kept = [name for name in kept if not is_wide(fields.field(name).type) and re.fullmatch(r"\w+", name)]
     return {"delta.dataSkippingStatsColumns": ",".join(kept)}
 

@@ -63,8 +63,8 @@ class ReferenceEngine:
         for group in batch_groups(self._topology.graph):
             of_group = {name: batches.get(name, ()) for name in group.streams}
             windowed = [self._windows.batches(channel) for channel in self._channels(group.nodes)]
-            for txid in range(max([*(len(found) for found in of_group.values()), *windowed], default=0)):
-                given = {name: found[txid] if txid < len(found) else () for name, found in of_group.items()}
+            for txid in range(max([*(len(own) for own in of_group.values()), *windowed], default=0)):
+                given = {name: own[txid] if txid < len(own) else () for name, own in of_group.items()}
                 self._run_batch(group.nodes, given, txid, f"batch {txid}")
 
     def query(self, name: str, arguments: Batch) -> list[dict[str, Any]]:
@@ -83,12 +83,12 @@ class ReferenceEngine:
         return [{key: plain(value) for key, value in row.items()} for row in answer.dicts()]
 
     def _channels(self, members: Sequence[int]) -> list[str]:
-        """The channels that a batch group reads."""
-        found = (self._topology.graph[one] for one in members)
-        return [name for node in found if isinstance(node, nodes.ChannelSpoutNode) for name in node.reads]
+        """List the channels that a batch group reads."""
+        steps = (self._topology.graph[node_id] for node_id in members)
+        return [name for node in steps if isinstance(node, nodes.ChannelSpoutNode) for name in node.reads]
 
     def _run_batch(self, members: Sequence[int], given: Mapping[str, Batch], txid: int, label: str) -> dict[int, Table]:
-        """Nodes run in the order of their definition, so a query behind a persist sees the batch's own updates."""
+        """Run nodes in the order of their definition, so that a query behind a persist sees the batch's own updates."""
         context = Context(
             txid, label, self._tasks, self._spark.evaluate, self._spark.pass_gate, self._view, self._types
         )

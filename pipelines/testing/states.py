@@ -79,11 +79,11 @@ class AggregateState(_Keyed):
         stored = {frozen: values for frozen, (_, values) in self.values.items()}
         chains = running(table, self.node.group, self.node.aggregations, batch, stored) if table.rows else ()
         for key, chain in chains:
-            new = [one.state for one in chain]
+            new = [link.state for link in chain]
             self.values[freeze(key)] = key, new
             touched.append(self._row(key, new))
-        found = Table(self.node.fields, self.known, tuple(touched))
-        return by_hash(found, self.node.group, tasks) if self.node.group else found
+        shown = Table(self.node.fields, self.known, tuple(touched))
+        return by_hash(shown, self.node.group, tasks) if self.node.group else shown
 
     def _held(self) -> list[Row]:
         return [self._row(*entry) for entry in self.values.values()]
@@ -108,13 +108,13 @@ class RowsState:
     known: tuple[str | None, ...] = ()
 
     def commit(self, table: Table, tasks: int, batch: int) -> Table:
-        found = table.select(self.node.fields)
-        self.known = found.types
-        self.commits.append(in_order(found.dicts(), self.node.fields))
-        return found
+        kept = table.select(self.node.fields)
+        self.known = kept.types
+        self.commits.append(in_order(kept.dicts(), self.node.fields))
+        return kept
 
     def rows(self) -> Rows:
-        """Commit order, and within a commit (where Spark keeps no order) by value."""
+        """Return rows in commit order, and within a commit (where Spark keeps no order) by value."""
         return [row for commit in self.commits for row in commit]
 
     def view(self) -> StateView:
@@ -151,8 +151,8 @@ class UpdatedState(_Keyed):
                 self.held.pop(key, None)
             else:
                 self.held[key] = values
-        found = Table(self.node.outputs, self.node.types, tuple(made))
-        return found.dealt(numbers if tasks > 1 else None)
+        shown = Table(self.node.outputs, self.node.types, tuple(made))
+        return shown.dealt(numbers if tasks > 1 else None)
 
     def _take(self, changed: dict[Row, Row | None], new: dict[Row, Row | None]) -> None:
         for key, values in new.items():

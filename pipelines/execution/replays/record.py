@@ -66,7 +66,7 @@ class Records:
 
     def unfinished(self) -> list[Record]:
         """Return those that were cut off."""
-        return [one for one in self.all() if one.finished is None]
+        return [record for record in self.all() if record.finished is None]
 
     def begin(self, record: Record, lot: Lot) -> None:
         """Write a replay down: its rows first, so that a record without rows is never there."""
@@ -93,10 +93,12 @@ class Records:
     def forget(self, before: datetime) -> int:
         """Remove the records of replays that were finished before a time. Return how many."""
         # The last one stays: its number is the highest that was given.
-        old = [one for one in self.all()[:-1] if one.finished and datetime.fromisoformat(one.finished) < before]
-        for one in old:
-            (self.folder / f"{one.number}.json").unlink(missing_ok=True)
-            self._rows(one.number).unlink(missing_ok=True)
+        old = [
+            record for record in self.all()[:-1] if record.finished and datetime.fromisoformat(record.finished) < before
+        ]
+        for record in old:
+            (self.folder / f"{record.number}.json").unlink(missing_ok=True)
+            self._rows(record.number).unlink(missing_ok=True)
         return len(old)
 
     def _rows(self, number: int) -> Path:
@@ -148,16 +150,16 @@ class ReplayReport(Report):
 
     @property
     def selected(self) -> int:
-        return sum(one.selected for one in self.lots)
+        return sum(lot.selected for lot in self.lots)
 
     @property
     def landed(self) -> int:
-        return sum(one.landed for one in self.lots)
+        return sum(lot.landed for lot in self.lots)
 
     @property
     def refused(self) -> int:
-        return sum(sum(one.refused.values()) for one in self.lots)
+        return sum(sum(lot.refused.values()) for lot in self.lots)
 
     @property
     def left(self) -> int:
-        return sum(sum(one.left.values()) for one in self.lots)
+        return sum(sum(lot.left.values()) for lot in self.lots)

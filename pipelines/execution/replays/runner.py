@@ -186,9 +186,9 @@ class Replayer:
         """Hold the flow between two batches of its streams, with no backfill or compaction of it at work."""
         checkpoints = [self._checkpoint(group_name(spouts)) for spouts in spout_groups(self._topology)]
         with ExitStack() as locks:
-            for one in sorted(checkpoints, key=lambda one: one.folder.name):
-                locks.enter_context(one.rewriting(self._wait))
-                Belonging(one, self._lake).check()
+            for checkpoint in sorted(checkpoints, key=lambda checkpoint: checkpoint.folder.name):
+                locks.enter_context(checkpoint.rewriting(self._wait))
+                Belonging(checkpoint, self._lake).check()
             locks.enter_context(wait_for_whole_batches(self._lake, self._topology, checkpoints, self._wait))
             yield
 
@@ -224,15 +224,15 @@ def look(lake: Lake, topology: TridentTopology, selection: Selection) -> ReplayR
         UnknownStateError: nothing of the flow was ever quarantined.
         ReplayError: the flow has no such gate or stream.
     """
-    found = []
+    reports = []
     check_names(selection, lake.quarantine(topology.name), topology)
     for lot in lots(lake.quarantine(topology.name), selection, topology):
         try:
             entry_of(topology, lot)
-            found.append(LotReport(lot.stage, lot.stream, by_rule(lot)))
+            reports.append(LotReport(lot.stage, lot.stream, by_rule(lot)))
         except ReplayError as error:
-            found.append(refused_lot(lot, error))
-    return ReplayReport(topology.name, tuple(found), dry_run=True)
+            reports.append(refused_lot(lot, error))
+    return ReplayReport(topology.name, tuple(reports), dry_run=True)
 
 
 def planned(lake: Lake, topology: TridentTopology, selection: Selection) -> ReplayReport:
@@ -243,7 +243,7 @@ def planned(lake: Lake, topology: TridentTopology, selection: Selection) -> Repl
         ReplayError: none of the selected rows can be replayed.
     """
     report = look(lake, topology, selection)
-    possible = [one for one in report.lots if not one.left]
+    possible = [lot_report for lot_report in report.lots if not lot_report.left]
     if report.lots and not possible and not unfinished(lake, topology):
         first = report.lots[0]
         lot = Lot(first.stage, first.stream, pa.table({}))
@@ -287,8 +287,8 @@ def wait_for_whole_batches(
     deadline = time.monotonic() + wait_seconds
     while True:
         with ExitStack() as locks:
-            for one in sorted(checkpoints, key=lambda one: one.folder.name):
-                locks.enter_context(one.committing(wait_seconds))
+            for query in sorted(checkpoints, key=lambda query: query.folder.name):
+                locks.enter_context(query.committing(wait_seconds))
             half = _half(lake, topology, checkpoints)
             if half is None:
                 yield
@@ -308,7 +308,7 @@ def wait_for_whole_batches(
 
 def _half(lake: Lake, topology: TridentTopology, checkpoints: Sequence[Checkpoint]) -> tuple[Checkpoint, int] | None:
     """Return a batch that some table has committed and that Spark has not marked as done."""
-    by_name = {one.folder.name: one for one in checkpoints}
+    by_name = {checkpoint.folder.name: checkpoint for checkpoint in checkpoints}
     for spouts in spout_groups(topology):
         checkpoint = by_name[group_name(spouts)]
         epoch = checkpoint.epoch
