@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.graph import nodes
+from pipelines.sources.offsets import offset_lines
 from pipelines.state.maintenance_commits import delete_rows
 from pipelines.state.schema import TXID
 
@@ -62,10 +63,7 @@ def taken(table: StateTable, readers: Sequence[Checkpoint], number: int | None) 
 
 def _positions(reader: Checkpoint, table_id: str) -> Iterator[tuple[int, bool]]:
     """Yield the version of a table at which a query goes on, and whether it is still in its first look at all of it."""
-    last = reader.finished_batches() - 1
-    file = reader.spark / "offsets" / str(last)
-    for line in file.read_text(encoding="utf-8").splitlines() if last >= 0 and file.exists() else ():
-        # Behind two lines of Spark's own there is a line a source, of Delta's as JSON.
+    for line in offset_lines(reader.spark, reader.finished_batches() - 1):
         offset = json.loads(line) if line.startswith("{") else {}
         if offset.get("reservoirId") == table_id:
             yield int(offset["reservoirVersion"]), bool(offset.get("isStartingVersion"))

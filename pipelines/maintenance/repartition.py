@@ -24,6 +24,7 @@ from pipelines.execution.checkpoint.belonging import Belonging, lake_of
 from pipelines.execution.checkpoint.copy import Marker, Recovered, recover
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.report import Report
+from pipelines.sources.offsets import offset_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -303,8 +304,7 @@ def _begun(checkpoint: Checkpoint) -> int | None:
 
 def _of_batch(checkpoint: Checkpoint, batch: int) -> int | None:
     """Return the number of partitions in the offset log: its second line is Spark's own, as JSON."""
-    file = checkpoint.spark / "offsets" / str(batch)
-    lines = file.read_text(encoding="utf-8").splitlines() if batch >= 0 and file.exists() else []
+    lines = offset_lines(checkpoint.spark, batch)
     if len(lines) < 2 or not lines[1].startswith("{"):
         return None
     number = json.loads(lines[1]).get("conf", {}).get(_CONF)

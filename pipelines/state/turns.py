@@ -9,6 +9,8 @@ Commits that are no batches (a slice, a replay, a reset) carry the stream's id a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from deltalake import DeltaTable
 
 from pipelines.errors import BehindStateError, TrideltaError
@@ -49,71 +51,72 @@ def last_txid(table: DeltaTable, app_id: str) -> int | None:
     return max((txid for txid in known if txid >= 0), default=None)
 
 
-def turn(
-    table: DeltaTable,
-    state: StateTable,
-    record: BatchRecord,
-    app_id: str,
-    kind: str,
-    *,
-    replaces: bool = False,
-    seen: int | None = None,
-) -> Transactions:
-    """See that a commit may be made from this snapshot. Returns what it carries.
+@dataclass(frozen=True)
+class Turn:
+    """A commit that is to be made.
 
-    Args:
-        table: the snapshot that commits.
+    Attributes:
         app_id: of a replay its own transaction id, else that of the stream.
         kind: of the state.
         replaces: a batch takes the place of what its txid has written before.
         seen: the version of the table that the rows were made for; None: only the transaction ids are looked at.
-
-    Raises:
-        LateWriterError: the txid, a later one, or what else counts rows was committed since.
-        BehindStateError: an opaque state holds a later txid.
     """
-    if record.kind == REPLAY:
-        carried = _turn_of_replay(table, state, record, app_id)
-    elif record.kind in (SLICE, RESET):
-        carried = _beside(table, app_id)
-        if record.kind == RESET and last_txid(table, app_id) is not None:
-            raise LateWriterError(state.name, "the reset", f"epoch {record.epoch} has begun")
-    else:
-        carried = _turn_of_batch(table, state, record, app_id, kind, replaces=replaces)
-    check_unchanged(table, state, _named(record), seen)
-    return carried
 
+    state: StateTable
+    record: BatchRecord
+    app_id: str
+    kind: str
+    replaces: bool = False
+    seen: int | None = None
 
-def _turn_of_batch(
-    table: DeltaTable, state: StateTable, record: BatchRecord, app_id: str, kind: str, *, replaces: bool
-) -> Transactions:
-    """Judge a batch. A transactional state takes a txid once; its version is the txid.
+    def judge(self, table: DeltaTable) -> Transactions:
+        """See that the commit may be made from this snapshot. Return what it carries.
 
-    The other kinds take their last txid again: there each commit has a version of its own, so that Spark, which leaves out
-    what comes under a known one, takes a repetition too.
-    """
-    last, what = last_txid(table, app_id), _named(record)
-    if kind == OPAQUE:
-        _check_order(state, record)
-    if last is not None and (last > record.txid or (last == record.txid and kind == TRANSACTIONAL)):
-        raise LateWriterError(state.name, what, f"batch {last} is committed")
-    if last == record.txid and kind == OPAQUE and not replaces:
-        raise LateWriterError(state.name, what, "another process has committed it")
-    carried = {app_id: record.txid}
-    if kind != TRANSACTIONAL:
-        again = table.transaction_version(_repeatable(app_id))
-        first = record.txid << _TRY_BITS
-        carried = {_repeatable(app_id): first if again is None or again < first else again + 1}
-    # The first batch of an epoch comes to nobody's id but its own; a writer of the epoch before is to see it.
-    return carried if last is not None else carried | _beside(table, _previous(app_id), before=False)
+        Raises:
+            LateWriterError: the txid, a later one, or what else counts rows was committed since.
+            BehindStateError: an opaque state holds a later txid.
+        """
+        record = self.record
+        if record.kind == REPLAY:
+            carried = self._of_replay(table)
+        elif record.kind in (SLICE, RESET):
+            carried = _beside(table, self.app_id)
+            if record.kind == RESET and last_txid(table, self.app_id) is not None:
+                raise LateWriterError(self.state.name, "the reset", f"epoch {record.epoch} has begun")
+        else:
+            carried = self._of_batch(table)
+        check_unchanged(table, self.state, _named(record), self.seen)
+        return carried
 
+    def _of_batch(self, table: DeltaTable) -> Transactions:
+        """Judge a batch. A transactional state takes a txid once; its version is the txid.
 
-def _turn_of_replay(table: DeltaTable, state: StateTable, record: BatchRecord, app_id: str) -> Transactions:
-    last = table.transaction_version(app_id)
-    number = record.replay or 0
-    if last is not None and last >= number:
-        raise LateWriterError(state.name, _named(record), f"replay {last} is committed")
-    return {app_id: number, **_beside(table, stream_id(record.flow, state.name, record.epoch), before=False)}
+        The other kinds take their last txid again: there each commit has a version of its own, so that Spark, which leaves
+        out what comes under a known one, takes a repetition too.
+        """
+        record, app_id, kind = self.record, self.app_id, self.kind
+        last, what = last_txid(table, app_id), _named(record)
+        if kind == OPAQUE:
+            _check_order(self.state, record)
+        if last is not None and (last > record.txid or (last == record.txid and kind == TRANSACTIONAL)):
+            raise LateWriterError(self.state.name, what, f"batch {last} is committed")
+        if last == record.txid and kind == OPAQUE and not self.replaces:
+            raise LateWriterError(self.state.name, what, "another process has committed it")
+        carried = {app_id: record.txid}
+        if kind != TRANSACTIONAL:
+            again = table.transaction_version(_repeatable(app_id))
+            first = record.txid << _TRY_BITS
+            carried = {_repeatable(app_id): first if again is None or again < first else again + 1}
+        # The first batch of an epoch comes to nobody's id but its own; a writer of the epoch before is to see it.
+        return carried if last is not None else carried | _beside(table, _previous(app_id), before=False)
+
+    def _of_replay(self, table: DeltaTable) -> Transactions:
+        record, last = self.record, table.transaction_version(self.app_id)
+        number = record.replay or 0
+        if last is not None and last >= number:
+            raise LateWriterError(self.state.name, _named(record), f"replay {last} is committed")
+        stream = stream_id(record.flow, self.state.name, record.epoch)
+        return {self.app_id: number, **_beside(table, stream, before=False)}
 
 
 def _beside(table: DeltaTable, app_id: str, *, before: bool = True) -> Transactions:

@@ -40,7 +40,7 @@ from pipelines.state.schema import (
     table_schema,
 )
 from pipelines.state.sums import TOO_LARGE, StateOverflowError, allowances, checked_bounds
-from pipelines.state.turns import LateWriterError, Transactions, last_txid, turn
+from pipelines.state.turns import LateWriterError, Transactions, Turn, last_txid
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -366,8 +366,7 @@ class StateWriter(TableKeeper):
     ) -> _Judge:
         if app_id is None:
             return lambda table: {}
-        kind = self.declared.kind
-        return partial(turn, state=self.table, record=record, app_id=app_id, kind=kind, replaces=replaces, seen=seen)
+        return Turn(self.table, record, app_id, self.declared.kind, replaces, seen).judge
 
     def _commit(self, commit: Callable[[DeltaTable, Transactions], object], judge: _Judge, tries: int = 1) -> int:
         """Commit by delta-rs: what is judged is the table that commits. Returns the version.

@@ -30,12 +30,12 @@ from pipelines.execution.replays.entry import Entry, entry_of, instead
 from pipelines.execution.replays.record import LotReport, Record, Records, ReplayReport
 from pipelines.execution.replays.selection import ROWS_AT_ONCE, Lot, ReplayError, Selection, check_names, lots
 from pipelines.execution.replays.work import Work, app_id
+from pipelines.graph import nodes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pipelines.execution.events.hooks import Listener
-    from pipelines.graph import nodes
     from pipelines.state.lake import Lake
     from pipelines.trident.topology import TridentTopology
 
