@@ -47,7 +47,7 @@ def _pass_on(report: Any) -> None:
 def written_slices(table: Path, version: int) -> dict[str | None, int]:
     """Read the slices that a commit wrote, with their rows, off the log file of that version.
 
-    Rows of a channel that are no events but words about the clock do not count.
+    Rows of a channel that are no events but watermark rows do not count.
     """
     rows: dict[str | None, int] = {}
     for added in adds(table, version):

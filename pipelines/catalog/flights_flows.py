@@ -1,7 +1,7 @@
 """Event flows over the departures: who is late, under which weather, where it is worst, and when to stop saying so.
 
-An event is a flight at its scheduled departure, on New York's clocks (shown as if they were UTC). What was late is told by the
-same record, so these flows look back at a day that has ended, as the files do.
+An event is a flight at its scheduled departure, on New York's clocks (shown as if they were UTC). The same record
+reports what was late, so these flows look back at a day that has ended, as the files do.
 """
 
 from __future__ import annotations

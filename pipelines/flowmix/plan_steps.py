@@ -116,7 +116,7 @@ class Chain:
         self.add(nodes.FilterNode, at, inputs=inputs or (*self.types, *events.COLUMNS), predicate=predicate)
 
     def where(self, criteria: Criteria, at: nodes.CodeLocation) -> None:
-        """Keep the events for which criteria hold, and every word about the clock."""
+        """Keep the events for which criteria hold, and every watermark row."""
         if isinstance(criteria, Python):
             self.filter(RowFunction(Matches(criteria, tuple(self.types))), at)
             return
@@ -150,7 +150,7 @@ class Chain:
 
     def _windows(self, operation: ops.Stateful, index: int) -> None:
         self.prune(operation)
-        # The first windows hear the channels' words about the clock, those behind it the first ones'.
+        # The first windows hear the channels' watermark rows, those behind it the first ones'.
         entrance: Any = next(iter(self.graph))
         first = not any(isinstance(node, nodes.WindowNode) for node in self.graph)
         edges = entrance.source.channels if first else ("",)

@@ -19,7 +19,7 @@ Types = dict[str, str]
 
 
 def any_there(*columns: Column) -> Column:
-    """Return whether one of the fields is there; the last column is the id, which words about the clock lack."""
+    """Return whether one of the fields is there; the last column is the id, which watermark rows lack."""
     from functools import reduce
 
     *fields, id_ = columns
@@ -78,7 +78,7 @@ class Rows:
 
 
 class Matches(Rows):
-    """A Python predicate over rows; words about the clock pass."""
+    """A Python predicate over rows; watermark rows pass."""
 
     def __init__(self, criteria: Criteria, fields: tuple[str, ...]) -> None:
         super().__init__(fields)
@@ -89,7 +89,7 @@ class Matches(Rows):
 
 
 class Calls(Rows):
-    """An `each` over rows; words about the clock pass. `gives` are the fields of what comes out."""
+    """An `each` over rows; watermark rows pass. `gives` are the fields of what comes out."""
 
     def __init__(self, operation: ops.Each, fields: tuple[str, ...], gives: tuple[str, ...]) -> None:
         super().__init__(fields)

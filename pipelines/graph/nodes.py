@@ -572,7 +572,7 @@ class ChannelNode(
     asks=traits.of_persist,
     alone="leads to another query of the flow, whose clock has moved on",
 ):
-    """Commits events into a channel, the Delta table that leads to another query, with a word about the clock.
+    """Commits events into a channel, the Delta table that leads to another query, with a watermark row.
 
     `delay` is how far, in ms, the watermark stays behind the latest event of a source. `clock` says what the clock goes by.
     """

@@ -43,7 +43,7 @@ class Retention:
         flow_events: Lines of history a flow.
         log_days: Logs of workers and supervisors.
         log_megabytes: All these logs together.
-        run_days: Dagster's runs with their logs. Not by default: what assets have told goes with them.
+        run_days: Dagster's runs with their logs. Not by default: what assets have reported goes with them.
         wait_seconds: How long to wait for a backfill or a compaction of a flow before its tables are left for next time.
     """
 

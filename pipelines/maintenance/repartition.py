@@ -315,8 +315,8 @@ def _reason(error: Exception) -> str:
     """Return the first line of what went wrong, without Java's frames."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # py4j says first that an error occurred, and then which.
-    told = [line.split(": ", 1)[1] for line in lines if line.startswith(": ") and ": " in line[2:]]
-    return (told or lines or [repr(error)])[0]
+    causes = [line.split(": ", 1)[1] for line in lines if line.startswith(": ") and ": " in line[2:]]
+    return (causes or lines or [repr(error)])[0]
 
 
 def _shown(report: RepartitionReport) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def bound(
 def vacuum(writer: StateWriter, limit: Bound, record: BatchRecord) -> int:
     """Delete the data files that only versions before the bound need. Return how many."""
     table = DeltaTable(str(writer.table.path))
-    # A removed file that the log has forgotten can't be told from a left-over.
+    # A removed file that the log has forgotten can't be distinguished from a left-over.
     left_overs = _LEFT_OVER_HOURS <= limit.hours <= remembered_hours(table)
     doomed = writer.vacuum(table, None, limit.hours, left_overs)
     if not doomed:

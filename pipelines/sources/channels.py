@@ -65,7 +65,7 @@ class Start:
 
 
 class ChannelSource(Source):
-    """Events that other queries of the flow have committed into channels, with their words about the clock.
+    """Events that other queries of the flow have committed into channels, with their watermark rows.
 
     Args:
         edges: the channels.
@@ -145,7 +145,7 @@ class ChannelSource(Source):
         return reader.options(**options(path, offset, limits)).load(str(path))
 
     def _every_second(self, spark: SparkSession) -> DataFrame:
-        """Words about the clock by the clock on the wall, for each channel."""
+        """Watermark rows by the clock on the wall, for each channel."""
         from pyspark.sql import functions as F
 
         ticks = spark.readStream.format("rate").option("rowsPerSecond", 1).load()
@@ -153,7 +153,7 @@ class ChannelSource(Source):
         return ticks.select(F.unix_millis("timestamp").alias(events.CLOCK), channels.alias(events.FROM))
 
     def _not_done(self, channel: str, frame: DataFrame) -> DataFrame:
-        """Return the rows that a fresh checkpoint takes: words about the clock and the events that are not done."""
+        """Return the rows that a fresh checkpoint takes: watermark rows and the events that are not done."""
         from pyspark.sql import functions as F
 
         if self._start is None or channel not in self._start.channels:
@@ -176,7 +176,7 @@ class ChannelSource(Source):
         return reduce(DataFrame.unionByName, parts)
 
     def _part(self, edge: Edge, frame: DataFrame) -> DataFrame:
-        """Words about the clock say for their origin the channel: of two from one stream each has a word of its own."""
+        """Watermark rows say for their origin the channel: of two from one stream each has a row of its own."""
         from pyspark.sql import functions as F
 
         shown = [

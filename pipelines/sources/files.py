@@ -257,8 +257,8 @@ class JsonFiles(FileSource):
 class CsvFiles(FileSource):
     """A folder of CSV files, with a header line unless `header=False`. A malformed line goes to quarantine.
 
-    The columns of each file are told by its header's names, in any order and among others. The lines of a file that lacks a
-    declared field go to quarantine. Without a header columns are told by their places.
+    The columns of each file are found by its header's names, in any order and among others. The lines of a file that lacks a
+    declared field go to quarantine. Without a header columns go by position.
     """
 
     format = "csv"

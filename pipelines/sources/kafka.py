@@ -42,7 +42,7 @@ class Kafka(Source):
     Positions: the partitions, `kafka:<topic>/<partition>`. It has no slices.
     Transactional: Spark keeps the offsets of a batch before it runs, so a replay asks for the same offsets; if they are no
     longer there (retention, a topic created again) the flow stops with LostRowsError, it never leaves rows out in silence.
-    A topic is told by its id, at the start and before each batch.
+    A topic is identified by its id, at the start and before each batch.
     A compacted topic may give fewer rows on a replay: its states must be opaque.
     A new partition is found by itself and read from its start. Delegation tokens (Kerberos) are not supported.
 

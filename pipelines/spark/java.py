@@ -77,11 +77,11 @@ def inspect(home: Path) -> Java | None:
 def _ask(home: Path, binary: Path) -> Java | None:
     """Run `java` for what a release file would have said."""
     try:
-        told = subprocess.run([binary, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
+        output = subprocess.run([binary, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
         modules = subprocess.run([binary, "--list-modules"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.SubprocessError):
         return None
-    version = re.search(r'version "([^"]+)"', told)
+    version = re.search(r'version "([^"]+)"', output)
     return Java(home, version.group(1), f"{NEEDED_MODULE}@" in modules.stdout) if version else None
 
 

@@ -34,7 +34,7 @@ _DDL = ", ".join(f"{name} {kind}" for name, kind in zip(_PLAIN.values(), events.
 
 
 class ScriptSource(EventSource):
-    """The events of a script with the ids, clocks and orders that it gives them, and a last word about the clock.
+    """The events of a script with the ids, clocks and orders that it gives them, and a last watermark row.
 
     Args:
         stream: whose source it stands for.

@@ -96,7 +96,7 @@ class FlowReference:
         return [] if operation.default is None else self._passing(operation.default, items, schema, operation.label)
 
     def _send(self, stream: StreamDefinition, index: int, path: int, target: str, items: Sequence[Item]) -> None:
-        """Into another stream, where the events are told by the stream that sent them."""
+        """Send into another stream, where events carry the name of the stream that sent them."""
         for event, now, order in items:
             sent = Event(event, event.id, event.timestamp, stream.name)
             self._inbox[target].append((sent, now, ops.sent_order(order, stream.index, index, path)))

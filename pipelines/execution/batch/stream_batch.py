@@ -341,7 +341,7 @@ class StreamBatch:
         if ready.emitted is not None:
             self._emitted[sink.node.id] = ready.emitted
         if sink.is_channel:
-            # Its words about the clock are no rows of the batch, so a channel is accounted for by count.
+            # Its watermark rows are no rows of the batch, so a channel is accounted for by count.
             clocks = self._clocks(attempt, run, sink, pc.max(rows[events.CLOCK]).as_py())
             # Its readers know no slices, and take a commit whole if it is one file: so one partition, the clock's row in it.
             rows = rows.drop_columns([SLICE_COLUMN]) if SLICE_COLUMN in rows.column_names else rows

@@ -1,4 +1,4 @@
-"""OpenLineage: each run of a batch group told to whoever collects lineage, with its tables, columns and where they come from.
+"""OpenLineage: report each run of a batch group to a collector of lineage, with its tables, columns and where they come from.
 
 Off unless TRIDELTA_OPENLINEAGE is set. Where the events go is the OpenLineage client's own matter: OPENLINEAGE_URL,
 OPENLINEAGE_CONFIG or OPENLINEAGE__TRANSPORT__... of its documentation; OPENLINEAGE_NAMESPACE names the namespace of the jobs.
@@ -62,7 +62,7 @@ def _client() -> OpenLineageClient:
 
 @contextmanager
 def told(group: BatchGroup, processing: str, slices: Sequence[str] = ()) -> Iterator[LineageRun | None]:
-    """Tell the start and the end of a run of a batch group; the block gets the run, or None where nothing is told.
+    """Report the start and the end of a run of a batch group; the block gets the run, or None if nothing is reported.
 
     Args:
         processing: `BATCH` for what ends by itself, `STREAMING` for what does not.
@@ -105,7 +105,7 @@ class LineageRun:
         self._ended, self._sending = False, threading.Lock()
 
     def wrote(self, commits: Sequence[StateCommit]) -> None:
-        """Take in what a batch or slice committed; of a run that goes on and on it is told from time to time."""
+        """Take in what a batch or slice committed; a run without an end reports from time to time."""
         with self._lock:
             for commit in commits:
                 self._rows[commit.state] = self._rows.get(commit.state, 0) + commit.rows

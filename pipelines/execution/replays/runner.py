@@ -49,7 +49,7 @@ class Replayer:
         spark: the session.
         lake: where the tables are.
         topology: the flow, as it is now.
-        listeners: told of each commit; the txid that they are told is the replay's number.
+        listeners: called around each commit; the txid that they get is the replay's number.
         lock_wait_seconds: how long to wait for a batch, a backfill or a compaction of the flow.
         progress: called with each lot's report.
     """

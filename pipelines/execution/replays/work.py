@@ -47,7 +47,7 @@ class Work:
         lake: where the tables are.
         group: the batch group of the place.
         entry: the place.
-        listeners: told of each commit.
+        listeners: called around each commit.
     """
 
     def __init__(
