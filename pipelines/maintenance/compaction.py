@@ -84,6 +84,8 @@ def compact(
         LockedError: a backfill or another compaction holds the flow for too long.
     """
     if former:
+        if unknown := former.keys() - _FORMER:
+            raise TypeError(f"compact() takes no {', '.join(sorted(unknown))}")
         named: dict[str, Any] = {_FORMER[name]: value for name, value in former.items()}
         keep = replace(keep or KEPT, **named)
     if open_generations is not None and open_generations < 0:
