@@ -1,4 +1,4 @@
-"""What arrives: the folders that flows read, as assets that can be looked at but not made."""
+"""Arrivals: the folders that flows read, as assets that can be looked at but not made."""
 
 import hashlib
 import warnings

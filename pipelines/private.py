@@ -1,4 +1,4 @@
-"""What is not for all to see: secrets in texts and settings, and the files and folders of a deployment.
+"""Private things: secrets in texts and settings, and the files and folders of a deployment.
 
 A secret is given by reference, `env:NAME` or `file:PATH`: what is stored, shown and logged is the reference, and its value is
 read where it is used.

@@ -1,4 +1,4 @@
-"""What tells one process of this host from every other, however the host's clock is set.
+"""The identity of a process of this host, however the host's clock is set.
 
 A process id is used again. The time at which a process has begun tells two apart, but as seconds since 1970 it is computed
 from the clock: when that is set, every live process seems to be another. The kernel counts ticks from the boot instead, and

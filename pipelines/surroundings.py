@@ -1,4 +1,4 @@
-"""What the file system refuses, in a sentence: a read-only lake, a file where a folder belongs, a folder of somebody else's."""
+"""Refusals of the file system, in a sentence: a read-only lake, a file where a folder belongs, a folder of somebody else's."""
 
 from __future__ import annotations
 

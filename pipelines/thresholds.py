@@ -1,4 +1,4 @@
-"""When a deployed flow is rebalanced: the thresholds, which a flow's setting `rebalance` may change."""
+"""The thresholds at which a deployed flow is rebalanced, which a flow's setting `rebalance` may change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LIMITS: Mapping[str, Range] = {
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When to do something, each number with its reason.
+    """Thresholds, each with its reason.
 
     Attributes:
         busy: a median batch above this share of the trigger, with a growing backlog, is too slow. Below 1, for a batch that

@@ -32,7 +32,7 @@ LAST = 40
 
 @dataclass(frozen=True)
 class Grown:
-    """What one commit did to a table's files, by its log file."""
+    """The change of a table's files by one commit, by its log file."""
 
     files: int
     bytes: int

@@ -1,4 +1,4 @@
-"""How deployed flows look on the screen: their state, their queries, their gates, what happened to them."""
+"""Deployed flows on the screen: their state, their queries, their gates, what happened to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the engines call what a user wrote in Python, and read the rows that it gives. No Spark, no topology."""
+"""Calls of a user's Python code by the engines, and the rows that it gives. No Spark, no topology."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class LayoutReport:
-    """What `lay_out` found and did. `flights` and `days` count what lies there now for the days asked for."""
+    """The result of `lay_out`. `flights` and `days` count what lies there now for the days asked for."""
 
     folder: Path
     days: int

@@ -1,4 +1,4 @@
-"""What the flows over the departures must find, computed by pandas from the published tables: a second opinion.
+"""The results that the flows over the departures must give, computed by pandas from the published tables: a second opinion.
 
 Nothing of the engine is used here but the reading of its tables, so that both can only agree by being right.
 """

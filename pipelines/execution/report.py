@@ -1,4 +1,4 @@
-"""What a run tells afterwards: typed, JSON-able."""
+"""Reports of runs: typed, JSON-able."""
 
 from __future__ import annotations
 

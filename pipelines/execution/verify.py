@@ -42,7 +42,7 @@ HOLDS, DIFFERS, BY_COUNT, NOT_CHECKED = "holds", "differs", "holds by count", "n
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of one commit.
+    """The finding about one commit.
 
     Attributes:
         state: the table.
@@ -65,7 +65,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What `verify` found, a finding a commit, oldest first."""
+    """The result of `verify`: one finding per commit, oldest first."""
 
     flow: str
     findings: tuple[Finding, ...]

@@ -1,4 +1,4 @@
-"""How a user writes criteria: the typed set, `python(...)`, and what else a filter or a path takes."""
+"""The forms of criteria: the typed set, `python(...)`, and what else a filter or a path takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operations of a flow call on Spark: functions over Columns, and over the values of a row as an event."""
+"""The functions that a flow's operations call on Spark: over Columns, and over the values of a row as an event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which fields a stream has before and after each operation, as far as the definition says it: without Spark."""
+"""The fields of a stream before and after each operation, as far as the definition says it: without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How two values compare: the one definition that criteria in Python and in Spark share (Flowmix rules 6)."""
+"""The comparison of two values: the one definition that criteria in Python and in Spark share (Flowmix rules 6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the stateful operations of a stream are written: what is missing is refused in the original's words (Flowmix rules 2)."""
+"""The builders of a stream's stateful operations: what is missing is refused in the original's words (Flowmix rules 2)."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Taken:
-    """How far the readers of a channel have come.
+    """The progress of a channel's readers.
 
     Attributes:
         before: the commits of all lower versions have been taken by every reader; 0: one has not finished a batch.

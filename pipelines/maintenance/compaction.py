@@ -41,7 +41,7 @@ logger = logs.logger(__name__)
 _TRIES, _WAIT_SECONDS = 5, 0.2
 
 KEPT = Retention(quarantine_days=None, wait_seconds=600.0)
-"""What a compaction by itself keeps unless it is given something else."""
+"""The retention of a compaction that is given none."""
 _FORMER = {
     "retention_hours": "state_hours",
     "channel_retention_hours": "channel_hours",
@@ -137,7 +137,7 @@ def tables_of(lake: Lake, flow: str) -> Iterator[StateTable]:
 
 @dataclass
 class _Done:
-    """What happened to a table so far, as in its report."""
+    """The work on a table so far, as in its report."""
 
     slices_folded: int = 0
     rolled_up: bool = False

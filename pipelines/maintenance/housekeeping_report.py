@@ -1,4 +1,4 @@
-"""What housekeeping tells afterwards, and for how long it keeps things: typed, JSON-able."""
+"""Reports and retentions of housekeeping: typed, JSON-able."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RetentionSettingError(TrideltaError):
 
 @dataclass(frozen=True)
 class Retention:
-    """How long everything that grows is kept; None: for good. Each can come from the environment: TRIDELTA_KEEP_<NAME>.
+    """Retentions of everything that grows; None: for good. Each can come from the environment: TRIDELTA_KEEP_<NAME>.
 
     Attributes:
         state_hours: How far back states stay readable, by txid, version or time.
@@ -89,7 +89,7 @@ class Retention:
 
 @dataclass(frozen=True)
 class HousekeepingItem:
-    """What was done about one thing that grows.
+    """The work on one thing that grows.
 
     Attributes:
         what: Its name, for people: `quarantine of flights`, `worker logs`.

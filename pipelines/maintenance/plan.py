@@ -1,4 +1,4 @@
-"""What to fold: decided from the table's partitions alone, without Spark and without reading a row."""
+"""The plan of a fold: decided from the table's partitions alone, without Spark and without reading a row."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Closed:
-    """Which generations a compaction may rewrite.
+    """The generations that a compaction may rewrite.
 
     Attributes:
         before: rows with a lower `_gen` are rewritten; the stream only ever appends to this generation and later ones,
@@ -62,7 +62,7 @@ def closed_generations(last_txid: int | None, open_generations: int) -> Closed:
 
 @dataclass(frozen=True)
 class FoldPlan:
-    """What one commit of a compaction rewrites.
+    """The rewrite of one commit of a compaction.
 
     Attributes:
         closed: the generations.

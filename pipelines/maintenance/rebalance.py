@@ -1,4 +1,4 @@
-"""What the figures of a streaming query ask for: more partitions, fewer, a table clustered again, or nothing. No Spark, no state.
+"""Decisions from the figures of a streaming query: more partitions, fewer, a table clustered again, or nothing. No Spark here.
 
 A caller looks at its queries now and then, keeps the looks, and asks `decide`. The thresholds leave a gap between "too slow" and
 "idle" that no single step can cross, so that a constant load settles (docs/adr/0018).
@@ -79,7 +79,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Decision:
-    """What is to be done with one query.
+    """A decision about one query.
 
     Attributes:
         query: as in `Figures`.

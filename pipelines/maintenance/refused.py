@@ -47,7 +47,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Ages:
-    """When the rows of a quarantine were refused.
+    """The times at which the rows of a quarantine were refused.
 
     Attributes:
         spans: of batches.

@@ -42,7 +42,7 @@ _CONF = "spark.sql.shuffle.partitions"
 
 @dataclass(frozen=True)
 class RepartitionReport(Report):
-    """What became of a query's partitions.
+    """The result of a repartition.
 
     Attributes:
         flow: its name; `group`: the query's.

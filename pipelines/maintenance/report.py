@@ -43,7 +43,7 @@ class TableFigures:
 
 @dataclass(frozen=True)
 class TableReport:
-    """What the compaction did to one table.
+    """The compaction of one table.
 
     Attributes:
         state: its name; `quarantine of <flow>` for the flow's quarantine.

@@ -1,4 +1,4 @@
-"""What old versions cost: checkpoints of the Delta log, vacuum of data files, cleanup of log files.
+"""The removal of old versions: checkpoints of the Delta log, vacuum of data files, cleanup of log files.
 
 A version is kept readable for `retention_hours` after a later one took its place. Both the files that it alone holds
 and the log up to it are needed for that, so vacuum and log cleanup share one bound: `Bound.version`, the version that

@@ -1,4 +1,4 @@
-"""What Spark's state of a streaming query holds, as figures that do not depend on how it is dealt over partitions."""
+"""A digest of Spark's state of a streaming query: figures that do not depend on how it is dealt over partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a deployed flow consists of: from a flow of the catalog, or a YAML file, to a version's content, and back.
+"""The content of a deployed flow: from a flow of the catalog, or a YAML file, to a version's content, and back.
 
 The content is plain data. Whoever plans reads the queries from it and loads no user code; a worker loads the flow.
 """

@@ -1,4 +1,4 @@
-"""What a person or a script sees of deployed flows. Values of one look; plain data by `to_json`."""
+"""The statuses of deployed flows for people and scripts. Values of one look; plain data by `to_json`."""
 
 from __future__ import annotations
 

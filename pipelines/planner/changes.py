@@ -1,4 +1,4 @@
-"""What would change if a flow were deployed as it is defined now. No Spark here."""
+"""The changes that a deployment of a flow as it is defined now would make. No Spark here."""
 
 from __future__ import annotations
 

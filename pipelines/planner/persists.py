@@ -1,4 +1,4 @@
-"""What a persist commits, by the layout of its state.
+"""The rows that a persist commits, by the layout of its state.
 
 - rows: the tuples, or the wanted fields of them;
 - log: keys and the batch's partial values;

@@ -1,4 +1,4 @@
-"""How one file is laid out where it is not as the schema says: a CSV header in another order, JSON under other names.
+"""The layout of a file that does not follow the schema: a CSV header in another order, JSON under other names.
 
 The driver looks at the beginning of each new file. Where all is as declared, which is nearly always, Spark's own reading of
 the batch stands; the others are read again, each as it is laid out, and what cannot be read by name is refused line by line.

@@ -1,4 +1,4 @@
-"""What a state holds at one version: rows by key, or all of them, by delta-rs or as a Spark frame, in any layout."""
+"""The content of a state at one version: rows by key, or all of them, by delta-rs or as a Spark frame, in any layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a state table says of itself: layout, keys, values and their aggregators, kept in the table's configuration."""
+"""The declared schema of a state table: layout, keys, values and their aggregators, kept in the table's configuration."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROLL_UP = "*"
 POISONED = "!"
 """The slice of the rows of poison batches. Only in quarantine: no backfill replaces them."""
 RESERVED = (NO_SLICE, ROLL_UP, POISONED, "", "__HIVE_DEFAULT_PARTITION__")
-"""What no row may have for a slice. The empty text is Delta's null, and the last one is what Spark writes for it."""
+"""Slices that no row may have. The empty text is Delta's null, and the last one is what Spark writes for it."""
 LONGEST_SLICE = 248
 """Bytes of a slice in the name of its folder, `_slice=...`, which may have 255; other than plain characters take three."""
 

@@ -1,4 +1,4 @@
-"""Which slices a table holds, and when each was made last: read off its partitions and its ledger, without Spark."""
+"""The slices that a table holds, and when each was last made: read off its partitions and its ledger, without Spark."""
 
 from __future__ import annotations
 

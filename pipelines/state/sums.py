@@ -168,7 +168,7 @@ TOO_LARGE = "tridelta: a partial value leaves no room"
 
 
 class Allowance(NamedTuple):
-    """What a commit by Spark may add to each sum, and the bounds behind it."""
+    """The amounts that a commit by Spark may add to each sum, and the bounds after it."""
 
     sums: dict[str, Summed]
     most: dict[str, int]

@@ -1,4 +1,4 @@
-"""Whose turn it is to commit into a table: judged on the very snapshot that commits, so that no late writer gets through.
+"""The right to commit into a table: judged on the very snapshot that commits, so that no late writer gets through.
 
 A process may stand still between any two of its lines, for hours, and another takes its place. What it found before means
 nothing when it wakes. So a commit names the snapshot that it starts from, the checks are made on that snapshot, and it carries a

@@ -1,4 +1,4 @@
-"""What functions see of a state: a map from keys to values at a fixed version, in plain Python.
+"""The view of a state that functions get: a map from keys to values at a fixed version, in plain Python.
 
 `StateView` is read by query functions, `MapState` is read and changed by state updaters. Neither needs Spark: a view is
 its table's path and version, so it travels to Spark's workers and is opened there by delta-rs.

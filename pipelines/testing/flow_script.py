@@ -25,7 +25,7 @@ SECOND = 1000
 
 @dataclass(frozen=True)
 class Entries:
-    """What a script says.
+    """The events of a script.
 
     Attributes:
         items: by stream the events that enter it, in the order of (clock, order).

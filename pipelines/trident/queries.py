@@ -1,4 +1,4 @@
-"""What a state query may ask of a state, checked when the line is written."""
+"""The questions that a state query may ask of a state, checked when the line is written."""
 
 from __future__ import annotations
 

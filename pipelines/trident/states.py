@@ -1,4 +1,4 @@
-"""How a topology names the states that it persists into or reads."""
+"""The states that a topology persists into or reads, by name."""
 
 from __future__ import annotations
 

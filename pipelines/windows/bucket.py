@@ -52,7 +52,7 @@ class Clocks:
 
 @dataclass(frozen=True)
 class BucketMaker:
-    """What a worker needs to know of an operation. It travels to the workers.
+    """An operation as a worker needs to know it. It travels to the workers.
 
     Args:
         operation: one of `pipelines.windows.operations`.

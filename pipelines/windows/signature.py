@@ -1,4 +1,4 @@
-"""What a stateful operation is, in a few bytes: windows that another operation has made are not taken for its own."""
+"""The signature of a stateful operation, in a few bytes: windows that another operation has made are not taken for its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a checkpoint and its tables belong together: of the same life, and neither older than the other. No Spark here.
+"""The check that a checkpoint and its tables belong together: of the same life, and neither older than the other. No Spark here.
 
 Three things tell: the last txid that each table holds in this epoch, the last batch that Spark has planned, and the last one that
 the engine has closed. A table holds every closed batch and none that was never planned. Beside the checkpoint the tables'

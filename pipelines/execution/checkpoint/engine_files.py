@@ -1,4 +1,4 @@
-"""What the engine keeps beside Spark's own checkpoint: the epoch, stored attempts, locks."""
+"""The engine's files beside Spark's own checkpoint: the epoch, stored attempts, locks."""
 
 from __future__ import annotations
 

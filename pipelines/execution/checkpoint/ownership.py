@@ -1,4 +1,4 @@
-"""Which host a checkpoint belongs to: locks of files hold within a host, so another one is kept out by name.
+"""The host that a checkpoint belongs to: locks of files hold within a host, so another one is kept out by name.
 
 Every lock of a checkpoint is taken on behalf of this host. A small file beside the locks names the host that took one first; it
 stays when the run ends, and when the host goes down. The same host goes on at once, whatever became of its last run. Another

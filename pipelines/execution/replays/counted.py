@@ -1,4 +1,4 @@
-"""Whether a state counts a quarantined row already, as the logs of the tables tell. No Spark here.
+"""The check whether a state counts a quarantined row already, by the logs of the tables. No Spark here.
 
 | refused by | it is in the state if | it cannot be said if |
 |---|---|---|
@@ -56,7 +56,7 @@ class Verdict:
 
 
 class Ledger:
-    """What a table's log says, as far as it reaches back.
+    """A table's log, as far as it reaches back.
 
     Args:
         group: of quarantine the batch group that is meant.

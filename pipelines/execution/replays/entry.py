@@ -1,4 +1,4 @@
-"""Where quarantined rows enter the flow again, and what must not stand behind it."""
+"""The place where quarantined rows enter the flow again, and what must not follow it."""
 
 from __future__ import annotations
 

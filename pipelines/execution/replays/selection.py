@@ -34,7 +34,7 @@ ROWS_AT_ONCE = 500_000
 
 @dataclass(frozen=True)
 class Selection:
-    """Which quarantined rows are meant; nothing said: all.
+    """A selection of quarantined rows; by default all.
 
     Attributes:
         gates: refused by these gates.

@@ -79,7 +79,7 @@ class SliceOfMapError(TrideltaError):
 
 @dataclass
 class _Pass:
-    """What one pass over the source worked out."""
+    """The results of one pass over the source."""
 
     slices: tuple[str, ...]
     positions: frozenset[str]

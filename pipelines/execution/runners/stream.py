@@ -61,7 +61,7 @@ class _Drained(Exception):  # noqa: N818 - not an error: the query is asked to e
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """How a batch group runs as a stream.
+    """The settings of a batch group's stream.
 
     Attributes:
         listeners: called around each commit.

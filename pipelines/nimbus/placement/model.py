@@ -1,4 +1,4 @@
-"""What the assignment planner takes and gives: supervisors, what a flow demands, and its assignment."""
+"""The input and output of the assignment planner: supervisors, what a flow demands, and its assignment."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Which task of a flow runs in which worker.
+    """The worker of each task of a flow.
 
     Attributes:
         flow: The flow.

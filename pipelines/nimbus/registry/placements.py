@@ -1,4 +1,4 @@
-"""Where deployed flows run, and who is alive: assignments, the beats of supervisors and tasks.
+"""The places of deployed flows, and who is alive: assignments, the beats of supervisors and tasks.
 
 A part of the registry, over the same database. A task beats under its lease, so that a worker which lost it hears so at
 its next beat, and its beat cannot pass for its successor's.

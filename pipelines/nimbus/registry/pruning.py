@@ -1,4 +1,4 @@
-"""What the registry need not remember: flows removed long ago, silent supervisors, history beyond its length, old attempts."""
+"""Records that the registry need not keep: flows removed long ago, silent supervisors, overlong history, old attempts."""
 
 from __future__ import annotations
 
