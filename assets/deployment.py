@@ -39,12 +39,12 @@ class DeploymentConfig(dg.Config):
 
 
 def deployment_key(flow: str) -> dg.AssetKey:
-    """The asset of a flow's deployment."""
+    """Return the asset key of a flow's deployment."""
     return dg.AssetKey(["deployments", flow])
 
 
 def deployment_asset(view: FlowView) -> dg.AssetsDefinition:
-    """The deployment of a flow. It reads the flow's sources; the states keep their own lineage, for runs write them too."""
+    """Build the asset of a flow's deployment. It reads the flow's sources; runs write states too, so those keep their lineage."""
 
     @dg.asset(
         key=deployment_key(view.name),
@@ -116,14 +116,14 @@ def deploy(
 
 
 def deployment_metadata(seen: "FlowStatus") -> dict[str, Any]:
-    """Where a deployed flow stands, as Dagster shows it."""
+    """Return a deployed flow's status as Dagster shows it."""
     queries = [
         {
             "query": task.group,
             "state": task.state,
             "where": f"{task.supervisor}:{task.port}" if task.supervisor else "",
             "batch": task.txid,
-            "rows a second": task.rows_per_second,
+            "rows per second": task.rows_per_second,
             "lag in s": task.lag_seconds,
             "last error": task.last_error,
         }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Stored rows up to which a table travels through this process: some hundred megabytes.
 READ_WHOLE = 1_000_000
-# Of a result's details those that are rows: they are shown as a table.
+# The details of a result that are rows: they are shown as a table.
 _ROWS = ("sample", "partial_unexpected_list")
 
 

@@ -1,7 +1,7 @@
 """The progress of deployed flows since the last look, as Dagster's events: one look over all flows, and a cursor.
 
-A flow whose batches have not come forward costs nothing but the look at the registry. Of the others the new commits are read
-off their log files, one file a commit; the rows of all commits since the last look are one materialization a table and slice.
+A flow whose batches have not come forward costs nothing but the look at the registry. For the others the new commits are read
+off their log files, one file per commit; the rows of all commits since the last look are one materialization per table and slice.
 
 A look is short, and tells no more than Dagster writes in a moment. Where more flows have come forward than that, those that
 waited longest come first, and the others' batches are told together by one of the next looks; trouble is told at once.
@@ -46,7 +46,7 @@ LOOK_SECONDS = 0.4
 """After that a look begins no other flow."""
 
 DRAWING_SECONDS = 0.15
-"""Of a look, for plots: of flows that waited equally long those that had none for longest come first."""
+"""Seconds of a look that may go into plots; among flows that waited equally long, those longest without one come first."""
 
 ALIVE_SECONDS = 6.0
 """Times the number of deployed flows: how often the check `alive` is told of one that comes forward and is well. Its verdict is
@@ -61,13 +61,13 @@ class Seen:
     """What was reported of a flow.
 
     Attributes:
-        id: The submission; another one begins anew.
+        id: The submission; another one begins again.
         version: The flow's version.
         mark: What changes when a batch ends.
         tables: The last Delta version of each table that was looked at.
         checks: By query and check: how many batches and failures were reported.
         wrong: What was wrong.
-        looks: Of the last looks at which it had come forward: lag in seconds, and rows a second.
+        looks: the last looks at which it had come forward: lag in seconds, and rows per second.
         drawn_at: When its tables had plots last, in seconds since 1970.
         told_at: When all that it had done was told last.
         alive_at: When the check `alive` was told last.
@@ -91,7 +91,7 @@ class Seen:
         first = f"{len(self.looks)} looks ago" if len(self.looks) > 1 else ""
         return {
             "lag": plots.Bars([lag for lag, _ in self.looks], "seconds", first, "now"),
-            "rows a second": plots.Bars([speed for _, speed in self.looks], "rows/s", first, "now"),
+            "rows per second": plots.Bars([speed for _, speed in self.looks], "rows/s", first, "now"),
         }
 
 

@@ -47,7 +47,7 @@ def _pass_on(report: Any) -> None:
 def written_slices(table: Path, version: int) -> dict[str | None, int]:
     """Read the slices that a commit wrote, with their rows, off the log file of that version.
 
-    Rows of a channel that are no events but words about the clock do not count.
+    Rows of a channel that are no events but watermark rows do not count.
     """
     rows: dict[str | None, int] = {}
     for added in adds(table, version):
@@ -206,7 +206,7 @@ class Reporter:
     def _judge(self, report: SliceReport) -> None:
         """Log one verdict per check on a slice, behind the slice's own materializations.
 
-        Of a slice that failed only those are told that were asked: no rows came to what stands behind.
+        For a slice that failed only the checks that were asked are logged: no rows came to what stands behind.
         """
         own = {name: Verdict(one.check, self._view, self._lake, report.slice) for name, one in self._verdicts.items()}
         asked = set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -323,14 +324,14 @@ def compact(
     """Fold closed generations, join small files, vacuum."""
     topology = flow(name).topology()
     with engine(as_json) as runtime:
-        from pipelines.maintenance import compact as compact_tables
+        from pipelines.maintenance.compaction import KEPT
+        from pipelines.maintenance.compaction import compact as compact_tables
 
         report = compact_tables(
             runtime.spark,
             runtime.lake,
             topology,
-            retention_hours=retention_hours,
-            channel_retention_hours=channel_retention_hours,
+            replace(KEPT, state_hours=retention_hours, channel_hours=channel_retention_hours),
         )
     if as_json:
         emit(rendering.flat_tables(report))

@@ -264,7 +264,7 @@ def _recluster(there: Nimbus, tables: Mapping[str, Sequence[str]], as_json: bool
     if as_json:
         emit({"clustered": [report.to_json() for report in done]})
     else:
-        rendering.rows("Clustered anew", [clustering_line(report) for report in done])
+        rendering.rows("Clustered again", [clustering_line(report) for report in done])
 
 
 def _show_changes(seen: FlowStatus, asked: dict[str, Any], as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""How deployed flows look on the screen: their state, their queries, their gates, what happened to them."""
+"""Deployed flows on the screen: their state, their queries, their gates, what happened to them."""
 
 from __future__ import annotations
 
@@ -171,14 +171,14 @@ def flow(seen: FlowStatus, history: Sequence[Happened]) -> None:
 
 
 def sentence(seen: FlowStatus) -> str:
-    """Return where a flow stands: `ACTIVE, version 2, runs; batch 41, 250.5 rows a second`."""
+    """Return where a flow stands: `ACTIVE, version 2, runs; batch 41, 250.5 rows per second`."""
     parts = [seen.status, f"version {seen.version}"]
     if seen.due_event and seen.due_at is not None:
         parts.append(f"{seen.due_event} at {clock(seen.due_at)} UTC")
     if seen.running:
         parts.append("runs")
     text = ", ".join(parts)
-    return text if seen.txid is None else f"{text}; batch {seen.txid}, {seen.rows_per_second:g} rows a second"
+    return text if seen.txid is None else f"{text}; batch {seen.txid}, {seen.rows_per_second:g} rows per second"
 
 
 def happened_line(one: Happened) -> dict[str, Any]:

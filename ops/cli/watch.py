@@ -53,7 +53,7 @@ def run(
     """Watch a folder until SIGINT or SIGTERM, or run it once.
 
     Returns:
-        Of a single run whether a file was refused or a flow has failed.
+        For a single run, whether a file was refused or a flow has failed.
     """
     from pipelines.execution.flow_folder import DIED, REFUSED, FlowFolder
 

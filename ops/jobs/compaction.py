@@ -1,6 +1,7 @@
 """checkpoint_compaction_job: fold closed generations, join small files, drop what no reader needs any more."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
@@ -17,7 +18,7 @@ from resources import LakeResource, SparkResource
 MAX_RUNTIME_SECONDS = 3 * 3600
 FILES = "files before and after"
 COMPACTIONS = 20
-"""Of a table, that its plot shows."""
+"""How many compactions of a table its plot shows."""
 
 
 class CompactionConfig(dg.Config):
@@ -42,15 +43,15 @@ def compaction_op(view: FlowView) -> dg.OpDefinition:
     def compact(
         context: dg.OpExecutionContext, config: CompactionConfig, spark: SparkResource, lake: LakeResource
     ) -> None:
-        from pipelines.maintenance import compact as compact_tables
+        from pipelines.maintenance.compaction import KEPT
+        from pipelines.maintenance.compaction import compact as compact_tables
 
         with plain_failures():
             report = compact_tables(
                 spark.session(),
                 lake.lake(),
                 view.topology,
-                retention_hours=config.retention_hours,
-                channel_retention_hours=config.channel_retention_hours,
+                replace(KEPT, state_hours=config.retention_hours, channel_hours=config.channel_retention_hours),
             )
         rows = flat_tables(report)
         columns = list(dict.fromkeys(name for row in rows for name in row))

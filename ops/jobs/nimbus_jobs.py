@@ -39,7 +39,7 @@ _DRAIN = (
 
 
 def nimbus_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDefinition]:
-    """The jobs, each with a form that offers the flows of the catalog; `prefix` begins the names of jobs and ops."""
+    """Build the jobs, each with a form that offers the flows of the catalog; `prefix` begins the names of jobs and ops."""
     names = one_of(f"{prefix}DeployedFlow", [view.name for view in views])
     flow = (names, Field(..., description="The flow."))
     some_flow = (names | None, Field(None, description="The flow; none: all that are deployed."))
@@ -200,10 +200,10 @@ def _rebalance(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) ->
 
 
 def _periodic(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> dict[str, Any]:
-    """Looks, decides, and applies; a flow that cannot be rebalanced now does not hold up the others.
+    """Look, decide, and apply; a flow that cannot be rebalanced now does not hold up the others.
 
     Raises:
-        Failure: Of some flow it was refused.
+        Failure: if it was refused for a flow.
     """
     from pipelines.errors import FieldError, LockedError
     from pipelines.nimbus.errors import NimbusError
@@ -252,7 +252,7 @@ def _by_request(
 def _again(
     nimbus: "Nimbus", before: "FlowStatus", seen: "FlowStatus", seconds: float, *, new_process: bool = True
 ) -> "FlowStatus":
-    """Waits until a changed flow runs again, if it is one that runs."""
+    """Wait until a changed flow runs again, if it is one that runs."""
     from pipelines.nimbus.waiting import runs_again
 
     if not seconds or not seen.active:
@@ -269,7 +269,7 @@ def _observed(context: dg.OpExecutionContext, seen: "FlowStatus") -> dict[str, A
 
 
 def _renewed(context: dg.OpExecutionContext, seen: "FlowStatus", code: str) -> dict[str, Any]:
-    """The flow as the job has made it anew: its asset is as up to date as if it had been run itself."""
+    """The flow as the job has made it again: its asset is as up to date as if it had been run itself."""
     metadata = deployment_metadata(seen)
     context.log_event(registered(seen.name, seen))
     context.log_event(

@@ -24,7 +24,7 @@ def plain_total(numbers: str, part: str) -> str:
 
 
 class _Parts:
-    """What the contracts share: the parts are given as callables, or a subclass defines methods of the same names."""
+    """The base of the contracts: the parts are given as callables, or a subclass defines methods of the same names."""
 
     returns: Returns = "bigint"
     field: str | Sequence[str] | None = None

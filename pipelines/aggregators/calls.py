@@ -1,4 +1,4 @@
-"""How the engines call what a user wrote in Python, and read the rows that it gives. No Spark, no topology."""
+"""Calls of a user's Python code by the engines, and the rows that it gives. No Spark, no topology."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def initial(call: Callable[..., Any], batch: Any) -> Any:
 
 
 def _demands(call: Callable[..., Any], count: int) -> bool:
-    """Whether a callable can't be called with fewer positional arguments than `count`."""
+    """Return whether a callable needs at least `count` positional arguments."""
     try:
         found = inspect.signature(call).parameters.values()
     except (TypeError, ValueError):  # some built-in functions have no signature

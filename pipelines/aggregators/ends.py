@@ -1,4 +1,4 @@
-"""What FirstN and LastN share: the values at one end of an event window."""
+"""The base of FirstN and LastN: the values at one end of an event window."""
 
 from __future__ import annotations
 

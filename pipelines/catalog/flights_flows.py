@@ -1,7 +1,7 @@
 """Event flows over the departures: who is late, under which weather, where it is worst, and when to stop saying so.
 
-An event is a flight at its scheduled departure, on New York's clocks (shown as if they were UTC). What was late is told by the
-same record, so these flows look back at a day that has ended, as the files do.
+An event is a flight at its scheduled departure, on New York's clocks (shown as if they were UTC). The same record
+reports what was late, so these flows look back at a day that has ended, as the files do.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def late_departures(settings: FlowSettings) -> Flow:
 
 
 def departure_weather(settings: FlowSettings) -> Flow:
-    """Each flight with the weather that its airport reported for the hour; hours without a report have no rows."""
+    """Join each flight to the weather that its airport reported for the hour; hours without a report have no rows."""
     reports = JsonFiles(settings.data / "weather", WEATHER_SCHEMA, max_files_per_batch=FILES_PER_BATCH)
     flow = Flow("departure_weather", DEPARTURE_WEATHER.description)
     weather = (
@@ -110,7 +110,7 @@ def worst_routes(settings: FlowSettings) -> Flow:
 def delay_notices(settings: FlowSettings) -> Flow:
     """Return a notice of each flight an hour late. After ten of an airport within an hour it is muted for two hours.
 
-    An airport from which nothing came for two hours begins anew.
+    An airport from which nothing came for two hours begins again.
     """
     return (
         _departures(Flow("delay_notices", DELAY_NOTICES.description), settings)

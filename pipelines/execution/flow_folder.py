@@ -305,7 +305,7 @@ class FlowFolder:
         changeover.check()
         on_fresh, anew = changeover.make()
         for query in anew:
-            reason = f"windows of {query} start anew: their number, or the channels that it reads, have changed"
+            reason = f"windows of {query} start again: their number, or the channels that it reads, have changed"
             self._tell(ANEW, file.flow.name, file, reason)
         return CONTINUE if on_fresh == CONTINUE else self._on_fresh
 

@@ -185,7 +185,7 @@ class Flow:
         return self._location or CodeLocation.of_caller()
 
     def _sides(self, definition: StreamDefinition) -> list[Sent]:
-        """What leads into a stream so far."""
+        """Return what leads into a stream so far."""
         own = [Sent(definition.name, None, True, source_schema(definition.source))] if definition.std_input else []
         return own + [sent for sent in self._sent if sent.target == definition.name]
 

@@ -194,7 +194,7 @@ EXITS = (To, Split, Persist, Output)
 
 
 def routes_of(operations: tuple[Operation, ...]) -> Iterator[tuple[int, int, str]]:
-    """Where a stream sends to: (index of the operation, number of the path, target)."""
+    """List where a stream sends to, as (index of the operation, number of the path, target)."""
     for index, operation in enumerate(operations):
         for path, target in enumerate(operation.routes):
             yield index, path, target

@@ -42,10 +42,10 @@ PUBLIC = {events.ID: events.PUBLIC_ID, events.TIME: events.PUBLIC_TIME}
 
 
 def known(flow: Flow, stream: StreamDefinition, schema: Schema | None, at: object) -> Types:
-    """Fields with their Spark SQL types, all of them known.
+    """Return the fields with their Spark SQL types.
 
     Raises:
-        FlowError: if the type of one is not.
+        FlowError: if the type of a field is not known.
     """
     unknown = [name for name, kind in (schema or {}).items() if not kind]
     if schema is not None and not unknown:
@@ -85,7 +85,7 @@ class Chain:
         return tuple(self.types.items())
 
     def step(self, index: int) -> None:
-        """An operation that looks at one event at a time."""
+        """Apply an operation that looks at one event at a time."""
         operation = self.stream.operations[index]
         self._check_fields(operation)
         if isinstance(operation, ops.Select):
@@ -116,7 +116,7 @@ class Chain:
         self.add(nodes.FilterNode, at, inputs=inputs or (*self.types, *events.COLUMNS), predicate=predicate)
 
     def where(self, criteria: Criteria, at: nodes.CodeLocation) -> None:
-        """Keep the events for which criteria hold, and every word about the clock."""
+        """Keep the events for which criteria hold, and every watermark row."""
         if isinstance(criteria, Python):
             self.filter(RowFunction(Matches(criteria, tuple(self.types))), at)
             return
@@ -150,7 +150,7 @@ class Chain:
 
     def _windows(self, operation: ops.Stateful, index: int) -> None:
         self.prune(operation)
-        # The first windows hear the channels' words about the clock, those behind it the first ones'.
+        # The first windows hear the channels' watermark rows, those behind it the first ones'.
         entrance: Any = next(iter(self.graph))
         first = not any(isinstance(node, nodes.WindowNode) for node in self.graph)
         edges = entrance.source.channels if first else ("",)

@@ -1,4 +1,4 @@
-"""What the operations of a flow call on Spark: functions over Columns, and over the values of a row as an event."""
+"""The functions that a flow's operations call on Spark: over Columns, and over the values of a row as an event."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Types = dict[str, str]
 
 
 def any_there(*columns: Column) -> Column:
-    """Return whether one of the fields is there; the last column is the id, which words about the clock lack."""
+    """Return whether one of the fields is there; the last column is the id, which watermark rows lack."""
     from functools import reduce
 
     *fields, id_ = columns
@@ -27,7 +27,7 @@ def any_there(*columns: Column) -> Column:
 
 
 def anonymous(*columns: Column) -> tuple[Column, ...]:
-    """Events without id and time; a word about the clock stays one."""
+    """Clear the id and time of events; a row without an id only carries the watermark and stays without one."""
     from pyspark.sql import functions as F
 
     assert len(columns) >= len(events.COLUMNS)
@@ -78,7 +78,7 @@ class Rows:
 
 
 class Matches(Rows):
-    """A Python predicate over rows; words about the clock pass."""
+    """A Python predicate over rows; watermark rows pass."""
 
     def __init__(self, criteria: Criteria, fields: tuple[str, ...]) -> None:
         super().__init__(fields)
@@ -89,7 +89,7 @@ class Matches(Rows):
 
 
 class Calls(Rows):
-    """An `each` over rows; words about the clock pass. `gives` are the fields of what comes out."""
+    """An `each` over rows; watermark rows pass. `gives` are the fields of what comes out."""
 
     def __init__(self, operation: ops.Each, fields: tuple[str, ...], gives: tuple[str, ...]) -> None:
         super().__init__(fields)

@@ -1,4 +1,4 @@
-"""Which fields a stream has before and after each operation, as far as the definition says it: without Spark."""
+"""The fields of a stream before and after each operation, as far as the definition says it: without Spark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Sent:
 
 
 def by_stream(ways: Iterable[Sent]) -> dict[str, Schema | None]:
-    """What each stream sends, all its ways together; a stream's own source counts as itself."""
+    """Collect what each stream sends over all its ways; a stream's own source counts as the stream."""
     found: dict[str, list[Schema | None]] = {}
     for way in ways:
         found.setdefault(way.feed.stream if way.feed else way.target, []).append(way.schema)

@@ -1,4 +1,4 @@
-"""Which fields are arrays only because a join may give them several values."""
+"""Fields that are arrays only because a join may give them several values."""
 
 from __future__ import annotations
 

@@ -143,10 +143,10 @@ class FlowStream:
         Args:
             fields: the first counts most. An absent field comes last.
             progressive: a sorted window of so many events that emits on every event.
-            tumbling: emits all its events, sorted, when this policy says so, and begins anew.
+            tumbling: emits all its events, sorted, when this policy says so, and begins again.
             top_n: emits the first so many events in that order when `trigger` says so.
             trigger: for `top_n`.
-            flush: for `top_n`: begin anew after it was emitted.
+            flush: for `top_n`: begin again after it was emitted.
             window_evict_millis: as of `aggregate`.
 
         Raises:

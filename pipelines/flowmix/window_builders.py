@@ -1,4 +1,4 @@
-"""How the stateful operations of a stream are written: what is missing is refused in the original's words (Flowmix rules 2)."""
+"""The builders of a stream's stateful operations: what is missing is refused in the original's words (Flowmix rules 2)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def sort_window(
     window_evict_millis: int,
     refuse: Refuse,
 ) -> SortWindow:
-    """A sort as data; the checks are in the original's order: fields, eviction, trigger."""
+    """Build a sort as data; the checks are in the original's order: fields, eviction, trigger."""
     by = tuple(_sort_key(field, refuse) for field in fields)
     if not by:
         refuse("Sort operator needs at least one field name to sort by", hint='sort("v", ...) or sort("v desc", ...)')

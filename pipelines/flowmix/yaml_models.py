@@ -1,4 +1,4 @@
-"""What a flow looks like as YAML: one model a form, from which the JSON schema is made (docs/flow.schema.json)."""
+"""Flows as YAML: one model per form, from which the JSON schema is made (docs/flow.schema.json)."""
 
 from __future__ import annotations
 

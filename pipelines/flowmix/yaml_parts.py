@@ -1,4 +1,4 @@
-"""What the forms of a flow's YAML share: unknown parts are refused at their own line, with the nearest known one."""
+"""The base of the forms of a flow's YAML: unknown parts are refused at their own line, with the nearest known one."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def _shape(operation: Operation, tasks: int = 1) -> str:
 
 
 def _steps(node: nodes.Node) -> tuple[nodes.Node, ...]:
-    """What runs in a stream itself."""
+    """List what runs in a stream itself."""
     return node.steps if isinstance(node, nodes.ChannelSpoutNode) else ()
 
 

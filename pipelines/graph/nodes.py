@@ -572,7 +572,7 @@ class ChannelNode(
     asks=traits.of_persist,
     alone="leads to another query of the flow, whose clock has moved on",
 ):
-    """Commits events into a channel, the Delta table that leads to another query, with a word about the clock.
+    """Commits events into a channel, the Delta table that leads to another query, with a watermark row.
 
     `delay` is how far, in ms, the watermark stays behind the latest event of a source. `clock` says what the clock goes by.
     """
@@ -712,7 +712,7 @@ class StaticStateNode(Node, by_tuple=False, asks=traits.NOTHING, alone=traits.RE
 class NewValuesNode(Node, by_tuple=False, asks=traits.NOTHING, alone="tells what each batch has made of a state"):
     """What a persist (its one parent) has made of a batch: the keys that the batch touched with their new values.
 
-    Of a persist of the tuples themselves: the tuples; of one with an updater: what the updater emitted.
+    A persist of the tuples themselves gives the tuples; one with an updater gives what the updater emitted.
     """
 
     @property

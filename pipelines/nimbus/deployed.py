@@ -1,4 +1,4 @@
-"""What a deployed flow consists of: from a flow of the catalog, or a YAML file, to a version's content, and back.
+"""The content of a deployed flow: from a flow of the catalog, or a YAML file, to a version's content, and back.
 
 The content is plain data. Whoever plans reads the queries from it and loads no user code; a worker loads the flow.
 """
@@ -66,7 +66,7 @@ def content_of(
         workers: The most worker processes that it may have.
         parallelism: Component (stream or state) to tasks; beside the hints of the topology itself.
         settings: See `pipelines.nimbus.flow_settings`.
-        default_parallelism: Of components without a hint.
+        default_parallelism: for components without a hint.
 
     Raises:
         SubmitError: A setting is unknown or of another kind; a component is unknown.
@@ -273,7 +273,7 @@ def source_digest(name: str, *, loaded: bool = False) -> str:
 
     Args:
         name: The flow.
-        loaded: Of the file as it was when this process first asked, which is as good as when it was imported; else as it is.
+        loaded: take the file as it was when this process first asked, which is as good as when it was imported; else as it is.
     """
     from pipelines.catalog import flow
 

@@ -194,7 +194,7 @@ def asked_columns(flow: str, settings: Mapping[str, Any]) -> dict[str, tuple[str
 
     Args:
         flow: Its name, for errors.
-        settings: Of the flow; `clustering` is `{state: column}` or `{state: [column, ...]}`.
+        settings: the flow's settings; `clustering` is `{state: column}` or `{state: [column, ...]}`.
 
     Raises:
         SubmitError: It is neither.

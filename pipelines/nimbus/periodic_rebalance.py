@@ -70,7 +70,7 @@ class Judged:
                 "median batch in s": statistics.median(look.batch_seconds) if look.batch_seconds else None,
                 "trigger in s": look.trigger_seconds,
                 "waiting": look.backlog[-1] if look.backlog else 0,
-                "rows a second": look.rows_per_second,
+                "rows per second": look.rows_per_second,
                 "state rows": look.state_rows,
                 "skew": None if look.skew is None else round(look.skew, 2),
                 "why": "; ".join(one.reasons),
@@ -156,7 +156,7 @@ class LookBook:
         self._file = file
 
     def add(self, looks: Any, now: float) -> dict[str, list[Figures]]:
-        """Adds a look at each query; returns all that are kept, by query, the oldest first."""
+        """Add a look at each query; return all that are kept, by query, the oldest first."""
         from pipelines.maintenance.rebalance import Figures
 
         kept = self._read()

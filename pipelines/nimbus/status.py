@@ -1,4 +1,4 @@
-"""What a person or a script sees of deployed flows. Values of one look; plain data by `to_json`."""
+"""The statuses of deployed flows for people and scripts. Values of one look; plain data by `to_json`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TaskStatus:
         checks: By `gate/check` what each check has said since its worker started it (`CheckFigures`).
         last_error: Why it failed last; None if it has not since it last came through.
         last_batch_at: When its last batch ended, in seconds since 1970.
-        memory_bytes: Of its worker's processes; shared by all that runs in it.
+        memory_bytes: memory of its worker's processes, shared by all that runs in it.
         restarts: How often its query was started again after a failure.
     """
 
@@ -108,17 +108,17 @@ class FlowStatus:
 
     @property
     def running(self) -> bool:
-        """Whether every query runs."""
+        """Return whether every query runs."""
         return bool(self.tasks) and all(task.state == RUNNING for task in self.tasks)
 
     @property
     def active(self) -> bool:
-        """Whether it is ACTIVE, or returns to that when its rebalance is over."""
+        """Return whether it is ACTIVE, or returns to that after its rebalance."""
         return "ACTIVE" in (self.status, self.previous)
 
     @property
     def stopped(self) -> bool:
-        """Whether no query runs, and none is on its way to or from running."""
+        """Return whether no query runs, and none is starting or stopping."""
         return all(task.state in (DRAINED, ASSIGNED) for task in self.tasks)
 
     @property
@@ -128,12 +128,12 @@ class FlowStatus:
 
     @property
     def rows_per_second(self) -> float:
-        """Of all its queries."""
+        """Rows per second of all its queries together."""
         return sum(task.rows_per_second for task in self.tasks)
 
     @property
     def lag_seconds(self) -> float | None:
-        """The longest of its queries."""
+        """The longest lag of its queries."""
         return max((task.lag_seconds for task in self.tasks if task.lag_seconds is not None), default=None)
 
     @property
@@ -144,7 +144,7 @@ class FlowStatus:
 
     @property
     def last_error(self) -> str | None:
-        """Of the first query that has one."""
+        """The last error of the first query that has one."""
         return next((task.last_error for task in self.tasks if task.last_error), None)
 
     def to_json(self) -> dict[str, Any]:

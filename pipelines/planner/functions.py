@@ -44,7 +44,7 @@ def outputs(
 
     Args:
         fields: the input fields in the frame.
-        many: whether the function may give other than one row a tuple.
+        many: whether the function may give other than one row per tuple.
     """
     inputs = [_column(name) for name in fields]
     if isinstance(function, RowFunction):

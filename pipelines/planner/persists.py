@@ -1,4 +1,4 @@
-"""What a persist commits, by the layout of its state.
+"""The rows that a persist commits, by the layout of its state.
 
 - rows: the tuples, or the wanted fields of them;
 - log: keys and the batch's partial values;
@@ -51,8 +51,8 @@ def persisted(step: Step) -> DataFrame:
         return step.frame.select(*columns(node.inputs), *columns(keys))
     built_in = over_columns(node.aggregations)
     if node.state.layout == MAP or not built_in:
-        # A key of a map has one value, in however many slices of a stream's batch it comes. Of a bounded run each slice is
-        # a batch, and a commit, of its own.
+        # A key of a map has one value, in however many slices of a stream's batch it comes. In a bounded run each slice
+        # is a batch, and a commit, of its own.
         keys = keys if step.context.slices is not None else []
         stored = stored_values(step)
         found = _map_in_spark(step, keys, stored) if built_in else _map_in_python(step, keys, stored)

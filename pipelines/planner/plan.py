@@ -25,7 +25,7 @@ PLAN_FORMAT = 1
 
 @dataclass(frozen=True)
 class TopologyPlan:
-    """What `TridentTopology.build()` returns.
+    """The result of `TridentTopology.build()`.
 
     Attributes:
         name: the topology's name.

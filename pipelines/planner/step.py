@@ -1,4 +1,4 @@
-"""What compiles one node: the node, the frames of its parents, and what its own frame must carry."""
+"""The compilation of one node: the node, the frames of its parents, and what its own frame must carry."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HIDDEN_COLUMNS = (SLICE_COLUMN, TASK, ORDER, REPLAYED)
 
 
 class Context(Protocol):
-    """What a plan needs from the run that it serves.
+    """The run that a plan serves.
 
     A context may have more, which is used if it is there: `txid: int | None` (of a stream's batch),
     `map_base(node) -> DataFrame | None` (keys and stored values of a map state as they were before the batch),

@@ -57,7 +57,7 @@ class Check:
 
     @property
     def type(self) -> ExpectationType | None:
-        """What is known of the expectation's type, or None for a user's own."""
+        """Look up the expectation's type; None for a user's own."""
         return None if self.custom is not None else EXPECTATIONS[self.expectation]
 
     @property

@@ -1,4 +1,4 @@
-"""What the engine asks of a source."""
+"""The contract of a source."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class DeltaChangeFeed(Source):
         schema: DDL of the columns to read, a subset of the table's.
         starting_version: the first commit whose changes are read; None: the whole table, then its changes.
         max_files_per_batch: at most so many files a batch. A commit's changes are not divided.
-        max_bytes_per_batch: about so many bytes a batch.
+        max_bytes_per_batch: about so many bytes per batch.
 
     Raises:
         DuplicateFieldError: if the schema names one of the three fields itself.
@@ -71,11 +71,11 @@ class DeltaChangeFeed(Source):
         return (dataset_of(self.path),)
 
     def check(self, name: str, spark: SparkSession) -> None:
-        """The table is there, has the columns, and records its changes since the starting version.
+        """Check that the table exists, has the columns, and records its changes since the starting version.
 
         Raises:
             MissingPathError, SourceSchemaError
-            SourceError: it records no changes, or none yet at the starting version.
+            SourceError: if it records no changes, or did not yet at the starting version.
         """
         if not DeltaTable.is_deltatable(self.path):
             raise MissingPathError(name, self.path)

@@ -36,7 +36,7 @@ class DeltaTableSource(Source):
         path: the table's folder.
         schema: DDL of the columns to read, a subset of the table's.
         max_files_per_batch: at most so many data files a batch.
-        max_bytes_per_batch: about so many bytes a batch.
+        max_bytes_per_batch: about so many bytes per batch.
     """
 
     path: str
@@ -64,11 +64,11 @@ class DeltaTableSource(Source):
         return (dataset_of(self.path),)
 
     def check(self, name: str, spark: SparkSession) -> None:
-        """The table is there and has the declared columns with their types.
+        """Check that the table exists and has the declared columns with their types.
 
         Raises:
             MissingPathError, SourceSchemaError
-            SourceError: it is the log of a state, which means nothing without being folded.
+            SourceError: if it is the log of a state, which means nothing until it is folded.
         """
         from pyspark.sql.types import StructType
 
@@ -120,12 +120,12 @@ class DeltaTableSource(Source):
         )
 
     def first_version(self, checkpoint: Path, index: int) -> int | None:
-        """The version at which a stream has begun, as far as its offsets say."""
+        """Return the version at which a stream began; None if its offsets do not say."""
         start = self._start(checkpoint, index)
         return None if start is None else max(0, start["reservoirVersion"] - (0 if start["isStartingVersion"] else 1))
 
     def rewritten_since(self, checkpoint: Path, batch: int, index: int) -> frozenset[str]:
-        """Files (as `file_key`) into which commits behind a batch have put the rows of other files."""
+        """List the files (as `file_key`) into which commits after a batch moved rows of other files."""
         offset = offset_of(checkpoint, batch, index)
         if offset is None:
             return frozenset()

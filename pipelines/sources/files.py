@@ -52,7 +52,7 @@ class FileSource(Source):
         path: the folder. Files whose names start with `_` or `.` are left out, as Spark does.
         schema: DDL, e.g. `"sentence string, n bigint"`.
         max_files_per_batch: at most so many files a batch; None: no limit.
-        max_bytes_per_batch: at most so many bytes a batch (at least one file).
+        max_bytes_per_batch: at most so many bytes per batch (at least one file).
         options: further options of Spark's reader.
     """
 
@@ -84,7 +84,7 @@ class FileSource(Source):
         return (dataset_of(self.path),)
 
     def check(self, name: str, spark: SparkSession) -> None:
-        """The folder is there, its files have names that can be read, and the first one fits the schema.
+        """Check that the folder exists, its files have readable names, and the first file fits the schema.
 
         Raises:
             MissingPathError, SourceError, SourceSchemaError
@@ -122,8 +122,9 @@ class FileSource(Source):
         return (self._by_layout(spark, layouts) if set(layouts) - {None} else self._with_file(frame)), files
 
     def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
-        """The frame, unless a file is not laid out as declared, or a name looks like a pattern: then Spark's stream reads the
-        batch's other files twice.
+        """Return the frame; if a file is not laid out as declared, or its name looks like a pattern, read those files apart.
+
+        Spark's stream then reads the batch's other files twice.
         """
         folder = (file_key(self.path) if self.path.startswith("file:") else self.path).rstrip("/") + "/"
         # Beside other sources a batch has files of theirs, too.
@@ -134,7 +135,7 @@ class FileSource(Source):
         return self._by_layout(frame.sparkSession, layouts)
 
     def layouts(self, files: list[str]) -> dict[Any, list[str]]:
-        """The files by how they are laid out, None: as declared. The formats override it."""
+        """Group the files by layout; None is the declared one. The formats override it."""
         return {None: files}
 
     def _all_layouts(self, files: list[str]) -> dict[Any, list[str]]:
@@ -244,7 +245,7 @@ class JsonFiles(FileSource):
         return frame.select(*fields, corrupt.alias(CORRUPT), F.col("file_path").alias(FILE))
 
     def check_file(self, name: str, file: Path) -> None:
-        """The first good lines share at least one field with the schema; if none does, the schema is wrong."""
+        """Check that the first good lines share at least one field with the schema; if none does, the schema is wrong."""
         seen: dict[str, None] = {}
         with file.open(encoding="utf-8-sig", errors="replace") as lines:
             for _, record in zip(range(20), first_objects(lines), strict=False):
@@ -256,8 +257,8 @@ class JsonFiles(FileSource):
 class CsvFiles(FileSource):
     """A folder of CSV files, with a header line unless `header=False`. A malformed line goes to quarantine.
 
-    The columns of each file are told by its header's names, in any order and among others. The lines of a file that lacks a
-    declared field go to quarantine. Without a header columns are told by their places.
+    The columns of each file are found by its header's names, in any order and among others. The lines of a file that lacks a
+    declared field go to quarantine. Without a header columns go by position.
     """
 
     format = "csv"
@@ -273,7 +274,7 @@ class CsvFiles(FileSource):
         super().__init__(path, schema, header=header, columnPruning=False, **options)  # type: ignore[arg-type]
 
     def check_file(self, name: str, file: Path) -> None:
-        """The header names all declared fields."""
+        """Check that the header names all declared fields."""
         header = header_of(str(file), self.options) if self._has_header else None
         if header is not None and header.lacks(self.fields):
             problem = f"its header lacks {', '.join(header.lacks(self.fields))}"
@@ -334,7 +335,7 @@ class TextFiles(FileSource):
         path: the folder. Files whose names start with `_` or `.` are left out; `.gz` and `.bz2` files are unpacked.
         field: the name of the field.
         max_files_per_batch: at most so many files a batch; None: no limit.
-        max_bytes_per_batch: at most so many bytes a batch (at least one file).
+        max_bytes_per_batch: at most so many bytes per batch (at least one file).
         options: further options of Spark's text reader, e.g. `lineSep`.
 
     Raises:

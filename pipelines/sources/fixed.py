@@ -109,7 +109,7 @@ def checked_rows(name: str, schema: str, rows: Sequence[Sequence[Any]]) -> None:
 
 
 def arrow_rows(name: str, schema: str, rows: Sequence[Sequence[Any]]) -> pa.Table:
-    """Rows of the program as an Arrow table of a DDL schema; naive times are UTC. Needs a running session.
+    """Convert rows of the program to an Arrow table of a DDL schema; naive times are UTC. Needs a running session.
 
     Raises:
         SourceSchemaError: if a row has another number of values, or a value does not fit its type.

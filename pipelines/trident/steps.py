@@ -1,4 +1,4 @@
-"""What every part of a Stream stands on: its topology, its node, and adding a node behind it."""
+"""The base of every part of a Stream: its topology, its node, and adding a node behind it."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pipelines.graph.fields import parse_ddl
 class StateUpdater:
     """Writes a state from the tuples of a batch, for `partition_persist(state, fields, updater, outputs)`.
 
-    Subclass it, say the state's columns, define `update_state`. It runs once a batch and task that has tuples.
+    Subclass it, say the state's columns, define `update_state`. It runs once per batch and task that has tuples.
     """
 
     keys: str = ""

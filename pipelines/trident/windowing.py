@@ -91,12 +91,12 @@ class SlidingDurationWindow(WindowConfig):
 
 
 def tumbling(size: Length) -> WindowConfig:
-    """Of a number of tuples, or of a timedelta."""
+    """Build a window of a number of tuples, or of a timedelta."""
     return TumblingDurationWindow.of(size) if isinstance(size, timedelta) else TumblingCountWindow.of(size)
 
 
 def sliding(size: Length, slide: Length) -> WindowConfig:
-    """Of two numbers of tuples, or of two timedeltas.
+    """Build a window of two numbers of tuples, or of two timedeltas.
 
     Raises:
         PolicyError: if one is a duration and the other is not.

@@ -1,4 +1,4 @@
-"""Which window each operation has."""
+"""The window of each operation."""
 
 from __future__ import annotations
 

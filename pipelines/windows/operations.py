@@ -1,4 +1,4 @@
-"""What the stateful operations are: frozen data, no behaviour. `kinds.window_for` makes their windows."""
+"""The stateful operations: frozen data, no behaviour. `kinds.window_for` makes their windows."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ class CountWindows:
         return found
 
     def _kept_items(self, name: str, runs: _Runs, old: Ints) -> pa.Array:
-        """What the state holds of a field for some runs, one after the other. All items of a key have that key's values."""
+        """Return what the state holds of a field for some runs, one after the other. All items of a key have the key's values."""
         assert self.state is not None
         column = self.state[name].combine_chunks()
         if name in self._context.partition:

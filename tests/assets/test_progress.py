@@ -73,7 +73,7 @@ def test_batches_become_materializations_of_the_slices_that_they_wrote(
         ("day_sums", "2026-01-02"),
     ]
     assert [one.metadata["txid_last"].value for one in made] == [0, 0]
-    drawn = {"rows a batch", "batch seconds", "table size", "files", "lag"}
+    drawn = {"rows per batch", "batch seconds", "table size", "files", "lag"}
     assert [drawn & set(one.metadata) for one in made] == [set(), drawn]
     observed = [event for event in events if isinstance(event, dg.AssetObservation)]
     assert [(one.asset_key.to_user_string(), one.metadata["rows_per_second"].value) for one in observed] == [

@@ -57,7 +57,7 @@ class ArgumentsError(TrideltaError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of one request: its rows, or its error. `seconds` are of the request, or its share of a common job."""
+    """The answer to one request: its rows, or its error. `seconds` are of the request, or its share of a common job."""
 
     rows: list[Row] = field(default_factory=list)
     error: str | None = None

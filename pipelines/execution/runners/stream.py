@@ -61,7 +61,7 @@ class _Drained(Exception):  # noqa: N818 - not an error: the query is asked to e
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """How a batch group runs as a stream.
+    """The settings of a batch group's stream.
 
     Attributes:
         listeners: called around each commit.
@@ -132,7 +132,7 @@ class StreamRunner:
             FreshCheckpointError: a fresh checkpoint meets tables that an earlier epoch wrote, and `on_fresh` is `refuse`.
             NotTogetherError: the checkpoint or one of the tables is older than the other, or another one.
             WindowFieldError: a field that windows hold has got another type.
-            RewrittenSourceError, LostRowsError: a source holds other files than backfills have counted, or was made anew.
+            RewrittenSourceError, LostRowsError: a source holds other files than backfills have counted, or was created again.
         """
         self._make_whole()
         self._epoch = self._open_epoch(on_fresh)

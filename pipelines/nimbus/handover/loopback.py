@@ -74,7 +74,7 @@ class BoundedThreads(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     @property
     def waiting(self) -> int:
-        """How many connections are not admitted yet."""
+        """Count the connections that are not admitted yet."""
         return len(self._waiting)
 
     def server_activate(self) -> None:

@@ -94,7 +94,7 @@ class Task(threading.Thread):
         self._lineage: LineageRun | None = None
         self.lost: LeaseLostError | None = None
         self.revision = 0
-        """Of the assignment that put it here."""
+        """The version of the assignment that put it here."""
 
     # --- what the worker asks ---------------------------------------------------------------------------------------
 

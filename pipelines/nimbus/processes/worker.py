@@ -279,7 +279,7 @@ class Worker:
         from pipelines.private import spark_values
         from pipelines.spark.session import cores, is_local, spark_session
 
-        # Of a flow whose settings cannot be read no task begins: it must not keep those of others from beginning.
+        # If a flow's settings cannot be read, none of its tasks begins; those of other flows still do.
         here = [flow for flow in flows if _readable(flow)]
         wanted = [query.partitions or 0 for flow in here for query in deployed.queries_of(flow)]
         chosen = [flow.settings["master"] for flow in here if flow.settings.get("master")]

@@ -1,4 +1,4 @@
-"""Where deployed flows run, and who is alive: assignments, the beats of supervisors and tasks.
+"""The places of deployed flows, and who is alive: assignments, the beats of supervisors and tasks.
 
 A part of the registry, over the same database. A task beats under its lease, so that a worker which lost it hears so at
 its next beat, and its beat cannot pass for its successor's.
@@ -290,7 +290,7 @@ def dead_of(
     there more than `launch_seconds` ago. All tasks of its worker are dead with it: they are one process.
 
     Args:
-        assignment: Of the flow.
+        assignment: the flow's assignment.
         beat_at: Task to its last beat, in seconds since 1970.
         now: The same clock's time.
         timeout_seconds, launch_seconds: See above.

@@ -221,7 +221,7 @@ class Registry:
             return changed.rowcount > 0
 
     def tell(self, flow: Flow, event: str, detail: Mapping[str, Any], *, under: Lease | None = None) -> None:
-        """Adds a line to a flow's history that changes nothing: `detail` is plain JSON."""
+        """Add a line to a flow's history that changes nothing: `detail` is plain JSON."""
         with self._write(under) as connection:
             line = {"flow": flow.serial, "at": self._clock(), "event": event, "from_status": flow.status}
             values = {**line, "to_status": flow.status, "version": flow.version.number, "detail": dict(detail)}

@@ -275,7 +275,7 @@ def read(
         flow: Only lines of this flow, and warnings that name no flow: those of the worker itself.
         level: Only this level and worse.
         follow: Go on with what is written from now on, without end; files that are turned over or new are followed too.
-        last: Of what is there already, only so many lines, the last ones.
+        last: how many of the existing lines to give, counted from the end.
         concerns: Whether warnings that name no flow count, by file.
         poll_seconds: How often to look for new lines.
 

@@ -1,4 +1,4 @@
-"""What the steps of a batch ask of the run that they serve."""
+"""The run that the steps of a batch serve."""
 
 from __future__ import annotations
 

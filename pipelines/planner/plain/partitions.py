@@ -60,12 +60,12 @@ def _chosen(node: nodes.PartitionNode, table: Table, context: Context) -> list[A
         return table.column(node.by[0])
     found, _ = call(node.function, table, ("task",), context)
     if any(len(rows) != 1 for rows in found):
-        raise FunctionError(node.label, f"{node.function} must give one task a tuple")
+        raise FunctionError(node.label, f"{node.function} must give one task per tuple")
     return [rows[0][0] for rows in found]
 
 
 def extreme(node: nodes.ExtremeNode, table: Table, context: Context) -> Table:
-    """Of each partition the tuple with the least or the largest value; of equals the last."""
+    """Keep the tuple of each partition with the least or the largest value; the last of equals."""
     parts = table.by_task(context.tasks_of(node.id))
     found = [(task, row) for task, part in enumerate(parts) for row in _extreme_of(node, part)]
     tasks = None if len(parts) == 1 else tuple(task for task, _ in found)

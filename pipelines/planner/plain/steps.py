@@ -1,4 +1,4 @@
-"""What each node makes of one batch: tables in, a table out."""
+"""The steps of each node over one batch: tables in, a table out."""
 
 from __future__ import annotations
 
