@@ -404,7 +404,7 @@ class StreamRunner:
                     # This also runs the windows to their end, which the state store demands even of a batch replayed.
                     clocks = self._group.entrance.clocks(frames)
                 report = stream_batch.run(batch, sources, replace(position, clocks=clocks))
-                if batch.attempt:
+                if batch.attempt or self._takes_over(txid):
                     self._poison.forget(txid)
                 self._tell("closed", txid)
                 return report
@@ -418,6 +418,10 @@ class StreamRunner:
                 in_windows = clocks is None and self._group.entrance.has_windows
                 self._after_failure(batch, error, sources, tries, in_windows=in_windows)
                 time.sleep(back_off(tries))
+
+    def _takes_over(self, txid: int) -> bool:
+        """Return whether an earlier life of the checkpoint may have left poison rows under a txid: its last, begun again."""
+        return txid == self._epoch.first_txid and self._epoch.number > 1
 
     def _open(self, txid: int, sources: Frames) -> Batch:
         """Open the next attempt.
