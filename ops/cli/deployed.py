@@ -137,11 +137,10 @@ def update(
     """Give a deployed flow a new version: what is in the catalog, or the file, now."""
     name, options = _asked(flow, trigger_seconds, workers, parallelism, setting)
     with nimbus() as there:
-        before = there.flow(name)
         seen = there.update(name, **options)
         started = None if no_supervisor else there.ensure_supervisor()
         if not no_wait:
-            seen = _again(there, before, seen, wait_at_most, as_json)
+            seen = _again(there, seen, wait_at_most, as_json)
         _show(seen, "updated", as_json, supervisor=started)
 
 
@@ -159,10 +158,9 @@ def rollback(
 ) -> None:
     """Bring an earlier version of a deployed flow back, as a new version."""
     with nimbus() as there:
-        before = there.flow(flow)
         seen = there.roll_back(flow, to)
         if not no_wait:
-            seen = _again(there, before, seen, wait_at_most, as_json)
+            seen = _again(there, seen, wait_at_most, as_json)
         _show(seen, "rolled back", as_json)
 
 
@@ -204,9 +202,7 @@ def kill(
         seen = there.kill(flow, wait_seconds=wait_seconds)
         gone = not no_wait and _somebody(there)
         if gone:
-            within = wait_at_most + (wait_seconds or 0)
-            with rendering.waiting(f"{flow} drains and is removed (Ctrl-C: it goes on without you)", as_json):
-                there.wait(flow, until="gone", seconds=within)
+            _waited(there, seen, "gone", wait_at_most + (wait_seconds or 0), as_json)
         if as_json:
             emit(seen.to_json() | {"gone": gone})
         else:
@@ -247,11 +243,10 @@ def rebalance(
         elif dry_run:
             _show_changes(there.flow(flow), asked, as_json)
             return
-        before = there.flow(flow)
         seen = there.rebalance(flow, wait_seconds=wait_seconds, **asked)
         if not no_wait:
             within = wait_at_most + (30.0 if wait_seconds is None else wait_seconds)
-            seen = _again(there, before, seen, within, as_json, new_process=False)
+            seen = _again(there, seen, within, as_json)
         _show(seen, "rebalanced", as_json)
 
 
@@ -405,22 +400,17 @@ def _somebody(there: Nimbus) -> bool:
     return False
 
 
-def _waited(there: Nimbus, seen: FlowStatus, until: str, seconds: float, quiet: bool) -> FlowStatus:
-    title = {"running": "starts", "stopped": "drains"}[until]
+def _waited(there: Nimbus, seen: FlowStatus, until: str, seconds: float, quiet: bool, title: str = "") -> FlowStatus:
+    title = title or {"running": "starts", "stopped": "drains", "gone": "drains and is removed"}[until]
     with rendering.waiting(f"{seen.name} {title} (Ctrl-C: it goes on without you)", quiet):
         return there.wait(seen.name, until=until, seconds=seconds) or seen
 
 
-def _again(
-    there: Nimbus, before: FlowStatus, seen: FlowStatus, seconds: float, quiet: bool, *, new_process: bool = True
-) -> FlowStatus:
+def _again(there: Nimbus, seen: FlowStatus, seconds: float, quiet: bool) -> FlowStatus:
     """Wait until a changed flow runs again, if it is one that runs."""
-    from pipelines.nimbus.waiting import runs_again
-
     if not seen.active or not _somebody(there):
         return there.flow(seen.name)
-    with rendering.waiting(f"{seen.name} drains and starts again (Ctrl-C: it goes on without you)", quiet):
-        return runs_again(there, before, seconds=seconds, new_process=new_process)
+    return _waited(there, seen, "running", seconds, quiet, "drains and starts again")
 
 
 def _show(seen: FlowStatus, done: str, as_json: bool, **more: Any) -> None:

@@ -234,7 +234,7 @@ class Worker:
         lease = task.lease
         if lease is None:
             return
-        figures = task.figures.to_json() | {"memory_bytes": memory}
+        figures = task.figures.to_json() | {"memory_bytes": memory, "version": task.flow.version.number}
         try:
             self._places.beat(
                 task.flow,
