@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -336,38 +335,6 @@ def compact(
         emit(rendering.flat_tables(report))
     else:
         rendering.compacted(report)
-
-
-@app.command()
-@plainly
-def watch(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder with a flow's YAML in each file.")],
-    trigger_seconds: Annotated[
-        float,
-        typer.Option(
-            parser=bounded(bounds.TRIGGER_SECONDS), help="How often a stream checks for new events, in seconds."
-        ),
-    ] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Run what the sources hold now, then stop.")] = False,
-    on_fresh_checkpoint: Annotated[
-        str,
-        typer.Option(
-            parser=on_fresh,
-            metavar="WORD",
-            help="If a checkpoint is missing but the states exist: refuse, continue or reset.",
-        ),
-    ] = "refuse",
-) -> None:
-    """Run the flows of a folder, and follow its files: added, changed, removed. Ctrl-C or SIGTERM drains all flows."""
-    from ops.cli import watch as flow_watch
-
-    flow_watch.refuse_unless_folder(folder)
-    with flow_watch.logged(), engine(quiet=False) as runtime:
-        faults = flow_watch.run(
-            runtime, folder, trigger_seconds=trigger_seconds, once=once, on_fresh_checkpoint=on_fresh_checkpoint
-        )
-    if faults:
-        raise typer.Exit(1)
 
 
 add_commands(app)

@@ -11,7 +11,7 @@ import typer
 
 from ops.cli import deployed_view, rendering
 from ops.cli.deployed_options import counts, flow_and_file, settings_of
-from ops.cli.parts import AsJson, bounded, emit, errors, plainly, ports_of
+from ops.cli.parts import AsJson, bounded, emit, errors, plainly
 from pipelines import bounds
 from pipelines.errors import DefinitionError
 
@@ -75,26 +75,6 @@ def running() -> dict[str, dict[str, Any]]:
     except NimbusError as error:
         errors.print(str(error), style="yellow", markup=False)
         return {}
-
-
-@app.command(rich_help_panel=PANEL)
-@plainly
-def supervisor(
-    ports: Annotated[str | None, typer.Option(metavar="N,N", help="Its slots; 6900,6901,6902,6903 by default.")] = None,
-    name: Annotated[str | None, typer.Option("--id", help="Its id; by default the host's name.")] = None,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(parser=bounded(bounds.PORT_OR_NONE), help="Where it answers Prometheus, on 127.0.0.1."),
-    ] = None,
-    stop_workers: Annotated[bool, typer.Option("--stop-workers", help="Drain its workers when it ends.")] = False,
-) -> None:
-    """Run this host's supervisor. Ctrl-C or SIGTERM ends it; its workers go on, and the next one finds them."""
-    from ops.cli.supervisor_log import logged
-    from pipelines.nimbus.processes import supervisor as process
-
-    chosen = ports_of(ports)
-    with logged(name or process.default_name()):
-        process.run(ports=chosen, name=name, metrics_port=metrics_port, stop_workers=stop_workers)
 
 
 @app.command(rich_help_panel=PANEL)

@@ -115,6 +115,29 @@ class Supervisor:
             began = time.monotonic()
             self.look()
             self.ending.wait(max(0.05, self._settings.beat_seconds - (time.monotonic() - began)))
+        self.end()
+
+    def stand_in(self) -> bool:
+        """Supervise this host for a caller that calls `look`. Returns False if another supervisor of its name runs.
+
+        Raises:
+            RegistryError: The registry does not answer.
+        """
+        try:
+            if self._own is None:
+                self.take_name()
+        except LeaseHeldError:
+            return False
+        self.find_workers()
+        return True
+
+    @property
+    def empties(self) -> bool:
+        """Whether a worker has nothing to run any more and has not ended yet."""
+        return any(slot.record is not None and slot.empty_since is not None for slot in self._kept)
+
+    def end(self) -> None:
+        """Give its leases back. Workers that have something to run go on."""
         try:
             self._leader.resign()
             if self._own is not None:
@@ -368,8 +391,7 @@ def run(
         RegistryError: The registry cannot be opened.
     """
     settings = NimbusSettings.from_environment(ports=tuple(ports) if ports else None, metrics_port=metrics_port)
-    # Not to wait long for a lock: it may be one of its own workers, frozen, that keeps it.
-    store = _opened(settings.lease_seconds / 4)
+    store = open_registry(settings)
     supervisor = Supervisor(store, settings, name)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: supervisor.ending.set())
@@ -384,8 +406,8 @@ def run(
         store.close()
 
 
-def _opened(busy_seconds: float) -> Store:
-    """Open the registry; after a start of the whole host its database may be up a moment later.
+def open_registry(settings: NimbusSettings) -> Store:
+    """Open the registry for a supervisor; after a start of the whole host its database may be up a moment later.
 
     Raises:
         RegistryError: It is not there, or does not answer for a minute.
@@ -393,7 +415,8 @@ def _opened(busy_seconds: float) -> Store:
     until = time.monotonic() + _REGISTRY_SECONDS
     while True:
         try:
-            return Store(registry_url(), busy_seconds=busy_seconds)
+            # Not to wait long for a lock: it may be one of its own workers, frozen, that keeps it.
+            return Store(registry_url(), busy_seconds=settings.lease_seconds / 4)
         except RegistryError as error:
             if not error.problem.startswith("does not answer") or time.monotonic() > until:
                 raise
