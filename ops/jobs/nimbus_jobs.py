@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 # The longest that these do is to wait for a flow that drains and starts again.
 MAX_RUNTIME_SECONDS = 1800
-DRAINS_WITHIN = 120.0
 
 Act = Callable[[dg.OpExecutionContext, "Nimbus", Any], dict[str, Any] | None]
 

@@ -153,7 +153,7 @@ class FlowStatus:
 
     @property
     def whereabouts(self) -> str:
-        """Where it stands, in words: its status, its queries, what is wrong."""
+        """Return where it stands, in words: its status, its queries, what is wrong."""
         states = ", ".join(f"{task.group} {task.state}" for task in self.tasks) or "no queries"
         why = self.problem or self.last_error
         return f"{self.status}; {states}" + (f"; {why}" if why else "")
@@ -193,10 +193,6 @@ class SupervisorStatus:
     started_at: float
     leader: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class ClusterStatus:
@@ -212,6 +208,6 @@ class ClusterStatus:
         return {
             "at": self.at,
             "leader": self.leader,
-            "supervisors": [one.to_json() for one in self.supervisors],
+            "supervisors": [asdict(one) for one in self.supervisors],
             "flows": [one.to_json() for one in self.flows],
         }

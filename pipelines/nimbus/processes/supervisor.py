@@ -133,7 +133,7 @@ class Supervisor:
 
     @property
     def empties(self) -> bool:
-        """Whether a worker has nothing to run any more and has not ended yet."""
+        """Check whether a worker has nothing to run any more and has not ended yet."""
         return any(slot.record is not None and slot.empty_since is not None for slot in self._kept)
 
     def end(self) -> None:
@@ -268,19 +268,9 @@ class Supervisor:
 
     def _start(self, slot: Slot) -> None:
         life = uuid.uuid4().hex[:12]
-        folder = self._settings.worker_folder(self.name, slot.port)
         private_folder(self._settings.home / "logs")
-        private_folder(folder)
-        with open(folder / "worker.out", "ab", opener=private_opener) as out:
-            # A session of its own: neither the end of the supervisor nor Ctrl-C in its terminal reaches the worker.
-            child = subprocess.Popen(
-                self._command(self.name, slot.port, life),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env=worker_environment(self._store, self._settings),
-            )
+        out = self._settings.worker_folder(self.name, slot.port) / "worker.out"
+        child = _detached(self._command(self.name, slot.port, life), out, self._store, self._settings)
         self._children.append(child)
         slot.record = LifeRecord(life, ProcessIdentity.of(child.pid))
         slot.started_at = slot.heard_at = time.monotonic()
@@ -352,20 +342,25 @@ def worker_environment(store: Store, settings: NimbusSettings) -> dict[str, str]
     return os.environ | texts | {"TRIDELTA_REGISTRY": url, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
 
 
-def start_detached(store: Store, settings: NimbusSettings) -> int:
-    """Start a supervisor that outlives this process. Returns its pid."""
-    folder = settings.supervisor_folder(default_name())
-    private_folder(settings.home / "supervisors")
-    private_folder(folder)
-    with open(folder / "supervisor.out", "ab", opener=private_opener) as out:
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "pipelines.nimbus.processes.supervisor"],
+def _detached(command: list[str], out: Path, store: Store, settings: NimbusSettings) -> subprocess.Popen[bytes]:
+    """Start a process that neither the end of this one nor Ctrl-C in its terminal reaches; what it prints goes to a file."""
+    private_folder(out.parent)
+    with open(out, "ab", opener=private_opener) as printed:
+        return subprocess.Popen(
+            command,
             stdin=subprocess.DEVNULL,
-            stdout=out,
+            stdout=printed,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             env=worker_environment(store, settings),
         )
+
+
+def start_detached(store: Store, settings: NimbusSettings) -> int:
+    """Start a supervisor that outlives this process. Returns its pid."""
+    private_folder(settings.home / "supervisors")
+    out = settings.supervisor_folder(default_name()) / "supervisor.out"
+    child = _detached([sys.executable, "-P", "-m", "pipelines.nimbus.processes.supervisor"], out, store, settings)
     # Nobody here waits for it; it is not to stay as a zombie either.
     threading.Thread(target=child.wait, name="supervisor", daemon=True).start()
     return child.pid
