@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipelines import logs
 from pipelines.bounds import ON_FRESH, SECONDS_APART, required, required_choice
@@ -202,7 +202,7 @@ class FlowFolder:
         self._nimbus = nimbus
         self._files = FlowFiles(Path(folder), settle_seconds=settle_seconds)
         self._owner = f"tridelta watch {Path(folder).absolute()}"
-        self._settings = {
+        self._settings: dict[str, Any] = {
             "trigger_seconds": trigger_seconds,
             "on_fresh_checkpoint": on_fresh_checkpoint,
             "application": WATCHED,
