@@ -94,10 +94,8 @@ def deploy(
         Where it stands, and what was done: "submitted", "updated" or "unchanged".
     """
     from pipelines.nimbus.flow_settings import check_form
-    from pipelines.nimbus.waiting import runs_again
 
     check_form(flow, config.settings)
-    before = {one.name: one for one in nimbus.cluster().flows}.get(flow)
     given: dict[str, Any] = {
         "trigger_seconds": config.trigger_seconds,
         "workers": config.workers,
@@ -111,8 +109,7 @@ def deploy(
     if seen.status != "ACTIVE" or not wait_at_most:
         return seen, done
     context.log.info(f"waiting until all {len(seen.tasks)} queries run, at most {wait_at_most:g} s")
-    changed = done == "updated"
-    return runs_again(nimbus, before or seen, seconds=wait_at_most, new_process=changed), done
+    return nimbus.wait(flow, until="running", seconds=wait_at_most) or seen, done
 
 
 def deployment_metadata(seen: "FlowStatus") -> dict[str, Any]:

@@ -9,6 +9,7 @@ from assets.queries import answer_metadata, ask
 from assets.sources import observation
 from assets.suites import check_table, evaluations
 from assets.view import FlowView
+from ops.jobs.forms import flow_step
 from resources import LakeResource, NimbusResource, QualityResource, SparkResource
 
 # A catch-up ends; one that is still there after six hours hangs, and holds the flow's pool.
@@ -30,13 +31,7 @@ def catch_up_op(view: FlowView, priority: int = 0) -> dg.OpDefinition:
     Where one process runs the steps, those of higher priority come first.
     """
 
-    @dg.op(
-        name=f"catch_up_{view.name}",
-        description=f"Run what the sources of {view.name} hold now.",
-        out=dg.Out(dg.Nothing),
-        tags={"flow": view.name, "dagster/priority": str(priority)},
-        pool=view.pool,
-    )
+    @flow_step(view, "catch_up", f"Run what the sources of {view.name} hold now.", alone=True, priority=priority)
     def catch_up(
         context: dg.OpExecutionContext,
         config: CatchUpConfig,
@@ -87,13 +82,7 @@ def _runs_otherwise(context: dg.OpExecutionContext, view: FlowView, nimbus: Nimb
 def check_op(view: FlowView) -> dg.OpDefinition:
     """Make the op that runs the suites on a flow's tables."""
 
-    @dg.op(
-        name=f"check_{view.name}",
-        description=f"Run the suites on the tables of {view.name}.",
-        ins={"caught_up": dg.In(dg.Nothing)},
-        out=dg.Out(dg.Nothing),
-        tags={"flow": view.name},
-    )
+    @flow_step(view, "check", f"Run the suites on the tables of {view.name}.", after="caught_up")
     def check(
         context: dg.OpExecutionContext, spark: SparkResource, lake: LakeResource, quality: QualityResource
     ) -> None:
@@ -116,13 +105,7 @@ def check_op(view: FlowView) -> dg.OpDefinition:
 def answer_op(view: FlowView) -> dg.OpDefinition:
     """Make the op that renews the answers of a flow."""
 
-    @dg.op(
-        name=f"answer_{view.name}",
-        description=f"Renew the answers of {view.name}.",
-        ins={"checked": dg.In(dg.Nothing)},
-        out=dg.Out(dg.Nothing),
-        tags={"flow": view.name},
-    )
+    @flow_step(view, "answer", f"Renew the answers of {view.name}.", after="checked")
     def answer(context: dg.OpExecutionContext, spark: SparkResource, lake: LakeResource) -> None:
         for question in view.spec.queries:
             with plain_failures():

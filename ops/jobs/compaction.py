@@ -12,6 +12,7 @@ from assets.events.table_plots import before_and_after
 from assets.view import FlowView, table_key
 from ops import housekeeping as housekeeping_round
 from ops.cli.rendering import flat_tables
+from ops.jobs.forms import flow_step
 from pipelines.catalog import FlowSettings
 from resources import LakeResource, SparkResource
 
@@ -33,13 +34,7 @@ class CompactionConfig(dg.Config):
 def compaction_op(view: FlowView) -> dg.OpDefinition:
     """Make the op that compacts a flow's tables; its metadata reports before and after."""
 
-    @dg.op(
-        name=f"compact_{view.name}",
-        description=f"Compact the states and the checkpoint of {view.name}.",
-        out=dg.Out(dg.Nothing),
-        tags={"flow": view.name},
-        pool=view.pool,
-    )
+    @flow_step(view, "compact", f"Compact the states and the checkpoint of {view.name}.", alone=True)
     def compact(
         context: dg.OpExecutionContext, config: CompactionConfig, spark: SparkResource, lake: LakeResource
     ) -> None:

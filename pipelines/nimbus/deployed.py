@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 CATALOG, YAML = "catalog", "yaml"
 SHARED = "shared"
 """The application of flows that name none, have one worker, and no Spark settings of their own."""
+WATCHED = "watched"
+"""The application of flows of watched folders. A file has no Python, so that a new version needs no new process: in this
+application a flow that changes drains by itself, and the others go on."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,11 @@ def application_of(flow: Flow) -> str:
     own = settings.get("isolated") or flow.workers > 1
     own = own or any(settings.get(one) for one in ("master", "spark", "hosts", "user_workers"))
     return str(named) if named else flow.name if own else SHARED
+
+
+def changes_in_place(flow: Flow) -> bool:
+    """Return whether the process that runs a flow may run the next version of it too."""
+    return flow.version.content.definition["kind"] == YAML and application_of(flow) == WATCHED
 
 
 def demand_of(application: str, flows: list[Flow]) -> Demand:

@@ -43,6 +43,7 @@ class TaskStatus:
         last_batch_at: When its last batch ended, in seconds since 1970.
         memory_bytes: memory of its worker's processes, shared by all that runs in it.
         restarts: How often its query was started again after a failure.
+        version: The flow's version that it runs; None before the first beat.
     """
 
     task: int
@@ -72,6 +73,7 @@ class TaskStatus:
     last_batch_at: float | None = None
     memory_bytes: int | None = None
     restarts: int = 0
+    version: int | None = None
 
 
 @dataclass(frozen=True)
@@ -108,8 +110,10 @@ class FlowStatus:
 
     @property
     def running(self) -> bool:
-        """Return whether every query runs."""
-        return bool(self.tasks) and all(task.state == RUNNING for task in self.tasks)
+        """Return whether every query runs, in the current version: after a change the former one runs on for a moment."""
+        return bool(self.tasks) and all(
+            task.state == RUNNING and task.version in (None, self.version) for task in self.tasks
+        )
 
     @property
     def active(self) -> bool:
@@ -147,6 +151,13 @@ class FlowStatus:
         """The last error of the first query that has one."""
         return next((task.last_error for task in self.tasks if task.last_error), None)
 
+    @property
+    def whereabouts(self) -> str:
+        """Return where it stands, in words: its status, its queries, what is wrong."""
+        states = ", ".join(f"{task.group} {task.state}" for task in self.tasks) or "no queries"
+        why = self.problem or self.last_error
+        return f"{self.status}; {states}" + (f"; {why}" if why else "")
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data, with the properties."""
         derived = {
@@ -182,10 +193,6 @@ class SupervisorStatus:
     started_at: float
     leader: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class ClusterStatus:
@@ -201,6 +208,6 @@ class ClusterStatus:
         return {
             "at": self.at,
             "leader": self.leader,
-            "supervisors": [one.to_json() for one in self.supervisors],
+            "supervisors": [asdict(one) for one in self.supervisors],
             "flows": [one.to_json() for one in self.flows],
         }

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from ops.cli import app as command_line
 from ops.cli.app import app
-from ops.cli.deployed_options import counts, settings_of
+from ops.cli.deployed import counts, settings_of
 from pipelines.errors import DefinitionError
 
 pytestmark = pytest.mark.usefixtures("home")

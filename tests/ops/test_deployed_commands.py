@@ -231,7 +231,7 @@ def test_top_once_and_as_json(nimbus: FakeNimbus) -> None:
 def test_top_looks_again_until_it_is_ended(
     nimbus: FakeNimbus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from ops.cli import deployed_top
+    from ops.cli import deployed_view
 
     looks: list[float] = []
 
@@ -240,9 +240,9 @@ def test_top_looks_again_until_it_is_ended(
         if len(looks) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("ops.cli.deployed_top.time.sleep", pause)
+    monkeypatch.setattr("ops.cli.deployed_view.time.sleep", pause)
     nimbus.flows = {"flights": flow("flights", RUNNING)}
-    deployed_top.live(nimbus.cluster, 0.5)
+    deployed_view.live(nimbus.cluster, 0.5)
     assert "q: end" in capsys.readouterr().out
     assert looks == [0.5] * 3
 
