@@ -100,14 +100,10 @@ class Partition(Operation):
 
 @dataclass(frozen=True, kw_only=True)
 class Stateful(Operation):
-    """A window operation (one of `pipelines.windows.operations`), a window a value of the `partition` fields.
-
-    `inputs` are the fields that the windows read, beside those of the partition.
-    """
+    """A window operation (one of `pipelines.windows.operations`), a window per value of the `partition` fields."""
 
     operation: Any
     partition: tuple[str, ...]
-    inputs: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -115,7 +111,7 @@ class Stateful(Operation):
 
     @property
     def named(self) -> tuple[str, ...]:
-        return (*self.partition, *self.inputs)
+        return (*self.partition, *self.operation.inputs)
 
 
 @dataclass(frozen=True, kw_only=True)

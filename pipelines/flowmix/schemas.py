@@ -65,22 +65,17 @@ def after(operation: Operation, schema: Schema | None, sides: Mapping[str, Schem
         return schema
     if isinstance(operation.operation, AggregateWindow | CollectWindow):
         known = schema or {}
-        return {**{name: known.get(name) for name in operation.partition}, **made(operation.operation, schema)}
+        return {**{name: known.get(name) for name in operation.partition}, **outputs_of(operation.operation, schema)}
     if isinstance(operation.operation, JoinWindow) and schema is not None:
         return joined(operation, schema, sides)
     return schema
 
 
-def made(window: Any, schema: Schema | None) -> dict[str, str | None]:
-    """Return the fields that an aggregate or a collect makes, in order (a name may not be there twice: see `outputs_of`)."""
-    return dict(outputs_of(window, schema))
-
-
-def outputs_of(window: Any, schema: Schema | None) -> list[tuple[str, str | None]]:
+def outputs_of(window: Any, schema: Schema | None) -> dict[str, str | None]:
     """Return the outputs of an aggregate or a collect with their types, in order."""
     if isinstance(window, CollectWindow):
-        return [(window.field, _array_of_struct(schema))]
-    return [output for one in window.aggregators for output in one.result_types(schema or {})]
+        return {window.field: _array_of_struct(schema)}
+    return dict(output for one in window.aggregators for output in one.result_types(schema or {}))
 
 
 def joined(operation: Stateful, schema: Schema, sides: Mapping[str, Schema | None]) -> Schema:
