@@ -23,7 +23,7 @@ def plain_total(numbers: str, part: str) -> str:
     return f"sum({numbers})"
 
 
-class _Parts:
+class Parts:
     """What the contracts share: the parts are given as callables, or a subclass defines methods of the same names."""
 
     returns: Returns = "bigint"
@@ -34,8 +34,8 @@ class _Parts:
         self,
         given: dict[str, Callable[..., Any] | None],
         returns: Returns | None,
-        field: str | Sequence[str] | None,
-        output: str | Sequence[str] | None,
+        field: str | Sequence[str] | None = None,
+        output: str | Sequence[str] | None = None,
     ) -> None:
         for name, call in given.items():
             if call is not None:
@@ -54,7 +54,7 @@ class _Parts:
         return type(self).__name__
 
 
-class CombinerAggregator(_Parts):
+class CombinerAggregator(Parts):
     """Associative aggregation: `init(*inputs)` of a tuple, `combine(a, b)`, and `zero()` for none.
 
     Per partition the value starts from `zero()` and each tuple's `init` is combined into it; the partial values are
@@ -103,7 +103,7 @@ class CombinerAggregator(_Parts):
         return value
 
 
-class ReducerAggregator(_Parts):
+class ReducerAggregator(Parts):
     """Aggregation by `reduce(current, *inputs)` from `init()`; not splittable into partial values.
 
     The arguments and errors are those of `CombinerAggregator`.
@@ -124,7 +124,7 @@ class ReducerAggregator(_Parts):
         self._take({"init": init, "reduce": reduce}, returns, field, output)
 
 
-class Aggregator(_Parts):
+class Aggregator(Parts):
     """General: `init`, `aggregate` and `complete`, which may give any number of rows at any time (Trident rules 1.3).
 
     - `init()` or `init(batch_id)`, by its signature, makes the state of one partition or group of a batch;

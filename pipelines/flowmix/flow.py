@@ -195,12 +195,6 @@ class Flow:
             refuse(f'there is a gate "{name}" already', hint="give each gate a name of its own")
         self._gates.add(name)
 
-    def _next_gate_name(self) -> str:
-        number = len(self._gates) + 1
-        while f"gate{number}" in self._gates:
-            number += 1
-        return f"gate{number}"
-
     def _refuse_if_built(self, stream: str | None) -> None:
         if self.built:
             self._refuse("a built flow does not change", stream, "write the whole flow before build()")

@@ -71,8 +71,7 @@ class Chain:
 
     def add(self, kind: type[nodes.Node], at: nodes.CodeLocation, **more: Any) -> int:
         more.setdefault("fields", (*self.types, *events.COLUMNS))
-        node = kind(id=self.graph.next_id(), parents=(self.node,), name=self.stream.name, at=at, **more)
-        self.node = self.graph.add(node).id
+        self.node = self.graph.new(kind, (self.node,), name=self.stream.name, at=at, **more).id
         return self.node
 
     def branch(self) -> Chain:
@@ -214,24 +213,16 @@ class Steps(Chain):
     def begin(self, kind: type[nodes.SpoutNode], name: str, types: Types, **more: Any) -> None:
         """Start a query at a source or at channels."""
         self.types = types
-        node = kind(id=self.graph.next_id(), parents=(), name=name, at=self.stream.at, stream=name, **more)
-        self._spout, self._late, self._bare = self.graph.add(node), False, kind is nodes.ChannelSpoutNode
-        self.node = node.id
+        self._spout = self.graph.new(kind, name=name, at=self.stream.at, stream=name, **more)
+        self._late, self._bare = False, kind is nodes.ChannelSpoutNode
+        self.node = self._spout.id
 
     def enter_prelude(self, first: int, end: int) -> None:
         """Put the operations from `first` up to before `end` into the stream itself."""
         graph = nodes.Graph()
         spout = self._spout
-        entrance = nodes.SpoutNode(
-            id=1,
-            parents=(),
-            fields=spout.fields,
-            name=spout.name,
-            at=spout.at,
-            stream=spout.stream,
-            source=spout.source,
-        )
-        graph.add(entrance)
+        own = {"name": spout.name, "stream": spout.stream, "source": spout.source}
+        entrance = graph.new(nodes.SpoutNode, at=spout.at, fields=spout.fields, **own)
         chain = Chain(self.flow, self.stream, graph, entrance.id, self.types)
         chain.sides, chain.pruned = self.sides, self.pruned
         for index in range(first, end):
@@ -242,12 +233,10 @@ class Steps(Chain):
             id=spout.id,
             parents=(),
             fields=(*self.types, *events.COLUMNS),
-            name=spout.name,
             at=self.stream.operations[end - 1].at,
-            stream=spout.stream,
-            source=spout.source,
             prelude=graph,
             schema=f"{ddl}, {events.DDL}",
+            **own,
         )
         self.graph.replace(self._spout)
         # What follows is the batch's.

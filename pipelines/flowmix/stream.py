@@ -237,8 +237,7 @@ class FlowStream:
         """Put data checks here: `gate(warn(...), drop(...), fail(...), name=...)` or `gate(Gate(...))`, as in a topology."""
         from pipelines.quality import Gate
 
-        gate = checks[0] if len(checks) == 1 and isinstance(checks[0], Gate) else None
-        gate = gate or Gate(name or self._flow._next_gate_name(), tuple(checks))
+        gate = Gate.of(checks, name, self._flow._gates)
         self._flow._claim_gate(gate.name, self._refuse)
         return self._add(ops.GateOn(gate=gate, at=self._flow._here()))
 

@@ -73,12 +73,9 @@ def _each(stream: FlowStream, form: str | EachForm, functions: Functions) -> Flo
 
 def _gate(stream: FlowStream, form: GateForm, functions: Functions) -> FlowStream:
     from pipelines.quality import Check
-    from pipelines.quality.gate import as_action
 
-    checks = []
-    for one in form.checks:
-        action, check = one.part
-        checks.append(Check(check.expectation, check.model_extra or {}, as_action(action), check.name))
+    parts: list[Any] = [one.part for one in form.checks]
+    checks = [Check(check.expectation, check.model_extra or {}, action, check.name) for action, check in parts]
     return stream.gate(*checks, name=form.name)
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipelines.aggregators.folds import CombinerFold, Fold, fold_of
 from pipelines.planner.failures import Where
-from pipelines.planner.folds import CombinerFold, Fold, fold_of
 from pipelines.planner.values import Row, RowsOut, freeze, freezes, plain_columns, plain_rows
 
 # Keys for which a worker holds partial values before it hands them on.

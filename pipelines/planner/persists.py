@@ -16,9 +16,9 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from pipelines.aggregators import ColumnAggregator
+from pipelines.aggregators.folds import UNSET, CombinerFold, Fold
 from pipelines.errors import FunctionError, UnknownStateError
 from pipelines.planner.aggregates import over_columns, partials
-from pipelines.planner.folds import UNSET, CombinerFold, Fold
 from pipelines.planner.joins import same
 from pipelines.planner.passes import Chain, Groups, WholePass
 from pipelines.planner.python_aggregation import (
@@ -188,7 +188,7 @@ class StatePass:
             if isinstance(fold, CombinerFold):
                 held = None if stored is None else stored[at]
                 try:
-                    value = fold.aggregator.merge(held, fold.total(value))
+                    value = fold.aggregator.merge(held, fold.kept(value))
                 except Exception as error:
                     raise self.chain.where.error(f"failed to combine {held!r} and {value!r}", error) from error
             found.append(value)

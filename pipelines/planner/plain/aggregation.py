@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipelines.aggregators import Average, Collect, Count, DistinctCount, Max, Min, Sum
-from pipelines.aggregators.calls import Running
+from pipelines.aggregators.folds import Running
 from pipelines.graph import nodes
 from pipelines.graph.nodes import Aggregation
 from pipelines.planner.plain.context import Context

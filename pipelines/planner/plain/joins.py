@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from pipelines.aggregators.calls import emitted, row_of, taking
+from pipelines.aggregators.calls import taking
+from pipelines.aggregators.folds import General
 from pipelines.graph import nodes
 from pipelines.planner.plain.context import Context
 from pipelines.planner.plain.partitions import by_hash
@@ -111,18 +111,13 @@ class _Reduction:
     """One reducer at work on a partition or group."""
 
     def __init__(self, node: nodes.MultiReduceNode, group: Row) -> None:
-        self._reducer, self._label, self._width = node.reducer, node.label, len(node.outputs)
-        self._state = node.reducer.init(*group)
+        self._reducer, self._general = node.reducer, General(node.label, len(node.outputs))
+        self._value = [node.reducer.init(*group), []]
         leading = 3 if any(node.groups) else 2
         self._execute = [taking(node.reducer.execute, leading, len(inputs)) for inputs in node.inputs]
-        self._rows: list[Row] = []
 
     def execute(self, stream: int, group: tuple[Row, ...], values: Row) -> None:
-        given = self._execute[stream](self._state, stream, *group, *values)
-        if inspect.isgenerator(given):
-            self._rows += [row_of(self._label, item, self._width) for item in given]
-        elif given is not None:
-            self._state = given
+        self._general.take(self._value, self._execute[stream](self._value[0], stream, *group, *values))
 
     def complete(self, group: tuple[Row, ...]) -> list[Row]:
-        return self._rows + emitted(self._label, self._reducer.complete(self._state, *group), self._width)
+        return self._general.last(self._value, self._reducer.complete(self._value[0], *group))
