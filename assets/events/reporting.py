@@ -15,7 +15,7 @@ import dagster as dg
 from assets.events import table_metadata
 from assets.events.results_page import page_facts, write
 from assets.events.table_plots import TablePlots
-from assets.events.verdicts import Verdict, materialization_of
+from assets.events.verdicts import GateVerdict, materialization_of
 from assets.view import FlowView, table_key
 from pipelines.errors import PoisonBatchError, TrideltaError
 from pipelines.execution.report import BatchReport, SliceReport, StateCommit
@@ -95,7 +95,7 @@ class Reporter:
         # What a run over one partition says at its end is of that slice; another run tells of each slice when it is there.
         own = context.partition_key if sliced and context.has_partition_key else None
         self._each_slice = sliced and own is None
-        self._verdicts = {(one.gate, one.check.name): Verdict(one, view, lake, own) for one in view.gate_checks}
+        self._verdicts = {(one.gate, one.check.name): GateVerdict(one, view, lake, own) for one in view.gate_checks}
         self._fixed: dict[str, dict[str, Any]] = {}
         self._plots = {name: TablePlots(view, lake, name) for name in view.writers}
         self._seconds: dict[str, dict[int, float]] = {name: {} for name in view.writers}
@@ -208,7 +208,9 @@ class Reporter:
 
         Of a slice that failed only those are told that were asked: no rows came to what stands behind.
         """
-        own = {name: Verdict(one.check, self._view, self._lake, report.slice) for name, one in self._verdicts.items()}
+        own = {
+            name: GateVerdict(one.check, self._view, self._lake, report.slice) for name, one in self._verdicts.items()
+        }
         asked = set()
         for name, result in _results(report.gates):
             if name in own:
@@ -216,7 +218,7 @@ class Reporter:
                 asked.add(name)
         self._log(verdict for name, verdict in own.items() if name in asked or report.error is None)
 
-    def _log(self, verdicts: Iterable[Verdict]) -> None:
+    def _log(self, verdicts: Iterable[GateVerdict]) -> None:
         judged: dict[tuple[dg.AssetKey, str], Any] = {}
         for verdict in verdicts:
             if verdict.slice is None:

@@ -23,6 +23,16 @@ def plain_total(numbers: str, part: str) -> str:
     return f"sum({numbers})"
 
 
+class ByValue:
+    """Equal to another of its class with the same arguments, which its `repr` shows."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), repr(self)))
+
+
 class Parts:
     """What the contracts share: the parts are given as callables, or a subclass defines methods of the same names."""
 
@@ -160,7 +170,7 @@ class Aggregator(Parts):
         self._take({"init": init, "aggregate": aggregate, "complete": complete}, returns, field, output)
 
 
-class ColumnAggregator(CombinerAggregator, ABC):
+class ColumnAggregator(ByValue, CombinerAggregator, ABC):
     """A combiner that Spark computes by itself: nothing runs a row in Python.
 
     It has the same meaning twice: over plain values (`init`, `combine`, `zero`, `finish`: the reference engine and the
@@ -226,9 +236,3 @@ class ColumnAggregator(CombinerAggregator, ABC):
     def __repr__(self) -> str:
         inside = ", ".join(repr(x) for x in (self.field, self.output) if x is not None)
         return f"{type(self).__name__}({inside})"
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and vars(self) == vars(other)
-
-    def __hash__(self) -> int:
-        return hash((type(self), self.field, self.output))

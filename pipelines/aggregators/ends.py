@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from pipelines.aggregators.base import Aggregator
+from pipelines.aggregators.base import Aggregator, ByValue
 from pipelines.aggregators.extremes import is_nan
 from pipelines.aggregators.ordering import order_key, values_of
-from pipelines.aggregators.values import Kept
+from pipelines.aggregators.values import KeptEntries
 from pipelines.aggregators.window import EventAggregator, Types, element_type
 from pipelines.errors import FieldError, FunctionError
 
@@ -146,7 +146,7 @@ class FirstN(EndOfWindow, Aggregator):
         return f"FirstN {self.n}{by}"
 
 
-class LastN(EndOfWindow):
+class LastN(ByValue, EndOfWindow):
     """The values of `field` of the last n events of the window that have it, as one array, the latest at its end.
 
     With a `sort_field` the last n in the order of that field (with `reverse` the largest come first), as of `FirstN`.
@@ -165,17 +165,11 @@ class LastN(EndOfWindow):
     default_output: ClassVar[str] = "last"
     last: ClassVar[bool] = True
 
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and vars(self) == vars(other)
-
-    def __hash__(self) -> int:
-        return hash((LastN, repr(self)))
-
     def __str__(self) -> str:
         return f"LastN {self.n}"
 
 
-class Ends(Kept):
+class Ends(KeptEntries):
     """The values of a field of the first or last n events that have it, as they came or by a sort field.
 
     By a sort field events that lack it come last; of equal ones the earlier comes first.

@@ -59,7 +59,7 @@ def known(flow: Flow, stream: StreamDefinition, schema: Schema | None, at: objec
     )
 
 
-class Chain:
+class NodeChain:
     """Nodes one after the other in a graph, from an entrance; `types` are the fields of the last one."""
 
     def __init__(self, flow: Flow, stream: StreamDefinition, graph: nodes.Graph, node: int, types: Types) -> None:
@@ -74,9 +74,9 @@ class Chain:
         self.node = self.graph.new(kind, (self.node,), name=self.stream.name, at=at, **more).id
         return self.node
 
-    def branch(self) -> Chain:
+    def branch(self) -> NodeChain:
         """Return a second chain from here."""
-        return Chain(self.flow, self.stream, self.graph, self.node, dict(self.types))
+        return NodeChain(self.flow, self.stream, self.graph, self.node, dict(self.types))
 
     @property
     def shown(self) -> tuple[tuple[str, str], ...]:
@@ -193,7 +193,7 @@ class Chain:
         return (*self.types, *made)
 
 
-class Steps(Chain):
+class QuerySteps(NodeChain):
     """The chain of a query in the topology's own graph: with tables, gates, channels, and its prelude."""
 
     def __init__(
@@ -223,7 +223,7 @@ class Steps(Chain):
         spout = self._spout
         own = {"name": spout.name, "stream": spout.stream, "source": spout.source}
         entrance = graph.new(nodes.SpoutNode, at=spout.at, fields=spout.fields, **own)
-        chain = Chain(self.flow, self.stream, graph, entrance.id, self.types)
+        chain = NodeChain(self.flow, self.stream, graph, entrance.id, self.types)
         chain.sides, chain.pruned = self.sides, self.pruned
         for index in range(first, end):
             chain.step(index)
@@ -271,7 +271,7 @@ class Steps(Chain):
 
     def _persist(
         self,
-        chain: Chain,
+        chain: NodeChain,
         name: str,
         fields: tuple[str, ...],
         at: nodes.CodeLocation,
@@ -306,7 +306,7 @@ class Steps(Chain):
         self._into(self.branch(), name, operation.at if operation else self.stream.at)
         return Edge(self.stream.name, name, numbered, self.shown)
 
-    def _into(self, chain: Chain, channel: str, at: nodes.CodeLocation) -> None:
+    def _into(self, chain: NodeChain, channel: str, at: nodes.CodeLocation) -> None:
         delay = 0
         if isinstance(self._spout.source, EventSource) and self._in_event_time:
             delay = self.stream.delay * 1000
@@ -328,7 +328,7 @@ class Steps(Chain):
         self._late = True
         own = self.stream.source_schema
         types = {name: kind for name, kind in own.items() if kind and name not in events.COLUMNS}
-        chain = Chain(self.flow, self.stream, self.graph, self._spout.id, types)
+        chain = NodeChain(self.flow, self.stream, self.graph, self._spout.id, types)
         chain.add(nodes.OnTimeNode, at, channel=channel, late=True)
         fields = chain.public(at)
         chain.add(nodes.ProjectNode, at, fields=fields)

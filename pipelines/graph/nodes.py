@@ -785,7 +785,7 @@ class Graph:
     def __init__(self) -> None:
         self._nodes: dict[int, Node] = {}
 
-    def new(self, kind: type[N], parents: tuple[int, ...] = (), *, at: CodeLocation | None = None, **more: Any) -> N:
+    def new(self, kind: type[N], parents: tuple[int, ...] = (), /, *, at: CodeLocation | None = None, **more: Any) -> N:
         """Add a node with the next id; it is of the user's line unless `at` says another."""
         node = kind(id=len(self._nodes) + 1, parents=parents, at=at or CodeLocation.of_caller(), **more)
         self._nodes[node.id] = node

@@ -8,13 +8,14 @@ from typing import Any
 
 from pipelines.aggregators.calls import taking
 from pipelines.aggregators.folds import General
+from pipelines.aggregators.ordering import freeze
 from pipelines.graph import nodes
-from pipelines.planner.plain.context import Context
+from pipelines.planner.plain.context import PlainContext
 from pipelines.planner.plain.partitions import by_hash
-from pipelines.planner.plain.table import Row, Table, freeze
+from pipelines.planner.plain.table import Row, Table
 
 
-def merged(node: nodes.MergeNode, tables: Sequence[Table], context: Context) -> Table:
+def merged(node: nodes.MergeNode, tables: Sequence[Table], context: PlainContext) -> Table:
     """Return all parents' tuples, by position, the first parent's first; each stays in its task."""
     types = tuple(
         next((kind for kind in kinds if kind), None) for kinds in zip(*(t.types for t in tables), strict=True)
@@ -25,7 +26,7 @@ def merged(node: nodes.MergeNode, tables: Sequence[Table], context: Context) -> 
     return Table(node.fields, types, tuple(row for table in tables for row in table.rows)).dealt(tasks)
 
 
-def joined(node: nodes.JoinNode, tables: Sequence[Table], context: Context) -> Table:
+def joined(node: nodes.JoinNode, tables: Sequence[Table], context: PlainContext) -> Table:
     """Join the tuples of one batch on equal keys; null equals null. A side that is absent is one row of nulls if it is outer."""
     by_key: dict[Any, tuple[Row, list[list[Row]]]] = {}
     for side, table in enumerate(tables):
@@ -68,7 +69,7 @@ def _key_types(node: nodes.JoinNode, tables: Sequence[Table]) -> tuple[str | Non
     return tuple(tables[0].type_of(name) for name in node.sides[0].keys)
 
 
-def multi_reduced(node: nodes.MultiReduceNode, tables: Sequence[Table], context: Context) -> Table:
+def multi_reduced(node: nodes.MultiReduceNode, tables: Sequence[Table], context: PlainContext) -> Table:
     """Return the tuples of several streams through one reducer, per partition or per group."""
     tasks = context.tasks_of(node.id)
     if any(node.groups):
