@@ -118,24 +118,14 @@ class Reporter:
         """Report a committed batch."""
         self._take(report.txid, report.gates)
         txids = {"txid_first": report.txid, "txid_last": report.txid, "attempt": report.attempt}
-        self._context.log.info(
-            f"batch {report.txid}: {report.received:,} rows, {report.quarantined:,} to quarantine, {report.seconds:.1f} s"
-        )
-        for commit in report.commits:
-            self._seconds[commit.state][commit.version] = report.seconds
-            self._submit(commit, txids)
+        self._committed(f"batch {report.txid}", report, txids)
         _pass_on(report)
 
     def slice(self, report: SliceReport) -> None:
         """Report a slice: replaced in every state, or failed. A failed slice is not materialized."""
         self._take(report.slice, report.gates)
         if report.error is None:
-            self._context.log.info(
-                f"{report.slice}: {report.received:,} rows, {report.quarantined:,} to quarantine, {report.seconds:.1f} s"
-            )
-            for commit in report.commits:
-                self._seconds[commit.state][commit.version] = report.seconds
-                self._submit(commit, {}, report.slice)
+            self._committed(report.slice, report, {}, report.slice)
         else:
             self._context.log.error(f"{report.slice}: {report.error}")
         if self._each_slice:
@@ -144,9 +134,16 @@ class Reporter:
 
     # --- what Dagster gets ------------------------------------------------------------------------------------------
 
-    def _submit(self, commit: StateCommit, txids: Mapping[str, int], slice_: str | None = None) -> None:
-        self.reported += 1
-        self._pending.append(self._writer.submit(self._write, commit, txids, slice_))
+    def _committed(
+        self, what: str, report: BatchReport | SliceReport, txids: Mapping[str, int], slice_: str | None = None
+    ) -> None:
+        self._context.log.info(
+            f"{what}: {report.received:,} rows, {report.quarantined:,} to quarantine, {report.seconds:.1f} s"
+        )
+        for commit in report.commits:
+            self._seconds[commit.state][commit.version] = report.seconds
+            self.reported += 1
+            self._pending.append(self._writer.submit(self._write, commit, txids, slice_))
 
     def _write(self, commit: StateCommit, txids: Mapping[str, int], slice_: str | None) -> None:
         table = self._view.table(self._lake, commit.state)

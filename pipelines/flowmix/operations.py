@@ -39,18 +39,21 @@ class Operation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Select(Operation):
-    """Keeps id, timestamp and these fields; an event that has none of them goes no further (Flowmix rules 4)."""
-
+class _OfFields(Operation):
     fields: tuple[str, ...]
 
     @property
     def label(self) -> str:
-        return f"select {', '.join(self.fields)}"
+        return f"{super().label} {', '.join(self.fields)}".strip()
 
     @property
     def named(self) -> tuple[str, ...]:
         return self.fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class Select(_OfFields):
+    """Keeps id, timestamp and these fields; an event that has none of them goes no further (Flowmix rules 4)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,18 +87,8 @@ class Each(Operation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Partition(Operation):
+class Partition(_OfFields):
     """The fields whose values are the key of every stateful operation that follows; none: one window for everything."""
-
-    fields: tuple[str, ...]
-
-    @property
-    def label(self) -> str:
-        return f"partition {', '.join(self.fields)}".strip()
-
-    @property
-    def named(self) -> tuple[str, ...]:
-        return self.fields
 
 
 @dataclass(frozen=True, kw_only=True)
