@@ -84,7 +84,7 @@ class NodeChain:
         return tuple(self.types.items())
 
     def step(self, index: int) -> None:
-        """An operation that looks at one event at a time."""
+        """Add an operation that works on one event at a time."""
         operation = self.stream.operations[index]
         self._check_fields(operation)
         if isinstance(operation, ops.Select):
