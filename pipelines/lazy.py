@@ -18,7 +18,7 @@ def lazy(package: str, file: str) -> tuple[Callable[[str], Any], list[str]]:
         package: its `__name__`.
         file: its `__file__`.
     """
-    homes = exported(Path(file))
+    homes = _exported(Path(file))
 
     def load(name: str) -> Any:
         if name not in homes:
@@ -29,7 +29,7 @@ def lazy(package: str, file: str) -> tuple[Callable[[str], Any], list[str]]:
     return load, list(homes)
 
 
-def exported(file: Path) -> dict[str, tuple[str, str]]:
+def _exported(file: Path) -> dict[str, tuple[str, str]]:
     """Return the names that a package's `__init__.py` imports for type checkers: the module of each, and its name there."""
     blocks = (node for node in ast.parse(file.read_text("utf-8")).body if isinstance(node, ast.If))
     imports = (line for block in blocks for line in block.body if isinstance(line, ast.ImportFrom) and line.module)
