@@ -115,6 +115,10 @@ class FunctionError(DefinitionError):
         super().__init__(f"{operation}: {reason}", hint=hint)
 
 
+class WindowError(FunctionError):
+    """A window operation lacks a part, or has one that does not fit the others (Flowmix rules 2)."""
+
+
 class AggregationError(TrideltaError):
     """An aggregator met a value, or is given a field, of a type that it cannot take (Flowmix rules 5.2, Trident rules 1.3)."""
 

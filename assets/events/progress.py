@@ -57,7 +57,7 @@ SETTLES_SECONDS = RUNS_WITHIN + 20.0
 
 
 @dataclass
-class Seen:
+class SeenFlow:
     """What was reported of a flow.
 
     Attributes:
@@ -118,7 +118,7 @@ class Progress:
         self._schemas = {} if schemas is None else schemas
         self._most = MOST_EVENTS if most is None else most
         kept = json.loads(cursor) if cursor else {}
-        self._seen = {name: Seen(**values) for name, values in kept.items()}
+        self._seen = {name: SeenFlow(**values) for name, values in kept.items()}
         self._drawing = 0.0
         self.changed: list[tuple[str, list[str]]] = []
         """Flows that are in trouble now and were not, or in another, or are well again: with what is wrong."""
@@ -161,7 +161,7 @@ class Progress:
             # What its tables hold was reported by whoever wrote it.
             for name in view.writers:
                 self._schemas.pop(view.table(self._lake, name).path, None)
-            self._seen[view.name] = Seen(id=flow.id, tables={name: self._last(view, name) for name in view.writers})
+            self._seen[view.name] = SeenFlow(id=flow.id, tables={name: self._last(view, name) for name in view.writers})
 
     def _of_flow(self, view: FlowView, flow: FlowStatus, now: float) -> Iterator[Event]:
         seen = self._seen[view.name]
@@ -211,7 +211,7 @@ class Progress:
         return min((later for later in versions(path) if later > version), default=version + 1) - 1
 
     def _of_table(
-        self, view: FlowView, name: str, seen: Seen, now: float, most: int
+        self, view: FlowView, name: str, seen: SeenFlow, now: float, most: int
     ) -> tuple[list[dg.AssetMaterialization], bool]:
         """Report what new commits have written, by slice, and whether these are all commits: else of `most` slices."""
         path = view.table(self._lake, name).path
@@ -253,7 +253,7 @@ class Progress:
             self._schemas[table.path] = table_metadata.column_schema(table.schema)
         return self._schemas[table.path]
 
-    def _drawn(self, view: FlowView, name: str, seen: Seen, now: float) -> dict[str, Any]:
+    def _drawn(self, view: FlowView, name: str, seen: SeenFlow, now: float) -> dict[str, Any]:
         if self._drawing > DRAWING_SECONDS:
             return {}
         started = time.perf_counter()
@@ -288,7 +288,7 @@ class Progress:
 
     # --- the flow itself --------------------------------------------------------------------------------------------
 
-    def _of_checks(self, view: FlowView, flow: FlowStatus, seen: Seen) -> Iterator[Event]:
+    def _of_checks(self, view: FlowView, flow: FlowStatus, seen: SeenFlow) -> Iterator[Event]:
         known = {f"{one.gate}/{one.check.name}": one for one in view.gate_checks}
         for task in flow.tasks:
             for name, figures in task.checks.items():
@@ -346,7 +346,7 @@ class Progress:
                     )
 
     @staticmethod
-    def _observation(flow: FlowStatus, seen: Seen) -> dg.AssetObservation:
+    def _observation(flow: FlowStatus, seen: SeenFlow) -> dg.AssetObservation:
         metadata: dict[str, Any] = {
             "status": flow.status,
             "version": flow.version,

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from assets.events import markdown
 from assets.events.reporting import plain_failures
-from assets.slices_found import FAILED, LATER, MISSING, STALE, WAITS, Found, Records, find_slices
+from assets.slices_found import FAILED, LATER, MISSING, STALE, WAITS, Found, SliceRecords, find_slices
 from assets.view import FlowView, table_key
 from ops.jobs.forms import one_step_job
 from pipelines import bounds
@@ -67,7 +67,7 @@ def relaunch_slices_job(views: Sequence[FlowView], name: str = "relaunch_slices_
         with plain_failures():
             chosen = _chosen(sliced, config.flows)
             wanted = {view.name: days(view, config.first, config.last) for view in chosen}
-            records = Records(context.instance, graph, lake.lake())
+            records = SliceRecords(context.instance, graph, lake.lake())
             faulty = find_slices(records, chosen, wanted, config.most_at_once, stale=config.stale)
         launched = [slice_found for slice_found in faulty if slice_found.is_launched]
         backfill = None

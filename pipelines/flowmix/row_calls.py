@@ -66,7 +66,7 @@ def criteria_column(criteria: Criteria, types: Types) -> Column:
     return F.udf(matches, "boolean", useArrow=False)(*(F.col(f"`{name}`") for name in (*types, *events.COLUMNS)))
 
 
-class Rows:
+class RowEvents:
     """Builds events from the values of a row: fields, then the event's columns. It travels to the workers."""
 
     def __init__(self, fields: tuple[str, ...]) -> None:
@@ -77,7 +77,7 @@ class Rows:
         return Event(dict(zip(self.fields, values, strict=False)), id_, time, origin)
 
 
-class Matches(Rows):
+class Matches(RowEvents):
     """A Python predicate over rows; watermark rows pass."""
 
     def __init__(self, criteria: Criteria, fields: tuple[str, ...]) -> None:
@@ -88,7 +88,7 @@ class Matches(Rows):
         return values[len(self.fields)] is None or self._criteria.matches(self.event(values))
 
 
-class Calls(Rows):
+class Calls(RowEvents):
     """An `each` over rows; watermark rows pass. `gives` are the fields of what comes out."""
 
     def __init__(self, operation: ops.Each, fields: tuple[str, ...], gives: tuple[str, ...]) -> None:

@@ -271,5 +271,8 @@ def _said(part: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     import json
+    import sys
+    from pathlib import Path
 
-    print(json.dumps(json_schema(), indent=1))
+    text = json.dumps(json_schema(), indent=1) + "\n"
+    sys.stdout.write(text) if len(sys.argv) == 1 else Path(sys.argv[1]).write_text(text, "utf-8")

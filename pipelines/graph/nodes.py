@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pipelines.graph.expansion import Growing
 
 T = TypeVar("T")
+N = TypeVar("N", bound="Node")
 
 QUERY_SPOUT: Final = "query spout"
 STATIC_STATE: Final = "static state"
@@ -784,8 +785,11 @@ class Graph:
     def __init__(self) -> None:
         self._nodes: dict[int, Node] = {}
 
-    def next_id(self) -> int:
-        return len(self._nodes) + 1
+    def new(self, kind: type[N], parents: tuple[int, ...] = (), /, *, at: CodeLocation | None = None, **more: Any) -> N:
+        """Add a node with the next id; it is of the user's line unless `at` says another."""
+        node = kind(id=len(self._nodes) + 1, parents=parents, at=at or CodeLocation.of_caller(), **more)
+        self._nodes[node.id] = node
+        return node
 
     def add(self, node: Node) -> Node:
         self._nodes[node.id] = node

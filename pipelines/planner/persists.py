@@ -16,9 +16,9 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from pipelines.aggregators import ColumnAggregator
-from pipelines.errors import FunctionError, UnknownStateError
+from pipelines.aggregators.folds import UNSET, CombinerFold, Fold
+from pipelines.errors import FunctionError
 from pipelines.planner.aggregates import over_columns, partials
-from pipelines.planner.folds import UNSET, CombinerFold, Fold
 from pipelines.planner.joins import same
 from pipelines.planner.passes import Chain, Groups, WholePass
 from pipelines.planner.python_aggregation import (
@@ -67,11 +67,8 @@ def stored_values(step: Step) -> DataFrame | None:
     if base is not None:
         found: DataFrame | None = base(node)
         return found
-    try:
-        table, version = context.state(node.state.name)
-    except UnknownStateError:
-        return None
-    return table.frame(step.frame.sparkSession, version=version) if table.exists() else None
+    there = step.stored()
+    return None if there is None else there[0].frame(step.frame.sparkSession, version=there[1])
 
 
 def _partials_in_spark(step: Step, keys: list[str]) -> DataFrame:
@@ -188,7 +185,7 @@ class StatePass:
             if isinstance(fold, CombinerFold):
                 held = None if stored is None else stored[at]
                 try:
-                    value = fold.aggregator.merge(held, fold.total(value))
+                    value = fold.aggregator.merge(held, fold.kept(value))
                 except Exception as error:
                     raise self.chain.where.error(f"failed to combine {held!r} and {value!r}", error) from error
             found.append(value)

@@ -11,7 +11,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField
 
 from pipelines.aggregators.calls import emitted
-from pipelines.errors import UnknownStateError
 from pipelines.planner.failures import Where
 from pipelines.planner.partitioning import arrival
 from pipelines.planner.passes import Groups
@@ -79,12 +78,8 @@ def view_of(step: Step) -> StateView:
     found = ask(node) if ask is not None else None
     if found is not None:
         return found
-    try:
-        table, version = context.state(node.state.name)
-    except UnknownStateError:
-        table, version = None, None
-    if table is not None and table.exists():
-        return table.view(version)
+    if there := step.stored():
+        return there[0].view(there[1])
     keys = [name for name, _ in node.updater.key_columns]
     return StateView.of_rows(keys, [name for name, _ in node.updater.value_columns], [])
 

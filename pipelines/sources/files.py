@@ -9,11 +9,9 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.bounds import BYTES, FILES, required
 from pipelines.errors import MissingPathError, SourceError, SourceSchemaError
 from pipelines.graph.fields import checked_name
-from pipelines.graph.lineage_names import Dataset, dataset_of
-from pipelines.sources.base import CORRUPT, FILE, Source, file_address, file_key, local_path
+from pipelines.sources.base import CORRUPT, FILE, StoredSource, file_address, file_key
 from pipelines.sources.layouts import first_objects, has_other_fields, header_of, named_otherwise, refused_lines
 from pipelines.sources.offsets import files_of_batches, log_offset
 
@@ -43,7 +41,7 @@ def links_out(folder: str, files: Iterable[str]) -> list[str]:
     return [file for file in files if not os.path.realpath(file).startswith(base)]
 
 
-class FileSource(Source):
+class FileSource(StoredSource):
     """A folder of immutable files; a batch is the next files by modification time.
 
     A link that leads out of the folder is not followed: it goes to quarantine as one malformed record.
@@ -56,10 +54,8 @@ class FileSource(Source):
         options: further options of Spark's reader.
     """
 
-    path: str
     text: bool = True
     sliceable: bool = True
-    transactional: bool = True
 
     def __init__(
         self,
@@ -70,18 +66,8 @@ class FileSource(Source):
         max_bytes_per_batch: int | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(schema)
-        self.path = local_path(path)
-        self.max_files_per_batch, self.max_bytes_per_batch = max_files_per_batch, max_bytes_per_batch
-        required(f"{type(self).__name__}: max_files_per_batch", FILES, max_files_per_batch)
-        required(f"{type(self).__name__}: max_bytes_per_batch", BYTES, max_bytes_per_batch)
+        super().__init__(path, schema, max_files_per_batch=max_files_per_batch, max_bytes_per_batch=max_bytes_per_batch)
         self.options = options
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.path!r})"
-
-    def datasets(self) -> tuple[Dataset, ...]:
-        return (dataset_of(self.path),)
 
     def check(self, name: str, spark: SparkSession) -> None:
         """Check that the folder exists, its files have readable names, and the first file fits the schema.
@@ -108,11 +94,7 @@ class FileSource(Source):
 
     def stream(self, spark: SparkSession) -> DataFrame:
         reader = spark.readStream.schema(self._read_schema()).format(self.format)
-        reader = reader.options(**{"maxFileAge": _MAX_FILE_AGE, **self._options()})
-        if self.max_bytes_per_batch:
-            reader = reader.option("maxBytesPerTrigger", self.max_bytes_per_batch)
-        if self.max_files_per_batch:
-            reader = reader.option("maxFilesPerTrigger", self.max_files_per_batch)
+        reader = reader.options(**{"maxFileAge": _MAX_FILE_AGE, **self._options(), **self._limits})
         return self._with_file(reader.load(literal_path(self.path)))
 
     def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pipelines.errors import FieldError, FlowError, nearest
 from pipelines.flowmix.definition import StreamDefinition
 from pipelines.flowmix.flow import CLOCKS, Flow
 from pipelines.flowmix.operations import source_order
 from pipelines.flowmix.values import fitted
-from pipelines.testing import TICK
 from pipelines.windows.event import Event
 
 Item = tuple[Event, int, str]
@@ -20,6 +19,8 @@ Item = tuple[Event, int, str]
 Script = Mapping[str, Sequence[Any]]
 """By the name of a stream with a source: events (dicts or Events) and TICKs, in order."""
 
+TICK: Final = "TICK"
+"""One second of the clock, in the script of an event flow."""
 SECOND = 1000
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pipelines.errors import DefinitionError, FlowError
 from pipelines.flowmix.operations import Output, Persist
-from pipelines.flowmix.several import several_fields
+from pipelines.flowmix.schemas import several_fields
 from pipelines.testing.flow_reference import FlowReference
 
 if TYPE_CHECKING:

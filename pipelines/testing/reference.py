@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.errors import UnknownQueryError, UnknownStateError
 from pipelines.graph import events, nodes
 from pipelines.graph.bolts import batch_groups, node_tasks
-from pipelines.planner.plain import Context, Table, plain, read, step
+from pipelines.planner.plain import PlainContext, Table, plain, read, step
 from pipelines.planner.plain.queries import fixed_view
 from pipelines.planner.plan import answer_node
 from pipelines.state.views import StateView
@@ -95,7 +95,7 @@ class ReferenceEngine:
 
     def _run_batch(self, members: Sequence[int], given: Mapping[str, Batch], txid: int, label: str) -> dict[int, Table]:
         """Run nodes in the order of their definition, so that a query behind a persist sees the batch's own updates."""
-        context = Context(
+        context = PlainContext(
             txid, label, self._tasks, self._spark.evaluate, self._spark.pass_gate, self._view, self._types
         )
         tables: dict[int, Table] = {}

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from pipelines.aggregators.calls import Running
+from pipelines.aggregators.folds import Running
 from pipelines.windows.aggregate import crossed
 from pipelines.windows.buffer import FAR, NOTHING, Fired, Key, Window, WindowContext
 from pipelines.windows.event import Event

@@ -12,8 +12,7 @@ from pipelines.flowmix import AssocCount, Average, Count, Event, Flow, Policy, S
 from pipelines.flowmix.contexts import window_context
 from pipelines.flowmix.definition import Feed
 from pipelines.flowmix.operations import sent_order, several_order, source_order
-from pipelines.flowmix.schemas import common
-from pipelines.flowmix.several import several_fields
+from pipelines.flowmix.schemas import common, several_fields
 from pipelines.quality import drop
 from pipelines.sources import FixedBatches
 from pipelines.testing import run_flow

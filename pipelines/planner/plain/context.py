@@ -36,7 +36,7 @@ def _no_types(name: str) -> Mapping[str, str]:
 
 
 @dataclass(frozen=True)
-class Context:
+class PlainContext:
     """One batch.
 
     Attributes:
