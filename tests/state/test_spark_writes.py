@@ -14,11 +14,10 @@ from pyspark.sql.types import DecimalType, StringType, StructField, StructType
 
 from pipelines.errors import BehindStateError, DuplicateKeyError
 from pipelines.state import table as state_table
-from pipelines.state import writer as state_writer
 from pipelines.state.kinds import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRANSACTIONAL
 from pipelines.state.schema import REMOVED
 from pipelines.state.sums import StateOverflowError
-from pipelines.state.turns import LateWriterError
+from pipelines.state.turns import LateWriterError, Turn
 from tests.state.small_kinds import APP, SmallTable, in_order, record
 
 STEPS: list[tuple[int, bool, list[tuple[Any, ...]]]] = [
@@ -84,15 +83,15 @@ class Overtaking:
     """Another process commits when Spark's writer has judged its table: before Delta opens it, or while it writes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, commit: Callable[[], Any]) -> None:
-        judged, waiting = state_writer.turn, [commit]
+        judged, waiting = Turn.judge, [commit]
 
-        def turn(table: Any, **given: Any) -> dict[str, int]:
-            found = judged(table, **given)
+        def judge(turn: Turn, table: Any) -> dict[str, int]:
+            found = judged(turn, table)
             if waiting:
                 waiting.pop()()
             return found
 
-        monkeypatch.setattr(state_writer, "turn", turn)
+        monkeypatch.setattr(Turn, "judge", judge)
 
 
 @pytest.mark.slow
