@@ -128,7 +128,7 @@ def test_a_task_that_is_not_chosen() -> None:
     node = node_of(stream().partition(RowFunction(lambda word, n: None if n else [], ("int",))))
     context = PlainContext(tasks={node.id: 2})
     assert step(node, [table(("a", 1))], context).tasks == (0,)
-    with pytest.raises(FunctionError, match="must give one task a tuple"):
+    with pytest.raises(FunctionError, match="must give one task per tuple"):
         step(node, [table(("a", 0))], context)
 
 
