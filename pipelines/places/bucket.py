@@ -1,0 +1,149 @@
+"""The store in a bucket of S3, or of what speaks as S3 does. Credentials and endpoint come from the environment (`AWS_*`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    NotFoundError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+from obstore.store import S3Store
+
+from pipelines.places.store import Entry, Store, Stored, StoreError
+
+if TYPE_CHECKING:
+    from obstore import PutMode
+
+T = TypeVar("T")
+
+_WRITER = "tridelta-writer"
+"""Metadata of each conditional put: an answer may be lost and the put tried again, which then meets itself."""
+_PROBE = ".tridelta-clock"
+_NO_BUCKET = ("NoSuchBucket", "The specified bucket does not exist")
+
+
+class BucketStore(Store):
+    """Keeps files in a bucket.
+
+    Args:
+        bucket: its name; it must be there.
+    """
+
+    def __init__(self, bucket: str) -> None:
+        self._name = bucket
+        patience: Any = {"max_retries": 10, "retry_timeout": timedelta(seconds=60)}
+        self._s3 = S3Store(bucket, retry_config=patience)
+
+    def read(self, key: str) -> Stored:
+        found = self._told(key, lambda: obstore.get(self._s3, key))
+        return Stored(self._told(key, lambda: found.bytes().to_bytes()), str(found.meta["e_tag"]))
+
+    def put(self, key: str, data: bytes) -> str:
+        return str(self._told(key, lambda: obstore.put(self._s3, key, data, use_multipart=False))["e_tag"])
+
+    def put_if_absent(self, key: str, data: bytes) -> str | None:
+        return self._put_on(key, data, "create")
+
+    def compare_and_swap(self, key: str, data: bytes, tag: str) -> str | None:
+        return self._put_on(key, data, {"e_tag": tag})
+
+    def _put_on(self, key: str, data: bytes, condition: PutMode) -> str | None:
+        """Put on a condition. Return the tag; None if the condition does not hold."""
+        writer = uuid4().hex
+        try:
+            done = self._told(
+                key, lambda: obstore.put(self._s3, key, data, mode=condition, attributes={_WRITER: writer})
+            )
+        except (AlreadyExistsError, PreconditionError):
+            return self._own(key, writer)
+        except FileNotFoundError:
+            # What was to be replaced is gone.
+            return None
+        return str(done["e_tag"])
+
+    def _own(self, key: str, writer: str) -> str | None:
+        """Return the tag of a file that this very put has written, though its answer was lost."""
+        try:
+            found = self._told(key, lambda: obstore.get(self._s3, key))
+        except FileNotFoundError:
+            return None
+        return str(found.meta["e_tag"]) if found.attributes.get(_WRITER) == writer else None
+
+    def entry(self, key: str) -> Entry:
+        found = self._told(key, lambda: obstore.head(self._s3, key))
+        return _entry(found)
+
+    def entries(self, folder: str) -> Iterator[Entry]:
+        parts = iter(self._told(folder, lambda: obstore.list(self._s3, f"{folder}/" if folder else None)))
+        while True:
+            part = self._told(folder, lambda: next(parts, None))
+            if part is None:
+                return
+            # A probe of the clock is no file of anybody's; an object that stands for a folder holds nothing.
+            yield from (_entry(one) for one in part if not one["path"].endswith((_PROBE, "/")))
+
+    def names(self, folder: str) -> list[str]:
+        found = self._told(folder, lambda: obstore.list_with_delimiter(self._s3, f"{folder}/" if folder else None))
+        files = [one["path"] for one in found["objects"] if not one["path"].endswith(_PROBE)]
+        below = [one.rstrip("/") for one in found["common_prefixes"]]
+        own = folder.rpartition("/")[2]
+        names = {one.rpartition("/")[2] for one in (*files, *below) if one != folder}
+        return sorted(names - {"", own} if folder in files else names - {""})
+
+    def delete(self, key: str) -> None:
+        try:
+            self._told(key, lambda: obstore.delete(self._s3, key))
+        except FileNotFoundError:
+            return
+
+    def copy(self, source: str, target: str) -> None:
+        self._told(source, lambda: obstore.copy(self._s3, source, target))
+
+    def clock(self, folder: str) -> float:
+        """Return the store's time, of a file that is put to be dated. S3 dates files to the second."""
+        probe = f"{folder}/{_PROBE}".lstrip("/")
+        self.put(probe, b"")
+        return self.entry(probe).modified
+
+    def _told(self, key: str, work: Callable[[], T]) -> T:
+        """Do something with the store; what it refuses is said in a sentence.
+
+        Raises:
+            FileNotFoundError, StoreError
+            AlreadyExistsError, PreconditionError: of a put on a condition.
+        """
+        place = f"s3://{self._name}/{key}"
+        try:
+            return work()
+        except (AlreadyExistsError, PreconditionError):
+            raise
+        except (NotFoundError, FileNotFoundError) as error:
+            if any(said in str(error) for said in _NO_BUCKET):
+                raise StoreError(place, "there is no such bucket", hint="make it, or correct its name") from None
+            raise FileNotFoundError(place) from None
+        except (PermissionDeniedError, UnauthenticatedError) as error:
+            hint = "look at AWS_ACCESS_KEY_ID, AWS_PROFILE or the role of this host, and at the bucket's policy"
+            raise StoreError(place, "the store refuses these credentials", hint=hint) from error
+        except BaseError as error:
+            if any(said in str(error) for said in _NO_BUCKET):
+                raise StoreError(place, "there is no such bucket", hint="make it, or correct its name") from None
+            hint = "see whether the store is up, and look at AWS_ENDPOINT_URL and AWS_REGION (without TLS: AWS_ALLOW_HTTP=true)"
+            raise StoreError(place, f"the store does not answer as it should: {_first(error)}", hint=hint) from error
+
+
+def _entry(found: Any) -> Entry:
+    return Entry(str(found["path"]), int(found["size"]), found["last_modified"].timestamp())
+
+
+def _first(error: BaseException) -> str:
+    """Return the first line of what obstore says, without the answer's text."""
+    return str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__

@@ -1,0 +1,263 @@
+"""A place, on this host or on an object store, and how each library spells it.
+
+Spark (Hadoop) says `s3a://bucket/key`, obstore `s3://bucket/key`, delta-rs takes either, and all of them take the path of a local
+folder. A name must mean the same to each, so characters that one of them reads as something else (an encoded one, a pattern) are
+refused in the name of a bucket's folder.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from pipelines.errors import TrideltaError
+
+if TYPE_CHECKING:
+    from pipelines.places.store import Store
+
+S3, FILE = "s3", "file"
+_SPELLED = {"s3": S3, "s3a": S3, "file": FILE}
+# A path of Python's has one slash where the URL had two.
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_READ_OTHERWISE = re.compile(r"[\s%?#*\[\]{}\\:]")
+
+
+class LocationError(TrideltaError):
+    """A URL that names no place on an object store."""
+
+    def __init__(self, location: str, problem: str) -> None:
+        self.location, self.problem = location, problem
+        super().__init__(f"{location}: {problem}", hint="name it as s3://bucket/folder")
+
+
+class Stat(NamedTuple):
+    """What is told of an object, by the names that Python has for files."""
+
+    st_size: int
+    st_mtime: float
+
+
+@dataclass(frozen=True, order=True)
+class Location:
+    """A place: a folder, or a file in one.
+
+    Joins and asks as a `Path` does, so that what takes a folder takes either. It is none on purpose: what opens files by itself
+    fails with a `TypeError`, and never makes a folder `s3a:` in the working directory.
+
+    Attributes:
+        scheme: `s3` or `file`.
+        bucket: the store's; empty on this host.
+        key: the path in the bucket, or below `/`; without a slash at either end.
+    """
+
+    scheme: str
+    bucket: str
+    key: str
+
+    @classmethod
+    def of(cls, place: str | Path | Location) -> Location:
+        """Return the place that a URL or a path names.
+
+        Raises:
+            LocationError: it is on a store that is not known, or has no name that all libraries read alike.
+        """
+        if isinstance(place, Location):
+            return place
+        text = str(place)
+        found = _SCHEME.match(text)
+        if found is None:
+            return cls(FILE, "", str(Path(text).absolute()).strip("/"))
+        scheme = _SPELLED.get(found[1].lower())
+        if scheme is None:
+            raise LocationError(text, f"a store of the kind {found[1]}: is not known")
+        if scheme == FILE:
+            return cls(FILE, "", unquote(urlsplit(text).path).strip("/"))
+        bucket, _, key = text[found.end() :].strip("/").partition("/")
+        return cls(S3, _bucket(text, bucket), _key(text, key))
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether it is on this host."""
+        return self.scheme == FILE
+
+    # --- spellings --------------------------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> Path:
+        """Return the path on this host.
+
+        Raises:
+            LocationError: it is not on this host.
+        """
+        if not self.is_local:
+            raise LocationError(str(self), "it is no folder of this host")
+        return Path("/", self.key)
+
+    @property
+    def spark(self) -> str:
+        """Return what Spark and Hadoop call it; delta-rs takes that, too."""
+        return f"/{self.key}" if self.is_local else f"s3a://{self.bucket}/{self.key}".rstrip("/")
+
+    @property
+    def url(self) -> str:
+        """Return what object stores call it."""
+        return f"/{self.key}" if self.is_local else f"s3://{self.bucket}/{self.key}".rstrip("/")
+
+    def __str__(self) -> str:
+        return self.spark
+
+    @property
+    def store(self) -> Store:
+        """Return the store that it lies on; its keys are those of the store."""
+        from pipelines.places.store import store_at
+
+        return store_at(self)
+
+    # --- names ------------------------------------------------------------------------------------------------------
+
+    def __truediv__(self, name: str) -> Location:
+        return Location(self.scheme, self.bucket, f"{self.key}/{name}".strip("/"))
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Return the names that lead to it."""
+        return tuple(self.key.split("/")) if self.key else ()
+
+    @property
+    def name(self) -> str:
+        return self.parts[-1] if self.key else ""
+
+    @property
+    def suffix(self) -> str:
+        return Path(self.name).suffix
+
+    @property
+    def stem(self) -> str:
+        return Path(self.name).stem
+
+    @property
+    def parent(self) -> Location:
+        return Location(self.scheme, self.bucket, "/".join(self.parts[:-1]))
+
+    @property
+    def parents(self) -> tuple[Location, ...]:
+        """Return the folders that it lies in, the innermost first."""
+        return tuple(Location(self.scheme, self.bucket, "/".join(self.parts[:n])) for n in range(len(self.parts))[::-1])
+
+    def with_name(self, name: str) -> Location:
+        return self.parent / name
+
+    def with_suffix(self, suffix: str) -> Location:
+        return self.parent / f"{self.stem}{suffix}"
+
+    def is_relative_to(self, other: Path | Location) -> bool:
+        """Return whether it is that place, or lies in it."""
+        return (
+            isinstance(other, Location)
+            and (self.scheme, self.bucket) == (other.scheme, other.bucket)
+            and self.parts[: len(other.parts)] == other.parts
+        )
+
+    def relative_to(self, other: Location) -> Path:
+        """Return the path that leads from another place to it.
+
+        Raises:
+            ValueError: it does not lie there.
+        """
+        if not self.is_relative_to(other):
+            raise ValueError(f"{self} is not in {other}")
+        return Path(*self.parts[len(other.parts) :])
+
+    # --- files ------------------------------------------------------------------------------------------------------
+
+    def exists(self) -> bool:
+        """Return whether there is a file of this name. A folder of an object store is there by its files (`is_dir`)."""
+        return self.is_file()
+
+    def is_file(self) -> bool:
+        return self.store.size(self.key) is not None
+
+    def is_dir(self) -> bool:
+        """Return whether there is a file in it."""
+        return next(iter(self.store.entries(self.key)), None) is not None
+
+    def stat(self) -> Stat:
+        """Return size and time of a file.
+
+        Raises:
+            FileNotFoundError
+        """
+        entry = self.store.entry(self.key)
+        return Stat(entry.size, entry.modified)
+
+    def iterdir(self) -> Iterator[Location]:
+        """Yield files and folders that lie directly in it."""
+        for name in self.store.names(self.key):
+            yield self / name
+
+    def glob(self, pattern: str) -> Iterator[Location]:
+        """Yield what lies directly in it and fits a pattern of one name."""
+        return (place for place in self.iterdir() if fnmatchcase(place.name, pattern))
+
+    def rglob(self, pattern: str) -> Iterator[Location]:
+        """Yield the files in it, at any depth, whose names fit a pattern."""
+        for entry in self.store.entries(self.key):
+            place = Location(self.scheme, self.bucket, entry.key)
+            if fnmatchcase(place.name, pattern):
+                yield place
+
+    def read_bytes(self) -> bytes:
+        """Return a file's content.
+
+        Raises:
+            FileNotFoundError
+        """
+        return self.store.read(self.key).data
+
+    def read_text(self, encoding: str = "utf-8") -> str:
+        return self.read_bytes().decode(encoding)
+
+    def write_bytes(self, data: bytes) -> int:
+        """Put a file, whole, in the place of the one that is there."""
+        self.store.put(self.key, data)
+        return len(data)
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        """Remove a file.
+
+        Raises:
+            FileNotFoundError: there is none, unless it may be missing.
+        """
+        if not missing_ok and not self.is_file():
+            raise FileNotFoundError(str(self))
+        self.store.delete(self.key)
+
+    def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:
+        """Do nothing on an object store, where a folder is there by its files."""
+        if self.is_local:
+            self.path.mkdir(parents=parents, exist_ok=exist_ok)
+
+
+Place = Path | Location
+"""A folder or file of this host or of a store."""
+
+
+def _bucket(text: str, bucket: str) -> str:
+    if not _BUCKET.fullmatch(bucket):
+        raise LocationError(text, f"{bucket!r} is no name of a bucket")
+    return bucket
+
+
+def _key(text: str, key: str) -> str:
+    bad = _READ_OTHERWISE.search(key)
+    if bad:
+        raise LocationError(text, f"its name has the character {bad[0]!r}, which not every library reads alike")
+    if any(part in ("", ".", "..") for part in key.split("/")) and key:
+        raise LocationError(text, "a part of its name is empty, . or ..")
+    return key

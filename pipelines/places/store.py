@@ -1,0 +1,144 @@
+"""The small files that the engine keeps at a place: each is replaced whole, and two writers of one are told apart.
+
+There are no renames and no locks here, for an object store has none. What must be agreed on is a file that one writer alone can
+create (`put_if_absent`), or replace as long as it is the one that was read (`compare_and_swap`).
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipelines.errors import TrideltaError
+
+if TYPE_CHECKING:
+    from pipelines.places.location import Location
+
+
+class StoreError(TrideltaError):
+    """An object store does not answer, or refuses what has to be done."""
+
+    def __init__(self, location: str, problem: str, *, hint: str) -> None:
+        self.location, self.problem = location, problem
+        super().__init__(f"{location}: {problem}", hint=hint)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A file as it was read.
+
+    Attributes:
+        data: its content.
+        tag: what tells this content from another one under the same key.
+    """
+
+    data: bytes
+    tag: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file in a listing.
+
+    Attributes:
+        key: its name in the store.
+        size: in bytes.
+        modified: when it was put, in seconds since 1970 by the clock of the store.
+    """
+
+    key: str
+    size: int
+    modified: float
+
+
+class Store(ABC):
+    """Keeps files by key; a key is a path without a slash at its ends."""
+
+    @abstractmethod
+    def read(self, key: str) -> Stored:
+        """Return a file.
+
+        Raises:
+            FileNotFoundError
+        """
+
+    @abstractmethod
+    def put(self, key: str, data: bytes) -> str:
+        """Put a file, whatever is there. Return its tag."""
+
+    @abstractmethod
+    def put_if_absent(self, key: str, data: bytes) -> str | None:
+        """Put a file where there is none. Return its tag; None: there is one, which stays. Of several writers one succeeds."""
+
+    @abstractmethod
+    def compare_and_swap(self, key: str, data: bytes, tag: str) -> str | None:
+        """Replace the file that has a tag. Return the new one's; None: another file is there, which stays, or none is."""
+
+    @abstractmethod
+    def entry(self, key: str) -> Entry:
+        """Return size and time of a file.
+
+        Raises:
+            FileNotFoundError
+        """
+
+    def size(self, key: str) -> int | None:
+        """Return the bytes of a file, None if there is none."""
+        try:
+            return self.entry(key).size
+        except FileNotFoundError:
+            return None
+
+    @abstractmethod
+    def entries(self, folder: str) -> Iterator[Entry]:
+        """Yield the files in a folder, at any depth, by key."""
+
+    @abstractmethod
+    def names(self, folder: str) -> list[str]:
+        """Return the names of files and folders directly in a folder, in order."""
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Remove a file, if it is there."""
+
+    @abstractmethod
+    def copy(self, source: str, target: str) -> None:
+        """Put a copy of a file, whatever is there.
+
+        Raises:
+            FileNotFoundError: there is no source.
+        """
+
+    @abstractmethod
+    def clock(self, folder: str) -> float:
+        """Return the time by the clock that dates the store's files, in seconds since 1970."""
+
+    def age(self, key: str) -> float:
+        """Return how many seconds ago a file was put, by the store's own clock.
+
+        Raises:
+            FileNotFoundError
+        """
+        modified = self.entry(key).modified
+        return max(0.0, self.clock(key.rpartition("/")[0]) - modified)
+
+
+def store_at(location: Location) -> Store:
+    """Return the store of a place. One client per bucket and process: a process that was forked makes its own."""
+    if location.is_local:
+        from pipelines.places.disk import DiskStore
+
+        return DiskStore(Path("/"))
+    return _bucket(location.bucket, os.getpid())
+
+
+@lru_cache(maxsize=16)
+def _bucket(name: str, process: int) -> Store:
+    from pipelines.places.bucket import BucketStore
+
+    return BucketStore(name)

@@ -1,0 +1,212 @@
+"""One contract for the store on a disk and in a bucket: every test runs on the disk and on real servers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipelines.places.bucket import BucketStore
+from pipelines.places.disk import DiskStore
+from pipelines.places.store import Store, StoreError
+from tests.places.conftest import use
+
+SERVERS = ["disk", "moto", pytest.param("versity", marks=pytest.mark.exhaustive)]
+
+
+@pytest.fixture(params=SERVERS)
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    if request.param == "disk":
+        return DiskStore(tmp_path / "store")
+    return BucketStore(use(request.getfixturevalue(f"{request.param}_server"), monkeypatch))
+
+
+def test_what_is_put_is_read(store: Store) -> None:
+    tag = store.put("a/b.json", b"one")
+    assert store.read("a/b.json").data == b"one"
+    assert store.read("a/b.json").tag == tag
+    other = store.put("a/b.json", b"another")
+    assert (store.read("a/b.json").data, store.size("a/b.json")) == (b"another", 7)
+    assert other != tag
+    assert store.put("empty", b"") == store.read("empty").tag
+
+
+def test_what_is_not_there_is_said_as_of_files(store: Store) -> None:
+    for ask in (store.read, store.entry, store.age):
+        with pytest.raises(FileNotFoundError, match="none"):
+            ask("a/none")
+    with pytest.raises(FileNotFoundError):
+        store.copy("a/none", "b")
+    assert store.size("a/none") is None
+    assert (list(store.entries("a")), store.names("a")) == ([], [])
+    store.delete("a/none")
+
+
+def test_a_file_is_created_once(store: Store) -> None:
+    tag = store.put_if_absent("x/epoch.json", b"mine")
+    assert tag == store.read("x/epoch.json").tag
+    assert store.put_if_absent("x/epoch.json", b"others'") is None
+    # Not even with the same content: somebody else was first.
+    assert store.put_if_absent("x/epoch.json", b"mine") is None
+    assert store.read("x/epoch.json").data == b"mine"
+    store.delete("x/epoch.json")
+    assert store.put_if_absent("x/epoch.json", b"others'") is not None
+
+
+def test_a_file_is_swapped_by_who_has_read_it(store: Store) -> None:
+    first = store.put("x", b"1")
+    second = store.compare_and_swap("x", b"2", first)
+    assert second is not None
+    assert store.compare_and_swap("x", b"3", first) is None
+    assert store.read("x").data == b"2"
+    assert store.compare_and_swap("x", b"3", second) == store.read("x").tag
+    store.delete("x")
+    assert store.compare_and_swap("x", b"4", second) is None
+    assert store.compare_and_swap("nowhere/x", b"4", second) is None
+    assert store.size("x") is None
+
+
+def test_folders_are_told_by_their_files(store: Store) -> None:
+    for key in ("a/x", "a/b/y", "a/b/z", "ab/x", "a.json"):
+        store.put(key, key.encode())
+    assert [entry.key for entry in store.entries("a")] == ["a/b/y", "a/b/z", "a/x"]
+    assert store.names("a") == ["b", "x"]
+    assert store.names("") == ["a", "a.json", "ab"]
+    assert {entry.key: entry.size for entry in store.entries("")}["a/b/y"] == 5
+    store.delete("a/b/y")
+    store.delete("a/b/z")
+    assert not list(store.entries("a/b"))
+
+
+def test_copies_stay_when_what_they_are_of_goes(store: Store) -> None:
+    store.put("a", b"old")
+    store.copy("a", "kept/a")
+    store.put("a", b"new")
+    store.copy("a", "over")
+    store.delete("a")
+    assert (store.read("kept/a").data, store.read("over").data) == (b"old", b"new")
+
+
+def test_ages_are_told_by_the_stores_clock(store: Store) -> None:
+    store.put("x/a", b"")
+    assert 0 <= store.age("x/a") < 3600
+    # To look at the clock leaves nothing in the listing.
+    assert [entry.key for entry in store.entries("")] == ["x/a"]
+    assert store.names("x") == ["a"]
+
+
+@pytest.mark.parametrize("name", ["a b", "a+b=c", "a%20b", "größe", "a~b@c", ".hidden"])
+def test_names_are_kept_as_they_are(store: Store, name: str) -> None:
+    store.put_if_absent(f"x/{name}/{name}", b"1")
+    assert [entry.key for entry in store.entries("x")] == [f"x/{name}/{name}"]
+    assert store.names("x") == [name]
+    assert store.read(f"x/{name}/{name}").data == b"1"
+
+
+def test_of_writers_that_create_one_file_one_succeeds(store: Store) -> None:
+    def create(number: int) -> list[int]:
+        return [n for n in range(5) if store.put_if_absent(f"race/{n}", str(number).encode()) is not None]
+
+    won = in_threads(create, 4)
+    for n in range(5):
+        winners = [number for number, created in enumerate(won) if n in created]
+        assert [str(one).encode() for one in winners] == [store.read(f"race/{n}").data]
+
+
+def test_no_swap_of_several_writers_is_lost(store: Store) -> None:
+    store.put("count", b"0")
+
+    def add(_: int) -> list[int]:
+        mine: list[int] = []
+        while len(mine) < 6:
+            seen = store.read("count")
+            number = int(seen.data) + 1
+            if store.compare_and_swap("count", str(number).encode(), seen.tag) is not None:
+                mine.append(number)
+        return mine
+
+    assert sorted(itertools.chain.from_iterable(in_threads(add, 4))) == list(range(1, 25))
+    assert store.read("count").data == b"24"
+
+
+def in_threads(work: Callable[[int], list[int]], many: int) -> list[list[int]]:
+    with ThreadPoolExecutor(many) as pool:
+        return list(pool.map(work, range(many)))
+
+
+KEYS, WRITERS = ("p", "q/r"), 3
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, WRITERS - 1),
+        st.sampled_from(["read", "put", "create", "swap", "delete"]),
+        st.sampled_from(KEYS),
+        st.binary(max_size=2),
+    ),
+    max_size=25,
+)
+
+
+def as_the_model_says(store: Store, steps: list[tuple[int, str, str, bytes]]) -> None:
+    """Follow writers, each with what it has last read or written; compare each answer with a dict's."""
+    for key in KEYS:
+        store.delete(key)
+    held: dict[str, bytes] = {}
+    read: dict[tuple[int, str], tuple[str, bytes]] = {}
+    for number, (writer, step, key, value) in enumerate(steps):
+        # No content comes again, so that a tag names one write.
+        data = value + str(number).encode()
+        done: str | None = None
+        if step == "read" and key in held:
+            found = store.read(key)
+            assert found.data == held[key]
+            read[writer, key] = (found.tag, found.data)
+        elif step == "put":
+            done = store.put(key, data)
+        elif step == "create":
+            done = store.put_if_absent(key, data)
+            assert (done is None) == (key in held)
+        elif step == "swap" and (writer, key) in read:
+            tag, seen = read[writer, key]
+            done = store.compare_and_swap(key, data, tag)
+            assert (done is not None) == (held.get(key) == seen)
+        elif step == "delete":
+            store.delete(key)
+            held.pop(key, None)
+        if done is not None:
+            held[key], read[writer, key] = data, (done, data)
+    assert {entry.key: entry.size for entry in store.entries("")} == {key: len(data) for key, data in held.items()}
+    assert {key: store.read(key).data for key in held} == held
+
+
+SHARED = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@SHARED
+@given(steps=STEPS)
+def test_writers_on_a_disk_see_what_a_model_says(tmp_path: Path, steps: list[tuple[int, str, str, bytes]]) -> None:
+    as_the_model_says(DiskStore(tmp_path / "store"), steps)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("server", ["moto", "versity"])
+@SHARED
+@given(steps=STEPS)
+def test_writers_of_a_bucket_see_what_a_model_says(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    server: str,
+    steps: list[tuple[int, str, str, bytes]],
+) -> None:
+    as_the_model_says(BucketStore(use(request.getfixturevalue(f"{server}_server"), monkeypatch)), steps)
+
+
+def test_a_bucket_that_is_not_there_is_said(bucket: str) -> None:
+    store = BucketStore(f"{bucket}-no")
+    for ask in (lambda: store.put("x", b""), lambda: list(store.entries("x")), lambda: store.put_if_absent("x", b"")):
+        with pytest.raises(StoreError, match="no such bucket"):
+            ask()
