@@ -203,9 +203,10 @@ class FlowView:
 
     def table_metadata(self, name: str) -> dict[str, Any]:
         """Return what is known of a table before anything ran."""
+        from pipelines.places.location import on_disk
         from pipelines.state.lake import Lake
 
-        path = Lake(self.settings.lake).path_written_by(self.writers[name])
+        path = on_disk(Lake(self.settings.lake).path_written_by(self.writers[name]))
         return table_metadata.definition_metadata(name, path, self.plan.lineage[name], self.drawn_plan)
 
     def event_metadata(self, name: str) -> dict[str, Any]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import dagster as dg
 
 from assets.events.liveness import alert
 from assets.events.progress import Progress
 from assets.view import FlowView
+from pipelines.places.location import Place
 from resources import LakeResource, NimbusResource
 
 # Soon enough for somebody who watches; a tick over a hundred flows takes under a second.
@@ -31,7 +31,7 @@ def limit_pools(instance: dg.DagsterInstance, views: Sequence[FlowView]) -> None
 
 def flows_sensor(views: Sequence[FlowView], name: str = "flows_sensor") -> dg.SensorDefinition:
     """Make the sensor that turns progress into materializations, observations and verdicts, and trouble into an alert."""
-    schemas: dict[Path, dg.TableSchema] = {}
+    schemas: dict[Place, dg.TableSchema] = {}
 
     @dg.sensor(
         name=name,

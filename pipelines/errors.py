@@ -494,7 +494,7 @@ class JavaError(TrideltaError):
 
 
 class JarsError(TrideltaError):
-    """Delta's or Kafka's jars are not in the project's cache."""
+    """Delta's, Kafka's or S3's jars are not in the project's cache."""
 
     def __init__(self, cache: str, missing: Sequence[str], name: str = "Delta") -> None:
         self.cache, self.missing, self.name = cache, tuple(missing), name

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pipelines.errors import TrideltaError
+from pipelines.places.location import Location, Place
 
 _HINTS = {
     errno.EROFS: "mount it for writing, or name another folder in TRIDELTA_HOME; nothing was committed, and reading still works",
@@ -57,7 +58,7 @@ class RemoteLocationError(TrideltaError):
     def __init__(self, location: str, what: str) -> None:
         self.location, self.what = location, what
         super().__init__(
-            f"{location}: {what} must be a folder of this host; object stores and HDFS are not supported",
+            f"{location}: {what} must be a folder of this host; other stores and HDFS are not supported",
             hint="name a local folder, or one where the store is mounted",
         )
 
@@ -77,13 +78,30 @@ def local_folder(location: str | Path, what: str) -> Path:
     return Path(unquote(urlsplit(text).path))
 
 
-def refuse_unless_folder(path: Path, what: str) -> None:
-    """Refuse a path that is there and is no folder, or lies beneath something that is none.
+def any_folder(location: str | Path | Location, what: str) -> Place:
+    """Return the path of a folder of this host, or the place of one on S3.
+
+    Raises:
+        RemoteLocationError: it is on another kind of store.
+        LocationError: its name is none that all libraries read alike.
+    """
+    if isinstance(location, Location):
+        return location.path if location.is_local else location
+    scheme = _SCHEME.match(str(location))
+    if scheme is not None and scheme[1].lower() in ("s3", "s3a"):
+        return Location.of(location)
+    return local_folder(location, what)
+
+
+def refuse_unless_folder(path: Place, what: str) -> None:
+    """Refuse a path that is there and is no folder, or lies beneath something that is none. A store has no such thing.
 
     Raises:
         NotAFolderError
         FileAccessError: It cannot be looked at.
     """
+    if isinstance(path, Location):
+        return
     try:
         if path.is_dir():
             return

@@ -13,7 +13,6 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -26,6 +25,7 @@ from assets.events.table_plots import LAST, TablePlots
 from assets.registry import registered, version_of
 from assets.view import FlowView, GateCheck, table_key
 from pipelines.nimbus.status import FAILED
+from pipelines.places.location import Place, on_disk
 from pipelines.state.delta_log import actions, commit_file, versions
 from pipelines.state.record import BATCH, parse_commit
 
@@ -111,7 +111,7 @@ class Progress:
         views: Sequence[FlowView],
         lake: Lake,
         cursor: str | None,
-        schemas: dict[Path, dg.TableSchema] | None = None,
+        schemas: dict[Place, dg.TableSchema] | None = None,
         most: int | None = None,
     ) -> None:
         self._views, self._lake = {view.name: view for view in views}, lake
@@ -227,7 +227,7 @@ class Progress:
             commit = parse_commit(version, self._info(path, version))
             if commit.kind != BATCH:
                 continue  # a backfill or a compaction: its own run reports it
-            for slice_, count in written_slices(path, version).items():
+            for slice_, count in written_slices(on_disk(path), version).items():
                 rows[slice_] = rows.get(slice_, 0) + count
             facts.setdefault("txid_first", commit.txid)
             facts |= {"txid_last": commit.txid, "attempt": commit.attempt, "delta_version": version}
@@ -240,7 +240,7 @@ class Progress:
             events.append(self._materialization(view, name, slice_, count, {**facts, **drawn}))
         return events, all_read
 
-    def _info(self, path: Path, version: int) -> dict[str, Any]:
+    def _info(self, path: Place, version: int) -> dict[str, Any]:
         """Return the `commitInfo` of a commit; columns that it changes are forgotten."""
         commit = dict(actions(path, version, "metaData", "commitInfo"))
         if "metaData" in commit:

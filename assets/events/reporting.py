@@ -20,6 +20,7 @@ from assets.view import FlowView, table_key
 from pipelines.errors import PoisonBatchError, TrideltaError
 from pipelines.execution.report import BatchReport, SliceReport, StateCommit
 from pipelines.graph import events
+from pipelines.places.location import on_disk
 from pipelines.state.delta_log import adds
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class Reporter:
 
     def _write(self, commit: StateCommit, txids: Mapping[str, int], slice_: str | None) -> None:
         table = self._view.table(self._lake, commit.state)
-        written = written_slices(table.path, commit.version)
+        written = written_slices(on_disk(table.path), commit.version)
         if slice_ is not None:
             written = {slice_: written.get(slice_, commit.rows)}
             txids = self._covered(commit)

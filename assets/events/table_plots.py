@@ -15,6 +15,7 @@ import dagster as dg
 
 from assets.events import plots
 from assets.events.plots import Bars
+from pipelines.places.location import on_disk
 from pipelines.state.delta_log import actions
 from pipelines.state.record import BATCH, COMPACTION, SLICE
 
@@ -106,7 +107,7 @@ class TablePlots:
         first, last = commits[0].version, commits[-1].version
         for version in range(first + 1, last + 1):
             if version not in self._grown:
-                self._grown[version] = grown(self._table.path, version)
+                self._grown[version] = grown(on_disk(self._table.path), version)
         at, total = self._total(last)
         totals = {last: total} if at == last else {}
         for version in range(last, first, -1):

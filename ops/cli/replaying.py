@@ -90,8 +90,9 @@ def replayed(lake: Lake, topology: TridentTopology, selection: Selection, *, qui
 def replays(lake: Lake, name: str) -> list[Record]:
     """Return the replays of a flow, oldest first."""
     from pipelines.execution.replays.record import Records
+    from pipelines.places.location import on_disk
 
-    return Records(lake.quarantine_path(name)).all()
+    return Records(on_disk(lake.quarantine_path(name))).all()
 
 
 # --- what the screen shows ------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from pipelines.execution.protocol.groups import spout_groups
 from pipelines.execution.report import BackfillReport, BatchReport, RunReport, SliceReport
 from pipelines.execution.runners.bounded import BoundedRunner, check_sliced
 from pipelines.execution.runners.bounded_inputs import bounded_folder
+from pipelines.execution.runners.on_stores import check_places
 from pipelines.execution.runners.partitioned_session import Partitions, asked_for, own_session
 from pipelines.execution.runners.queries import Answer, QueryRunner
 from pipelines.execution.runners.stream import StreamOptions, StreamRunner
@@ -94,6 +95,7 @@ class Runtime:
         topology = as_topology(topology)
         required_choice("on_fresh_checkpoint", ON_FRESH, on_fresh_checkpoint)
         required("max_batches", ROWS, max_batches)
+        check_places(self.spark, self.lake, topology)
         started = time.monotonic()
         batches: list[BatchReport] = []
         for group, number in self._groups_and_partitions(topology, partitions):
@@ -124,6 +126,7 @@ class Runtime:
         topology = as_topology(topology)
         required_choice("on_fresh_checkpoint", ON_FRESH, on_fresh_checkpoint)
         required("trigger_seconds", SECONDS_APART, trigger_seconds)
+        check_places(self.spark, self.lake.on_disk("a stream"), topology)
         parts: list[_Part] = []
         try:
             for group, number in self._groups_and_partitions(topology, partitions):
@@ -162,7 +165,7 @@ class Runtime:
         """
         from pipelines.execution.batch.poison import skip
 
-        skip(self.lake, as_topology(topology), txid, stream=stream, lock_wait_seconds=self._wait)
+        skip(self.lake.on_disk("skip"), as_topology(topology), txid, stream=stream, lock_wait_seconds=self._wait)
 
     # --- bounded input ----------------------------------------------------------------------------------------------
 
@@ -187,6 +190,7 @@ class Runtime:
                 raise: its report carries the error.
         """
         topology = as_topology(topology)
+        check_places(self.spark, self.lake.on_disk("a backfill"), topology)
         groups = [group for group in self._groups(topology) if _holds(group.spouts, stream)]
         for group in groups:
             check_sliced(group)
@@ -202,7 +206,8 @@ class Runtime:
             BoundedBesideStreamError: a flow with channels whose stream has committed batches.
         """
         topology = as_topology(topology)
-        with bounded_folder(self.lake.root, topology.name) as channels:
+        check_places(self.spark, self.lake.on_disk("a bounded run"), topology)
+        with bounded_folder(self.lake.folder, topology.name) as channels:
             groups = self._groups(topology, self.lake.with_channels(channels))
             if any(group.entrance.channels for group in groups):
                 _refuse_beside_stream(topology, groups)
@@ -244,7 +249,7 @@ class Runtime:
         wait = max(self._wait, 600.0)
         replayer = Replayer(
             self.spark,
-            self.lake,
+            self.lake.on_disk("a replay of quarantine"),
             as_topology(topology),
             listeners=self._listeners,
             lock_wait_seconds=wait,

@@ -91,6 +91,7 @@ def verify(spark: SparkSession, lake: Lake, topology: TridentTopology) -> Verify
     that a later backfill has replaced in part, and states in map layout, whose rows are overwritten. Channels are compared
     by count, clock rows included, as far as their rows have not been deleted.
     """
+    lake.on_disk("verify")
     findings: list[Finding] = []
     faults = list(damages(lake, topology))
     damaged = {fault.table for fault in faults if isinstance(fault, DamagedTableError)}

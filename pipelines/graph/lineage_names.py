@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pipelines.graph import nodes
+from pipelines.places.location import Place
 
 if TYPE_CHECKING:
     from pipelines.state.lake import Lake
@@ -15,12 +15,12 @@ Dataset = tuple[str, str]
 """A namespace and a name, which are the same in all tools that read or write the data: `("file", "/lake/states/lines")`."""
 
 
-def dataset_of(path: str | Path) -> Dataset:
+def dataset_of(path: str | Place) -> Dataset:
     """Return what lies at a path or an address: `file` and the path, or the store (`s3://bucket`) and the path in it."""
     parts = urlsplit(str(path))
     if parts.scheme in ("", "file"):
         return "file", parts.path if parts.scheme else str(path)
-    return f"{parts.scheme}://{parts.netloc}", parts.path.lstrip("/") or "/"
+    return f"{parts.scheme.replace('s3a', 's3')}://{parts.netloc}", parts.path.lstrip("/") or "/"
 
 
 def datasets_of(spout: nodes.SpoutNode, lake: Lake, flow: str) -> dict[str, tuple[Dataset, ...]]:

@@ -91,6 +91,7 @@ def compact(
     if open_generations is not None and open_generations < 0:
         raise TrideltaError("open_generations cannot be negative")
     started = time.monotonic()
+    lake.on_disk("compaction")
     name = flow if isinstance(flow, str) else flow.name
     work = _Compaction(spark, lake, name, keep or KEPT)
     work.readers = {} if isinstance(flow, str) else channels.readers_of(flow)
@@ -186,11 +187,11 @@ class _Compaction:
         if self.lake.durable:
             # Before anything goes that the new files stand for.
             retention.checkpoint(table)
-            sync_table(table, version, self.lake.root)
+            sync_table(table, version, self.lake.folder)
         files = retention.vacuum(writer, limit, self._record(table))
         retention.checkpoint(table)
         if self.lake.durable:
-            sync_table(table, version, self.lake.root)
+            sync_table(table, version, self.lake.folder)
         cleaned = retention.clean_log(table, limit)
         left_overs = retention.remove_left_overs(table, self._closed_rows(table).before)
         after = measure(table)

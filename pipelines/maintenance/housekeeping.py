@@ -74,6 +74,7 @@ def run_housekeeping(
         RetentionSettingError: the environment holds a retention that is none.
     """
     started = time.monotonic()
+    lake.on_disk("housekeeping")
     work = _Round(lake, retention or Retention.from_environment(), dry_run)
     things = [
         timed(partial(_or_note, work_on, what, unit))

@@ -20,6 +20,7 @@ from pipelines.execution.checkpoint.window_state import VERSION, description
 from pipelines.execution.runners.bounded_inputs import left_behind, remove_folder
 from pipelines.graph.fields import is_name
 from pipelines.maintenance.housekeeping_report import HousekeepingItem
+from pipelines.places.location import on_disk
 
 if TYPE_CHECKING:
     from pipelines.state.lake import Lake
@@ -36,7 +37,7 @@ def remove_old_copies(
     The newest whole copy of each query stays for `days`, the others go. One that a repartition under way still needs is
     never touched, nor one that is still being made.
     """
-    folders = _whole(lake.root / "copies", "*/*/*", dry_run)
+    folders = _whole(lake.folder / "copies", "*/*/*", dry_run)
     gone: list[Path] = []
     for query in sorted({folder.parent for folder in folders}) if days is not None else ():
         own = [folder for folder in folders if folder.parent == query]
@@ -67,7 +68,7 @@ def remove_replaced(
     lake: Lake, days: float | None, *, dry_run: bool = False, now: float | None = None
 ) -> HousekeepingItem:
     """Remove checkpoints that a changed definition has put aside (`Checkpoint.begin_at`). Nothing reads them again."""
-    folders = _whole(lake.root / "replaced", "*/*.replaced", dry_run)
+    folders = _whole(lake.folder / "replaced", "*/*.replaced", dry_run)
     oldest = (time.time() if now is None else now) - (days or 0.0) * _DAY
     gone = [folder for folder in folders if days is not None and _touched(folder) < oldest]
     return _removed("replaced checkpoints", folders, gone, dry_run)
@@ -81,8 +82,8 @@ def _touched(folder: Path) -> float:
 
 def remove_dead_runs(lake: Lake, *, dry_run: bool = False) -> HousekeepingItem:
     """Remove folders of bounded runs whose processes are dead."""
-    folders = sorted(folder for folder in (lake.root / "spool").glob("*/bounded-*") if folder.is_dir())
-    left = left_behind(lake.root)
+    folders = sorted(folder for folder in (lake.folder / "spool").glob("*/bounded-*") if folder.is_dir())
+    left = left_behind(lake.folder)
     size = sum(map(size_of, left))
     removed = len(left) if dry_run else sum(remove_folder(folder) for folder in left)
     return HousekeepingItem("folders of bounded runs", "folders", len(folders), removed, size)
@@ -190,14 +191,14 @@ def prune(partition: Path, versions: int, *, dry_run: bool = False) -> tuple[int
 
 
 def _checkpoints(lake: Lake) -> Iterator[Checkpoint]:
-    for folder in sorted((lake.root / "checkpoints").glob("*/*")):
+    for folder in sorted((lake.folder / "checkpoints").glob("*/*")):
         if is_name(folder.parent.name) and (folder / "spark" / "state").is_dir():
             yield Checkpoint(folder.parent.name, folder)
 
 
 def _partitions(checkpoint: Checkpoint) -> Iterator[Path]:
     """Yield `state/<operator>/<partition>`, and below it named stores, as joins have them."""
-    for folder in sorted((checkpoint.spark / "state").glob("[0-9]*/[0-9]*")):
+    for folder in sorted((on_disk(checkpoint.spark) / "state").glob("[0-9]*/[0-9]*")):
         yield folder
         yield from (
             store for store in sorted(folder.iterdir()) if store.is_dir() and store.name not in (*_SHARED, "_metadata")

@@ -24,6 +24,7 @@ from pipelines.execution.checkpoint.belonging import Belonging, lake_of
 from pipelines.execution.checkpoint.copy import Marker, Recovered, recover
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.report import Report
+from pipelines.places.location import on_disk
 from pipelines.sources.offsets import offset_lines
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ def repartition(
         CopyError: the checkpoint is half-made and its copy is damaged; the query must not start.
         LockedError: a compaction holds the flow for too long.
     """
+    on_disk(checkpoint.folder, "repartition")
     _check_held(checkpoint)
     recover(checkpoint, copies)
     Belonging(checkpoint, lake_of(checkpoint)).check()
@@ -222,7 +224,7 @@ class _Repartition:
         checkpoint = self._checkpoint
         marker.at(copying.REPARTITIONED, checkpoint)
         with self._phase(copying.REPARTITIONED):
-            after = state_digest(self._spark, checkpoint.spark)
+            after = state_digest(self._spark, on_disk(checkpoint.spark))
             problem = before.difference(after)
             if problem is None and (after.partitions, partitions_of(checkpoint)) != (self._wanted, self._wanted):
                 problem = f"Spark made {after.partitions} partitions"

@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 
 from deltalake import DeltaTable
 
+from pipelines.places.location import by_name, on_disk
 from pipelines.state.delta_log import log_folder
 from pipelines.state.maintenance_commits import REMEMBERED
 from pipelines.state.record import BATCH, COMPACTION, RESET, SLICE, BatchRecord, CommitRecord
@@ -112,7 +113,7 @@ def clean_log(table: StateTable, limit: Bound) -> int:
     bound. What the engine knows from commits alone stays, however old.
     """
     keep = min([limit.version, *_remembered(table.history())])
-    files = sorted(log_folder(table.path).iterdir())
+    files = by_name(log_folder(on_disk(table.path)).iterdir())
     covering = max((int(m[1]) for f in files if (m := _CHECKPOINT.match(f.name)) and int(m[1]) <= keep), default=None)
     if covering is None:
         return 0
@@ -134,7 +135,7 @@ def remove_left_overs(table: StateTable, closed_before: int, now: float | None =
     """
     oldest = (time.time() if now is None else now) - _LEFT_OVER_HOURS * 3600
     removed = 0
-    for path in table.path.rglob("*"):
+    for path in on_disk(table.path).rglob("*"):
         generation = _GENERATION.match(path.name)
         if not _CUT_OFF.search(path.name) and not (generation and int(generation[1]) < closed_before):
             continue

@@ -47,6 +47,13 @@ class BucketStore(Store):
         found = self._told(key, lambda: obstore.get(self._s3, key))
         return Stored(self._told(key, lambda: found.bytes().to_bytes()), str(found.meta["e_tag"]))
 
+    def part(self, key: str, start: int, length: int) -> bytes:
+        length = min(length, self.entry(key).size - start)
+        # A range of nothing cannot be asked for.
+        if length <= 0:
+            return b""
+        return self._told(key, lambda: obstore.get_range(self._s3, key, start=start, length=length).to_bytes())
+
     def put(self, key: str, data: bytes) -> str:
         return str(self._told(key, lambda: obstore.put(self._s3, key, data, use_multipart=False))["e_tag"])
 
@@ -83,21 +90,29 @@ class BucketStore(Store):
         return _entry(found)
 
     def entries(self, folder: str) -> Iterator[Entry]:
+        held: Entry | None = None
+        for entry in self._listed(folder):
+            # Hadoop puts an empty object for each folder that it makes, ahead of what is in it.
+            if held is not None and (held.size or not entry.key.startswith(f"{held.key}/")):
+                yield held
+            held = entry
+        if held is not None:
+            yield held
+
+    def _listed(self, folder: str) -> Iterator[Entry]:
         parts = iter(self._told(folder, lambda: obstore.list(self._s3, f"{folder}/" if folder else None)))
         while True:
             part = self._told(folder, lambda: next(parts, None))
             if part is None:
                 return
-            # A probe of the clock is no file of anybody's; an object that stands for a folder holds nothing.
-            yield from (_entry(one) for one in part if not one["path"].endswith((_PROBE, "/")))
+            # A probe of the clock is no file of anybody's.
+            yield from (_entry(one) for one in part if one["path"] != folder and not one["path"].endswith(_PROBE))
 
     def names(self, folder: str) -> list[str]:
         found = self._told(folder, lambda: obstore.list_with_delimiter(self._s3, f"{folder}/" if folder else None))
         files = [one["path"] for one in found["objects"] if not one["path"].endswith(_PROBE)]
         below = [one.rstrip("/") for one in found["common_prefixes"]]
-        own = folder.rpartition("/")[2]
-        names = {one.rpartition("/")[2] for one in (*files, *below) if one != folder}
-        return sorted(names - {"", own} if folder in files else names - {""})
+        return sorted({one.rpartition("/")[2] for one in (*files, *below) if one != folder} - {""})
 
     def delete(self, key: str) -> None:
         try:
@@ -141,7 +156,7 @@ class BucketStore(Store):
 
 
 def _entry(found: Any) -> Entry:
-    return Entry(str(found["path"]), int(found["size"]), found["last_modified"].timestamp())
+    return Entry(str(found["path"]), int(found["size"]), found["last_modified"].timestamp(), str(found["e_tag"]))
 
 
 def _first(error: BaseException) -> str:

@@ -31,6 +31,11 @@ class DiskStore(Store):
         data = (self._root / key).read_bytes()
         return Stored(data, _tag(data))
 
+    def part(self, key: str, start: int, length: int) -> bytes:
+        with (self._root / key).open("rb") as file:
+            file.seek(start)
+            return file.read(length)
+
     def put(self, key: str, data: bytes) -> str:
         with self._alone(key):
             self._replace(key, data)
@@ -61,15 +66,14 @@ class DiskStore(Store):
         found = (self._root / key).stat()
         if not (self._root / key).is_file():
             raise FileNotFoundError(str(self._root / key))
-        return Entry(key, found.st_size, found.st_mtime)
+        return _entry(key, found)
 
     def entries(self, folder: str) -> Iterator[Entry]:
         for file in sorted((self._root / folder).rglob("*")):
             # What is deleted meanwhile is not there.
             with contextlib.suppress(FileNotFoundError):
                 if not _is_own(file) and file.is_file():
-                    found = file.stat()
-                    yield Entry(file.relative_to(self._root).as_posix(), found.st_size, found.st_mtime)
+                    yield _entry(file.relative_to(self._root).as_posix(), file.stat())
 
     def names(self, folder: str) -> list[str]:
         place = self._root / folder
@@ -102,6 +106,10 @@ class DiskStore(Store):
             out.flush()
             os.fsync(out.fileno())
         draft.replace(file)
+
+
+def _entry(key: str, found: os.stat_result) -> Entry:
+    return Entry(key, found.st_size, found.st_mtime, f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}")
 
 
 def _is_own(file: Path) -> bool:

@@ -8,7 +8,7 @@ refused in the name of a bucket's folder.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -25,6 +25,7 @@ _SPELLED = {"s3": S3, "s3a": S3, "file": FILE}
 # A path of Python's has one slash where the URL had two.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_asked: set[str] = set()
 _READ_OTHERWISE = re.compile(r"[\s%?#*\[\]{}\\:]")
 
 
@@ -34,6 +35,17 @@ class LocationError(TrideltaError):
     def __init__(self, location: str, problem: str) -> None:
         self.location, self.problem = location, problem
         super().__init__(f"{location}: {problem}", hint="name it as s3://bucket/folder")
+
+
+class RemoteLakeError(TrideltaError):
+    """A lake or a source is on an object store, and what was asked for does not work there yet; nothing was written."""
+
+    def __init__(self, place: str, what: str) -> None:
+        self.place, self.what = place, what
+        super().__init__(
+            f"{place}: {what} does not work on an object store yet; nothing was written",
+            hint="keep the lake of this flow in a folder of the host; docs/object-stores.md says what works on a store",
+        )
 
 
 class Stat(NamedTuple):
@@ -79,6 +91,7 @@ class Location:
         if scheme == FILE:
             return cls(FILE, "", unquote(urlsplit(text).path).strip("/"))
         bucket, _, key = text[found.end() :].strip("/").partition("/")
+        _asked.add(S3)
         return cls(S3, _bucket(text, bucket), _key(text, key))
 
     @property
@@ -196,6 +209,15 @@ class Location:
         entry = self.store.entry(self.key)
         return Stat(entry.size, entry.modified)
 
+    @property
+    def version(self) -> str:
+        """Return what tells a file from another one of its name.
+
+        Raises:
+            FileNotFoundError
+        """
+        return self.store.entry(self.key).version
+
     def iterdir(self) -> Iterator[Location]:
         """Yield files and folders that lie directly in it."""
         for name in self.store.names(self.key):
@@ -219,6 +241,14 @@ class Location:
             FileNotFoundError
         """
         return self.store.read(self.key).data
+
+    def beginning(self, most: int) -> bytes:
+        """Return the first bytes of a file.
+
+        Raises:
+            FileNotFoundError
+        """
+        return self.store.part(self.key, 0, most)
 
     def read_text(self, encoding: str = "utf-8") -> str:
         return self.read_bytes().decode(encoding)
@@ -246,6 +276,34 @@ class Location:
 
 Place = Path | Location
 """A folder or file of this host or of a store."""
+
+
+def on_disk(place: Place, what: str = "what was asked for") -> Path:
+    """Return the path of a place on this host, for what works there alone.
+
+    Raises:
+        RemoteLakeError: it is on a store.
+    """
+    if isinstance(place, Location) and not place.is_local:
+        raise RemoteLakeError(str(place), what)
+    return place.path if isinstance(place, Location) else place
+
+
+def path_below(place: Place, root: Place) -> Path | None:
+    """Return the path that leads from a folder to a place in it; None if it is elsewhere."""
+    if isinstance(place, Location):
+        return place.relative_to(root) if isinstance(root, Location) and place.is_relative_to(root) else None
+    return place.relative_to(root) if isinstance(root, Path) and place.is_relative_to(root) else None
+
+
+def by_name(places: Iterable[Place]) -> list[Place]:
+    """Return places of one folder in the order of their names."""
+    return sorted(places, key=lambda place: place.name)
+
+
+def asked_for(scheme: str) -> bool:
+    """Return whether this process has named a place of a scheme: then its Spark session is to know it."""
+    return scheme in _asked
 
 
 def _bucket(text: str, bucket: str) -> str:

@@ -49,11 +49,13 @@ class Entry:
         key: its name in the store.
         size: in bytes.
         modified: when it was put, in seconds since 1970 by the clock of the store.
+        version: what tells it from another file under its key.
     """
 
     key: str
     size: int
     modified: float
+    version: str
 
 
 class Store(ABC):
@@ -62,6 +64,14 @@ class Store(ABC):
     @abstractmethod
     def read(self, key: str) -> Stored:
         """Return a file.
+
+        Raises:
+            FileNotFoundError
+        """
+
+    @abstractmethod
+    def part(self, key: str, start: int, length: int) -> bytes:
+        """Return some bytes of a file, fewer where it ends before.
 
         Raises:
             FileNotFoundError

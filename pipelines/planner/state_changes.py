@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines.graph import nodes
 from pipelines.graph.bolts import BatchGroup
 from pipelines.graph.types import known_types, same_type
+from pipelines.places.location import Place
 
 if TYPE_CHECKING:
     from pipelines.graph.lineage import HasGraph
@@ -78,7 +78,7 @@ class _Group:
     @property
     def batches(self) -> int:
         """Return how many batches it has finished in this life of its checkpoint."""
-        commits: Path = self._folder / "spark" / "commits"
+        commits: Place = self._folder / "spark" / "commits"
         done = (int(one.name) for one in commits.iterdir() if one.name.isdigit()) if commits.is_dir() else ()
         return max(done, default=-1) + 1
 

@@ -6,10 +6,10 @@ import json
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import PlanFileError
+from pipelines.places.location import Location, Place, by_name
 from pipelines.planner.plan import PLAN_FORMAT, TopologyPlan
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class StoredPlan:
     plan: dict[str, Any]
 
 
-def save_plan(topology: HasGraph, folder: Path) -> Path:
+def save_plan(topology: HasGraph, folder: Place) -> Place:
     """Store a topology's plan in the checkpoint folder of one of its batch groups, in one piece.
 
     Args:
@@ -43,13 +43,16 @@ def save_plan(topology: HasGraph, folder: Path) -> Path:
         "saved_at": datetime.now(UTC).isoformat(),
         "plan": TopologyPlan.of(topology).to_json(),
     }
+    if isinstance(file, Location):
+        file.write_bytes(json.dumps(stored, indent=1).encode())
+        return file
     draft = file.with_suffix(f".{os.getpid()}.tmp")
     draft.write_text(json.dumps(stored, indent=1), encoding="utf-8")
     draft.replace(file)
     return file
 
 
-def load_plan(folder: Path) -> StoredPlan | None:
+def load_plan(folder: Place) -> StoredPlan | None:
     """Return the plan that is stored in a folder, or None if there is none.
 
     Raises:
@@ -67,8 +70,8 @@ def load_plan(folder: Path) -> StoredPlan | None:
         raise PlanFileError(str(file), f"cannot be read: {error!r}") from error
 
 
-def deployed_plan(checkpoints: Path) -> StoredPlan | None:
+def deployed_plan(checkpoints: Place) -> StoredPlan | None:
     """Read the plan stored last among those of a flow's batch groups (`<lake>/checkpoints/<flow>`); None if there is none."""
-    folders = sorted(checkpoints.iterdir()) if checkpoints.is_dir() else []
+    folders = by_name(checkpoints.iterdir()) if checkpoints.is_dir() else []
     found = [stored for stored in map(load_plan, folders) if stored is not None]
     return max(found, key=lambda one: one.saved_at, default=None)

@@ -12,7 +12,8 @@ from pipelines.bounds import BYTES, FILES, required
 from pipelines.errors import NotSliceableError, TrideltaError
 from pipelines.graph.fields import parse_ddl
 from pipelines.graph.lineage_names import Dataset, dataset_of
-from pipelines.surroundings import local_folder
+from pipelines.places.location import S3, Location, Place
+from pipelines.surroundings import any_folder, local_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -36,6 +37,7 @@ class Source(ABC):
         sliceable: whether all of it can be read again by position (`bounded`), so that a backfill can replace a slice.
         transactional: whether a replayed batch has the same rows (Trident rules 6); otherwise its states must be opaque.
         text: whether records are parsed from text, so that they can be malformed.
+        on_stores: whether it is read where the lake is on an object store.
         tells_time: whether some of its rows are no events but say how far the time of its events has come.
 
     Args:
@@ -49,6 +51,7 @@ class Source(ABC):
     sliceable: bool = False
     text: bool = False
     tells_time: bool = False
+    on_stores: bool = False
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
@@ -81,7 +84,7 @@ class Source(ABC):
 
     # --- before the start -------------------------------------------------------------------------------------------
 
-    def prepare(self, name: str, spool: Path) -> None:  # noqa: B027 (most sources need none of it)
+    def prepare(self, name: str, spool: Place) -> None:  # noqa: B027 (most sources need none of it)
         """Make ready to be read; `spool` is a folder of the source's own in the lake."""
 
     def check(self, name: str, spark: SparkSession) -> None:  # noqa: B027 (as above)
@@ -91,7 +94,7 @@ class Source(ABC):
             SourceError
         """
 
-    def check_same(self, name: str, spark: SparkSession, checkpoint: Path, index: int) -> None:  # noqa: B027
+    def check_same(self, name: str, spark: SparkSession, checkpoint: Place, index: int) -> None:  # noqa: B027
         """Refuse to go on with a checkpoint whose offsets mean other rows by now.
 
         Args:
@@ -121,7 +124,7 @@ class Source(ABC):
         return frame
 
     @abstractmethod
-    def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
+    def positions(self, checkpoint: Place, first: int, last: int, index: int = 0) -> frozenset[str]:
         """Return the positions (as `file_key`) that the stream's batches `first..last` (Spark's ids) took.
 
         Args:
@@ -162,14 +165,14 @@ class StoredSource(Source):
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Place,
         schema: str,
         *,
         max_files_per_batch: int | None = None,
         max_bytes_per_batch: int | None = None,
     ) -> None:
         super().__init__(schema)
-        self.path = local_path(path)
+        self.path = stored_path(path) if self.on_stores else local_path(path)
         required(f"{type(self).__name__}: max_files_per_batch", FILES, max_files_per_batch)
         required(f"{type(self).__name__}: max_bytes_per_batch", BYTES, max_bytes_per_batch)
         self.max_files_per_batch, self.max_bytes_per_batch = max_files_per_batch, max_bytes_per_batch
@@ -187,7 +190,7 @@ class StoredSource(Source):
         return {name: most for name, most in limits.items() if most}
 
 
-def local_path(path: str | Path) -> str:
+def local_path(path: str | Place) -> str:
     """Return a path that means the same to Python, which may change its folder, and to Spark's JVM, which does not.
 
     Raises:
@@ -196,6 +199,23 @@ def local_path(path: str | Path) -> str:
     text = str(path)
     local_folder(text, "what a source reads")
     return text if not text or ":" in text.split("/")[0] else str(Path(text).absolute())
+
+
+def stored_path(path: str | Place) -> str:
+    """Return a path as `local_path` does, or what Spark calls a folder of S3.
+
+    Raises:
+        RemoteLocationError, LocationError
+    """
+    place = any_folder(path, "what a source reads")
+    return str(place) if isinstance(place, Location) else local_path(str(path))
+
+
+def place_of(file: str) -> Place:
+    """Return a file by its key (`file_key`), which may have any name."""
+    scheme, _, rest = file.partition("://")
+    bucket, _, key = rest.partition("/")
+    return Location(S3, bucket, key) if rest and scheme == "s3a" else Path(file)
 
 
 def file_key(address: str) -> str:

@@ -11,6 +11,7 @@ from deltalake.exceptions import DeltaError
 
 from pipelines.errors import MissingPathError, SourceError
 from pipelines.graph.fields import added
+from pipelines.places.location import Place
 from pipelines.sources.base import StoredSource, file_key
 from pipelines.sources.delta import DeltaTableSource
 from pipelines.sources.offsets import offset_of
@@ -101,7 +102,7 @@ class DeltaChangeFeed(StoredSource):
         frame = reader.load(self.path).select(*(f"`{field}`" for field in self._table.fields), *renamed)
         return self._with_position(frame, F.concat(F.lit(self._address("")), F.col("commit_version")))
 
-    def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
+    def positions(self, checkpoint: Place, first: int, last: int, index: int = 0) -> frozenset[str]:
         """Return the commits that the batches read, in whole or in part."""
         end = offset_of(checkpoint, last, index) if first <= last else None
         if end is None:

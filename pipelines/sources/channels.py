@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 from pipelines.errors import MissingPathError
 from pipelines.graph import events
 from pipelines.graph.fields import parse_ddl
+from pipelines.places.location import Place
 from pipelines.sources.base import CORRUPT, FILE, Source
 from pipelines.sources.offsets import offset_in_table
 from pipelines.state.delta_log import actions, commit_file
@@ -93,7 +94,7 @@ class ChannelSource(Source):
         self.schema = "" if schema is None else f"{schema}, {events.DDL}" if schema else events.DDL
         self._paths: dict[str, Path] = {}
         self._start: Start | None = None
-        self._checkpoint: Path | None = None
+        self._checkpoint: Place | None = None
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -110,7 +111,7 @@ class ChannelSource(Source):
         """Set where the channels' tables are."""
         self._paths = paths
 
-    def start_at(self, start: Start | None, checkpoint: Path | None = None) -> None:
+    def start_at(self, start: Start | None, checkpoint: Place | None = None) -> None:
         """Have the stream leave out what was done before its checkpoint began, and go on where that stands.
 
         Args:
@@ -166,7 +167,7 @@ class ChannelSource(Source):
     def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
         return self._union([spark.read.format("delta").load(str(self._paths[c])) for c in self.channels]), frozenset()
 
-    def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
+    def positions(self, checkpoint: Place, first: int, last: int, index: int = 0) -> frozenset[str]:
         return frozenset()
 
     def _union(self, frames: Sequence[DataFrame]) -> DataFrame:

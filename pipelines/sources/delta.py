@@ -13,6 +13,7 @@ from urllib.parse import quote
 from deltalake import DeltaTable
 
 from pipelines.errors import LostRowsError, MissingPathError, SourceError, SourceSchemaError
+from pipelines.places.location import Place, on_disk
 from pipelines.sources.base import StoredSource, file_key, shown
 from pipelines.sources.offsets import offset_files, offset_of, read_offset
 from pipelines.state.delta_log import adds
@@ -82,7 +83,7 @@ class DeltaTableSource(StoredSource):
         files = frozenset(self._address(file) for file in _in_order_of_snapshot(self.path, table.version()))
         return self._with_position(frame, F.col("_metadata.file_path")), files
 
-    def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
+    def positions(self, checkpoint: Place, first: int, last: int, index: int = 0) -> frozenset[str]:
         return self._up_to(checkpoint, last, index) - self._up_to(checkpoint, first - 1, index)
 
     def present(self, version: int | None = None) -> frozenset[str]:
@@ -91,12 +92,12 @@ class DeltaTableSource(StoredSource):
             _in_order_of_snapshot(self.path, DeltaTable(self.path).version() if version is None else version)
         )
 
-    def first_version(self, checkpoint: Path, index: int) -> int | None:
+    def first_version(self, checkpoint: Place, index: int) -> int | None:
         """Return the version at which a stream began; None if its offsets do not say."""
         start = self._start(checkpoint, index)
         return None if start is None else max(0, start["reservoirVersion"] - (0 if start["isStartingVersion"] else 1))
 
-    def rewritten_since(self, checkpoint: Path, batch: int, index: int) -> frozenset[str]:
+    def rewritten_since(self, checkpoint: Place, batch: int, index: int) -> frozenset[str]:
         """List the files (as `file_key`) into which commits after a batch moved rows of other files."""
         offset = offset_of(checkpoint, batch, index)
         if offset is None:
@@ -116,7 +117,7 @@ class DeltaTableSource(StoredSource):
         gone = file_key((found[1] or found[2]).strip("'\".,")) if found else ""
         return LostRowsError(name, f"the data file {gone} is gone") if gone.startswith(file_key(self.folder)) else None
 
-    def _up_to(self, checkpoint: Path, batch: int, index: int) -> frozenset[str]:
+    def _up_to(self, checkpoint: Place, batch: int, index: int) -> frozenset[str]:
         """Return the data files that the batches up to `batch` read: the starting snapshot's, then each later commit's.
 
         An offset is a version and the index of the last file taken: of the snapshot's files if `isStartingVersion`,
@@ -138,18 +139,18 @@ class DeltaTableSource(StoredSource):
             files += _adds(self.path, end["reservoirVersion"])[: end["index"] + 1]
         return self._keys(files)
 
-    def _start(self, checkpoint: Path, index: int) -> dict[str, Any] | None:
+    def _start(self, checkpoint: Place, index: int) -> dict[str, Any] | None:
         """Return the first offset, kept aside: Spark clears old offsets away (after 100 batches).
 
         Beside other sources it may be of a later batch than 0: this one had nothing before.
         """
-        kept = checkpoint / f"tridelta_start{index or ''}"
+        kept = on_disk(checkpoint) / f"tridelta_start{index or ''}"
         if not kept.exists():
             planned = offset_files(checkpoint).values()
             first = next((file for file in planned if read_offset(file, index) is not None), None)
             if first is None:
                 return None
-            shutil.copyfile(first, kept.with_suffix(".tmp"))
+            shutil.copyfile(on_disk(first), kept.with_suffix(".tmp"))
             kept.with_suffix(".tmp").rename(kept)
         return read_offset(kept, index)
 

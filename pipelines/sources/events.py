@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import BadNameError
 from pipelines.graph import events
 from pipelines.graph.expressions import fields_of_sql, spark_sql
 from pipelines.graph.lineage_names import Dataset
+from pipelines.places.location import Place
 from pipelines.sources.base import CORRUPT, FILE, Source, file_key
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class EventSource(Source):
     def __repr__(self) -> str:
         return repr(self.inner)
 
-    def prepare(self, name: str, spool: Path) -> None:
+    def prepare(self, name: str, spool: Place) -> None:
         self.inner.prepare(name, spool)
 
     def check(self, name: str, spark: SparkSession) -> None:
@@ -94,13 +94,13 @@ class EventSource(Source):
     def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
         return self._with_events(self.inner.of_batch(frame, files), files)
 
-    def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
+    def positions(self, checkpoint: Place, first: int, last: int, index: int = 0) -> frozenset[str]:
         return self.inner.positions(checkpoint, first, last, index)
 
     def datasets(self) -> tuple[Dataset, ...]:
         return self.inner.datasets()
 
-    def check_same(self, name: str, spark: SparkSession, checkpoint: Path, index: int) -> None:
+    def check_same(self, name: str, spark: SparkSession, checkpoint: Place, index: int) -> None:
         self.inner.check_same(name, spark, checkpoint, index)
 
     def fault(self, name: str, error: BaseException) -> TrideltaError | None:

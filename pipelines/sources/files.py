@@ -6,13 +6,15 @@ import os
 import re
 from collections.abc import Iterable
 from functools import reduce
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import MissingPathError, SourceError, SourceSchemaError
 from pipelines.graph.fields import checked_name
-from pipelines.sources.base import CORRUPT, FILE, StoredSource, file_address, file_key
-from pipelines.sources.layouts import first_objects, has_other_fields, header_of, named_otherwise, refused_lines
+from pipelines.places.location import Location, Place
+from pipelines.sources.base import CORRUPT, FILE, StoredSource, file_address, file_key, place_of
+from pipelines.sources.layouts import first_objects, has_other_fields, header_of, named_otherwise, opened, refused_lines
 from pipelines.sources.offsets import files_of_batches, log_offset
 
 if TYPE_CHECKING:
@@ -56,10 +58,11 @@ class FileSource(StoredSource):
 
     text: bool = True
     sliceable: bool = True
+    on_stores: bool = True
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Place,
         schema: str,
         *,
         max_files_per_batch: int | None = None,
@@ -75,21 +78,24 @@ class FileSource(StoredSource):
         Raises:
             MissingPathError, SourceError, SourceSchemaError
         """
-        if not Path(self.path).is_dir():
+        folder = place_of(self.path)
+        if not folder.is_dir():
             raise MissingPathError(name, self.path)
-        files = sorted(p for p in Path(self.path).rglob("*") if p.is_file() and p.name[0] not in "._")
+        # A listing of a store has files alone.
+        there = folder.rglob("*") if isinstance(folder, Location) else (p for p in folder.rglob("*") if p.is_file())
+        files = sorted((p for p in there if p.name[0] not in "._"), key=str)
         for file in files:
             if ":" in file.name:
                 raise SourceError(
                     f'source "{name}": Spark cannot read a file with a colon in its name: {file}',
                     hint="rename the file",
                 )
-        outside = set(links_out(self.path, map(str, files)))
+        outside = set() if isinstance(folder, Location) else set(links_out(self.path, map(str, files)))
         first = next((file for file in files if str(file) not in outside), None)
         if first is not None:
             self.check_file(name, first)
 
-    def check_file(self, name: str, file: Path) -> None:
+    def check_file(self, name: str, file: Place) -> None:
         """Compare one file with the schema; the formats override it."""
 
     def stream(self, spark: SparkSession) -> DataFrame:
@@ -160,7 +166,7 @@ class FileSource(StoredSource):
         reader = spark.read.schema(self._read_schema()).format(self.format).options(**self._options())
         return reader.load([literal_path(path) for path in paths])
 
-    def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
+    def positions(self, checkpoint: Place, first: int, last: int, index: int = 0) -> frozenset[str]:
         start, end = log_offset(checkpoint, first - 1, index) + 1, log_offset(checkpoint, last, index)
         return frozenset(file_key(file) for file in files_of_batches(checkpoint / "sources" / str(index), start, end))
 
@@ -226,10 +232,10 @@ class JsonFiles(FileSource):
         fields = (F.col(f"_record.`{field}`").alias(field) for field in self.fields)
         return frame.select(*fields, corrupt.alias(CORRUPT), F.col("file_path").alias(FILE))
 
-    def check_file(self, name: str, file: Path) -> None:
+    def check_file(self, name: str, file: Place) -> None:
         """Check that the first good lines share at least one field with the schema; if none does, the schema is wrong."""
         seen: dict[str, None] = {}
-        with file.open(encoding="utf-8-sig", errors="replace") as lines:
+        with opened(str(file), "utf-8-sig") as lines:
             for _, record in zip(range(20), first_objects(lines), strict=False):
                 seen.update(dict.fromkeys(record))
         if seen and not {s.lower() for s in seen} & {f.lower() for f in self.fields}:
@@ -251,11 +257,11 @@ class CsvFiles(FileSource):
         options = self._text_options()
         return None if options is None else F.from_csv(text, self._read_schema(), options)
 
-    def __init__(self, path: str | Path, schema: str, *, header: bool = True, **options: object) -> None:
+    def __init__(self, path: str | Place, schema: str, *, header: bool = True, **options: object) -> None:
         # Without column pruning Spark parses every column of each line: it is malformed for all readers or none.
         super().__init__(path, schema, header=header, columnPruning=False, **options)  # type: ignore[arg-type]
 
-    def check_file(self, name: str, file: Path) -> None:
+    def check_file(self, name: str, file: Place) -> None:
         """Check that the header names all declared fields."""
         header = header_of(str(file), self.options) if self._has_header else None
         if header is not None and header.lacks(self.fields):
@@ -293,12 +299,12 @@ class ParquetFiles(FileSource):
     format = "parquet"
     text = False
 
-    def check_file(self, name: str, file: Path) -> None:
+    def check_file(self, name: str, file: Place) -> None:
         import pyarrow.lib
         import pyarrow.parquet as pq
 
         try:
-            seen = pq.read_schema(file)
+            seen = pq.read_schema(BytesIO(file.read_bytes()) if isinstance(file, Location) else file)
         except (pyarrow.lib.ArrowException, OSError) as error:
             said = str(error).splitlines()[0]
             raise SourceSchemaError(name, str(file), f"not a Parquet file ({said})", self.fields, ()) from None
@@ -329,7 +335,7 @@ class TextFiles(FileSource):
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Place,
         field: str = "line",
         *,
         max_files_per_batch: int | None = None,

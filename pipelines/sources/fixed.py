@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.errors import SourceSchemaError
 from pipelines.graph.arrow_types import ARROW_TYPES
 from pipelines.graph.fields import parse_ddl
+from pipelines.places.location import Place
 from pipelines.sources.files import FileSource
 from pipelines.state.schema import struct_of
 
@@ -50,7 +51,7 @@ class FixedBatches(FileSource):
         _check_width("fixed batches", row, len(self.fields), self.fields)
         return tuple(row)
 
-    def prepare(self, name: str, spool: Path) -> None:
+    def prepare(self, name: str, spool: Place) -> None:
         self.path = str(spool)
 
     def check(self, name: str, spark: SparkSession) -> None:

@@ -6,13 +6,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines import bounds
 from pipelines.errors import DefinitionError, LostRowsError, SourceError
 from pipelines.graph.fields import added, parse_ddl
 from pipelines.graph.lineage_names import Dataset
+from pipelines.places.location import Place, on_disk
 from pipelines.private import resolved
 from pipelines.sources.base import CORRUPT, Source, shown
 from pipelines.sources.offsets import offset_of
@@ -140,7 +140,7 @@ class Kafka(Source):
         except Py4JJavaError as error:
             raise self._refusal(name, str(error.java_exception)) from None
 
-    def check_same(self, name: str, spark: SparkSession, checkpoint: Path, index: int) -> None:
+    def check_same(self, name: str, spark: SparkSession, checkpoint: Place, index: int) -> None:
         """Check that the topics are those of the checkpoint's offsets: a topic that was deleted and created again counts from 0.
 
         Kafka gives each topic an id (since 2.8; older brokers give all the same); those of the first start are kept beside the
@@ -155,7 +155,7 @@ class Kafka(Source):
             now = self._topic_ids(spark)
         except Py4JJavaError:
             return
-        file = checkpoint / f"tridelta_topics{index or ''}"
+        file = on_disk(checkpoint) / f"tridelta_topics{index or ''}"
         known: dict[str, str] = json.loads(file.read_text("utf-8")) if file.exists() else {}
         for topic, first in known.items():
             if now.get(topic, first) != first:
@@ -248,7 +248,7 @@ class Kafka(Source):
             found["maxOffsetsPerTrigger"] = str(self.max_records_per_batch)
         return found
 
-    def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
+    def positions(self, checkpoint: Place, first: int, last: int, index: int = 0) -> frozenset[str]:
         """Return the partitions from which the batches took anything."""
         end = _by_partition(offset_of(checkpoint, last, index)) if first <= last else {}
         start = _by_partition(offset_of(checkpoint, first - 1, index))

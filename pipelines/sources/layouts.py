@@ -13,8 +13,12 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
+
+from pipelines.places.location import Location
+from pipelines.sources.base import place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -63,7 +67,7 @@ def header_of(file: str, options: Mapping[str, Any]) -> Header | None:
     given = {name.lower(): value for name, value in options.items()}
     comment = str(given.get("comment") or "")
     try:
-        with _opened(file, _encoding(given)) as lines:
+        with opened(file, _encoding(given)) as lines:
             # By so many characters at the most: a file may have no end of a line at all.
             for line in iter(lambda: lines.readline(_LONGEST_HEADER), ""):
                 line = line.removeprefix("\ufeff")
@@ -111,18 +115,34 @@ def has_other_fields(file: str, fields: Iterable[str]) -> bool:
     """Return whether one of the first lines of a JSON file is an object that has none of some fields."""
     known = set(fields)
     try:
-        with _opened(file, "utf-8-sig") as lines:
+        with opened(file, "utf-8-sig") as lines:
             return any(record and not known & set(record) for record in first_objects(lines))
     except _UNREADABLE:
         return False
 
 
-def _opened(file: str, encoding: str) -> IO[str]:
+def opened(file: str, encoding: str) -> IO[str]:
+    """Open a file by its key (`file_key`) as text; one that is packed is unpacked.
+
+    Raises:
+        OSError: it cannot be read, or only by Spark.
+    """
     suffix = Path(file).suffix.lower()
     if suffix in _PACKED:
         raise OSError(file)
-    opened: IO[str] = _OPENERS.get(suffix, open)(file, "rt", encoding=encoding, errors="replace", newline=None)
-    return opened
+    place = place_of(file)
+    data: str | BytesIO = file if isinstance(place, Path) else BytesIO(_beginning(place))
+    if suffix in _OPENERS:
+        unpacked: IO[str] = _OPENERS[suffix](data, "rt", encoding=encoding, errors="replace", newline=None)
+        return unpacked
+    if isinstance(data, str):
+        return Path(data).open(encoding=encoding, errors="replace")
+    return TextIOWrapper(data, encoding=encoding, errors="replace", newline=None)
+
+
+def _beginning(file: Location) -> bytes:
+    """Return as much of a file of a store as is looked at."""
+    return file.beginning(_LONGEST_HEADER)
 
 
 def refused_lines(header: Header, fields: Sequence[tuple[str, str]]) -> list[Column]:

@@ -11,37 +11,38 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+from pipelines.places.location import Place
 
-def offset_lines(checkpoint: Path, batch: int) -> list[str]:
+
+def offset_lines(checkpoint: Place, batch: int) -> list[str]:
     """Return the lines of a batch's entry: the version, Spark's own, then one per source; none if there is no entry."""
     file = checkpoint / "offsets" / str(batch)
     return file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
 
 
-def offset_of(checkpoint: Path, batch: int, index: int) -> Any:
+def offset_of(checkpoint: Place, batch: int, index: int) -> Any:
     """Return a source's offset after a batch; None if there is none."""
     file = checkpoint / "offsets" / str(batch)
     return read_offset(file, index) if file.is_file() else None
 
 
-def read_offset(file: Path, index: int) -> Any:
+def read_offset(file: Place, index: int) -> Any:
     """Return a source's offset from a file of Spark's offset log; None if it has given nothing yet."""
     lines = file.read_text(encoding="utf-8").splitlines()
     line = lines[2 + index] if len(lines) > 2 + index else "-"
     return None if line == "-" else json.loads(line)
 
 
-def offset_files(checkpoint: Path) -> dict[int, Path]:
+def offset_files(checkpoint: Place) -> dict[int, Place]:
     """Return the files of the offset log by the number of their batch, in order."""
     folder = checkpoint / "offsets"
     files = [file for file in folder.iterdir() if file.name.isdigit()] if folder.is_dir() else []
     return {int(file.name): file for file in sorted(files, key=lambda file: int(file.name))}
 
 
-def offset_in_table(checkpoint: Path, table_id: str) -> dict[str, Any] | None:
+def offset_in_table(checkpoint: Place, table_id: str) -> dict[str, Any] | None:
     """Return where the last batch that Spark has planned ends in a Delta table; None if it has planned no such batch."""
     planned = list(offset_files(checkpoint).values())
     for line in planned[-1].read_text("utf-8").splitlines() if planned else ():
@@ -51,7 +52,7 @@ def offset_in_table(checkpoint: Path, table_id: str) -> dict[str, Any] | None:
     return None
 
 
-def log_offset(checkpoint: Path, batch: int, index: int = 0) -> int:
+def log_offset(checkpoint: Place, batch: int, index: int = 0) -> int:
     """Return the last listing that the batches up to `batch` took, -1 for none.
 
     For a batch id that the offset log does not hold (a repartition left it out) it is that of the one before.
@@ -64,7 +65,7 @@ def log_offset(checkpoint: Path, batch: int, index: int = 0) -> int:
     return -1 if offset is None else int(offset["logOffset"])
 
 
-def files_of_batches(log: Path, first: int, last: int) -> Iterator[str]:
+def files_of_batches(log: Place, first: int, last: int) -> Iterator[str]:
     """Yield the addresses of the files of the listings `first..last`, as Spark wrote them."""
     if not log.is_dir() or last < first:
         return
@@ -80,7 +81,7 @@ def files_of_batches(log: Path, first: int, last: int) -> Iterator[str]:
             yield from _entries(file, first, last)
 
 
-def _entries(file: Path, first: int, last: int) -> Iterator[str]:
+def _entries(file: Place, first: int, last: int) -> Iterator[str]:
     for line in file.read_text(encoding="utf-8").splitlines()[1:]:
         entry = json.loads(line)
         if first <= entry["batchId"] <= last:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import DefinitionError, SourceError, TrideltaError
+from pipelines.places.location import Place
 from pipelines.sources.base import Source, shown
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class PythonSource(Source):
     def _position(self) -> str:
         return f"python:{self.source.__name__}"
 
-    def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
+    def positions(self, checkpoint: Place, first: int, last: int, index: int = 0) -> frozenset[str]:
         return frozenset({self._position}) if self.streams and first <= last else frozenset()
 
     def fault(self, name: str, error: BaseException) -> TrideltaError | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines.bounds import ROWS, TASKS, required
 from pipelines.errors import DefinitionError
+from pipelines.places.location import Place
 from pipelines.sources.base import Source
 
 if TYPE_CHECKING:
@@ -61,5 +61,5 @@ class Rate(Source):
             reader = reader.option("numPartitions", self.partitions)
         return self._with_position(reader.load(), F.lit("rate"))
 
-    def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
+    def positions(self, checkpoint: Place, first: int, last: int, index: int = 0) -> frozenset[str]:
         return frozenset({"rate"}) if first <= last else frozenset()

@@ -1,8 +1,8 @@
-"""Delta's and Kafka's jars: resolved once into the project's cache, then passed to every session from there.
+"""Delta's, Kafka's and S3's jars: resolved once into the project's cache, then passed to the sessions from there.
 
 Only the jars that the engine loads are kept. Their sizes and digests are fixed here together with the versions, so that a
-torn or altered download is noticed before Spark meets it. Without Delta's there is no session; without Kafka's everything
-but a Kafka source works.
+torn or altered download is noticed before Spark meets it. Without Delta's there is no session; without the others everything
+but a Kafka source, or a lake on S3, works.
 """
 
 from __future__ import annotations
@@ -124,8 +124,17 @@ def kafka_paths(cache: Path | None = None) -> list[Path]:
     Raises:
         JarsError: some are missing or torn.
     """
+    return set_paths(KAFKA, cache)
+
+
+def set_paths(sets: Sequence[JarSet], cache: Path | None = None) -> list[Path]:
+    """Return the jars of some sets in the cache.
+
+    Raises:
+        JarsError: some are missing or torn.
+    """
     folder = (cache or cache_folder()) / "jars"
-    return _whole(folder, "Kafka", [jar for jar_set in KAFKA for jar in jar_set.jars])
+    return _whole(folder, sets[0].name, [jar for jar_set in sets for jar in jar_set.jars])
 
 
 def _whole(folder: Path, name: str, jars: Sequence[Jar]) -> list[Path]:
@@ -222,18 +231,21 @@ def fetch(work: Path, packages: Sequence[str], excluded: Sequence[str], log: Pat
 
 
 def main() -> int:
-    """Run `python -m pipelines.spark.jars`: fill the cache; without Kafka's jars it says so and goes on."""
+    """Run `python -m pipelines.spark.jars`: fill the cache; without Kafka's jars, or S3's, it says so and goes on."""
+    from pipelines.spark.s3_jars import S3
+
     try:
         if resolve():
             print(f"Delta {VERSION}: {len(JARS)} jars in {cache_folder() / 'jars'}")
     except TrideltaError as error:
         print(error, file=sys.stderr)
         return 1
-    try:
-        if resolve(sets=KAFKA):
-            print(f"Kafka: {sum(len(jar_set.jars) for jar_set in KAFKA)} jars in {cache_folder() / 'jars'}")
-    except TrideltaError as error:
-        print(f"Sources of Kafka will not work, all else will. {error}", file=sys.stderr)
+    for sets, lost in ((KAFKA, "Sources of Kafka"), ((S3,), "Lakes and sources on S3")):
+        try:
+            if resolve(sets=sets):
+                print(f"{sets[0].name}: {sum(len(one.jars) for one in sets)} jars in {cache_folder() / 'jars'}")
+        except TrideltaError as error:
+            print(f"{lost} will not work, all else will. {error}", file=sys.stderr)
     return 0
 
 

@@ -19,10 +19,12 @@ from pyspark.sql import SparkSession
 
 from pipelines.bounds import required_master
 from pipelines.errors import JarsError, TrideltaError
+from pipelines.places.location import S3, asked_for
 from pipelines.spark.jars import cache_folder, jar_paths, kafka_paths
 from pipelines.spark.java import Java, find_java
 from pipelines.spark.jvm_launch import launched
 from pipelines.spark.jvm_names import keep_names
+from pipelines.spark.s3_jars import s3_paths, s3_settings
 
 SPARK_HOME = Path(pyspark.__file__).parent
 LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
@@ -54,9 +56,11 @@ def spark_session(
         master: Where Spark runs; by default TRIDELTA_SPARK_MASTER, else `local[*]`.
         conf: Spark settings that replace or add to Tridelta's own. `spark.driver.extraJavaOptions` is added to ours.
 
+    It reads and writes S3 if a place there was named before (`Lake("s3://...")`, `JsonFiles("s3a://...")`).
+
     Raises:
         JavaError: there is no Java 17 or 21.
-        JarsError: Delta's jars are not in the project's cache.
+        JarsError: Delta's jars, or those of S3 where it is asked for, are not in the project's cache.
         TrideltaError: a session runs already, with another master or other values of the settings asked for.
     """
     with _lock:
@@ -219,8 +223,13 @@ def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
     chosen = settings(master, java=java, cache=cache)
     extra = conf.pop("spark.driver.extraJavaOptions", "")
     chosen["spark.driver.extraJavaOptions"] = f"{chosen['spark.driver.extraJavaOptions']} {extra}".strip()
+    on_s3 = asked_for(S3)
+    jars = s3_paths(cache) if on_s3 else []
+    chosen |= s3_settings() if on_s3 else {}
+    if jars and not is_local(master):
+        chosen["spark.jars"] = ",".join([chosen["spark.jars"], *map(str, jars)])
     chosen |= {"spark.app.name": app, **conf}
-    _prepare_environment(java, cache, home=spark_home(cache) if is_local(master) else None)
+    _prepare_environment(java, [*_kafka_jars(cache), *jars], home=spark_home(cache) if is_local(master) else None)
     spark_conf = SparkConf(loadDefaults=False).setAll(list(chosen.items()))
     if SparkContext._gateway is None:
         threading.Thread(target=_import_ahead, name="import-ahead").start()
@@ -246,15 +255,20 @@ def _import_ahead() -> None:
             importlib.import_module(name)
 
 
-def _prepare_environment(java: Java, cache: Path, *, home: Path | None) -> None:
-    """Set what Spark reads from the environment before the JVM starts; `home` is a local Spark's SPARK_HOME."""
+def _prepare_environment(java: Java, jars: list[Path], *, home: Path | None) -> None:
+    """Set what Spark reads from the environment before the JVM starts.
+
+    Args:
+        jars: at the end of the class path.
+        home: a local Spark's SPARK_HOME.
+    """
     os.environ["JAVA_HOME"] = str(java.home)
     # A JVM that only writes the command line of the real one.
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     # At the end of the class path: the archive fits as long as the path only grows there, and a flow without Kafka never
-    # opens these jars. `spark.driver.extraClassPath` comes first in the path.
+    # opens its jars. `spark.driver.extraClassPath` comes first in the path.
     path = [entry for entry in os.environ.get("SPARK_DIST_CLASSPATH", "").split(os.pathsep) if entry]
-    path += [jar for jar in map(str, _kafka_jars(cache)) if jar not in path]
+    path += [jar for jar in map(str, jars) if jar not in path]
     if path:
         os.environ["SPARK_DIST_CLASSPATH"] = os.pathsep.join(path)
     if home is not None:

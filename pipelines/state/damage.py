@@ -11,13 +11,13 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import count, pairwise, takewhile
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
 from pipelines.errors import TrideltaError
+from pipelines.places.location import Location, Place, by_name
 from pipelines.state.delta_log import commit_file, commit_files, data_file, log_folder, replayed
 
 _ADDED = ("num_added_files", "numFiles", "num_target_files_added", "numTargetFilesAdded")
@@ -32,7 +32,7 @@ class DamagedError(TrideltaError):
         path: the file. problem: what was seen. intact: what the damage does not touch.
     """
 
-    def __init__(self, path: str | Path, problem: str, intact: str, *, hint: str) -> None:
+    def __init__(self, path: str | Place, problem: str, intact: str, *, hint: str) -> None:
         self.path, self.problem, self.intact = str(path), problem, intact
         super().__init__(f"{path} is damaged: {problem}; intact: {intact}", hint=hint)
 
@@ -40,13 +40,13 @@ class DamagedError(TrideltaError):
 class DamagedTableError(DamagedError):
     """A table's log or one of its data files is damaged; `table` is its name."""
 
-    def __init__(self, table: str, path: str | Path, problem: str, intact: str, *, hint: str) -> None:
+    def __init__(self, table: str, path: str | Place, problem: str, intact: str, *, hint: str) -> None:
         self.table = table
         super().__init__(path, problem, intact, hint=hint)
         self.args = (f'table "{table}": {self.args[0]}',)
 
 
-def check_commit(table: str, file: Path) -> Mapping[str, Any]:
+def check_commit(table: str, file: Place) -> Mapping[str, Any]:
     """Return the `commitInfo` of a commit that is whole.
 
     Raises:
@@ -81,7 +81,7 @@ def check_commit(table: str, file: Path) -> Mapping[str, Any]:
     return info
 
 
-def _commit(table: str, file: Path, problem: str) -> DamagedTableError:
+def _commit(table: str, file: Place, problem: str) -> DamagedTableError:
     version = int(file.stem)
     return DamagedTableError(
         table,
@@ -94,7 +94,7 @@ def _commit(table: str, file: Path, problem: str) -> DamagedTableError:
     )
 
 
-def check_log(table: str, path: Path, since: int = 0) -> None:
+def check_log(table: str, path: Place, since: int = 0) -> None:
     """Refuse a log in which a commit is empty, or one that a reader replays is damaged.
 
     A commit that is cut off at the end of a line is read without a word, and without its rows. It is looked for when a table
@@ -108,7 +108,7 @@ def check_log(table: str, path: Path, since: int = 0) -> None:
     """
     if since > 0:
         # The log has grown behind what is known: mostly by one commit.
-        files = list(takewhile(Path.exists, (commit_file(path, version) for version in count(since))))
+        files = list(takewhile(_is_there, (commit_file(path, version) for version in count(since))))
     else:
         for file in commit_files(path):
             if file.stat().st_size == 0:
@@ -117,7 +117,11 @@ def check_log(table: str, path: Path, since: int = 0) -> None:
     _check_commits(table, files)
 
 
-def check_version(table: str, path: Path, version: int) -> None:
+def _is_there(file: Place) -> bool:
+    return file.exists()
+
+
+def check_version(table: str, path: Place, version: int) -> None:
     """Refuse damage in what a reader replays to come to a version.
 
     Raises:
@@ -126,14 +130,14 @@ def check_version(table: str, path: Path, version: int) -> None:
     _check_commits(table, replayed(path, version))
 
 
-def _check_commits(table: str, files: Iterable[Path]) -> None:
+def _check_commits(table: str, files: Iterable[Place]) -> None:
     for file in files:
         # A compaction may clean the log meanwhile; a commit that is missing is for delta-rs to tell.
         with suppress(FileNotFoundError):
             check_commit(table, file)
 
 
-def opened(table: str, path: Path, version: int | None = None) -> DeltaTable:
+def opened(table: str, path: Place, version: int | None = None) -> DeltaTable:
     """Return a table opened by delta-rs.
 
     Raises:
@@ -148,7 +152,7 @@ def opened(table: str, path: Path, version: int | None = None) -> DeltaTable:
         raise
 
 
-def read_damage(table: str, delta: DeltaTable, path: Path) -> DamagedTableError | None:
+def read_damage(table: str, delta: DeltaTable, path: Place) -> DamagedTableError | None:
     """Find the damaged data file that keeps a version from being read; None if no file is damaged."""
     return next(data_damages(table, delta, path), None)
 
@@ -156,7 +160,7 @@ def read_damage(table: str, delta: DeltaTable, path: Path) -> DamagedTableError 
 # --- all that can be found ------------------------------------------------------------------------------------------
 
 
-def table_damages(table: str, path: Path) -> Iterator[DamagedTableError]:
+def table_damages(table: str, path: Place) -> Iterator[DamagedTableError]:
     """Every damaged file of a table: of its log, and of the data that its last version is made of."""
     log = list(log_damages(table, path))
     yield from log
@@ -164,7 +168,7 @@ def table_damages(table: str, path: Path) -> Iterator[DamagedTableError]:
         yield from data_damages(table, DeltaTable(str(path)), path)
 
 
-def log_damages(table: str, path: Path) -> Iterator[DamagedTableError]:
+def log_damages(table: str, path: Place) -> Iterator[DamagedTableError]:
     """List the damaged files of a table's log."""
     commits = commit_files(path)
     for file in commits:
@@ -179,13 +183,13 @@ def log_damages(table: str, path: Path) -> Iterator[DamagedTableError]:
     yield from _checkpoint_damages(table, log_folder(path), versions)
 
 
-def _checkpoint_damages(table: str, log: Path, versions: list[int]) -> Iterator[DamagedTableError]:
+def _checkpoint_damages(table: str, log: Place, versions: list[int]) -> Iterator[DamagedTableError]:
     whole = versions[:1] == [0]
     rest = "all commits and data files" if whole else "the commits that are kept, and all data files"
     again = (
         "remove it and `_last_checkpoint`: the commits alone say the same" if whole else "bring it back from a backup"
     )
-    checkpoints = sorted(log.glob("*.checkpoint*.parquet"))
+    checkpoints = by_name(log.glob("*.checkpoint*.parquet"))
     for file in checkpoints:
         problem = _parquet_problem(file)
         if problem:
@@ -202,7 +206,7 @@ def _checkpoint_damages(table: str, log: Path, versions: list[int]) -> Iterator[
             yield DamagedTableError(table, pointer, problem, "commits, checkpoints and data files", hint=hint)
 
 
-def data_damages(table: str, delta: DeltaTable, path: Path) -> Iterator[DamagedTableError]:
+def data_damages(table: str, delta: DeltaTable, path: Place) -> Iterator[DamagedTableError]:
     """List the data files of a version that are missing, of another size, or no Parquet."""
     actions = pa.table(delta.get_add_actions(flatten=True))
     listed = zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
@@ -223,8 +227,11 @@ def data_damages(table: str, delta: DeltaTable, path: Path) -> Iterator[DamagedT
             )
 
 
-def _parquet_problem(file: Path) -> str:
+def _parquet_problem(file: Place) -> str:
     """Say what is wrong with the ends of a Parquet file; an empty text if they are whole."""
+    if isinstance(file, Location):
+        held = file.read_bytes()
+        return "" if held[:4] == held[-4:] == _MAGIC else "is no whole Parquet file"
     try:
         with file.open("rb") as data:
             first = data.read(4)

@@ -9,38 +9,39 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
+
+from pipelines.places.location import Place, by_name
 
 _COMMIT = re.compile(r"\d{20}\.json")
 
 
-def log_folder(table: Path) -> Path:
+def log_folder(table: Place) -> Place:
     """Return the folder of a table's log."""
     return table / "_delta_log"
 
 
-def has_log(table: Path) -> bool:
+def has_log(table: Place) -> bool:
     """Return whether a folder has a log, and so is a Delta table, damaged or not."""
     return log_folder(table).is_dir()
 
 
-def commit_file(table: Path, version: int) -> Path:
+def commit_file(table: Place, version: int) -> Place:
     """Return where the commit of a version is, or would be."""
     return log_folder(table) / f"{version:020d}.json"
 
 
-def commit_files(table: Path) -> list[Path]:
+def commit_files(table: Place) -> list[Place]:
     """Return the commits that are in the log, oldest first.
 
     Raises:
         FileNotFoundError: there is no log.
     """
-    return sorted(file for file in log_folder(table).iterdir() if _COMMIT.fullmatch(file.name))
+    return by_name(file for file in log_folder(table).iterdir() if _COMMIT.fullmatch(file.name))
 
 
-def replayed(table: Path, version: int | None = None) -> list[Path]:
+def replayed(table: Place, version: int | None = None) -> list[Place]:
     """Return the commits that a reader replays to come to a version: those behind the newest checkpoint, else the last one.
 
     Args:
@@ -58,12 +59,12 @@ def replayed(table: Path, version: int | None = None) -> list[Path]:
     return [commit for commit in commits if int(commit.stem) > start] or commits[-1:]
 
 
-def versions(table: Path) -> list[int]:
+def versions(table: Place) -> list[int]:
     """Return the versions whose commits are in the log, oldest first; none without a log."""
     return [int(file.stem) for file in commit_files(table)] if has_log(table) else []
 
 
-def actions(table: Path, version: int, *wanted: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def actions(table: Place, version: int, *wanted: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the actions of a commit with their names, in its order.
 
     Args:
@@ -80,7 +81,7 @@ def actions(table: Path, version: int, *wanted: str) -> Iterator[tuple[str, dict
                 yield name, action
 
 
-def adds(table: Path, version: int) -> list[dict[str, Any]]:
+def adds(table: Place, version: int) -> list[dict[str, Any]]:
     """Return the data files that a commit added, as it lists them; none if the commit is not in the log."""
     try:
         return [action for _, action in actions(table, version, "add")]
@@ -88,6 +89,6 @@ def adds(table: Path, version: int) -> list[dict[str, Any]]:
         return []
 
 
-def data_file(table: Path, name: str) -> Path:
+def data_file(table: Place, name: str) -> Place:
     """Return a data file of a table by its name in the log, where names may be URL-encoded."""
     return next((file for file in (table / name, table / unquote(name)) if file.exists()), table / name)

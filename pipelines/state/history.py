@@ -7,10 +7,11 @@ import json
 import threading
 from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
+from io import StringIO
 from typing import Any, NoReturn
 
 from pipelines.errors import ReadPointError
+from pipelines.places.location import Location, Place
 from pipelines.state.damage import check_commit
 from pipelines.state.delta_log import commit_file, versions
 from pipelines.state.record import BATCH, COMPACTION, RESET, SLICE, CommitRecord, parse_commit
@@ -27,7 +28,7 @@ class History:
         path: the table's folder.
     """
 
-    def __init__(self, name: str, path: Path) -> None:
+    def __init__(self, name: str, path: Place) -> None:
         self._name, self._path = name, path
         self._records: list[CommitRecord] = []
         self._counting: list[CommitRecord] = []
@@ -107,7 +108,7 @@ class History:
     def _begin_again(self) -> None:
         self._counting, self._batches, self._claims, self._versions, self._head = [], [], {}, {}, None
 
-    def _file(self, version: int) -> Path:
+    def _file(self, version: int) -> Place:
         return commit_file(self._path, version)
 
     def _add(self, version: int) -> None:
@@ -122,7 +123,7 @@ class History:
             DamagedTableError: the commit is empty, or cut off.
         """
         file = self._file(version)
-        with file.open(encoding="utf-8") as lines:
+        with StringIO(file.read_text("utf-8")) if isinstance(file, Location) else file.open(encoding="utf-8") as lines:
             for line in lines:
                 if line.startswith('{"commitInfo"'):
                     with contextlib.suppress(ValueError):

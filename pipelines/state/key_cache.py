@@ -13,13 +13,14 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from io import BytesIO
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipelines.places.location import Location, Place
 from pipelines.state.delta_log import actions, commit_file
 from pipelines.state.kinds import LOG
 from pipelines.state.reading import Key, Reader, Row, finished, matching
@@ -47,7 +48,7 @@ class PointReads:
         keys: how many keys are kept.
     """
 
-    def __init__(self, path: Path, opened: Callable[[], Reader], keys: int = KEYS) -> None:
+    def __init__(self, path: Place, opened: Callable[[], Reader], keys: int = KEYS) -> None:
         self._path, self._opened, self._size = path, opened, keys
         self.hits = self.misses = 0
         self._lock = threading.RLock()
@@ -204,7 +205,7 @@ def _own(row: Row) -> Row:
 # --- commits that only append rows, read without opening the table's new version -------------------------------------
 
 
-def appended_rows(path: Path, version: int, reader: Reader, most: int) -> pa.Table | None:
+def appended_rows(path: Place, version: int, reader: Reader, most: int) -> pa.Table | None:
     """Return the user's columns of the rows that a commit added to a log state, typed as the state's.
 
     Args:
@@ -232,8 +233,9 @@ def appended_rows(path: Path, version: int, reader: Reader, most: int) -> pa.Tab
     schema = pa.schema([(name, types[name]) for name in reader.declared.names if name in types])
     tables = [schema.empty_table()]
     for add in adds:
-        file = pq.ParquetFile(path / unquote(add["path"]))
-        tables.append(file.read(columns=schema.names).select(schema.names).cast(schema))
+        file = path / unquote(add["path"])
+        opened = pq.ParquetFile(BytesIO(file.read_bytes()) if isinstance(file, Location) else file)
+        tables.append(opened.read(columns=schema.names).select(schema.names).cast(schema))
     return pa.concat_tables(tables)
 
 
@@ -241,7 +243,7 @@ class _NotAnAppendError(Exception):
     """The commit does more than append."""
 
 
-def _adds(path: Path, version: int) -> Iterator[dict[str, Any]]:
+def _adds(path: Place, version: int) -> Iterator[dict[str, Any]]:
     for name, action in actions(path, version):
         if name == "add" and not action.get("deletionVector") and "://" not in action["path"]:
             yield action

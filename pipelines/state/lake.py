@@ -11,8 +11,9 @@ from pipelines.bounds import OutOfBoundsError, switch
 from pipelines.errors import DefinitionError, UnknownStateError
 from pipelines.graph import nodes
 from pipelines.graph.fields import checked_name, is_name
+from pipelines.places.location import Location, Place, on_disk
 from pipelines.state.delta_log import has_log
-from pipelines.surroundings import local_folder, refuse_unless_folder
+from pipelines.surroundings import any_folder, refuse_unless_folder
 
 if TYPE_CHECKING:
     from pipelines.state.table import StateTable
@@ -43,18 +44,40 @@ class Lake:
     ```
 
     Args:
-        root: a local folder, as a path or a `file:` URL; created on first use.
+        root: a local folder, as a path or a `file:` URL, created on first use; or a folder of S3 (`s3://bucket/lake`), where
+            not all works yet (docs/object-stores.md).
         channels: the folder of the channels; None: `channels` in the root. A bounded run has its own.
         durable: whether a finished batch is on the disk, so that it outlives a loss of power; None: as TRIDELTA_DURABLE says,
             else not. docs/faults.md tells what holds without it, and what it costs.
     """
 
-    def __init__(self, root: str | Path, *, channels: str | Path | None = None, durable: bool | None = None) -> None:
-        self.root = local_folder(root, "the lake").absolute()
+    def __init__(self, root: str | Place, *, channels: str | Place | None = None, durable: bool | None = None) -> None:
+        self.root = _absolute(any_folder(root, "the lake"))
         refuse_unless_folder(self.root, "the lake")
         self.durable = _is_on(os.environ.get(DURABLE, "")) if durable is None else durable
-        self._channels = Path(channels).absolute() if channels else self.root / "channels"
-        self._tables: dict[Path, StateTable] = {}
+        self._channels = _absolute(any_folder(channels, "channels")) if channels else self.root / "channels"
+        self._tables: dict[Place, StateTable] = {}
+
+    @property
+    def folder(self) -> Path:
+        """Return the root of a lake on this host.
+
+        Raises:
+            RemoteLakeError: it is on a store, and what asks does not work there.
+        """
+        return on_disk(self.root)
+
+    def on_disk(self, what: str) -> Lake:
+        """Return the lake itself, which is on this host.
+
+        Args:
+            what: asks for that.
+
+        Raises:
+            RemoteLakeError: it is on a store.
+        """
+        on_disk(self.root, what)
+        return self
 
     def states(self) -> list[str]:
         """List the states that the lake holds."""
@@ -84,7 +107,7 @@ class Lake:
         """Return the table that a node of a topology commits into, a state or a channel, whether it exists or not."""
         return self.table(self.path_written_by(node), node.state.name)
 
-    def path_written_by(self, node: nodes.PersistNode) -> Path:
+    def path_written_by(self, node: nodes.PersistNode) -> Place:
         """Return the folder of the table that a node of a topology commits into."""
         name = node.state.name
         return self.channel_path(name) if isinstance(node, nodes.ChannelNode) else self.state_path(name)
@@ -102,7 +125,7 @@ class Lake:
             raise UnknownStateError(table.name, known(), str(self.root))
         return table
 
-    def table(self, path: Path, name: str) -> StateTable:
+    def table(self, path: Place, name: str) -> StateTable:
         """Return the handle of a table, kept, whether it exists or not."""
         if path not in self._tables:
             # Late: who only asks where a table lies does not wait for pyarrow.
@@ -112,27 +135,31 @@ class Lake:
             self._tables[path] = StateTable(name, path)
         return self._tables[path]
 
-    def state_path(self, name: str) -> Path:
+    def state_path(self, name: str) -> Place:
         return self.root / "states" / checked_name("state", name)
 
-    def channel_path(self, name: str) -> Path:
+    def channel_path(self, name: str) -> Place:
         return self._channels / checked_name("channel", name)
 
-    def with_channels(self, folder: Path) -> Lake:
+    def with_channels(self, folder: Place) -> Lake:
         """Return the same lake with its channels elsewhere."""
         return Lake(self.root, channels=folder, durable=self.durable)
 
-    def quarantine_path(self, flow: str) -> Path:
+    def quarantine_path(self, flow: str) -> Place:
         return self.root / "quarantine" / checked_name("flow", flow)
 
-    def checkpoint_path(self, flow: str, group: str) -> Path:
+    def checkpoint_path(self, flow: str, group: str) -> Place:
         return self.root / "checkpoints" / checked_name("flow", flow) / checked_name("batch group", group)
 
     def __repr__(self) -> str:
         return f"Lake({str(self.root)!r})"
 
 
-def _tables_in(folder: Path) -> list[str]:
+def _absolute(place: Place) -> Place:
+    return place if isinstance(place, Location) else place.absolute()
+
+
+def _tables_in(folder: Place) -> list[str]:
     refuse_unless_folder(folder, "the lake's tables")
     if not folder.is_dir():
         return []

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 
 from deltalake import DeltaTable
 
+from pipelines.places.location import Location, Place, by_name
 from pipelines.state.damage import check_log, opened
 from pipelines.state.delta_log import commit_file, log_folder, replayed
 
@@ -29,11 +29,11 @@ class OpenTable:
         path: the table's folder.
     """
 
-    def __init__(self, name: str, path: Path) -> None:
+    def __init__(self, name: str, path: Place) -> None:
         self._name, self._path = name, path
         self._table: DeltaTable | None = None
-        self._known: tuple[int, ...] | None = None
-        self._opened_from: list[Path] = []
+        self._known: tuple[int, ...] | str | None = None
+        self._opened_from: list[Place] = []
         self._updates = 0
 
     def now(self) -> DeltaTable:
@@ -63,7 +63,11 @@ class OpenTable:
     def _brought_up_to_date(self, table: DeltaTable) -> bool:
         """Read newer commits. Return whether the table is what the log says: the log goes on from the commit that was known."""
         before = table.version()
-        if self._known is None or self._file_of(before) != self._known or not all(map(Path.exists, self._opened_from)):
+        if (
+            self._known is None
+            or self._file_of(before) != self._known
+            or not all(file.exists() for file in self._opened_from)
+        ):
             return False
         if not commit_file(self._path, before + 1).exists():
             return True
@@ -78,18 +82,21 @@ class OpenTable:
         self._known = self._file_of(table.version())
         return unbroken
 
-    def _file_of(self, version: int) -> tuple[int, ...] | None:
+    def _file_of(self, version: int) -> tuple[int, ...] | str | None:
         """What tells the file of a commit from another at its place."""
         with contextlib.suppress(FileNotFoundError):
-            found = commit_file(self._path, version).stat()
+            file = commit_file(self._path, version)
+            if isinstance(file, Location):
+                return file.version
+            found = file.stat()
             return found.st_ino, found.st_mtime_ns, found.st_size
         return None
 
 
-def _oldest(path: Path) -> list[Path]:
+def _oldest(path: Place) -> list[Place]:
     """Return the oldest files that a table which is opened now is made from: those that a cleanup of the log deletes first."""
     try:
-        checkpoints = sorted(log_folder(path).glob("*.checkpoint*.parquet"))[-1:]
+        checkpoints = by_name(log_folder(path).glob("*.checkpoint*.parquet"))[-1:]
         return [*checkpoints, *replayed(path)[:1]]
     except FileNotFoundError:
         return []

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from pipelines.aggregators import ColumnAggregator
 from pipelines.graph.dialects import DATAFUSION
+from pipelines.places.location import Place
 from pipelines.state.kinds import LOG, MAP, OPAQUE
 from pipelines.state.literals import (
     canonical,
@@ -251,7 +252,7 @@ def _or_zero(value: Any, aggregator: ColumnAggregator) -> Any:
 # --- large states, read by Spark's own Delta reader -----------------------------------------------------------------
 
 
-def read_by_spark(spark: SparkSession, path: Path, reader: Reader) -> DataFrame:
+def read_by_spark(spark: SparkSession, path: Place, reader: Reader) -> DataFrame:
     """Build what `reader.scan()` gives as a frame over the table's files."""
     from pyspark.sql import functions as F
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 
+from pipelines.places.location import Location, Place
 from pipelines.state.damage import read_damage
 from pipelines.state.schema import GEN, PROPERTY, ROLL_UP, SLICE_COLUMN, StateSchema
 
@@ -34,7 +35,7 @@ class Snapshot:
                 self._newer = any(gen > self.roll_up for slice_, gen in parts if slice_ != ROLL_UP)
 
     @classmethod
-    def open(cls, path: str | Path, version: int | None = None) -> Snapshot:
+    def open(cls, path: str | Place, version: int | None = None) -> Snapshot:
         """Return the version of the table in this folder, or its last one."""
         return cls(DeltaTable(str(path), version=version))
 
@@ -89,7 +90,7 @@ class Snapshot:
         try:
             yield
         except Exception as error:  # DataFusion has one class for all of them
-            path = Path(unquote(urlparse(self.table.table_uri).path))
+            path = _folder(self.table.table_uri)
             damage = read_damage(self.name or path.name, self.table, path)
             if damage is not None:
                 raise damage from error
@@ -104,6 +105,11 @@ class Snapshot:
         """Rows that the version's files hold, None where a file does not say."""
         counts = pa.table(self.table.get_add_actions(flatten=True))["num_records"]
         return None if counts.null_count else int(pc.sum(counts).as_py() or 0)
+
+
+def _folder(uri: str) -> Place:
+    """Return the folder of a table by what delta-rs calls it."""
+    return Path(unquote(urlparse(uri).path)) if urlparse(uri).scheme in ("", "file") else Location.of(uri)
 
 
 def plain(rows: pa.Table) -> pa.Table:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
 from pipelines.errors import FieldError, ReadPointError
+from pipelines.places.location import Place
 from pipelines.state.damage import DamagedTableError, check_log, check_version, opened
 from pipelines.state.delta_log import commit_file, has_log
 from pipelines.state.history import History
@@ -44,7 +44,7 @@ class StateTable:
         path: the table's folder.
     """
 
-    def __init__(self, name: str, path: Path) -> None:
+    def __init__(self, name: str, path: Place) -> None:
         self.name, self.path = name, path
         self._history = History(name, path)
         self._table: DeltaTable | None = None

@@ -10,10 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from pipelines.errors import StateAccessError
+from pipelines.places.location import Place
 from pipelines.state.kinds import ROWS
 from pipelines.state.literals import canonical
 from pipelines.state.reading import Key, Reader
@@ -35,7 +35,7 @@ class StateView(ABC):
 
     @staticmethod
     def open(
-        path: str | Path,
+        path: str | Place,
         version: int | None = None,
         *,
         keys: Sequence[str] | None = None,

@@ -21,6 +21,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.schema import StructType as DeltaStruct
 
 from pipelines.errors import StateSchemaError
+from pipelines.places.location import Location
 from pipelines.state.commits import HOOKS, properties
 from pipelines.state.kinds import MAP, OPAQUE, TRANSACTIONAL
 from pipelines.state.literals import is_wide, literal
@@ -169,6 +170,11 @@ class StateWriter(TableKeeper):
         replaces = known and self.declared.kind == OPAQUE
         merges = self.declared.layout == MAP
         judge = self._judge(record, app_id, replaces=replaces, seen=seen)
+        if isinstance(self.table.path, Location) and not isinstance(rows, pa.Table):
+            if not merges and not replaces:
+                return self._append_files(self.table.path, rows, record, judge)
+            # A MERGE, and what takes the place of rows, is delta-rs' own work: the rows travel to it.
+            rows = rows.toArrow()
         if isinstance(rows, pa.Table):
             return (self._merge_arrow if merges else self._append_arrow)(rows, record, judge, replaces)
         return (self._merge_spark if merges else self._append_spark)(rows, record, judge, replaces)
@@ -183,12 +189,6 @@ class StateWriter(TableKeeper):
 
     def _append_spark(self, frame: DataFrame, record: BatchRecord, judge: _Judge, replaces: bool) -> int:
         """Append a batch's frame where it lies; `record.rows` is not known before."""
-        from pyspark.sql import functions as F
-
-        if SLICE_COLUMN not in frame.columns:
-            frame = frame.withColumn(SLICE_COLUMN, F.lit(UNSLICED))
-        frame = frame.withColumn(TXID, F.lit(record.txid).cast("long"))
-        frame = frame.withColumn(GEN, F.lit(generation(record.txid)).cast("long"))
         names = [*self.declared.names, *ENGINE_COLUMNS]
 
         def save(record: BatchRecord, carried: Transactions, rows: DataFrame) -> None:
@@ -200,7 +200,24 @@ class StateWriter(TableKeeper):
                 writer = writer.option("txnAppId", name).option("txnVersion", version)
             writer.save(str(self.table.path))
 
-        return self._commit_spark(partial(self._save_fitting, save, frame), record, judge)
+        return self._commit_spark(partial(self._save_fitting, save, _whole(frame, record.txid)), record, judge)
+
+    def _append_files(self, table: Location, frame: DataFrame, record: BatchRecord, judge: _Judge) -> int:
+        """Append a batch's frame where the table is on a store: Spark writes files, delta-rs commits them."""
+        from pipelines.state.store_commits import commit_files, rows_of, written_by_spark
+
+        names, version = [*self.declared.names, SLICE_COLUMN, TXID], -1
+
+        def save(record: BatchRecord, _: Transactions, rows: DataFrame) -> None:
+            nonlocal version
+            wanted = rows.select(*(f"`{name}`" for name in names))
+            files = written_by_spark(wanted, table, generation(record.txid))
+            said = record.model_copy(update={"rows": rows_of(files), "commit": uuid4().hex})
+            version = self._commit(lambda t, carried: commit_files(t, files, properties(said, carried)), judge)
+            version = self._version_of(said, -1) or version
+
+        self._save_fitting(save, _whole(frame, record.txid), record, {})
+        return version
 
     def _save_fitting(
         self,
@@ -484,6 +501,16 @@ class StateWriter(TableKeeper):
         none = pa.schema(table.schema().to_arrow()).empty_table()
         said = properties(record, carried, unchanged=True)
         write_deltalake(table, none, mode="append", commit_properties=said, post_commithook_properties=HOOKS)
+
+
+def _whole(frame: DataFrame, txid: int) -> DataFrame:
+    """Return a batch's frame with the engine's columns."""
+    from pyspark.sql import functions as F
+
+    if SLICE_COLUMN not in frame.columns:
+        frame = frame.withColumn(SLICE_COLUMN, F.lit(UNSLICED))
+    frame = frame.withColumn(TXID, F.lit(txid).cast("long"))
+    return frame.withColumn(GEN, F.lit(generation(txid)).cast("long"))
 
 
 def _grows(there: object, wanted: object) -> bool:

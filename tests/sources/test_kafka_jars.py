@@ -44,7 +44,7 @@ def test_they_come_last_on_the_class_path_and_once(tmp_path: Path, monkeypatch: 
     for name in ("JAVA_HOME", "SPARK_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_IP"):
         monkeypatch.setenv(name, os.environ.get(name, "x"))
     for _ in range(2):
-        session._prepare_environment(find_java(), jars.cache_folder(), home=tmp_path)
+        session._prepare_environment(find_java(), jars.kafka_paths(), home=tmp_path)
     assert os.environ["SPARK_DIST_CLASSPATH"].split(os.pathsep) == ["/own/conf", *map(str, jars.kafka_paths())]
 
 

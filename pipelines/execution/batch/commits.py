@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -84,7 +85,7 @@ class Announced:
         """
         self.tell("committing", name, txid)
         version = write()
-        if self._lake is not None and self._lake.durable:
+        if self._lake is not None and self._lake.durable and isinstance(self._lake.root, Path):
             sync_table(writer.table, version - 1, self._lake.root)
         self.tell("committed", name, txid)
         return version

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -19,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from pipelines.graph import events, nodes
 from pipelines.graph.expressions import spark_sql
+from pipelines.places.location import Place
 from pipelines.planner.compile import Compiler
 from pipelines.planner.windows import StreamContext
 from pipelines.sources.base import CORRUPT, FILE
@@ -97,7 +97,7 @@ class Entrance:
             spout.source.prepare(spout.stream, lake.root / "spool" / flow / spout.stream)
             spout.source.check(spout.stream, spark)
 
-    def start_at(self, start: Start | None, checkpoint: Path) -> None:
+    def start_at(self, start: Start | None, checkpoint: Place) -> None:
         """Set where the stream of a checkpoint reads its channels on from.
 
         Args:
@@ -107,7 +107,7 @@ class Entrance:
         for channel in self.channels:
             channel.source.start_at(start, checkpoint)
 
-    def check_same(self, checkpoint: Path) -> None:
+    def check_same(self, checkpoint: Place) -> None:
         """Refuse to go on with a source whose positions mean other rows by now.
 
         Args:
@@ -223,7 +223,7 @@ class Entrance:
             found += spout.origins if isinstance(spout, nodes.ChannelSpoutNode) else [spout.stream]
         return tuple(found)
 
-    def positions(self, checkpoint: Path, first: int, last: int) -> frozenset[str]:
+    def positions(self, checkpoint: Place, first: int, last: int) -> frozenset[str]:
         """Return the positions (as `file_key`) that the stream's batches `first..last` (Spark's ids) took."""
         found = (spout.source.positions(checkpoint, first, last, n) for n, spout in enumerate(self.spouts))
         return frozenset().union(*found)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import TrideltaError
 from pipelines.execution.checkpoint.damage import read_own
 from pipelines.execution.checkpoint.engine_files import TABLES, Checkpoint, Epoch, write_json
 from pipelines.execution.protocol.groups import group_name, spout_groups
+from pipelines.places.location import path_below
 from pipelines.state.record import BATCH, SLICE
 from pipelines.state.turns import last_txid, stream_id
 
@@ -152,9 +152,9 @@ class Belonging:
 
     def _name(self, table: StateTable) -> str | None:
         """Return the table's path in the lake; None for one elsewhere (a bounded run has channels of its own)."""
-        if not table.path.is_relative_to(self._lake.root):
+        path = path_below(table.path, self._lake.root)
+        if path is None:
             return None
-        path = table.path.relative_to(self._lake.root)
         return path.as_posix() if path.parts[0] in _OWN_FOLDERS and len(path.parts) == 2 else None
 
     def knows(self, table: StateTable) -> bool:
@@ -316,6 +316,7 @@ def adopt(lake: Lake, topology: TridentTopology, *, lock_wait_seconds: float = 3
     Raises:
         LockedError: another process runs the flow.
     """
+    lake.on_disk("adopt")
     found = {}
     for spouts in spout_groups(topology):
         name = group_name(spouts)
@@ -347,4 +348,4 @@ def lake_of(checkpoint: Checkpoint) -> Lake:
     """Return the lake that a checkpoint lies in, where only the checkpoint is known."""
     from pipelines.state.lake import Lake
 
-    return Lake(Path(checkpoint.folder).parents[2])
+    return Lake(checkpoint.folder.parents[2])

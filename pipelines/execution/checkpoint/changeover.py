@@ -81,7 +81,7 @@ class Changeover:
     """
 
     def __init__(self, lake: Lake, topology: TridentTopology) -> None:
-        self._lake, self._topology = lake, topology
+        self._lake, self._topology = lake.on_disk("a changed definition"), topology
         self._ids: dict[str, str] = {}
         self._queries = [self._query(spouts) for spouts in spout_groups(topology)]
 
@@ -257,7 +257,7 @@ class Changeover:
 
     def _aside(self, query: Query) -> Path:
         """Return a folder beside the checkpoints, which is none that the flow has."""
-        folder = self._lake.root / "replaced" / self._topology.name
+        folder = self._lake.folder / "replaced" / self._topology.name
         numbers = (n for n in range(10**6) if not (folder / f"{query.name}.{n}.replaced").exists())
         return folder / f"{query.name}.{next(numbers)}.replaced"
 

@@ -19,6 +19,7 @@ from pipelines import logs
 from pipelines.errors import TrideltaError
 from pipelines.execution.checkpoint.damage import read_own
 from pipelines.execution.checkpoint.engine_files import Checkpoint, write_json
+from pipelines.places.location import on_disk
 
 logger = logs.logger(__name__)
 
@@ -76,7 +77,7 @@ class Marker:
 
     def write(self, checkpoint: Checkpoint) -> Marker:
         write_json(checkpoint.folder / MARKER, asdict(self))
-        _sync_folder(checkpoint.folder)
+        _sync_folder(on_disk(checkpoint.folder))
         return self
 
     def at(self, phase: str, checkpoint: Checkpoint, reason: str = "") -> Marker:
@@ -142,15 +143,15 @@ def roll_back(checkpoint: Checkpoint, marker: Marker, folder: Path, reason: str)
     """
     manifest = check_copy(checkpoint, folder)
     marker.at(ROLLING_BACK, checkpoint, reason)
-    restoring = checkpoint.folder / "spark.restoring"
+    restoring, spark = on_disk(checkpoint.folder) / "spark.restoring", on_disk(checkpoint.spark)
     # Both first: on a full disk there is no room for the two of them and the copy.
-    for made in (restoring, checkpoint.spark):
+    for made in (restoring, spark):
         if made.exists():
             shutil.rmtree(made)
     _copy_files(folder / "spark", restoring, manifest)
     os.sync()
-    restoring.rename(checkpoint.spark)
-    _sync_folder(checkpoint.folder)
+    restoring.rename(spark)
+    _sync_folder(on_disk(checkpoint.folder))
     (checkpoint.folder / MARKER).unlink()
 
 
@@ -159,7 +160,7 @@ def make_copy(checkpoint: Checkpoint, folder: Path, about: Mapping[str, Any]) ->
 
     Everything is on the disk when this returns, by one call for all the files: a checkpoint has thousands of small ones.
     """
-    manifest = _copy_files(checkpoint.spark, folder / "spark")
+    manifest = _copy_files(on_disk(checkpoint.spark), folder / "spark")
     os.sync()
     size = sum(size for size, _ in manifest.values())
     write_json(folder / "copy.json", {**about, "bytes": size, "files": manifest})

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pipelines import logs
+from pipelines.places.location import Place, by_name
 from pipelines.state.damage import DamagedError
 
 T = TypeVar("T")
@@ -44,13 +44,13 @@ _LOGS = ("offsets", "commits")
 class DamagedCheckpointError(DamagedError):
     """A file of a checkpoint is damaged; `flow` and `group` are the query's."""
 
-    def __init__(self, flow: str, group: str, path: Path, problem: str, intact: str, *, hint: str) -> None:
-        self.flow, self.group = flow, group
+    def __init__(self, flow: str, group: str, path: Place, problem: str, intact: str, *, hint: str) -> None:
+        self.flow, self.group, self.file = flow, group, path
         super().__init__(path, problem, intact, hint=hint)
         self.args = (f'flow "{flow}", query "{group}": {self.args[0]}',)
 
 
-def read_own(flow: str, file: Path, parse: Callable[[Any], T]) -> T | None:
+def read_own(flow: str, file: Place, parse: Callable[[Any], T]) -> T | None:
     """Return one of the engine's files beside a checkpoint, None if there is none.
 
     Raises:
@@ -68,7 +68,7 @@ def read_own(flow: str, file: Path, parse: Callable[[Any], T]) -> T | None:
         raise DamagedCheckpointError(flow, file.parent.name, file, problem, intact, hint=hint) from None
 
 
-def spark_damages(flow: str, spark: Path, *, newest: int | None = None) -> Iterator[DamagedCheckpointError]:
+def spark_damages(flow: str, spark: Place, *, newest: int | None = None) -> Iterator[DamagedCheckpointError]:
     """Yield the damaged files of Spark's part: its logs of planned and of finished batches, and those of its file sources.
 
     Args:
@@ -87,11 +87,11 @@ def spark_damages(flow: str, spark: Path, *, newest: int | None = None) -> Itera
         )
     for name in _LOGS:
         yield from _log_damages(flow, spark / name, newest)
-    for folder in sorted((spark / "sources").glob("*")) if (spark / "sources").is_dir() else ():
+    for folder in by_name((spark / "sources").glob("*")) if (spark / "sources").is_dir() else ():
         yield from _log_damages(flow, folder, newest)
 
 
-def _log_damages(flow: str, folder: Path, newest: int | None) -> Iterator[DamagedCheckpointError]:
+def _log_damages(flow: str, folder: Place, newest: int | None) -> Iterator[DamagedCheckpointError]:
     files = sorted(_batches(folder))[slice(None) if newest is None else slice(-newest, None)]
     for _, file in files:
         if not _is_whole(file):
@@ -100,12 +100,12 @@ def _log_damages(flow: str, folder: Path, newest: int | None) -> Iterator[Damage
             yield _spark_damage(flow, file, problem, "the tables, and the other batches' files", hint)
 
 
-def _spark_damage(flow: str, file: Path, problem: str, intact: str, hint: str) -> DamagedCheckpointError:
+def _spark_damage(flow: str, file: Place, problem: str, intact: str, hint: str) -> DamagedCheckpointError:
     spark = next(parent for parent in file.parents if parent.name == "spark")
     return DamagedCheckpointError(flow, spark.parent.name, file, problem, intact, hint=hint)
 
 
-def _batches(folder: Path) -> Iterator[tuple[int, Path]]:
+def _batches(folder: Place) -> Iterator[tuple[int, Place]]:
     """Yield the files of one of Spark's logs with their batches; a compact file has all of what was before it."""
     for file in folder.iterdir() if folder.is_dir() else ():
         number = file.name.removesuffix(".compact")
@@ -113,7 +113,7 @@ def _batches(folder: Path) -> Iterator[tuple[int, Path]]:
             yield int(number), file
 
 
-def _is_whole(file: Path) -> bool:
+def _is_whole(file: Place) -> bool:
     """Return whether a file has Spark's form: a version line, then JSON by line (`-`, or nothing, in some logs)."""
     data = file.read_bytes()
     # Kafka's first offsets begin with a zero byte.
@@ -135,11 +135,11 @@ def _is_json(text: bytes) -> bool:
     return True
 
 
-def _parses(file: Path) -> bool:
+def _parses(file: Place) -> bool:
     return file.exists() and _is_json(file.read_bytes())
 
 
-def make_whole(flow: str, spark: Path, in_a_table: Callable[[int], bool]) -> set[int]:
+def make_whole(flow: str, spark: Place, in_a_table: Callable[[int], bool]) -> set[int]:
     """Remove what a loss of power has left of the last batch where that is safe; else refuse.
 
     A mark of the last batch that is cut off goes: the batch comes again, which is exact. So does a plan that is cut off of a
@@ -156,7 +156,7 @@ def make_whole(flow: str, spark: Path, in_a_table: Callable[[int], bool]) -> set
     """
     anew = set()
     for damage in spark_damages(flow, spark, newest=2):
-        file = Path(damage.path)
+        file = damage.file
         last = max((batch for batch, _ in _batches(spark / "offsets")), default=-1)
         if not file.name.isdigit() or int(file.name) < last:
             raise damage
@@ -171,7 +171,7 @@ def make_whole(flow: str, spark: Path, in_a_table: Callable[[int], bool]) -> set
     return anew
 
 
-def _remove(file: Path) -> None:
+def _remove(file: Place) -> None:
     """Remove a file of Spark's with its checksum."""
     for one in (file, file.with_name(f".{file.name}.crc")):
         one.unlink(missing_ok=True)

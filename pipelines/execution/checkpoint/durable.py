@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipelines.places.location import on_disk
 from pipelines.state.delta_log import adds, commit_file, data_file, log_folder
 
 if TYPE_CHECKING:
@@ -55,14 +56,15 @@ def _synced(path: Path) -> bool:
 
 def commit_files(table: StateTable, since: int) -> Iterator[Path]:
     """Yield the files of a table's commits behind a version: data files, commits, and checkpoints of the log."""
-    log = log_folder(table.path)
+    path = on_disk(table.path)
+    log = path / log_folder(path).name
     for version in range(since + 1, table.version() + 1):
-        yield from (data_file(table.path, add["path"]) for add in adds(table.path, version))
+        yield from (on_disk(data_file(path, add["path"])) for add in adds(path, version))
         checkpoints = sorted(log.glob(f"{version:020d}.checkpoint*"))
         yield from checkpoints
         if checkpoints:
             yield log / "_last_checkpoint"
-        yield commit_file(table.path, version)
+        yield on_disk(commit_file(path, version))
 
 
 def sync_table(table: StateTable, since: int, root: Path) -> None:
@@ -91,7 +93,7 @@ class DurableBatches:
 
         A table that knows a batch whose plan is gone would take other rows for known ones.
         """
-        spark = self._checkpoint.spark
+        spark = on_disk(self._checkpoint.spark)
         sources = sorted((spark / "sources").glob("*")) if (spark / "sources").is_dir() else []
         logs = [(spark / "offsets", batch), (spark / "commits", batch - 1), *((one, batch) for one in sources)]
         names = [
@@ -118,7 +120,7 @@ class DurableBatches:
 
     def _state_files(self) -> Iterator[Path]:
         """Yield the files of Spark's state store that are new, or others, since the last look."""
-        state = self._checkpoint.spark / "state"
+        state = on_disk(self._checkpoint.spark) / "state"
         for folder, _, names in os.walk(state) if state.is_dir() else ():
             for name in names:
                 file = Path(folder, name)

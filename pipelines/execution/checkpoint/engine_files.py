@@ -17,6 +17,8 @@ from pipelines.errors import LockedError
 from pipelines.execution.checkpoint.damage import read_own
 from pipelines.execution.checkpoint.ownership import claim
 from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
+from pipelines.places.lease import Lease, held
+from pipelines.places.location import Location, Place, on_disk
 from pipelines.sources.channels import Start
 from pipelines.surroundings import told
 
@@ -32,7 +34,7 @@ TABLES = "tables.json"
 _POLL_SECONDS = 0.01
 
 
-_COMMIT_LOCK = "commit.lock"
+_RUN_LOCK, _COMMIT_LOCK = "run.lock", "commit.lock"
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,10 @@ class Epoch:
 class Checkpoint:
     """The folder of one batch group of a flow: Spark's checkpoint in `spark/`, the engine's files beside it."""
 
-    def __init__(self, flow: str, folder: Path) -> None:
+    def __init__(self, flow: str, folder: Place) -> None:
         self.flow, self.folder = flow, folder
         self.spark = folder / "spark"
+        self._running: Lease | None = None
 
     @property
     def epoch(self) -> Epoch | None:
@@ -105,7 +108,7 @@ class Checkpoint:
         write_json(self.folder / "start.json", {**asdict(start), "behind": self._last_epoch})
         if aside is not None:
             aside.parent.mkdir(parents=True, exist_ok=True)
-            self.spark.rename(aside)
+            on_disk(self.spark).rename(aside)
 
     @property
     def _start_file(self) -> dict[str, Any]:
@@ -208,7 +211,7 @@ class Checkpoint:
     @contextmanager
     def running(self, wait_seconds: float) -> Iterator[None]:
         """Hold the lock of the query: one query per checkpoint, in any process."""
-        with self._locked("run.lock", wait_seconds):
+        with self._locked(_RUN_LOCK, wait_seconds):
             yield
 
     def is_running(self) -> bool:
@@ -233,6 +236,10 @@ class Checkpoint:
 
     @contextmanager
     def _locked(self, name: str, wait_seconds: float) -> Iterator[None]:
+        if isinstance(self.folder, Location):
+            with self._leased(self.folder / name, wait_seconds):
+                yield
+            return
         with told(str(self.folder)):
             self.folder.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.folder / name, timeout=wait_seconds, poll_interval=_POLL_SECONDS)
@@ -248,11 +255,26 @@ class Checkpoint:
         finally:
             lock.release()
 
+    @contextmanager
+    def _leased(self, file: Location, wait_seconds: float) -> Iterator[None]:
+        """Hold a lease in place of a lock: another host has no part in locks of files, and a store has none."""
+        if self._running is not None:
+            self._running.check()
+        with held(file, self.flow, wait_seconds) as lease:
+            if file.name != _RUN_LOCK:
+                yield
+                return
+            self._running = lease
+            try:
+                yield
+            finally:
+                self._running = None
+
 
 class StoredAttempts:
     """The `AttemptStore` of a checkpoint: one small JSON file, replaced and synced before any work of the attempt."""
 
-    def __init__(self, file: Path, flow: str = "") -> None:
+    def __init__(self, file: Place, flow: str = "") -> None:
         self._file = file
         found: dict[str, dict[str, Any]] = read_own(flow, file, _checked_attempts) or {}
         # What the last run meant to forget with its next put: else each short run would leave a record for good.
@@ -289,8 +311,11 @@ def _since_committed(records: dict[str, Any]) -> dict[str, Any]:
     return {txid: one for txid, one in records.items() if int(txid) >= last}
 
 
-def write_json(file: Path, value: Any, *, mode: int = 0o666) -> None:
+def write_json(file: Place, value: Any, *, mode: int = 0o666) -> None:
     """Write a small file so that a crash leaves the old or the new one, whole; with what `mode` and the umask allow."""
+    if isinstance(file, Location):
+        file.write_bytes(json.dumps(value).encode())
+        return
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     with os.fdopen(os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, mode), "w", encoding="utf-8") as out:

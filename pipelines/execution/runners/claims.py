@@ -7,11 +7,11 @@ reads what was appended, under the first names, from the table's log. One that b
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines.errors import SourceError
-from pipelines.sources.base import file_key
+from pipelines.places.store import StoreError
+from pipelines.sources.base import file_key, place_of
 from pipelines.sources.delta import DeltaTableSource
 from pipelines.sources.offsets import offset_of
 
@@ -143,8 +143,8 @@ def _claims(group: BatchGroup, source: DeltaTableSource) -> Iterator[tuple[str, 
 
 
 def bytes_of(files: frozenset[str]) -> int | None:
-    """Return size of a batch's files, or None where they are not local."""
+    """Return size of a batch's files, or None where one is not to be found."""
     try:
-        return sum(Path(file).stat().st_size for file in files)
-    except OSError:
+        return sum(place_of(file).stat().st_size for file in files)
+    except (OSError, StoreError):
         return None

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -136,7 +137,8 @@ class StreamRunner:
         """
         self._make_whole()
         self._epoch = self._open_epoch(on_fresh)
-        if self._group.lake.durable:
+        if self._group.lake.durable and isinstance(self._group.lake.root, Path):
+            # What a store has taken is kept.
             self._durable = DurableBatches(self._checkpoint, self._tables(), self._group.lake.root)
         save_plan(self._group.topology, self._checkpoint.folder)
         self._tracker = self._new_tracker()

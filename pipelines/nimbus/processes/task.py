@@ -25,6 +25,7 @@ from pipelines.nimbus.registry.attempts import FencedAttempts, RegistryAttempts
 from pipelines.nimbus.registry.leases import Lease
 from pipelines.nimbus.status import ASSIGNED, DRAINED, DRAINING, REPARTITIONING, STARTING
 from pipelines.nimbus.telemetry.figures import TaskFigures
+from pipelines.places.location import on_disk
 from pipelines.state.delta_log import has_log
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ class Task(threading.Thread):
                     self.ran = True
                     self.figures.started(self._failures > 0)
                     self._told("running", None)
-                    self._watch(runner, streaming, checkpoint.spark)
+                    self._watch(runner, streaming, on_disk(checkpoint.spark))
             finally:
                 self._streaming = self._lineage = None
         self.figures.state = DRAINED

@@ -1,0 +1,114 @@
+"""Large commits where the table is on an object store: Spark writes Parquet, delta-rs commits it (docs/adr/0056).
+
+Spark's own Delta writer would commit with a log store that overwrites the commits of others without a word. So there Spark
+puts files into a folder of their own inside the table, which nobody reads before delta-rs has named them in a commit.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable
+from deltalake.transaction import AddAction
+
+from pipelines.places.location import Location
+from pipelines.state.commits import HOOKS
+from pipelines.state.schema import GEN, SLICE_COLUMN
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_TIMES = "spark.sql.parquet.outputTimestampType"
+_END = 8
+"""Bytes at the end of a Parquet file: how long its footer is, then a mark."""
+_GUESS = 64 * 1024
+
+
+def written_by_spark(frame: DataFrame, table: Location, generation: int) -> list[AddAction]:
+    """Have Spark write a frame into a table's folder. Return what a commit says of its files.
+
+    Args:
+        frame: all columns of the table but the generation.
+        table: its folder.
+        generation: of all the rows.
+    """
+    folder, spark = table / f"commit-{uuid4().hex}", frame.sparkSession
+    before = spark.conf.get(_TIMES, None)
+    spark.conf.set(_TIMES, "TIMESTAMP_MICROS")
+    try:
+        frame.write.partitionBy(SLICE_COLUMN).parquet(str(folder))
+    finally:
+        spark.conf.unset(_TIMES) if before is None else spark.conf.set(_TIMES, before)
+    return list(add_actions(table, folder, generation))
+
+
+def add_actions(table: Location, folder: Location, generation: int) -> Iterator[AddAction]:
+    """Yield what a commit says of the Parquet files in a folder of a table, which are partitioned by slice."""
+    for entry in table.store.entries(folder.key):
+        file = Location(table.scheme, table.bucket, entry.key)
+        if file.suffix != ".parquet":
+            continue
+        slice_ = unquote(file.parent.name.removeprefix(f"{SLICE_COLUMN}="))
+        yield AddAction(
+            # delta-rs encodes it for the log.
+            path=file.relative_to(table).as_posix(),
+            size=entry.size,
+            partition_values={SLICE_COLUMN: slice_, GEN: str(generation)},
+            modification_time=int(entry.modified * 1000),
+            data_change=True,
+            stats=json.dumps(statistics(_footer(file, entry.size))),
+        )
+
+
+def rows_of(actions: Sequence[AddAction]) -> int:
+    """Return how many rows the files of a commit hold."""
+    return sum(int(json.loads(action.stats)["numRecords"]) for action in actions)
+
+
+def commit_files(table: DeltaTable, actions: Sequence[AddAction], properties: CommitProperties) -> None:
+    """Commit files that are there, and bring the table up to its newest version."""
+    table.create_write_transaction(
+        list(actions),
+        "append",
+        table.schema(),
+        list(table.metadata().partition_columns),
+        commit_properties=properties,
+        post_commithook_properties=HOOKS,
+    )
+    table.update_incremental()
+
+
+def statistics(footer: pq.FileMetaData) -> dict[str, Any]:
+    """Return what Delta keeps of a file, by its footer: its rows; the least and the greatest value of whole numbers."""
+    least: dict[str, int] = {}
+    greatest: dict[str, int] = {}
+    schema = footer.schema.to_arrow_schema()
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    for index in range(footer.num_columns):
+        name = footer.schema.column(index).path
+        if name not in schema.names or not pa.types.is_signed_integer(schema.field(name).type):
+            continue
+        kept = [group.column(index).statistics for group in groups]
+        known = [one for one in kept if one is not None and one.has_min_max]
+        # A group without them has nulls alone, or does not say.
+        if known and len(known) == len(kept):
+            least[name], greatest[name] = min(one.min for one in known), max(one.max for one in known)
+    return {"numRecords": footer.num_rows, "minValues": least, "maxValues": greatest, "nullCount": {}}
+
+
+def _footer(file: Location, size: int) -> pq.FileMetaData:
+    """Read the end of a Parquet file of a store."""
+    length = min(size, _GUESS)
+    end = file.store.part(file.key, size - length, length)
+    wanted = struct.unpack("<I", end[-_END:-4])[0] + _END
+    if wanted > length:
+        end = file.store.part(file.key, size - wanted, wanted)
+    # A file begins with its mark, too.
+    return pq.read_metadata(pa.BufferReader(b"PAR1" + end))
