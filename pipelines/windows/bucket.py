@@ -15,7 +15,7 @@ from pipelines.windows.blob import dumps, loads
 from pipelines.windows.event import Event
 from pipelines.windows.keyed import KeyedWindows
 from pipelines.windows.signature import signature
-from pipelines.windows.vectorised import CountWindows
+from pipelines.windows.vectorised import EMPTY, ArrayWindows, State
 
 NEVER = -(2**62)
 """The clock before anything is known."""
@@ -60,7 +60,7 @@ class BucketMaker:
         edges: the origins whose clocks it waits for.
         schema: the Arrow schema of its results, the event's columns included.
         origin: what its words about the clock say for their origin.
-        in_arrays: whether `CountWindows` can do it.
+        in_arrays: whether `ArrayWindows` can do it.
         where: the operation and the user's line, for errors of the user's code.
     """
 
@@ -137,11 +137,11 @@ class Bucket:
 
 
 class ArrayBucket(Bucket):
-    """A bucket whose windows work on all keys at once, in arrays (`CountWindows`)."""
+    """A bucket whose windows work on all keys at once, in arrays (`ArrayWindows`)."""
 
     def _make(self) -> None:
-        self._arrays = CountWindows(self._plan.operation, self._plan.context, self._plan.schema)
-        self._pending: pa.Table | None = None
+        self._arrays = ArrayWindows(self._plan.operation, self._plan.context, self._plan.schema)
+        self._state = EMPTY
 
     def _are_events(self, rows: pa.Table) -> Any:
         """Its events travel without id, and only words about the clock say where they come from."""
@@ -150,39 +150,23 @@ class ArrayBucket(Bucket):
     def restore(self, state: bytes | None) -> None:
         if state:
             size = int.from_bytes(state[:8], "big")
-            self._arrays.restore(state[8 : 8 + size])
-            rest = state[8 + size :]
-            self._pending = _conformed(from_ipc([rest]), self._rows.schema) if rest else None
+            windows, pending = (from_ipc([one]) if one else None for one in (state[8 : 8 + size], state[8 + size :]))
+            self._state = State(windows, pending)
 
     def save(self) -> bytes:
-        windows, rest = self._arrays.save(), b""
-        if self._pending is not None and self._pending.num_rows:
-            rest = to_ipc(self._pending)
+        state = self._state
+        windows = b"" if state.windows is None else to_ipc(state.windows, compression="lz4")
+        rest = b"" if state.pending is None else to_ipc(state.pending)
         return len(windows).to_bytes(8, "big") + windows + rest
 
     def run(self, number: int) -> pa.Table:
-        rows = self._rows if self._pending is None else pa.concat_tables([self._pending, self._rows])
+        rows = self._rows
         if self._floor > NEVER:
             at = rows.schema.get_field_index(events.CLOCK)
             rows = rows.set_column(at, rows.schema.field(at), pc.max_element_wise(rows[events.CLOCK], self._floor))
-        in_time = pc.less_equal(rows[events.CLOCK], self._now)
-        self._pending = rows.filter(pc.invert(in_time))
-        by = [*self._plan.context.partition, events.CLOCK, events.ORDER]
-        rows = rows.filter(in_time).sort_by([(name, "ascending") for name in by])
-        found = self._arrays.run(rows)
-        self._arrays.forget(self._now)
-        wanted = [self._arrays.due(), pc.min(self._pending[events.CLOCK]).as_py()]
-        self.clocks.due = min((one for one in wanted if one is not None), default=None)
-        return pa.concat_tables([found.select(self._plan.schema.names), self.passed(number)])
-
-
-def _conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows of an earlier schema as those of a batch: null where a field is new, without what is not there any more."""
-    columns = [
-        rows[field.name].cast(field.type) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
+        found, self._state = self._arrays.feed(self._state, rows, self._now)
+        self.clocks.due = self._arrays.due(self._state)
+        return pa.concat_tables([found, self.passed(number)])
 
 
 def clock_row(schema: pa.Schema, clock: int, origin: str) -> pa.Table:
