@@ -20,7 +20,7 @@ from pipelines.windows import BUCKETS
 from pipelines.windows.bucket import BucketMaker
 from pipelines.windows.processor import BUCKET, PACKED, Pack, bounded, processor, unpack
 from pipelines.windows.signature import signature
-from pipelines.windows.vectorised import counts_alone, fits
+from pipelines.windows.vectorised import fits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,8 +35,7 @@ def windowed(step: Step) -> DataFrame:
     node, frame = step.node, step.frame
     schema = _result_schema(node, frame)
     results, taken = (to_arrow_schema(one, timezone="UTC") for one in (schema, frame.schema))
-    # Checkpoints hold windows by time in another form, of which these would know nothing.
-    in_arrays = fits(node.operation, node.context, taken) and counts_alone(node.operation)
+    in_arrays = fits(node.operation, node.context, taken)
     where = f"{node.label} (defined at {node.at})"
     make = BucketMaker(node.operation, node.context, node.edges, results, in_arrays=in_arrays, where=where)
     packed = _bucketed(node, frame, lean=in_arrays).mapInArrow(Pack(BUCKETS), PACKED).groupBy(BUCKET)

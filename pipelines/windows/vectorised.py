@@ -27,27 +27,25 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def fits(operation: Any, context: WindowContext, types: pa.Schema) -> bool:
-    """Check whether `ArrayWindows` can do it: windows that fire, built-in numeric aggregators, plain keys, bounded state.
+    """Check whether `ArrayWindows` can do it: windows that fire, built-in numeric aggregators, plain keys, and few items.
+
+    A window by time that keeps all until it is cleared is not among them: one by one it is a handful of sums.
 
     Args:
         types: the fields of the events.
     """
     if not isinstance(operation, AggregateWindow):
         return False
-    evict = operation.evict
-    fires = operation.trigger.events or operation.trigger.ticks or _at_every_tick(operation)
-    if not fires or not (evict.age is not None or evict.keeps or operation.clear_on_trigger):
+    trigger, evict = operation.trigger, operation.evict
+    fires = trigger.events or trigger.ticks or _at_every_tick(operation)
+    bounded = evict.age is not None or evict.keeps or (operation.clear_on_trigger and trigger.events)
+    if not fires or not bounded:
         return False
     if any(type(one) not in _KINDS for one in operation.aggregators):
         return False
     fields = _fields_of(operation)
     numeric = all(name in types.names and _is_number(types.field(name).type) for name in fields)
     return numeric and all(name in types.names and _is_key(types.field(name).type) for name in context.partition)
-
-
-def counts_alone(operation: AggregateWindow) -> bool:
-    """Check whether trigger and eviction are by count: such windows never wait for a tick."""
-    return bool(operation.trigger.events) and operation.evict.events is not None
 
 
 def _at_every_tick(operation: AggregateWindow) -> bool:

@@ -16,7 +16,7 @@ from pipelines.windows.event import Event
 from pipelines.windows.keyed import KeyedWindows
 from pipelines.windows.operations import AggregateWindow
 from pipelines.windows.policy import Policy
-from pipelines.windows.vectorised import EMPTY, ArrayWindows, State, counts_alone, fits
+from pipelines.windows.vectorised import EMPTY, ArrayWindows, State, fits
 from tests.windows.window_runs import context
 
 CHAIN = (
@@ -145,7 +145,9 @@ def operations(draw: st.DrawFn) -> AggregateWindow:
     at_every_tick = not trigger.threshold and evict.age is not None
     if not trigger.threshold and not at_every_tick:
         trigger = Policy.count(2)
-    clear = clear or not (evict.keeps or evict.age is not None)
+    if not (evict.keeps or evict.age is not None):
+        clear = True
+        trigger = trigger if trigger.events else Policy.count(3)
     return AggregateWindow(CHAIN, trigger, evict, clear, draw(lifetimes))
 
 
@@ -170,7 +172,7 @@ EDGES = {
     "an event of the very age is gone at the tick": ([0, 500, 5000], Policy.time(5), Policy.time(5), False, LATER),
     "the last tick is before the window's end": ([0, 999, 6999], Policy.time(2), Policy.time(9), False, 4001),
     "items of before the last emission count": ([0, 1, 2, 3, 4, 5], Policy.count(2), Policy.count(5), False, LATER),
-    "cleared at each tick": ([0, 999, 1500, 2500, 2500], Policy.time(1), Policy.count(0), True, LATER),
+    "cleared at each tick": ([0, 999, 1500, 2500, 2500], Policy.time(1), Policy.count(9), True, LATER),
     "a batch whose clocks are far apart": ([-(2**53), 0, 2**53], Policy.count(1), Policy.time(9), False, LATER),
 }  # fmt: skip
 
@@ -200,12 +202,10 @@ def test_what_fits() -> None:
     assert fits(AggregateWindow(CHAIN, count, Policy.count(0), True), context(), taken)
     assert fits(AggregateWindow(CHAIN, time, count), context("k"), taken)
     assert fits(AggregateWindow(CHAIN, count, time), context("k"), taken)
-    assert counts_alone(AggregateWindow(CHAIN, count, count))
-    assert not counts_alone(AggregateWindow(CHAIN, count, time))
-    assert not counts_alone(AggregateWindow(CHAIN, time, count))
     for operation in (
         AggregateWindow(CHAIN, count, Policy.count(0)),
         AggregateWindow(CHAIN, time, Policy.time_delta_lt(1)),
+        AggregateWindow(CHAIN, time, Policy.count(0), True),
         AggregateWindow(CHAIN, Policy.count(0), count),
         AggregateWindow(CHAIN, Policy.time(0), time),
         AggregateWindow(CHAIN, Policy.time_delta_lt(2), count, True),
