@@ -123,15 +123,19 @@ class Bucket:
 
     def run(self, number: int) -> pa.Table:
         """Return the results, and in bucket 0 the word about the clock."""
-        order = [(events.CLOCK, "ascending"), (events.ORDER, "ascending")]
-        rows = self._rows.take(pc.sort_indices(self._rows, sort_keys=order))
         try:
-            found = self._windows.feed(events_of(rows, self._floor), self._now)
+            found = self._fed()
         except Exception as error:
             # One line that starts like this is what reaches the user of all that a worker prints.
             raise RuntimeError(f"{self._plan.where} failed: {' '.join(repr(error).split())}") from error
+        return pa.concat_tables([found, self.passed(number)])
+
+    def _fed(self) -> pa.Table:
+        order = [(events.CLOCK, "ascending"), (events.ORDER, "ascending")]
+        rows = self._rows.take(pc.sort_indices(self._rows, sort_keys=order))
+        found = self._windows.feed(events_of(rows, self._floor), self._now)
         self.clocks.due = self._windows.due()
-        return pa.concat_tables([rows_of(found, self._plan.schema), self.passed(number)])
+        return rows_of(found, self._plan.schema)
 
     def passed(self, number: int) -> pa.Table:
         """Return the word about the clock alone."""
@@ -176,14 +180,14 @@ class ArrayBucket(Bucket):
         rest = b"" if state.pending is None else to_ipc(state.pending)
         return len(windows).to_bytes(8, "big") + windows + rest
 
-    def run(self, number: int) -> pa.Table:
+    def _fed(self) -> pa.Table:
         rows = self._rows
         if self._floor > NEVER:
             at = rows.schema.get_field_index(events.CLOCK)
             rows = rows.set_column(at, rows.schema.field(at), pc.max_element_wise(rows[events.CLOCK], self._floor))
         found, self._state = self._arrays.feed(self._state, rows, self._now)
         self.clocks.due = self._arrays.due(self._state)
-        return pa.concat_tables([found, self.passed(number)])
+        return found
 
 
 def clock_row(schema: pa.Schema, clock: int, origin: str) -> pa.Table:
