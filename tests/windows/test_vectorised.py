@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pipelines import aggregators as agg
 from pipelines.graph import events as ev
 from pipelines.windows.arrow_stream import from_ipc, to_ipc
+from pipelines.windows.buffer import WindowContext
 from pipelines.windows.event import Event
 from pipelines.windows.keyed import KeyedWindows
 from pipelines.windows.operations import AggregateWindow
@@ -41,6 +42,11 @@ def schemas(kind: pa.DataType) -> tuple[pa.Schema, pa.Schema]:
     return taken, pa.schema([("k", pa.string()), ("j", pa.int64()), *outputs, *own])
 
 
+def place(partition: tuple[str, ...]) -> WindowContext:
+    """At depths of their own, which show in the order of what ticks make."""
+    return WindowContext("flow", "stream", 1, partition, len(partition))
+
+
 def table_of(rows: list[Row], taken: pa.Schema) -> pa.Table:
     columns = zip(*rows, strict=True) if rows else [[] for _ in taken]
     return pa.table([pa.array(list(c), f.type) for c, f in zip(columns, taken, strict=True)], schema=taken)
@@ -62,7 +68,7 @@ def parted(rows: list[Row], cuts: list[tuple[int, int]]) -> list[tuple[list[Row]
 def generic(
     operation: AggregateWindow, parts: list[tuple[list[Row], int]], partition: tuple[str, ...]
 ) -> list[list[dict[str, Any]]]:
-    windows, made = KeyedWindows(operation, context(*partition)), []
+    windows, made = KeyedWindows(operation, place(partition)), []
     own = (ev.ID, ev.TIME, ev.CLOCK, ev.FROM, ev.ORDER)
     for rows, clock in parts:
         items = [(Event({"k": k, "j": j, "v": v}, "e", now), now, order) for k, j, v, now, order in rows]
@@ -90,8 +96,8 @@ def check(
     """Batch by batch the same results as one by one, each from the state behind the one before, which stays as it was."""
     taken, schema = schemas(kind)
     schema = pa.schema([field for field in schema if field.name not in ("k", "j") or field.name in partition])
-    assert fits(operation, context(*partition), taken)
-    windows, state = ArrayWindows(operation, context(*partition), schema), EMPTY
+    assert fits(operation, place(partition), taken)
+    windows, state = ArrayWindows(operation, place(partition), schema), EMPTY
     parts = parted(rows, cuts)
     for (part, clock), expected in zip(parts, generic(operation, parts, partition), strict=True):
         shuffled = table_of(part[::-1], taken)
