@@ -1,6 +1,8 @@
 # `make` alone lists the targets. Every target sets up what it needs; after the first time this takes no time and no network.
 SHELL := /bin/bash
 BIN := .venv/bin
+# Containers often set it. Without bytecode each process compiles Dagster, PySpark and the project: it takes four seconds to start, not two.
+unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-tests demo ui test test-all test-fast soak lint docs bench lock audit clean
 
@@ -19,7 +21,7 @@ demo: setup ## Run a year of flights through the pipeline and show the results
 ui: setup ## Open Dagster with the flights pipeline on 127.0.0.1
 	@$(BIN)/python -m ops.web.ui
 
-# Two processes of tests, each with its own Spark: half of the time is spent starting and waiting.
+# Two processes of tests, each with its own Spark: a third of their time is spent waiting. Three take longer on two cores.
 PROCESSES ?= 2
 
 test: setup-tests ## Run the tests of CI: every rule and every kind of fault once (half an hour)

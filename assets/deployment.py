@@ -39,12 +39,12 @@ class DeploymentConfig(dg.Config):
 
 
 def deployment_key(flow: str) -> dg.AssetKey:
-    """The asset of a flow's deployment."""
+    """Return the asset key of a flow's deployment."""
     return dg.AssetKey(["deployments", flow])
 
 
 def deployment_asset(view: FlowView) -> dg.AssetsDefinition:
-    """The deployment of a flow. It reads the flow's sources; the states keep their own lineage, for runs write them too."""
+    """Build the asset of a flow's deployment. It reads the flow's sources; runs write states too, so those keep their lineage."""
 
     @dg.asset(
         key=deployment_key(view.name),
@@ -94,10 +94,8 @@ def deploy(
         Where it stands, and what was done: "submitted", "updated" or "unchanged".
     """
     from pipelines.nimbus.flow_settings import check_form
-    from pipelines.nimbus.waiting import runs_again
 
     check_form(flow, config.settings)
-    before = {one.name: one for one in nimbus.cluster().flows}.get(flow)
     given: dict[str, Any] = {
         "trigger_seconds": config.trigger_seconds,
         "workers": config.workers,
@@ -111,19 +109,18 @@ def deploy(
     if seen.status != "ACTIVE" or not wait_at_most:
         return seen, done
     context.log.info(f"waiting until all {len(seen.tasks)} queries run, at most {wait_at_most:g} s")
-    changed = done == "updated"
-    return runs_again(nimbus, before or seen, seconds=wait_at_most, new_process=changed), done
+    return nimbus.wait(flow, until="running", seconds=wait_at_most) or seen, done
 
 
 def deployment_metadata(seen: "FlowStatus") -> dict[str, Any]:
-    """Where a deployed flow stands, as Dagster shows it."""
+    """Return a deployed flow's status as Dagster shows it."""
     queries = [
         {
             "query": task.group,
             "state": task.state,
             "where": f"{task.supervisor}:{task.port}" if task.supervisor else "",
             "batch": task.txid,
-            "rows a second": task.rows_per_second,
+            "rows per second": task.rows_per_second,
             "lag in s": task.lag_seconds,
             "last error": task.last_error,
         }

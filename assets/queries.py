@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Answer:
+class StoredAnswer:
     """The rows of an answer, and the Delta version of each state that it was read from."""
 
     rows: list[dict[str, Any]]
@@ -37,7 +37,7 @@ def ranked(rows: Sequence[dict[str, Any]], ranking: Ranking | None) -> list[dict
     return (known + [row for row in rows if row.get(ranking.by) is None])[: ranking.rows]
 
 
-def ask(view: FlowView, question: QueryAsset, lake: LakeResource, spark: SparkResource) -> Answer:
+def ask(view: FlowView, question: QueryAsset, lake: LakeResource, spark: SparkResource) -> StoredAnswer:
     """Ask the question. delta-rs reads a state alone; a query stream runs on Spark.
 
     Raises:
@@ -49,10 +49,10 @@ def ask(view: FlowView, question: QueryAsset, lake: LakeResource, spark: SparkRe
         rows = opened.state(question.reads[0]).scan().to_pylist()
     else:
         rows = lake.runtime(spark).query(view.topology, question.query, list(question.args))
-    return Answer(ranked(rows, question.ranking), versions)
+    return StoredAnswer(ranked(rows, question.ranking), versions)
 
 
-def answer_metadata(view: FlowView, question: QueryAsset, answer: Answer) -> dict[str, Any]:
+def answer_metadata(view: FlowView, question: QueryAsset, answer: StoredAnswer) -> dict[str, Any]:
     """Return the answer as Dagster shows it."""
     lineage = (
         view.plan.query_lineage[question.query]

@@ -52,7 +52,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Records:
+class SliceRecords:
     """The records that say what became of a slice.
 
     Attributes:
@@ -67,7 +67,12 @@ class Records:
 
 
 def find_slices(
-    records: Records, views: Sequence[FlowView], slices: Mapping[str, Sequence[str]], most: int, *, stale: bool = True
+    records: SliceRecords,
+    views: Sequence[FlowView],
+    slices: Mapping[str, Sequence[str]],
+    most: int,
+    *,
+    stale: bool = True,
 ) -> list[Found]:
     """Find the slices that failed, are missing or stale, by day, and within a day in the order of the flows.
 
@@ -99,7 +104,7 @@ def find_slices(
 
 
 def _of_flow(
-    records: Records,
+    records: SliceRecords,
     view: FlowView,
     slices: Sequence[str],
     asked: Mapping[dg.AssetKey, set[str]],
@@ -144,7 +149,7 @@ def _refused(instance: dg.DagsterInstance, view: FlowView, failed: Collection[st
             yield from ((slice_, gate_check.name) for slice_ in failed if slice_ in said and not said[slice_].passed)
 
 
-def _asked_for(records: Records) -> dict[dg.AssetKey, set[str]]:
+def _asked_for(records: SliceRecords) -> dict[dg.AssetKey, set[str]]:
     """Return the partitions that backfills are still to make: nobody needs to ask for them twice."""
     asked: dict[dg.AssetKey, set[str]] = {}
     for backfill in records.instance.get_backfills(BulkActionsFilter(statuses=list(_UNDER_WAY))):

@@ -1,4 +1,4 @@
-"""What arrives: the folders that flows read, as assets that can be looked at but not made."""
+"""Arrivals: the folders that flows read, as assets that can be looked at but not made."""
 
 import hashlib
 import warnings
@@ -25,7 +25,7 @@ class Arrived:
     fingerprint: str
 
     def metadata(self) -> dict[str, Any]:
-        """As Dagster shows it."""
+        """Return it as Dagster shows it."""
         shown: dict[str, Any] = {"files": self.files, "bytes": self.bytes, "newest": self.newest or "(none)"}
         if self.newest_at is not None:
             shown["newest_at"] = dg.MetadataValue.timestamp(self.newest_at)
@@ -53,13 +53,13 @@ def arrived(folder: str | Path) -> Arrived:
 
 
 def look_at(spout: nodes.SpoutNode) -> Arrived | None:
-    """What has arrived for a stream; None for a source that is not a folder of files."""
+    """Count what has arrived for a stream; None for a source that is not a folder of files."""
     path = spout.source.inner.path
     return None if path is None else arrived(path)
 
 
 def observation(spout: nodes.SpoutNode) -> dg.AssetObservation | None:
-    """What has arrived for a stream, as an event of its asset."""
+    """Report what has arrived for a stream as an event of its asset."""
     seen = look_at(spout)
     if seen is None:
         return None
@@ -69,7 +69,7 @@ def observation(spout: nodes.SpoutNode) -> dg.AssetObservation | None:
 
 
 def source_asset(view: FlowView, spout: nodes.SpoutNode) -> dg.SourceAsset:
-    """The asset of what arrives for a stream; observing it counts the files."""
+    """Build the asset of what arrives for a stream; observing it counts the files."""
     source = spout.source.inner
     columns = [dg.TableColumn(name, kind) for name, kind in parse_ddl(source.schema)]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Stored rows up to which a table travels through this process: some hundred megabytes.
 READ_WHOLE = 1_000_000
-# Of a result's details those that are rows: they are shown as a table.
+# The details of a result that are rows: they are shown as a table.
 _ROWS = ("sample", "partial_unexpected_list")
 
 
@@ -113,13 +113,7 @@ def suite_checks(view: FlowView, state: str) -> dg.AssetChecksDefinition:
             results = check_table(view, state, lake, spark, quality)
         page = results_page(view, state, results, context.run.run_id)
         for result in results.checks:
-            yield dg.AssetCheckResult(
-                asset_key=state_key(state),
-                check_name=check_name(result),
-                passed=result.success,
-                severity=severity(result.action),
-                metadata=metadata(view, state, result, page),
-            )
+            yield dg.AssetCheckResult(**_judged(view, state, result, page))
 
     return suite
 
@@ -128,10 +122,14 @@ def evaluations(view: FlowView, state: str, results: GateResult, run: str) -> It
     """Return the same for a job that reports on assets which it does not own."""
     page = results_page(view, state, results, run)
     for result in results.checks:
-        yield dg.AssetCheckEvaluation(
-            asset_key=state_key(state),
-            check_name=check_name(result),
-            passed=result.success,
-            severity=severity(result.action),
-            metadata=metadata(view, state, result, page),
-        )
+        yield dg.AssetCheckEvaluation(**_judged(view, state, result, page))
+
+
+def _judged(view: FlowView, state: str, result: CheckResult, page: Path) -> dict[str, Any]:
+    return {
+        "asset_key": state_key(state),
+        "check_name": check_name(result),
+        "passed": result.success,
+        "severity": severity(result.action),
+        "metadata": metadata(view, state, result, page),
+    }

@@ -47,7 +47,7 @@ class Upstream:
 
         Args:
             besides: A run that does not count: one's own, whose steps Dagster has put in order.
-            statuses: Of the runs that count.
+            statuses: the statuses of the runs that count.
         """
         runs: dict[str, str] = {}
         for key in self._read:

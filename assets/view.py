@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def identifier(text: str) -> str:
-    """A text as Dagster takes it for names: letters, digits and underscores."""
+    """Turn a text into a name that Dagster takes: letters, digits and underscores."""
     return re.sub(r"\W+", "_", text).strip("_")
 
 
@@ -48,22 +48,22 @@ class GateCheck:
 
 
 def state_key(state: str) -> dg.AssetKey:
-    """The asset of a state."""
+    """Return the asset key of a state."""
     return dg.AssetKey([state])
 
 
 def channel_key(channel: str) -> dg.AssetKey:
-    """The asset of a channel, which leads from one query of a flow to another."""
+    """Return the asset key of a channel, which leads from one query of a flow to another."""
     return dg.AssetKey(["channels", channel])
 
 
 def table_key(node: nodes.PersistNode) -> dg.AssetKey:
-    """The asset of the table that a node commits into."""
+    """Return the asset key of the table that a node commits into."""
     return channel_key(node.state.name) if isinstance(node, nodes.ChannelNode) else state_key(node.state.name)
 
 
 def source_key(stream: str) -> dg.AssetKey:
-    """The asset of what arrives for a stream."""
+    """Return the asset key of what arrives for a stream."""
     return dg.AssetKey(["sources", stream])
 
 
@@ -97,7 +97,7 @@ class FlowView:
 
     @cached_property
     def writers(self) -> Mapping[str, nodes.PersistNode]:
-        """What writes the flow's tables, by their names: channels as well as states, in order."""
+        """Return the nodes that write the flow's tables, by table name: channels as well as states, in order."""
         return {node.state.name: node for node in self.topology.persists}
 
     @property
@@ -107,7 +107,7 @@ class FlowView:
 
     @property
     def spouts(self) -> tuple[nodes.SpoutNode, ...]:
-        """Where tuples come in from outside the flow."""
+        """Return the nodes at which tuples enter from outside the flow."""
         return tuple(spout for spout in self.topology.spouts if not isinstance(spout, nodes.ChannelSpoutNode))
 
     @cached_property
@@ -123,21 +123,21 @@ class FlowView:
 
     @property
     def by_slices(self) -> bool:
-        """Whether the flow is made slice by slice alone: each behind the same slice of another flow's table.
+        """Return whether the flow runs slice by slice alone, each after the same slice of another flow's table.
 
-        A stream of such a table would miss what a backfill puts in a slice's place there.
+        A stream of such a table would miss a slice that a backfill replaces.
         """
         return self.partitions is not None and bool(self.upstream)
 
     def key_of(self, spout: nodes.SpoutNode) -> dg.AssetKey:
-        """The asset that a spout reads: a table of the lake, or what arrives for its stream."""
+        """Return the asset key that a spout reads: a table of the lake, or what arrives for its stream."""
         path = Path(spout.source.inner.path or "")
         lake = self.settings.lake.absolute()
         found = {lake / "states": state_key, lake / "channels": channel_key}.get(path.parent)
         return found(path.name) if found else source_key(spout.stream)
 
     def upstream_table(self, lake: Lake, key: dg.AssetKey) -> StateTable:
-        """The table of another flow behind one of `upstream`, whether it exists or not."""
+        """Return the other flow's table behind a key of `upstream`, whether it exists or not."""
         name = key.path[-1]
         return lake.table(lake.state_path(name) if key == state_key(name) else lake.channel_path(name), name)
 
@@ -148,11 +148,11 @@ class FlowView:
         return {**{name: table_key(node) for name, node in self.writers.items()}, **streams}
 
     def table(self, lake: Lake, name: str) -> StateTable:
-        """A state or a channel of the flow."""
+        """Return a state or a channel of the flow."""
         return lake.written_by(self.writers[name])
 
     def sources_of(self, table: str) -> list[dg.AssetKey]:
-        """The assets that a table is made from: streams, channels, and the states that it queries."""
+        """List the assets that a table is made from: streams, channels, and the states that it queries."""
         found: list[dg.AssetKey] = []
         for node in self.topology.graph.ancestors(self.writers[table].id):
             if isinstance(node, nodes.ChannelSpoutNode):
@@ -165,7 +165,7 @@ class FlowView:
 
     @cached_property
     def partitions(self) -> dg.DailyPartitionsDefinition | None:
-        """One partition a day, or None for a flow that is not sliced."""
+        """One partition per day, or None for a flow that is not sliced."""
         slices = self.spec.slices
         if slices is None:
             return None
@@ -202,14 +202,14 @@ class FlowView:
         return {state: Gate("suite", checks) for state, checks in self.spec.suites.items() if checks}
 
     def table_metadata(self, name: str) -> dict[str, Any]:
-        """What is known of a table before anything ran."""
+        """Return what is known of a table before anything ran."""
         from pipelines.state.lake import Lake
 
         path = Lake(self.settings.lake).path_written_by(self.writers[name])
         return table_metadata.definition_metadata(name, path, self.plan.lineage[name], self.drawn_plan)
 
     def event_metadata(self, name: str) -> dict[str, Any]:
-        """The same for each event of a table, without the plan: its page shows it anyway, and events are many."""
+        """Return `table_metadata` for each event of a table, without the plan: the table's page shows it, and events are many."""
         return {key: value for key, value in self.table_metadata(name).items() if key != "plan"}
 
     @cached_property
@@ -219,6 +219,6 @@ class FlowView:
 
     @cached_property
     def description(self) -> str:
-        """What the flow does: what the catalog says, and the docstring of the function that defines it."""
+        """Describe the flow: the catalog's text, and the docstring of the function that defines it."""
         said = inspect.getdoc(self.spec.build) if inspect.isfunction(self.spec.build) else None
         return "\n\n".join(one for one in (self.spec.description, said) if one)

@@ -244,7 +244,7 @@ class Shops:
             self.told[table, str(event.partition)] += rows
             ranges.add((table, first, last))
         self.txids += [(table, txid) for table, first, last in sorted(ranges) for txid in range(first, last + 1)]
-        return Tick(looked, wrote, len(found.asset_events), sum("rows a batch" in one.metadata for one in made))
+        return Tick(looked, wrote, len(found.asset_events), sum("rows per batch" in one.metadata for one in made))
 
     def differences(self) -> list[str]:
         """What materializations tell that the tables do not hold, and the other way about."""

@@ -1,6 +1,6 @@
 """A hook of mkdocs: puts the decisions into the navigation, and the names of a package into its page of the reference.
 
-`<!-- names: pipelines.trident -->` stands for an entry for each name of the package's `__all__`.
+`<!-- names: pipelines.trident -->` stands for an entry for each name that the package exports.
 """
 
 from __future__ import annotations
@@ -36,11 +36,13 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def public_names(package: str) -> list[str]:
-    """The names that a package exports. It is read and not imported."""
+    """The names that a package exports: constants, classes, functions. It is read and not imported."""
     tree = ast.parse((PROJECT / package.replace(".", "/") / "__init__.py").read_text(encoding="utf-8"))
-    exported = next(
-        node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "__all__"
-    )
-    return list(ast.literal_eval(exported))
+    listed = [
+        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    # A package whose names load on first use lists them for type checkers.
+    blocks = [node for node in tree.body if isinstance(node, ast.If)]
+    imported = [line for block in blocks for line in block.body if isinstance(line, ast.ImportFrom)]
+    names = ast.literal_eval(listed[0]) if listed else [one.asname for line in imported for one in line.names]
+    return sorted(names, key=lambda name: (not name.isupper(), not name[0].isupper(), name))

@@ -107,6 +107,8 @@ def catch_up(
         shown.update(tasks[spec.name], completed=before)
 
     def on_batch(report: BatchReport) -> None:
+        if report.flow == "flights" and not any(earlier.flow == "flights" for earlier in batches):
+            airports(lake, "Flights by airport after the first batch (the flow still runs)")
         batches.append(report)
         text = f"{report.group}, batch {report.txid}: {report.received:,} rows in {report.seconds:.1f} s"
         shown.update(tasks[report.flow], advance=report.received if report.group == STREAM else 0, last=text)
@@ -155,13 +157,16 @@ def findings(settings: FlowSettings) -> None:
     answer = Runtime(spark_session("tridelta"), lake).query(spec.topology(settings), "delays", list(question.args))
     answer = sorted((row for row in answer if row["flights"]), key=lambda row: -row["avg_dep_delay"])
     rendering.rows("Carriers by average departure delay (query stream `delays`)", answer)
-    origins: dict[str, int] = {}
-    for row in lake.state("route_traffic").scan().to_pylist():
-        origins[row["origin"]] = origins.get(row["origin"], 0) + row["flights"]
-    rendering.rows(
-        "Flights by airport (state `route_traffic`)", [{"origin": o, "flights": n} for o, n in sorted(origins.items())]
-    )
+    airports(lake, "Flights by airport (state `route_traffic`)")
     accounting(lake)
+
+
+def airports(lake: Lake, title: str) -> None:
+    """Print what the state `route_traffic` holds now, by airport of departure."""
+    origins: Counter[str] = Counter()
+    for row in lake.state("route_traffic").scan().to_pylist():
+        origins[row["origin"]] += row["flights"]
+    rendering.rows(title, [{"origin": origin, "flights": flights} for origin, flights in sorted(origins.items())])
 
 
 def event_findings(settings: FlowSettings, days: int) -> bool:

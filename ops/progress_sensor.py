@@ -21,7 +21,7 @@ def limit_pools(instance: dg.DagsterInstance, views: Sequence[FlowView]) -> None
     """See that the pool of every flow has its limit before a run asks for it.
 
     Dagster gives a pool the default limit when it meets it first, but lets all runs through that wait at that moment: the first
-    backfill of a new instance with a run a day had several runs of one flow at once, each waiting for the same checkpoint.
+    backfill of a new instance with a run per day had several runs of one flow at once, each waiting for the same checkpoint.
     """
     storage = instance.event_log_storage
     if storage.supports_global_concurrency_limits and instance.global_op_concurrency_default_limit:

@@ -115,14 +115,14 @@ def compaction_schedule(
     )
 
 
-def relaunch_schedule(job: dg.JobDefinition, *, cron: str = RELAUNCH_AT) -> dg.ScheduleDefinition:
+def relaunch_schedule(job: dg.JobDefinition) -> dg.ScheduleDefinition:
     """Make the schedule for failed and missing slices. Off by default: what a gate refuses needs a person first."""
     return dg.ScheduleDefinition(
         name="relaunch_slices_schedule",
         job=job,
-        cron_schedule=cron,
+        cron_schedule=RELAUNCH_AT,
         default_status=dg.DefaultScheduleStatus.STOPPED,
-        description=f"{_when(cron, RELAUNCH_AT, 'Every morning, if switched on')}: slices that failed or are missing.",
+        description="Every morning, if switched on: slices that failed or are missing.",
     )
 
 

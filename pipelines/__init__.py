@@ -7,17 +7,8 @@ from typing import TYPE_CHECKING
 from pipelines.lazy import lazy
 
 if TYPE_CHECKING:
-    from pipelines.execution.runtime import Runtime
-    from pipelines.spark.session import spark_session
-    from pipelines.state.lake import Lake
+    from pipelines.execution.runtime import Runtime as Runtime
+    from pipelines.spark.session import spark_session as spark_session
+    from pipelines.state.lake import Lake as Lake
 
-__all__ = ["Lake", "Runtime", "spark_session"]
-
-__getattr__ = lazy(
-    __name__,
-    {
-        ".execution.runtime": ("Runtime",),
-        ".spark.session": ("spark_session",),
-        ".state.lake": ("Lake",),
-    },
-)
+__getattr__, __all__ = lazy(__name__, __file__)

@@ -1,4 +1,4 @@
-"""What numbers and choices may be: one place, which the command line, forms of Dagster, YAML, the environment and Python share.
+"""Bounds of numbers and choices: one place, which the command line, forms of Dagster, YAML, the environment and Python share.
 
 A value that is taken here holds for as long as it is used: no process finds out later that it cannot work with it. pydantic does
 the reading; it is imported by the first value, for the command line starts without it.
@@ -80,7 +80,7 @@ def shown(given: object) -> str:
 
 
 MASTER = r"local(\[(\*|[1-9]\d{0,3})(,[1-9]\d{0,3})?\])?|local-cluster\[\d+,\d+,\d+\]|yarn|spark://\S+|k8s://\S+"
-"""Where Spark runs."""
+"""The form of a Spark master."""
 
 
 def _plain(number: float) -> str:
@@ -94,23 +94,23 @@ PORT_OR_NONE = Range(0, 65_535, whole=True)
 """0: nowhere."""
 
 TRIGGER_SECONDS = Range(0.05, _DAY)
-"""How often a batch begins."""
+"""Seconds between the starts of two batches."""
 WAIT_SECONDS = Range(0, 7 * _DAY)
-"""How long somebody waits, or may be waited for; 0: not at all."""
+"""Seconds to wait; 0: not at all."""
 MESSAGE_TIMEOUT_SECONDS = Range(-7 * _DAY, 7 * _DAY)
 """A negative one means the default (Nimbus rules 4)."""
 TIMEOUT_SECONDS = Range(0.05, 7 * _DAY)
 """Beats, leases and time-outs of Nimbus' processes."""
 POLL_SECONDS = Range(0.2, _DAY)
-"""How often a screen is drawn anew."""
+"""Seconds between two drawings of a screen."""
 
 WORKERS = Range(1, 1_000, whole=True)
 TASKS = Range(1, 10_000, whole=True)
-"""Of a stream or a state: Spark's partitions."""
+"""Tasks of a stream or a state: Spark's partitions."""
 ATTEMPTS = Range(1, 1_000, whole=True)
-"""Tries a batch."""
+"""Tries per batch."""
 MEMORY_MB = Range(512, 4_194_304, whole=True)
-"""Of a Spark driver. It does not start with less."""
+"""Memory of a Spark driver, which does not start with less."""
 LOG_MEGABYTES = Range(0.001, 1_000_000)
 LOG_FILES = Range(1, 10_000, whole=True)
 """With none a log file would never be turned over."""
@@ -181,7 +181,7 @@ def required_choice(what: str, choices: tuple[str, ...], given: object) -> str:
 
 
 def required_master(what: str, given: str) -> str:
-    """Where Spark runs, in a form that Spark knows.
+    """Return a Spark master as Spark knows it.
 
     Raises:
         DefinitionError
@@ -193,7 +193,7 @@ def required_master(what: str, given: str) -> str:
 
 
 def switch(text: str) -> bool:
-    """Yes or no, from the environment; nothing is no.
+    """Read yes or no from the environment; an empty text is no.
 
     Raises:
         OutOfBoundsError

@@ -29,7 +29,7 @@ MOST_TEXT = 20_000
 DEEPEST_BRACKETS = 50
 
 MOST_DIGITS = 38
-"""Of a decimal of Spark's."""
+"""The most digits of a decimal of Spark's."""
 
 _DECIMAL = re.compile(r"\bdec(?:imal)?\s*\(\s*(-?\d+)\s*(?:,\s*(-?\d+)\s*)?\)", re.IGNORECASE)
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`", re.DOTALL)

@@ -115,6 +115,10 @@ class FunctionError(DefinitionError):
         super().__init__(f"{operation}: {reason}", hint=hint)
 
 
+class WindowError(FunctionError):
+    """A window operation lacks a part, or has one that does not fit the others (Flowmix rules 2)."""
+
+
 class AggregationError(TrideltaError):
     """An aggregator met a value, or is given a field, of a type that it cannot take (Flowmix rules 5.2, Trident rules 1.3)."""
 
@@ -261,7 +265,7 @@ class NotSliceableError(SourceError, DefinitionError):
 
 
 class LostRowsError(SourceError):
-    """Rows that a flow has still to read are gone from its source (Kafka's retention, a topic made anew)."""
+    """Rows that a flow has still to read are gone from its source (Kafka's retention, a topic created again)."""
 
     def __init__(self, source: str, lost: str) -> None:
         self.source, self.lost = source, lost
@@ -328,7 +332,7 @@ class ChangeoverError(TrideltaError):
         self.flow, self.query, self.problem = flow, query, problem
         super().__init__(
             f'flow "{flow}": the sources or the number of windows of its query "{query}" have changed, and the query cannot '
-            f"begin anew: {problem}",
+            f"begin again: {problem}",
             hint="put the former definition back, and change it while `tridelta watch` runs it, or behind a run with --once: "
             "then it has read what is there",
         )

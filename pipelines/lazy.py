@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
-import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
-def lazy(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """Return a `__getattr__` for a package.
+def lazy(package: str, file: str) -> tuple[Callable[[str], Any], list[str]]:
+    """Return `__getattr__` and `__all__` of a package that says each of its names once, for type checkers.
+
+    Its names are those of `from module import Name as Name` below `if TYPE_CHECKING:`; another name behind `as` is an alias.
 
     Args:
         package: its `__name__`.
-        homes: the names by the module that has them; `.name` is a module of the package itself.
+        file: its `__file__`.
     """
-    modules = {name: importlib.util.resolve_name(module, package) for module, names in homes.items() for name in names}
+    homes = _exported(Path(file))
 
     def load(name: str) -> Any:
-        if name not in modules:
+        if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(modules[name]), name)
+        module, original = homes[name]
+        return getattr(importlib.import_module(module), original)
 
-    return load
+    return load, list(homes)
+
+
+def _exported(file: Path) -> dict[str, tuple[str, str]]:
+    """Return the names that a package's `__init__.py` imports for type checkers: the module of each, and its name there."""
+    blocks = (node for node in ast.parse(file.read_text("utf-8")).body if isinstance(node, ast.If))
+    imports = (line for block in blocks for line in block.body if isinstance(line, ast.ImportFrom) and line.module)
+    return {one.asname or one.name: (line.module or "", one.name) for line in imports for one in line.names}

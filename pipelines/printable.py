@@ -10,7 +10,7 @@ _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u2
 
 
 def printable(text: str) -> str:
-    r"""The text with each character that is no text in its written form: an escape becomes `\x1b`. Line breaks and tabs stay."""
+    r"""Escape the characters that cannot be printed: an escape becomes `\x1b`. Line breaks and tabs stay."""
     return _STEERING.sub(_written, text)
 
 

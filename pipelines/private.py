@@ -1,4 +1,4 @@
-"""What is not for all to see: secrets in texts and settings, and the files and folders of a deployment.
+"""Private things: secrets in texts and settings, and the files and folders of a deployment.
 
 A secret is given by reference, `env:NAME` or `file:PATH`: what is stored, shown and logged is the reference, and its value is
 read where it is used.
@@ -52,7 +52,7 @@ def masked(text: str) -> str:
 
 
 def masked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as they may be shown and logged: of Spark's, only values that forms take, and references."""
+    """Mask settings for display and logs: of Spark's keep only those that the forms take, and references."""
     from pipelines.spark.spark_settings import SPARK_SETTINGS
 
     found: dict[str, Any] = {}
@@ -88,14 +88,14 @@ def refuse_secrets(settings: Mapping[str, Any]) -> None:
 
 
 def resolved(name: str, value: str) -> str:
-    """What a reference points to.
+    """Resolve a reference to a secret.
 
     Args:
-        name: Of the setting, for the error.
-        value: `env:NAME` or `file:PATH`; anything else is given back as it is.
+        name: the setting's name, for the error.
+        value: `env:NAME` or `file:PATH`; any other text is returned unchanged.
 
     Raises:
-        SecretError: Nothing is there.
+        SecretError: if the variable is missing or the file cannot be read.
     """
     found = _REFERENCE.fullmatch(value)
     if found is None:

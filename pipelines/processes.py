@@ -1,4 +1,4 @@
-"""What tells one process of this host from every other, however the host's clock is set.
+"""The identity of a process of this host, however the host's clock is set.
 
 A process id is used again. The time at which a process has begun tells two apart, but as seconds since 1970 it is computed
 from the clock: when that is set, every live process seems to be another. The kernel counts ticks from the boot instead, and
@@ -18,7 +18,7 @@ import psutil
 
 PROC = Path("/proc")
 
-# Of a process that was recorded without a boot: within this the clock's own corrections may have moved its time.
+# For a process that was recorded without a boot: within this the clock's own corrections may have moved its time.
 _SECONDS = 0.5
 
 _ENDED = "ZXx"
@@ -75,7 +75,7 @@ class ProcessIdentity:
 
     @property
     def runs(self) -> bool:
-        """Whether it is there and is not stopped."""
+        """Return whether the process exists and is not stopped."""
         return self._found(_ENDED + _STOPPED) is not None
 
     def _found(self, unless: str) -> psutil.Process | None:
@@ -111,7 +111,7 @@ def _stat(pid: int) -> tuple[str, int] | None:
     """Return a process' state and when it began, in ticks since the boot; None if it is gone, or there is no `/proc`."""
     try:
         text = (PROC / str(pid) / "stat").read_text("utf-8", errors="replace")
-        # The second field is its name in brackets, which may hold anything. Of what follows, the state is the first field.
+        # The second field is its name in brackets, which may hold anything. The state is the first field after it.
         fields = text[text.rindex(")") + 1 :].split()
         return fields[0], int(fields[19])
     except (OSError, ValueError, IndexError):

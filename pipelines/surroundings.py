@@ -1,4 +1,4 @@
-"""What the file system refuses, in a sentence: a read-only lake, a file where a folder belongs, a folder of somebody else's."""
+"""Refusals of the file system, in a sentence: a read-only lake, a file where a folder belongs, a folder of somebody else's."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def refuse_unless_folder(path: Path, what: str) -> None:
 
 
 def refusal_of(error: OSError | ValueError, path: str) -> FileAccessError:
-    """What the file system has said, or what a path cannot hold (a zero byte)."""
+    """Build the error for what the file system reported, or for a path that cannot exist (a zero byte)."""
     if isinstance(error, ValueError):
         return FileAccessError(repr(path), f"is no path: {error}", errno.EINVAL)
     return FileAccessError(str(error.filename or path), str(error.strerror or error), error.errno or 0)
@@ -119,7 +119,7 @@ def told(path: str) -> Iterator[None]:
 
 
 def refused(error: BaseException) -> FileAccessError | None:
-    """What the file system has refused, if that is what an error comes from, in Python, Rust or Java; else None."""
+    """Find the file system's refusal behind an error from Python, Rust or Java; None if there is none."""
     seen: BaseException | None = error
     while seen is not None:
         found = _refused(seen)

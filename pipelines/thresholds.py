@@ -1,4 +1,4 @@
-"""When a deployed flow is rebalanced: the thresholds, which a flow's setting `rebalance` may change."""
+"""The thresholds at which a deployed flow is rebalanced, which a flow's setting `rebalance` may change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LIMITS: Mapping[str, Range] = {
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When to do something, each number with its reason.
+    """Thresholds, each with its reason.
 
     Attributes:
         busy: a median batch above this share of the trigger, with a growing backlog, is too slow. Below 1, for a batch that
@@ -44,7 +44,7 @@ class Thresholds:
         least, most: partitions. A query has one; windows have 32 buckets, and beyond that partitions are empty.
         partitions_a_core: at most so many: beyond two a core tasks only queue, and each costs a batch its start.
         gain: a step out must have shortened the batch to this share of what it was, or the next one is not tried.
-        similar_load: rows a second within this factor are the same load, when an earlier look at other partitions counts.
+        similar_load: rows per second within this factor are the same load, when an earlier look at other partitions counts.
         skewed: a fullest partition of so many times the average takes the whole batch: more partitions do not part one key.
         cluster_bytes: a smaller table is read whole in some milliseconds, however it lies.
     """

@@ -10,20 +10,9 @@ from typing import TYPE_CHECKING
 from pipelines.lazy import lazy
 
 if TYPE_CHECKING:
-    from resources.lake import LakeResource
-    from resources.nimbus import NimbusResource
-    from resources.quality import QualityResource
-    from resources.spark import SparkResource
+    from resources.lake import LakeResource as LakeResource
+    from resources.nimbus import NimbusResource as NimbusResource
+    from resources.quality import QualityResource as QualityResource
+    from resources.spark import SparkResource as SparkResource
 
-
-__all__ = ["LakeResource", "NimbusResource", "QualityResource", "SparkResource"]
-
-__getattr__ = lazy(
-    __name__,
-    {
-        ".lake": ("LakeResource",),
-        ".nimbus": ("NimbusResource",),
-        ".quality": ("QualityResource",),
-        ".spark": ("SparkResource",),
-    },
-)
+__getattr__, __all__ = lazy(__name__, __file__)

@@ -67,8 +67,11 @@ def spark() -> Iterator[SparkSession]:
     from pipelines.spark.session import spark_session
 
     # The first compiler only: tests start fast and run each query a few times, so the optimising one never pays.
+    # 3 GB of heap: the processes of tests, and what they start, share a machine.
     session = spark_session(
-        "tests", master="local[2]", conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+        "tests",
+        master="local[2]",
+        conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.driver.memory": "3g"},
     )
     yield session
     session.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -468,14 +469,25 @@ def test_a_batch_that_a_gate_refuses(runtime: Runtime, lake: Lake, poisoned: Pat
     assert quarantined(lake) == []
 
 
+def test_a_fresh_checkpoint_that_continues_takes_the_txid_of_a_poison_batch_over(
+    runtime: Runtime, lake: Lake, poisoned: Path
+) -> None:
+    with pytest.raises(PoisonBatchError) as caught:
+        runtime.catch_up(gated(poisoned, 3))
+    assert (caught.value.txid, quarantined(lake)) == (1, BATCH)
+    shutil.rmtree(lake.checkpoint_path("counting", "rows"))
+    # From the first file on: it becomes batch 1 now, and the batch that the gate refuses batch 2.
+    with pytest.raises(PoisonBatchError) as caught:
+        runtime.catch_up(gated(poisoned, 3), on_fresh_checkpoint="continue")
+    assert (caught.value.txid, quarantined(lake)) == (2, BATCH)
+
+
 # --- a fresh checkpoint ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def fresh(runtime: Runtime, lake: Lake, folder: Path) -> TridentTopology:
     """A flow whose table is there and whose checkpoint is gone; its one file has a good row and a torn one."""
-    import shutil
-
     (folder / "a.json").write_text(GOOD + '\n{"k":"b"')
     topology = counting(JsonFiles(folder, SCHEMA))
     runtime.catch_up(topology)

@@ -22,10 +22,10 @@ from pipelines.bounds import required_master
 from pipelines.catalog import FlowSettings
 from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.flow_folder import FlowFolder
 from pipelines.maintenance import Retention
 from pipelines.maintenance.housekeeping_report import RetentionSettingError
 from pipelines.nimbus.errors import RegistryError
+from pipelines.nimbus.flow_folder import FlowFolder
 from pipelines.nimbus.handover.serving import Endpoint
 from pipelines.nimbus.registry.store import Store
 from pipelines.sources import CsvFiles, DeltaTableSource, JsonFiles, ParquetFiles, Rate, TextFiles

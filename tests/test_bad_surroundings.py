@@ -166,6 +166,7 @@ def test_a_full_disk(spark: SparkSession, tmp_path: Path, small_disk: Path) -> N
 # --- a process that dies in each attempt ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_process_that_died_in_every_attempt(spark: SparkSession, tmp_path: Path) -> None:
     """Whatever ends the process three times over the same batch is poison; started again the batch may try again."""
     lake = Lake(tmp_path / "lake")

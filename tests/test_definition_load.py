@@ -39,6 +39,7 @@ print(json.dumps({{
 """
 
 
+@pytest.mark.slow
 def test_a_hundred_flows_load_without_a_jvm(tmp_path: Path) -> None:
     given = {"TRIDELTA_FLOWS": "benchmarks.definition_load", HOW_MANY: "100", "TRIDELTA_HOME": str(tmp_path)}
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM]

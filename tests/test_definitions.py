@@ -89,6 +89,7 @@ def test_schedules_are_on(defs: dg.Definitions) -> None:
     assert off == {"relaunch_slices_schedule"}
 
 
+@pytest.mark.slow
 def test_loading_starts_no_jvm_and_imports_no_spark() -> None:
     code = (
         "import sys, definitions;"

@@ -35,11 +35,13 @@ def test_word_count(tmp_path: Path) -> None:
     assert load("word_count").main(str(tmp_path)) == [{"sum": 4}]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_gate_and_backfill(tmp_path: Path) -> None:
     assert load("gate_and_backfill").main(str(tmp_path)) == [{"shop": "a", "sales": 2, "sum_n": 8}]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_join_streams(tmp_path: Path) -> None:
     assert load("join_streams").main(str(tmp_path)) == [
@@ -55,6 +57,7 @@ def test_reach(tmp_path: Path) -> None:
     assert answer == {"foo.com/blog/1": 16, "engineering.twitter.com/blog/5": 14, "nobody.com": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_state_updater(tmp_path: Path) -> None:
     assert load("state_updater").main(str(tmp_path)) == [

@@ -1,7 +1,4 @@
-"""Docstrings and pages follow the parts of the writing rules that a machine can see (CONTRIBUTING.md, "Words").
-
-`tests/prose_allowed.txt` lists docstrings from before the rule. It only shrinks: `python tests/test_prose.py` drops mended ones.
-"""
+"""Docstrings and pages follow the parts of the writing rules that a machine can see (CONTRIBUTING.md, "Words")."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("pipelines", "assets", "ops", "resources")
-ALLOWED = ROOT / "tests" / "prose_allowed.txt"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 QUESTIONS = {"what", "where", "whether", "who", "whose", "which", "how", "when", "why"}
@@ -54,20 +50,8 @@ def _is_no_imperative(word: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -
     return word in QUESTIONS | NO_VERBS or (word.endswith("s") and not _ENDS_IN_S.search(word))
 
 
-def allowed() -> list[str]:
-    return ALLOWED.read_text(encoding="utf-8").splitlines()
-
-
 def test_docstrings_begin_with_a_verb() -> None:
-    new = [line for line in faulty_docstrings() if line not in set(allowed())]
-    assert new == [], 'begin with a verb in the imperative ("Return", "Check"), not with these words'
-
-
-def test_the_list_of_old_docstrings_only_shrinks() -> None:
-    mended = sorted(set(allowed()) - set(faulty_docstrings()))
-    assert mended == [], (
-        "these are mended: run `python tests/test_prose.py`, which takes them out of tests/prose_allowed.txt"
-    )
+    assert faulty_docstrings() == [], 'begin with a verb in the imperative ("Return", "Check"), not with these words'
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -80,14 +64,3 @@ def test_pages_use_plain_words(page: Path) -> None:
         f"{page.name}:{at}: {word}" for at, line in enumerate(text.splitlines(), 1) for word in WORDS.findall(line)
     ]
     assert words == []
-
-
-def main() -> None:
-    """Take what is mended out of the list."""
-    left = set(faulty_docstrings()) & set(allowed())
-    ALLOWED.write_text("".join(f"{line}\n" for line in sorted(left)), encoding="utf-8")
-    print(f"{len(left)} docstrings are left")
-
-
-if __name__ == "__main__":
-    main()

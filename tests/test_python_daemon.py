@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 
 from pipelines.spark.python_daemon import NEEDED, SINGLE_THREADED
 
 
+@pytest.mark.slow
 def test_its_imports_start_no_thread() -> None:
     code = "import importlib, os, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
     code += "; print(*os.listdir('/proc/self/task'))"

@@ -1,4 +1,4 @@
-"""Whether a deployed flow is alive: one check a deployment, on demand and by the sensor that follows all of them."""
+"""The check that a deployed flow is alive: one per deployment, on demand and by the sensor that follows all of them."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Bars:
 
     Attributes:
         values: Their heights, 0 or more; what is not known (None, NaN) has no bar.
-        unit: Of the values, beside the axis.
+        unit: the unit of the values, beside the axis.
         first, last: What the first and the last bar are, below them ("txid 3", "41").
         others: Positions of bars in the second colour.
     """

@@ -1,7 +1,7 @@
 """The progress of deployed flows since the last look, as Dagster's events: one look over all flows, and a cursor.
 
-A flow whose batches have not come forward costs nothing but the look at the registry. Of the others the new commits are read
-off their log files, one file a commit; the rows of all commits since the last look are one materialization a table and slice.
+A flow whose batches have not come forward costs nothing but the look at the registry. For the others the new commits are read
+off their log files, one file per commit; the rows of all commits since the last look are one materialization per table and slice.
 
 A look is short, and tells no more than Dagster writes in a moment. Where more flows have come forward than that, those that
 waited longest come first, and the others' batches are told together by one of the next looks; trouble is told at once.
@@ -46,7 +46,7 @@ LOOK_SECONDS = 0.4
 """After that a look begins no other flow."""
 
 DRAWING_SECONDS = 0.15
-"""Of a look, for plots: of flows that waited equally long those that had none for longest come first."""
+"""Seconds of a look that may go into plots; among flows that waited equally long, those longest without one come first."""
 
 ALIVE_SECONDS = 6.0
 """Times the number of deployed flows: how often the check `alive` is told of one that comes forward and is well. Its verdict is
@@ -57,17 +57,17 @@ SETTLES_SECONDS = RUNS_WITHIN + 20.0
 
 
 @dataclass
-class Seen:
+class SeenFlow:
     """What was reported of a flow.
 
     Attributes:
-        id: The submission; another one begins anew.
+        id: The submission; another one begins again.
         version: The flow's version.
         mark: What changes when a batch ends.
         tables: The last Delta version of each table that was looked at.
         checks: By query and check: how many batches and failures were reported.
         wrong: What was wrong.
-        looks: Of the last looks at which it had come forward: lag in seconds, and rows a second.
+        looks: the last looks at which it had come forward: lag in seconds, and rows per second.
         drawn_at: When its tables had plots last, in seconds since 1970.
         told_at: When all that it had done was told last.
         alive_at: When the check `alive` was told last.
@@ -91,7 +91,7 @@ class Seen:
         first = f"{len(self.looks)} looks ago" if len(self.looks) > 1 else ""
         return {
             "lag": plots.Bars([lag for lag, _ in self.looks], "seconds", first, "now"),
-            "rows a second": plots.Bars([speed for _, speed in self.looks], "rows/s", first, "now"),
+            "rows per second": plots.Bars([speed for _, speed in self.looks], "rows/s", first, "now"),
         }
 
 
@@ -118,7 +118,7 @@ class Progress:
         self._schemas = {} if schemas is None else schemas
         self._most = MOST_EVENTS if most is None else most
         kept = json.loads(cursor) if cursor else {}
-        self._seen = {name: Seen(**values) for name, values in kept.items()}
+        self._seen = {name: SeenFlow(**values) for name, values in kept.items()}
         self._drawing = 0.0
         self.changed: list[tuple[str, list[str]]] = []
         """Flows that are in trouble now and were not, or in another, or are well again: with what is wrong."""
@@ -161,7 +161,7 @@ class Progress:
             # What its tables hold was reported by whoever wrote it.
             for name in view.writers:
                 self._schemas.pop(view.table(self._lake, name).path, None)
-            self._seen[view.name] = Seen(id=flow.id, tables={name: self._last(view, name) for name in view.writers})
+            self._seen[view.name] = SeenFlow(id=flow.id, tables={name: self._last(view, name) for name in view.writers})
 
     def _of_flow(self, view: FlowView, flow: FlowStatus, now: float) -> Iterator[Event]:
         seen = self._seen[view.name]
@@ -211,7 +211,7 @@ class Progress:
         return min((later for later in versions(path) if later > version), default=version + 1) - 1
 
     def _of_table(
-        self, view: FlowView, name: str, seen: Seen, now: float, most: int
+        self, view: FlowView, name: str, seen: SeenFlow, now: float, most: int
     ) -> tuple[list[dg.AssetMaterialization], bool]:
         """Report what new commits have written, by slice, and whether these are all commits: else of `most` slices."""
         path = view.table(self._lake, name).path
@@ -253,7 +253,7 @@ class Progress:
             self._schemas[table.path] = table_metadata.column_schema(table.schema)
         return self._schemas[table.path]
 
-    def _drawn(self, view: FlowView, name: str, seen: Seen, now: float) -> dict[str, Any]:
+    def _drawn(self, view: FlowView, name: str, seen: SeenFlow, now: float) -> dict[str, Any]:
         if self._drawing > DRAWING_SECONDS:
             return {}
         started = time.perf_counter()
@@ -288,7 +288,7 @@ class Progress:
 
     # --- the flow itself --------------------------------------------------------------------------------------------
 
-    def _of_checks(self, view: FlowView, flow: FlowStatus, seen: Seen) -> Iterator[Event]:
+    def _of_checks(self, view: FlowView, flow: FlowStatus, seen: SeenFlow) -> Iterator[Event]:
         known = {f"{one.gate}/{one.check.name}": one for one in view.gate_checks}
         for task in flow.tasks:
             for name, figures in task.checks.items():
@@ -346,7 +346,7 @@ class Progress:
                     )
 
     @staticmethod
-    def _observation(flow: FlowStatus, seen: Seen) -> dg.AssetObservation:
+    def _observation(flow: FlowStatus, seen: SeenFlow) -> dg.AssetObservation:
         metadata: dict[str, Any] = {
             "status": flow.status,
             "version": flow.version,

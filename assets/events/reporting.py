@@ -15,7 +15,7 @@ import dagster as dg
 from assets.events import table_metadata
 from assets.events.results_page import page_facts, write
 from assets.events.table_plots import TablePlots
-from assets.events.verdicts import Verdict, materialization_of
+from assets.events.verdicts import GateVerdict, materialization_of
 from assets.view import FlowView, table_key
 from pipelines.errors import PoisonBatchError, TrideltaError
 from pipelines.execution.report import BatchReport, SliceReport, StateCommit
@@ -47,7 +47,7 @@ def _pass_on(report: Any) -> None:
 def written_slices(table: Path, version: int) -> dict[str | None, int]:
     """Read the slices that a commit wrote, with their rows, off the log file of that version.
 
-    Rows of a channel that are no events but words about the clock do not count.
+    Rows of a channel that are no events but watermark rows do not count.
     """
     rows: dict[str | None, int] = {}
     for added in adds(table, version):
@@ -95,7 +95,7 @@ class Reporter:
         # What a run over one partition says at its end is of that slice; another run tells of each slice when it is there.
         own = context.partition_key if sliced and context.has_partition_key else None
         self._each_slice = sliced and own is None
-        self._verdicts = {(one.gate, one.check.name): Verdict(one, view, lake, own) for one in view.gate_checks}
+        self._verdicts = {(one.gate, one.check.name): GateVerdict(one, view, lake, own) for one in view.gate_checks}
         self._fixed: dict[str, dict[str, Any]] = {}
         self._plots = {name: TablePlots(view, lake, name) for name in view.writers}
         self._seconds: dict[str, dict[int, float]] = {name: {} for name in view.writers}
@@ -118,24 +118,14 @@ class Reporter:
         """Report a committed batch."""
         self._take(report.txid, report.gates)
         txids = {"txid_first": report.txid, "txid_last": report.txid, "attempt": report.attempt}
-        self._context.log.info(
-            f"batch {report.txid}: {report.received:,} rows, {report.quarantined:,} to quarantine, {report.seconds:.1f} s"
-        )
-        for commit in report.commits:
-            self._seconds[commit.state][commit.version] = report.seconds
-            self._submit(commit, txids)
+        self._committed(f"batch {report.txid}", report, txids)
         _pass_on(report)
 
     def slice(self, report: SliceReport) -> None:
         """Report a slice: replaced in every state, or failed. A failed slice is not materialized."""
         self._take(report.slice, report.gates)
         if report.error is None:
-            self._context.log.info(
-                f"{report.slice}: {report.received:,} rows, {report.quarantined:,} to quarantine, {report.seconds:.1f} s"
-            )
-            for commit in report.commits:
-                self._seconds[commit.state][commit.version] = report.seconds
-                self._submit(commit, {}, report.slice)
+            self._committed(report.slice, report, {}, report.slice)
         else:
             self._context.log.error(f"{report.slice}: {report.error}")
         if self._each_slice:
@@ -144,9 +134,16 @@ class Reporter:
 
     # --- what Dagster gets ------------------------------------------------------------------------------------------
 
-    def _submit(self, commit: StateCommit, txids: Mapping[str, int], slice_: str | None = None) -> None:
-        self.reported += 1
-        self._pending.append(self._writer.submit(self._write, commit, txids, slice_))
+    def _committed(
+        self, what: str, report: BatchReport | SliceReport, txids: Mapping[str, int], slice_: str | None = None
+    ) -> None:
+        self._context.log.info(
+            f"{what}: {report.received:,} rows, {report.quarantined:,} to quarantine, {report.seconds:.1f} s"
+        )
+        for commit in report.commits:
+            self._seconds[commit.state][commit.version] = report.seconds
+            self.reported += 1
+            self._pending.append(self._writer.submit(self._write, commit, txids, slice_))
 
     def _write(self, commit: StateCommit, txids: Mapping[str, int], slice_: str | None) -> None:
         table = self._view.table(self._lake, commit.state)
@@ -206,9 +203,11 @@ class Reporter:
     def _judge(self, report: SliceReport) -> None:
         """Log one verdict per check on a slice, behind the slice's own materializations.
 
-        Of a slice that failed only those are told that were asked: no rows came to what stands behind.
+        For a slice that failed only the checks that were asked are logged: no rows came to what stands behind.
         """
-        own = {name: Verdict(one.check, self._view, self._lake, report.slice) for name, one in self._verdicts.items()}
+        own = {
+            name: GateVerdict(one.check, self._view, self._lake, report.slice) for name, one in self._verdicts.items()
+        }
         asked = set()
         for name, result in _results(report.gates):
             if name in own:
@@ -216,7 +215,7 @@ class Reporter:
                 asked.add(name)
         self._log(verdict for name, verdict in own.items() if name in asked or report.error is None)
 
-    def _log(self, verdicts: Iterable[Verdict]) -> None:
+    def _log(self, verdicts: Iterable[GateVerdict]) -> None:
         judged: dict[tuple[dg.AssetKey, str], Any] = {}
         for verdict in verdicts:
             if verdict.slice is None:

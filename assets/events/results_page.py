@@ -89,7 +89,7 @@ def write(folder: Path, run: str, title: str, facts: Mapping[str, Any], checks: 
     """Write a page and remove the oldest beyond `KEPT`.
 
     Args:
-        folder: Of the pages of one table or flow.
+        folder: where the pages of one table or flow are.
         run: The run that checked; one page a run.
 
     Returns:

@@ -32,7 +32,7 @@ LAST = 40
 
 @dataclass(frozen=True)
 class Grown:
-    """What one commit did to a table's files, by its log file."""
+    """The change of a table's files by one commit, by its log file."""
 
     files: int
     bytes: int
@@ -95,7 +95,7 @@ class TablePlots:
         versions = partial(Bars, first=f"version {commits[0].version}", last=str(commits[-1].version), others=tidied)
         size, unit = plots.in_bytes([entry.bytes for entry in sizes])
         return {
-            "rows a batch": batches([entry.rows for entry in written], "rows"),
+            "rows per batch": batches([entry.rows for entry in written], "rows"),
             "batch seconds": batches(seconds, "seconds"),
             "table size": versions(size, unit),
             "files": versions([entry.files for entry in sizes], "files"),

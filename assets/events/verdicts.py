@@ -58,7 +58,7 @@ def materialization_of(
 
 
 @dataclass
-class Verdict:
+class GateVerdict:
     """The verdict of one gate check, over all batches or slices of a run or, with `slice`, on that slice."""
 
     check: GateCheck
@@ -139,13 +139,17 @@ class Verdict:
 
     def result(self) -> dg.AssetCheckResult:
         """Return the result for the step that owns the check; in a run of one partition Dagster takes it for that one's."""
-        return dg.AssetCheckResult(
-            asset_key=self.check.key.asset_key,
-            check_name=self.check.name,
-            passed=not self.failed,
-            severity=self.severity,
-            metadata=self.metadata(),
-        )
+        return dg.AssetCheckResult(**self._judged)
+
+    @property
+    def _judged(self) -> dict[str, Any]:
+        return {
+            "asset_key": self.check.key.asset_key,
+            "check_name": self.check.name,
+            "passed": not self.failed,
+            "severity": self.severity,
+            "metadata": self.metadata(),
+        }
 
     def evaluation(self, about: AssetCheckEvaluationTargetMaterializationData | None = None) -> dg.AssetCheckEvaluation:
         """Return the verdict for a step that does not own the check, that fails, or that reports each slice by itself.
@@ -154,11 +158,7 @@ class Verdict:
             about: of a slice the materialization that was judged.
         """
         return dg.AssetCheckEvaluation(
-            asset_key=self.check.key.asset_key,
-            check_name=self.check.name,
-            passed=not self.failed,
-            severity=self.severity,
-            metadata=self.metadata(),
+            **self._judged,
             blocking=self.check.check.action == "fail",
             partition=self.slice,
             target_materialization_data=about,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from contextlib import ExitStack
-from pathlib import Path
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -16,6 +16,7 @@ from ops.cli.last_resort import PlainGroup
 from ops.cli.parts import (
     AsJson,
     FlowName,
+    answer,
     bounded,
     emit,
     engine,
@@ -76,10 +77,7 @@ def list_flows(as_json: AsJson = False) -> None:
         {"flow": name, "description": "", "states": {}, "channels": {}, "queries": [], "deployed": status}
         for name, status in running.items()
     ]
-    if as_json:
-        emit(listed)
-    else:
-        rendering.flows(listed)
+    answer(as_json, listed, lambda: rendering.flows(listed))
 
 
 @app.command()
@@ -95,10 +93,8 @@ def plan(
     changes = plan_changes(flow(name).topology(), opened_lake())
     if mermaid:
         print(changes.mermaid, end="")
-    elif as_json:
-        emit(changes.to_json())
     else:
-        rendering.plan(changes)
+        answer(as_json, changes.to_json(), lambda: rendering.plan(changes))
     if changes.refused:
         raise typer.Exit(1)
 
@@ -130,10 +126,7 @@ def run(
             max_batches=max_batches,
             progress=lambda batch: advance(f"batch {batch.txid}, {batch.received:,} rows in {batch.seconds:.1f} s"),
         )
-    if as_json:
-        emit(report.to_json())
-    else:
-        rendering.run(report)
+    answer(as_json, report.to_json(), lambda: rendering.run(report))
 
 
 @app.command()
@@ -154,10 +147,7 @@ def backfill(
             slices,
             progress=lambda made: advance(f"{made.slice}, {made.received:,} rows in {made.seconds:.1f} s"),
         )
-    if as_json:
-        emit(report.to_json())
-    else:
-        rendering.backfill(report)
+    answer(as_json, report.to_json(), lambda: rendering.backfill(report))
     if report.failed:
         days = ", ".join(made.slice for made in report.failed)
         raise TrideltaError(
@@ -193,10 +183,7 @@ def query(
             opened_lake(), flow(name).topology(), question, lambda: stack.enter_context(engine(as_json)).spark, txid
         )
         rows = runner.ask([runner.arguments(args or [])])
-    if as_json:
-        emit(rows)
-    else:
-        rendering.rows(f"{name}.{question}({', '.join(args or ())})", rows)
+    answer(as_json, rows, lambda: rendering.rows(f"{name}.{question}({', '.join(args or ())})", rows))
 
 
 @app.command()
@@ -216,12 +203,8 @@ def state(
     table = named_table(opened_lake(), name)
     rows = look_up(table, pairs(key or []), limit + 1, txid)
     shown = rows[:limit]
-    if as_json:
-        emit(shown)
-    else:
-        rendering.rows(
-            f"{name}, version {table.version()}" + (f", as of txid {txid}" if txid is not None else ""), shown
-        )
+    title = f"{name}, version {table.version()}" + (f", as of txid {txid}" if txid is not None else "")
+    answer(as_json, shown, lambda: rendering.rows(title, shown))
     if len(rows) > limit:
         errors.print(f"There are more than these {limit:,} rows: --limit N shows more.", style="dim")
 
@@ -259,10 +242,7 @@ def verify(name: FlowName, as_json: AsJson = False) -> None:
     topology = flow(name).topology()
     with engine(as_json) as runtime, rendering.waiting("The commits are read", as_json):
         report = verify_flow(runtime.spark, runtime.lake, topology)
-    if as_json:
-        emit(report.to_json())
-    else:
-        rendering.verified(report)
+    answer(as_json, report.to_json(), lambda: rendering.verified(report))
     if report.differing or report.faults:
         raise typer.Exit(1)
 
@@ -323,51 +303,16 @@ def compact(
     """Fold closed generations, join small files, vacuum."""
     topology = flow(name).topology()
     with engine(as_json) as runtime:
-        from pipelines.maintenance import compact as compact_tables
+        from pipelines.maintenance.compaction import KEPT
+        from pipelines.maintenance.compaction import compact as compact_tables
 
         report = compact_tables(
             runtime.spark,
             runtime.lake,
             topology,
-            retention_hours=retention_hours,
-            channel_retention_hours=channel_retention_hours,
+            replace(KEPT, state_hours=retention_hours, channel_hours=channel_retention_hours),
         )
-    if as_json:
-        emit(rendering.flat_tables(report))
-    else:
-        rendering.compacted(report)
-
-
-@app.command()
-@plainly
-def watch(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder with a flow's YAML in each file.")],
-    trigger_seconds: Annotated[
-        float,
-        typer.Option(
-            parser=bounded(bounds.TRIGGER_SECONDS), help="How often a stream checks for new events, in seconds."
-        ),
-    ] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Run what the sources hold now, then stop.")] = False,
-    on_fresh_checkpoint: Annotated[
-        str,
-        typer.Option(
-            parser=on_fresh,
-            metavar="WORD",
-            help="If a checkpoint is missing but the states exist: refuse, continue or reset.",
-        ),
-    ] = "refuse",
-) -> None:
-    """Run the flows of a folder, and follow its files: added, changed, removed. Ctrl-C or SIGTERM drains all flows."""
-    from ops.cli import watch as flow_watch
-
-    flow_watch.refuse_unless_folder(folder)
-    with flow_watch.logged(), engine(quiet=False) as runtime:
-        faults = flow_watch.run(
-            runtime, folder, trigger_seconds=trigger_seconds, once=once, on_fresh_checkpoint=on_fresh_checkpoint
-        )
-    if faults:
-        raise typer.Exit(1)
+    answer(as_json, rendering.flat_tables(report), lambda: rendering.compacted(report))
 
 
 add_commands(app)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ops.cli import deployed_view, rendering
-from ops.cli.deployed_options import counts, flow_and_file, settings_of
-from ops.cli.parts import AsJson, bounded, emit, errors, plainly, ports_of
+from ops.cli.parts import AsJson, answer, bounded, emit, errors, plainly
 from pipelines import bounds
+from pipelines.bounds import TASKS, OutOfBoundsError, shown
 from pipelines.errors import DefinitionError
 
 if TYPE_CHECKING:
@@ -49,6 +51,10 @@ NoSupervisor = Annotated[
 ]
 Within = Annotated[float, typer.Option(parser=bounded(bounds.WAIT_SECONDS), help="The most seconds to wait.")]
 
+_LONGEST, _DEEPEST = 100_000, 200
+NESTED = ("spark", "rebalance", "clustering")
+"""Settings that are tables themselves: `spark.executor.memory=2g` is an entry of `spark`."""
+
 RUNS_WITHIN = 180.0
 """A Spark application starts in half a minute on a busy machine; its first query a few seconds later."""
 
@@ -75,26 +81,6 @@ def running() -> dict[str, dict[str, Any]]:
     except NimbusError as error:
         errors.print(str(error), style="yellow", markup=False)
         return {}
-
-
-@app.command(rich_help_panel=PANEL)
-@plainly
-def supervisor(
-    ports: Annotated[str | None, typer.Option(metavar="N,N", help="Its slots; 6900,6901,6902,6903 by default.")] = None,
-    name: Annotated[str | None, typer.Option("--id", help="Its id; by default the host's name.")] = None,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(parser=bounded(bounds.PORT_OR_NONE), help="Where it answers Prometheus, on 127.0.0.1."),
-    ] = None,
-    stop_workers: Annotated[bool, typer.Option("--stop-workers", help="Drain its workers when it ends.")] = False,
-) -> None:
-    """Run this host's supervisor. Ctrl-C or SIGTERM ends it; its workers go on, and the next one finds them."""
-    from ops.cli.supervisor_log import logged
-    from pipelines.nimbus.processes import supervisor as process
-
-    chosen = ports_of(ports)
-    with logged(name or process.default_name()):
-        process.run(ports=chosen, name=name, metrics_port=metrics_port, stop_workers=stop_workers)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -137,11 +123,10 @@ def update(
     """Give a deployed flow a new version: what is in the catalog, or the file, now."""
     name, options = _asked(flow, trigger_seconds, workers, parallelism, setting)
     with nimbus() as there:
-        before = there.flow(name)
         seen = there.update(name, **options)
         started = None if no_supervisor else there.ensure_supervisor()
         if not no_wait:
-            seen = _again(there, before, seen, wait_at_most, as_json)
+            seen = _again(there, seen, wait_at_most, as_json)
         _show(seen, "updated", as_json, supervisor=started)
 
 
@@ -159,10 +144,9 @@ def rollback(
 ) -> None:
     """Bring an earlier version of a deployed flow back, as a new version."""
     with nimbus() as there:
-        before = there.flow(flow)
         seen = there.roll_back(flow, to)
         if not no_wait:
-            seen = _again(there, before, seen, wait_at_most, as_json)
+            seen = _again(there, seen, wait_at_most, as_json)
         _show(seen, "rolled back", as_json)
 
 
@@ -204,13 +188,9 @@ def kill(
         seen = there.kill(flow, wait_seconds=wait_seconds)
         gone = not no_wait and _somebody(there)
         if gone:
-            within = wait_at_most + (wait_seconds or 0)
-            with rendering.waiting(f"{flow} drains and is removed (Ctrl-C: it goes on without you)", as_json):
-                there.wait(flow, until="gone", seconds=within)
-        if as_json:
-            emit(seen.to_json() | {"gone": gone})
-        else:
-            rendering.say(f"{flow} is removed." if gone else f"{flow}: {deployed_view.sentence(seen)}")
+            _waited(there, seen, "gone", wait_at_most + (wait_seconds or 0), as_json)
+        told = f"{flow} is removed." if gone else f"{flow}: {deployed_view.sentence(seen)}"
+        answer(as_json, seen.to_json() | {"gone": gone}, lambda: rendering.say(told))
 
 
 @app.command(rich_help_panel=PANEL)
@@ -234,10 +214,7 @@ def rebalance(
             from pipelines.nimbus.periodic_rebalance import judge
 
             decided = judge(there, [flow])[0]
-            if as_json:
-                emit(decided.to_json())
-            else:
-                rendering.say(decided.sentence)
+            answer(as_json, decided.to_json(), lambda: rendering.say(decided.sentence))
             asked = dict(decided.request)
             if dry_run:
                 return
@@ -247,11 +224,10 @@ def rebalance(
         elif dry_run:
             _show_changes(there.flow(flow), asked, as_json)
             return
-        before = there.flow(flow)
         seen = there.rebalance(flow, wait_seconds=wait_seconds, **asked)
         if not no_wait:
             within = wait_at_most + (30.0 if wait_seconds is None else wait_seconds)
-            seen = _again(there, before, seen, within, as_json, new_process=False)
+            seen = _again(there, seen, within, as_json)
         _show(seen, "rebalanced", as_json)
 
 
@@ -261,10 +237,9 @@ def _recluster(there: Nimbus, tables: Mapping[str, Sequence[str]], as_json: bool
     if not tables:
         return
     done = recluster_all(there.lake, tables)
-    if as_json:
-        emit({"clustered": [report.to_json() for report in done]})
-    else:
-        rendering.rows("Clustered anew", [clustering_line(report) for report in done])
+    lines = [clustering_line(report) for report in done]
+    plain = {"clustered": [report.to_json() for report in done]}
+    answer(as_json, plain, lambda: rendering.rows("Clustered again", lines))
 
 
 def _show_changes(seen: FlowStatus, asked: dict[str, Any], as_json: bool) -> None:
@@ -276,10 +251,8 @@ def _show_changes(seen: FlowStatus, asked: dict[str, Any], as_json: bool) -> Non
         for name, value in after.items()
         if before.get(name) != value
     ]
-    if as_json:
-        emit({"flow": seen.name, "changes": changes})
-    else:
-        rendering.rows(f"{seen.name}: what a rebalance would change", changes)
+    title = f"{seen.name}: what a rebalance would change"
+    answer(as_json, {"flow": seen.name, "changes": changes}, lambda: rendering.rows(title, changes))
 
 
 @app.command(rich_help_panel=PANEL)
@@ -293,17 +266,12 @@ def status(
     with nimbus() as there:
         if flow is None:
             seen = there.cluster()
-            if as_json:
-                emit(seen.to_json())
-            else:
-                deployed_view.cluster(seen)
+            answer(as_json, seen.to_json(), lambda: deployed_view.cluster(seen))
             return
         one, history = there.flow(flow), there.history(flow)
         history = history[len(history) - min(lines, len(history)) :]
-        if as_json:
-            emit(one.to_json() | {"history": [deployed_view.happened_json(each) for each in history]})
-        else:
-            deployed_view.flow(one, history)
+        plain = one.to_json() | {"history": [asdict(each) for each in history]}
+        answer(as_json, plain, lambda: deployed_view.flow(one, history))
 
 
 @app.command(rich_help_panel=PANEL)
@@ -312,11 +280,9 @@ def versions(flow: Deployed, as_json: AsJson = False) -> None:
     """List the versions of a deployed flow."""
     with nimbus() as there:
         current, found = there.flow(flow).version, there.versions(flow)
+    plain = [deployed_view.version_json(one, current) for one in found]
     listed = [deployed_view.version_line(one, current) for one in found]
-    if as_json:
-        emit([deployed_view.version_json(one, current) for one in found])
-    else:
-        rendering.rows(f"{flow}: versions (times in UTC)", listed)
+    answer(as_json, plain, lambda: rendering.rows(f"{flow}: versions (times in UTC)", listed))
 
 
 @app.command(rich_help_panel=PANEL)
@@ -364,15 +330,95 @@ def top(
     as_json: AsJson = False,
 ) -> None:
     """Watch all deployed flows in a live table; q or Ctrl-C ends it. Into a file or a pipe it is shown once."""
-    from ops.cli import deployed_top
-
     with nimbus() as there:
         if as_json:
             emit(there.cluster().to_json())
         elif once or not rendering.console.is_terminal:
             rendering.console.print(deployed_view.top(there.cluster()))
         else:
-            deployed_top.live(there.cluster, seconds)
+            deployed_view.live(there.cluster, seconds)
+
+
+# --- options: `NAME=N`, `K=V`, a flow or a file ----------------------------------------------------------------------
+
+
+def flow_and_file(text: str) -> tuple[str, Path | None]:
+    """Return a flow's name, and the YAML file that it comes from if one was named.
+
+    Raises:
+        FlowFileError: The file is no flow.
+    """
+    if not text.endswith((".yaml", ".yml")):
+        return text, None
+    from pipelines.flowmix import load_flow
+
+    file = Path(text)
+    return load_flow(file).name, file
+
+
+def counts(pairs: Sequence[str] | None) -> dict[str, int]:
+    """Read `NAME=N` pairs.
+
+    Raises:
+        DefinitionError: One is not of that form.
+    """
+    found: dict[str, int] = {}
+    for pair in pairs or ():
+        name, _, number = pair.partition("=")
+        try:
+            if not name:
+                raise OutOfBoundsError("lacks its name")
+            found[name] = TASKS.taken(number.strip())
+        except OutOfBoundsError as error:
+            raise DefinitionError(
+                f"not a parallelism: {shown(pair)} {error}", hint="write it as NAME=N, e.g. --parallelism delays=4"
+            ) from None
+    return found
+
+
+def settings_of(pairs: Sequence[str] | None) -> dict[str, Any]:
+    """Read `K=V` pairs; a value is YAML: numbers, true, false, lists in brackets. Settings that are texts, and Spark's own,
+    stay as they are written.
+
+    Raises:
+        DefinitionError: One is not of that form.
+    """
+    from pipelines.nimbus.flow_settings import TEXTS
+
+    found: dict[str, Any] = {}
+    for pair in pairs or ():
+        name, equals, text = pair.partition("=")
+        if not name or not equals:
+            raise DefinitionError(f"not a setting: {shown(pair)}", hint="write it as K=V, e.g. --setting isolated=true")
+        table, dot, key = name.partition(".")
+        if table == "spark" and dot:
+            found.setdefault("spark", {})[name] = text
+            continue
+        value = text if name in TEXTS else _read(pair, text)
+        if table in NESTED and dot:
+            found.setdefault(table, {})[key] = value
+        else:
+            found[name] = value
+    return found
+
+
+def _read(pair: str, text: str) -> Any:
+    """Return the value of a setting.
+
+    Raises:
+        DefinitionError: It is no YAML, or longer than any setting is.
+    """
+    import yaml
+
+    if len(text) > _LONGEST or text.count("[") + text.count("{") > _DEEPEST:
+        raise DefinitionError(f"not a setting: {shown(pair)} is longer or deeper than any is")
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        problem = " ".join(str(error).split())
+        raise DefinitionError(
+            f"not a setting: {shown(pair)}: {problem}", hint='put a text in quotes: K="..."'
+        ) from None
 
 
 # --- what they share ------------------------------------------------------------------------------------------------
@@ -405,22 +451,17 @@ def _somebody(there: Nimbus) -> bool:
     return False
 
 
-def _waited(there: Nimbus, seen: FlowStatus, until: str, seconds: float, quiet: bool) -> FlowStatus:
-    title = {"running": "starts", "stopped": "drains"}[until]
+def _waited(there: Nimbus, seen: FlowStatus, until: str, seconds: float, quiet: bool, title: str = "") -> FlowStatus:
+    title = title or {"running": "starts", "stopped": "drains", "gone": "drains and is removed"}[until]
     with rendering.waiting(f"{seen.name} {title} (Ctrl-C: it goes on without you)", quiet):
         return there.wait(seen.name, until=until, seconds=seconds) or seen
 
 
-def _again(
-    there: Nimbus, before: FlowStatus, seen: FlowStatus, seconds: float, quiet: bool, *, new_process: bool = True
-) -> FlowStatus:
+def _again(there: Nimbus, seen: FlowStatus, seconds: float, quiet: bool) -> FlowStatus:
     """Wait until a changed flow runs again, if it is one that runs."""
-    from pipelines.nimbus.waiting import runs_again
-
     if not seen.active or not _somebody(there):
         return there.flow(seen.name)
-    with rendering.waiting(f"{seen.name} drains and starts again (Ctrl-C: it goes on without you)", quiet):
-        return runs_again(there, before, seconds=seconds, new_process=new_process)
+    return _waited(there, seen, "running", seconds, quiet, "drains and starts again")
 
 
 def _show(seen: FlowStatus, done: str, as_json: bool, **more: Any) -> None:

@@ -1,16 +1,22 @@
-"""How deployed flows look on the screen: their state, their queries, their gates, what happened to them."""
+"""Deployed flows on the screen: their state, their queries, their gates, what happened to them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import select
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from ops.cli import rendering
+from pipelines.nimbus.errors import RegistryError
 from pipelines.printable import plain
 from pipelines.private import masked_settings
 
@@ -171,14 +177,14 @@ def flow(seen: FlowStatus, history: Sequence[Happened]) -> None:
 
 
 def sentence(seen: FlowStatus) -> str:
-    """Return where a flow stands: `ACTIVE, version 2, runs; batch 41, 250.5 rows a second`."""
+    """Return where a flow stands: `ACTIVE, version 2, runs; batch 41, 250.5 rows per second`."""
     parts = [seen.status, f"version {seen.version}"]
     if seen.due_event and seen.due_at is not None:
         parts.append(f"{seen.due_event} at {clock(seen.due_at)} UTC")
     if seen.running:
         parts.append("runs")
     text = ", ".join(parts)
-    return text if seen.txid is None else f"{text}; batch {seen.txid}, {seen.rows_per_second:g} rows a second"
+    return text if seen.txid is None else f"{text}; batch {seen.txid}, {seen.rows_per_second:g} rows per second"
 
 
 def happened_line(one: Happened) -> dict[str, Any]:
@@ -194,18 +200,6 @@ def happened_line(one: Happened) -> dict[str, Any]:
             for name, value in one.detail.items()
             if name != "flow" and value not in (None, "", False) and not isinstance(value, Mapping | list)
         ),
-    }
-
-
-def happened_json(one: Happened) -> dict[str, Any]:
-    """Return a line of a flow's history for a script; `at` in seconds since 1970."""
-    return {
-        "at": one.at,
-        "event": one.event,
-        "from_status": one.from_status,
-        "to_status": one.to_status,
-        "version": one.version,
-        "detail": dict(one.detail),
     }
 
 
@@ -292,3 +286,47 @@ def _waiting(what: str, number: float) -> str:
 
 def _first_line(text: str | None) -> str:
     return text.strip().splitlines()[0] if text and text.strip() else ""
+
+
+# --- the live table, until q or Ctrl-C ----------------------------------------------------------------------
+
+_HINT = Text("q: end", style="dim")
+
+
+def live(look: Callable[[], ClusterStatus], seconds: float) -> None:
+    """Show what `look` returns, again and again. A registry that does not answer is shown as such, and asked again."""
+    screen = rendering.console.is_terminal
+    with _keys() as pressed, suppress(KeyboardInterrupt), Live(console=rendering.console, screen=screen) as shown:
+        while True:
+            try:
+                shown.update(Group(top(look()), _HINT), refresh=True)
+            except RegistryError as error:
+                shown.update(Text(str(error), style="red"), refresh=True)
+            if pressed(seconds) in ("q", "Q"):
+                return
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[float], str]]:
+    """Return a function that waits for a key at most so many seconds; "" if none came. Without a terminal it only waits."""
+
+    def wait(seconds: float) -> str:
+        time.sleep(seconds)
+        return ""
+
+    if not sys.stdin.isatty():
+        yield wait
+        return
+    import termios
+    import tty
+
+    def key(seconds: float) -> str:
+        ready, _, _ = select.select([sys.stdin], [], [], seconds)
+        return sys.stdin.read(1) if ready else ""
+
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+    try:
+        yield key
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

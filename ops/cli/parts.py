@@ -113,6 +113,20 @@ def emit(plain: Any) -> None:
     print(json.dumps(plain, indent=2, default=str))
 
 
+def answer(as_json: bool, plain: Any, show: Callable[[], object]) -> None:
+    """Print a command's result: JSON for scripts, else what people see.
+
+    Args:
+        as_json: Which of the two.
+        plain: The result as plain data.
+        show: Prints it for people.
+    """
+    if as_json:
+        emit(plain)
+    else:
+        show()
+
+
 def pairs(texts: list[str]) -> dict[str, str]:
     """Read `name=value` texts as a mapping.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ops.cli import rendering
-from ops.cli.parts import AsJson, FlowName, emit, engine, opened_lake, plainly
+from ops.cli.parts import AsJson, FlowName, answer, emit, engine, opened_lake, plainly
 from pipelines.catalog import flow
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def replay_quarantine(
         show_history(name, replays(lake, name), as_json)
     else:
         report = looked(lake, topology, selection) if dry_run else replayed(lake, topology, selection, quiet=as_json)
-        emit(report.to_json()) if as_json else show(report)
+        answer(as_json, report.to_json(), lambda: show(report))
 
 
 def selected(

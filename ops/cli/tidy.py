@@ -8,7 +8,7 @@ import typer
 
 from ops import housekeeping
 from ops.cli import rendering
-from ops.cli.parts import AsJson, emit, opened_lake, plainly
+from ops.cli.parts import AsJson, answer, opened_lake, plainly
 from pipelines.catalog import FlowSettings
 
 if TYPE_CHECKING:
@@ -40,10 +40,7 @@ def tidy(
             dry_run=dry_run,
             compacts=compact,
         )
-    if as_json:
-        emit(report.to_json())
-    else:
-        show(report)
+    answer(as_json, report.to_json(), lambda: show(report))
 
 
 def show(report: HousekeepingReport) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ops.cli import rendering
-from ops.cli.parts import AsJson, emit, plainly
+from ops.cli.parts import AsJson, answer, plainly
 from pipelines.errors import FlowFileError
 
 app = typer.Typer()
@@ -21,10 +21,7 @@ def validate(
 ) -> None:
     """Check a flow's YAML file and list every fault with its line. Needs no Spark; exit code 1 if it is not a flow."""
     found = checked(file)
-    if as_json:
-        emit(found)
-    else:
-        show(found)
+    answer(as_json, found, lambda: show(found))
     if not found["valid"]:
         raise typer.Exit(1)
 

@@ -9,6 +9,7 @@ from assets.queries import answer_metadata, ask
 from assets.sources import observation
 from assets.suites import check_table, evaluations
 from assets.view import FlowView
+from ops.jobs.forms import flow_step
 from resources import LakeResource, NimbusResource, QualityResource, SparkResource
 
 # A catch-up ends; one that is still there after six hours hangs, and holds the flow's pool.
@@ -24,16 +25,13 @@ class CatchUpConfig(dg.Config):
     """Stop after this number of batches; 0: when the sources are read."""
 
 
-def catch_up_op(view: FlowView) -> dg.OpDefinition:
-    """Make the op that runs a flow's batches and reports each as materializations of the slices that it touched."""
+def catch_up_op(view: FlowView, priority: int = 0) -> dg.OpDefinition:
+    """Make the op that runs a flow's batches and reports each as materializations of the slices that it touched.
 
-    @dg.op(
-        name=f"catch_up_{view.name}",
-        description=f"Run what the sources of {view.name} hold now.",
-        out=dg.Out(dg.Nothing),
-        tags={"flow": view.name},
-        pool=view.pool,
-    )
+    Where one process runs the steps, those of higher priority come first.
+    """
+
+    @flow_step(view, "catch_up", f"Run what the sources of {view.name} hold now.", alone=True, priority=priority)
     def catch_up(
         context: dg.OpExecutionContext,
         config: CatchUpConfig,
@@ -84,13 +82,7 @@ def _runs_otherwise(context: dg.OpExecutionContext, view: FlowView, nimbus: Nimb
 def check_op(view: FlowView) -> dg.OpDefinition:
     """Make the op that runs the suites on a flow's tables."""
 
-    @dg.op(
-        name=f"check_{view.name}",
-        description=f"Run the suites on the tables of {view.name}.",
-        ins={"caught_up": dg.In(dg.Nothing)},
-        out=dg.Out(dg.Nothing),
-        tags={"flow": view.name},
-    )
+    @flow_step(view, "check", f"Run the suites on the tables of {view.name}.", after="caught_up")
     def check(
         context: dg.OpExecutionContext, spark: SparkResource, lake: LakeResource, quality: QualityResource
     ) -> None:
@@ -113,13 +105,7 @@ def check_op(view: FlowView) -> dg.OpDefinition:
 def answer_op(view: FlowView) -> dg.OpDefinition:
     """Make the op that renews the answers of a flow."""
 
-    @dg.op(
-        name=f"answer_{view.name}",
-        description=f"Renew the answers of {view.name}.",
-        ins={"checked": dg.In(dg.Nothing)},
-        out=dg.Out(dg.Nothing),
-        tags={"flow": view.name},
-    )
+    @flow_step(view, "answer", f"Renew the answers of {view.name}.", after="checked")
     def answer(context: dg.OpExecutionContext, spark: SparkResource, lake: LakeResource) -> None:
         for question in view.spec.queries:
             with plain_failures():
@@ -132,7 +118,10 @@ def answer_op(view: FlowView) -> dg.OpDefinition:
 
 
 def catch_up_job(views: Sequence[FlowView], name: str = "catch_up_job") -> dg.JobDefinition:
-    """Make one job for all flows: each catches up, is checked and answers; a flow that fails does not hold up the others."""
+    """Make one job for all flows: each catches up, is checked and answers; a flow that fails does not hold up the others.
+
+    The flows run in the order given, where one process runs them all.
+    """
 
     @dg.job(
         name=name,
@@ -140,7 +129,7 @@ def catch_up_job(views: Sequence[FlowView], name: str = "catch_up_job") -> dg.Jo
         tags={"dagster/max_runtime": str(MAX_RUNTIME_SECONDS)},
     )
     def job() -> None:
-        for view in views:
-            answer_op(view)(check_op(view)(catch_up_op(view)()))
+        for place, view in enumerate(views):
+            answer_op(view)(check_op(view)(catch_up_op(view, -place)()))
 
     return job

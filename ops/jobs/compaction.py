@@ -1,6 +1,7 @@
 """checkpoint_compaction_job: fold closed generations, join small files, drop what no reader needs any more."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
@@ -11,13 +12,14 @@ from assets.events.table_plots import before_and_after
 from assets.view import FlowView, table_key
 from ops import housekeeping as housekeeping_round
 from ops.cli.rendering import flat_tables
+from ops.jobs.forms import flow_step
 from pipelines.catalog import FlowSettings
 from resources import LakeResource, SparkResource
 
 MAX_RUNTIME_SECONDS = 3 * 3600
 FILES = "files before and after"
 COMPACTIONS = 20
-"""Of a table, that its plot shows."""
+"""How many compactions of a table its plot shows."""
 
 
 class CompactionConfig(dg.Config):
@@ -32,25 +34,19 @@ class CompactionConfig(dg.Config):
 def compaction_op(view: FlowView) -> dg.OpDefinition:
     """Make the op that compacts a flow's tables; its metadata reports before and after."""
 
-    @dg.op(
-        name=f"compact_{view.name}",
-        description=f"Compact the states and the checkpoint of {view.name}.",
-        out=dg.Out(dg.Nothing),
-        tags={"flow": view.name},
-        pool=view.pool,
-    )
+    @flow_step(view, "compact", f"Compact the states and the checkpoint of {view.name}.", alone=True)
     def compact(
         context: dg.OpExecutionContext, config: CompactionConfig, spark: SparkResource, lake: LakeResource
     ) -> None:
-        from pipelines.maintenance import compact as compact_tables
+        from pipelines.maintenance.compaction import KEPT
+        from pipelines.maintenance.compaction import compact as compact_tables
 
         with plain_failures():
             report = compact_tables(
                 spark.session(),
                 lake.lake(),
                 view.topology,
-                retention_hours=config.retention_hours,
-                channel_retention_hours=config.channel_retention_hours,
+                replace(KEPT, state_hours=config.retention_hours, channel_hours=config.channel_retention_hours),
             )
         rows = flat_tables(report)
         columns = list(dict.fromkeys(name for row in rows for name in row))

@@ -1,14 +1,39 @@
-"""Jobs of one step with a form: the launchpad's fields, and what it refuses before the run."""
+"""Steps of jobs, and jobs of one step with a form: the launchpad's fields, and what it refuses before the run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any
 from zlib import crc32
 
 import dagster as dg
 from pydantic import create_model
+
+from assets.view import FlowView
+
+
+def flow_step(
+    view: FlowView, verb: str, what: str, *, after: str = "", alone: bool = False, priority: int = 0
+) -> Callable[[Callable[..., None]], dg.OpDefinition]:
+    """Make a function the step of a flow in a job of all flows.
+
+    Args:
+        view: The flow.
+        verb: What the step does; its name is `<verb>_<flow>`.
+        what: Its help text.
+        after: What the step before has done; empty: it is the first.
+        alone: Whether it holds the flow's pool, so that nothing else writes meanwhile.
+        priority: Where one process runs the steps, those of higher priority come first.
+    """
+    return dg.op(
+        name=f"{verb}_{view.name}",
+        description=what,
+        ins={after: dg.In(dg.Nothing)} if after else None,
+        out=dg.Out(dg.Nothing),
+        tags={"flow": view.name, "dagster/priority": str(priority)},
+        pool=view.pool if alone else None,
+    )
 
 
 def one_of(name: str, members: Iterable[str]) -> Any:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 # The longest that these do is to wait for a flow that drains and starts again.
 MAX_RUNTIME_SECONDS = 1800
-DRAINS_WITHIN = 120.0
 
 Act = Callable[[dg.OpExecutionContext, "Nimbus", Any], dict[str, Any] | None]
 
@@ -39,7 +38,7 @@ _DRAIN = (
 
 
 def nimbus_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDefinition]:
-    """The jobs, each with a form that offers the flows of the catalog; `prefix` begins the names of jobs and ops."""
+    """Build the jobs, each with a form that offers the flows of the catalog; `prefix` begins the names of jobs and ops."""
     names = one_of(f"{prefix}DeployedFlow", [view.name for view in views])
     flow = (names, Field(..., description="The flow."))
     some_flow = (names | None, Field(None, description="The flow; none: all that are deployed."))
@@ -176,18 +175,18 @@ def _update(
 ) -> dict[str, Any]:
     from pipelines.nimbus.flow_settings import check_form
 
-    before = nimbus.flow(config.flow.value)
-    check_form(before.name, config.settings)
+    name = config.flow.value
+    check_form(name, config.settings)
     given = {} if config.trigger_seconds is None else {"trigger_seconds": config.trigger_seconds}
-    seen = nimbus.update(before.name, **given, **config.settings)
-    return _renewed(context, _again(nimbus, before, seen, config.wait_at_most), views[before.name].plan.digest())
+    seen = nimbus.update(name, **given, **config.settings)
+    return _renewed(context, _again(nimbus, seen, config.wait_at_most), views[name].plan.digest())
 
 
 def _roll_back(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> dict[str, Any]:
     before = nimbus.flow(config.flow.value)
     seen = nimbus.roll_back(before.name, config.to)
     # Another plan than the catalog's, so that the deployment shows as out of date for as long as it is.
-    return _renewed(context, _again(nimbus, before, seen, config.wait_at_most), f"before version {before.version}")
+    return _renewed(context, _again(nimbus, seen, config.wait_at_most), f"before version {before.version}")
 
 
 def _rebalance(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> dict[str, Any]:
@@ -200,10 +199,10 @@ def _rebalance(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) ->
 
 
 def _periodic(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> dict[str, Any]:
-    """Looks, decides, and applies; a flow that cannot be rebalanced now does not hold up the others.
+    """Look, decide, and apply; a flow that cannot be rebalanced now does not hold up the others.
 
     Raises:
-        Failure: Of some flow it was refused.
+        Failure: if it was refused for a flow.
     """
     from pipelines.errors import FieldError, LockedError
     from pipelines.nimbus.errors import NimbusError
@@ -218,9 +217,8 @@ def _periodic(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> 
             continue
         try:
             if one.request:
-                before = nimbus.flow(one.flow)
                 seen = nimbus.rebalance(one.flow, wait_seconds=config.wait_seconds, **one.request)
-                _observed(context, _again(nimbus, before, seen, config.wait_at_most, new_process=False))
+                _observed(context, _again(nimbus, seen, config.wait_at_most))
             if one.clustering:
                 clustered += [clustering_line(report) for report in recluster_all(nimbus.lake, one.clustering)]
         except (NimbusError, FieldError, LockedError) as error:
@@ -246,19 +244,15 @@ def _by_request(
         context.log.info(f"{before.name} has {before.workers} workers and {dict(before.parallelism)}")
         return {"asked": request, **deployment_metadata(before)}
     seen = nimbus.rebalance(before.name, wait_seconds=config.wait_seconds, **request)
-    return _observed(context, _again(nimbus, before, seen, config.wait_at_most, new_process=False))
+    return _observed(context, _again(nimbus, seen, config.wait_at_most))
 
 
-def _again(
-    nimbus: "Nimbus", before: "FlowStatus", seen: "FlowStatus", seconds: float, *, new_process: bool = True
-) -> "FlowStatus":
-    """Waits until a changed flow runs again, if it is one that runs."""
-    from pipelines.nimbus.waiting import runs_again
-
+def _again(nimbus: "Nimbus", seen: "FlowStatus", seconds: float) -> "FlowStatus":
+    """Wait until a changed flow runs again, if it is one that runs."""
     if not seconds or not seen.active:
         return seen
     nimbus.ensure_supervisor()
-    return runs_again(nimbus, before, seconds=seconds, new_process=new_process)
+    return nimbus.wait(seen.name, until="running", seconds=seconds) or seen
 
 
 def _observed(context: dg.OpExecutionContext, seen: "FlowStatus") -> dict[str, Any]:
@@ -269,7 +263,7 @@ def _observed(context: dg.OpExecutionContext, seen: "FlowStatus") -> dict[str, A
 
 
 def _renewed(context: dg.OpExecutionContext, seen: "FlowStatus", code: str) -> dict[str, Any]:
-    """The flow as the job has made it anew: its asset is as up to date as if it had been run itself."""
+    """The flow as the job has made it again: its asset is as up to date as if it had been run itself."""
     metadata = deployment_metadata(seen)
     context.log_event(registered(seen.name, seen))
     context.log_event(

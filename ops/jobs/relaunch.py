@@ -11,8 +11,9 @@ from pydantic import Field
 
 from assets.events import markdown
 from assets.events.reporting import plain_failures
-from assets.slices_found import FAILED, LATER, MISSING, STALE, WAITS, Found, Records, find_slices
+from assets.slices_found import FAILED, LATER, MISSING, STALE, WAITS, Found, SliceRecords, find_slices
 from assets.view import FlowView, table_key
+from ops.jobs.forms import one_step_job
 from pipelines import bounds
 from pipelines.errors import DefinitionError, UnknownFlowError
 from resources import LakeResource
@@ -66,7 +67,7 @@ def relaunch_slices_job(views: Sequence[FlowView], name: str = "relaunch_slices_
         with plain_failures():
             chosen = _chosen(sliced, config.flows)
             wanted = {view.name: days(view, config.first, config.last) for view in chosen}
-            records = Records(context.instance, graph, lake.lake())
+            records = SliceRecords(context.instance, graph, lake.lake())
             faulty = find_slices(records, chosen, wanted, config.most_at_once, stale=config.stale)
         launched = [slice_found for slice_found in faulty if slice_found.is_launched]
         backfill = None
@@ -75,15 +76,8 @@ def relaunch_slices_job(views: Sequence[FlowView], name: str = "relaunch_slices_
             context.log.info(f"backfill {backfill}: {len(launched)} slices")
         context.add_output_metadata(report(faulty, wanted, backfill, dry_run=config.dry_run))
 
-    @dg.job(
-        name=name,
-        description="Find slices of all flows that failed, are missing or stale, and make them again in one backfill.",
-        tags={"dagster/max_runtime": str(MAX_RUNTIME_SECONDS)},
-    )
-    def job() -> None:
-        relaunch_slices()
-
-    return job
+    what = "Find slices of all flows that failed, are missing or stale, and make them again in one backfill."
+    return one_step_job(name.removesuffix("_job"), what, relaunch_slices, MAX_RUNTIME_SECONDS)
 
 
 def _chosen(sliced: Sequence[FlowView], names: Sequence[str]) -> list[FlowView]:
@@ -105,7 +99,7 @@ def _chosen(sliced: Sequence[FlowView], names: Sequence[str]) -> list[FlowView]:
     return sorted((view for view in sliced if not names or view.name in names), key=depth)
 
 
-def days(view: FlowView, first: str, last: str, today: date | None = None) -> list[str]:
+def days(view: FlowView, first: str, last: str) -> list[str]:
     """Return the slices of a flow from the first to the last day asked for.
 
     Raises:
@@ -114,7 +108,7 @@ def days(view: FlowView, first: str, last: str, today: date | None = None) -> li
     assert view.partitions is not None
     try:
         # The end of a flow's days counts where nothing else was asked for: a flow of 2013 has no last week.
-        yesterday = (today or datetime.now(UTC).date()) - timedelta(days=1)
+        yesterday = datetime.now(UTC).date() - timedelta(days=1)
         own = view.spec.slices.end if view.spec.slices else None
         end = date.fromisoformat(last) if last else min(yesterday, own or yesterday)
         begin = date.fromisoformat(first) if first else end - timedelta(days=DAYS_BACK - 1)

@@ -7,7 +7,7 @@ forked). It ends when its input is closed and its
 runs have ended. A run whose process dies is marked as failed here, within a second.
 
 What a user may change while it is up is not loaded in it: `definitions`, the catalog's package and files of flows are
-loaded by each run anew.
+loaded by each run again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Aggregators, one file each; topologies and event flows use the same ones."""
+"""Aggregators; topologies and event flows use the same ones."""
 
 from pipelines.aggregators.assoc_count import AssocCount, GroupCount
 from pipelines.aggregators.average import Average
@@ -6,9 +6,8 @@ from pipelines.aggregators.base import Aggregator, ColumnAggregator, CombinerAgg
 from pipelines.aggregators.collect import Collect
 from pipelines.aggregators.count import Count
 from pipelines.aggregators.distinct_count import DistinctCount
+from pipelines.aggregators.ends import FirstN, LastN
 from pipelines.aggregators.extremes import Max, Min
-from pipelines.aggregators.first_n import FirstN
-from pipelines.aggregators.last_n import LastN
 from pipelines.aggregators.std_dev import StdDev
 from pipelines.aggregators.sum import Sum
 from pipelines.aggregators.window import Accumulator, EventAggregator, WindowAggregator

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from pipelines.aggregators.base import ByValue
 from pipelines.aggregators.tally import Tally
 from pipelines.aggregators.window import EventAggregator, Types, element_type
 from pipelines.errors import FunctionError
 
 
-class AssocCount(EventAggregator):
+class AssocCount(ByValue, EventAggregator):
     """One result event for each value of a field that is in the window: the value and how often it is there.
 
     Args:
@@ -42,12 +43,6 @@ class AssocCount(EventAggregator):
 
     def __str__(self) -> str:
         return type(self).__name__
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and vars(self) == vars(other)
-
-    def __hash__(self) -> int:
-        return hash((type(self), self.fields, self.named))
 
 
 class GroupCount(AssocCount):

@@ -23,8 +23,18 @@ def plain_total(numbers: str, part: str) -> str:
     return f"sum({numbers})"
 
 
-class _Parts:
-    """What the contracts share: the parts are given as callables, or a subclass defines methods of the same names."""
+class ByValue:
+    """Equal to another of its class with the same arguments, which its `repr` shows."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), repr(self)))
+
+
+class Parts:
+    """The base of the contracts: the parts are given as callables, or a subclass defines methods of the same names."""
 
     returns: Returns = "bigint"
     field: str | Sequence[str] | None = None
@@ -34,8 +44,8 @@ class _Parts:
         self,
         given: dict[str, Callable[..., Any] | None],
         returns: Returns | None,
-        field: str | Sequence[str] | None,
-        output: str | Sequence[str] | None,
+        field: str | Sequence[str] | None = None,
+        output: str | Sequence[str] | None = None,
     ) -> None:
         for name, call in given.items():
             if call is not None:
@@ -54,7 +64,7 @@ class _Parts:
         return type(self).__name__
 
 
-class CombinerAggregator(_Parts):
+class CombinerAggregator(Parts):
     """Associative aggregation: `init(*inputs)` of a tuple, `combine(a, b)`, and `zero()` for none.
 
     Per partition the value starts from `zero()` and each tuple's `init` is combined into it; the partial values are
@@ -103,7 +113,7 @@ class CombinerAggregator(_Parts):
         return value
 
 
-class ReducerAggregator(_Parts):
+class ReducerAggregator(Parts):
     """Aggregation by `reduce(current, *inputs)` from `init()`; not splittable into partial values.
 
     The arguments and errors are those of `CombinerAggregator`.
@@ -124,7 +134,7 @@ class ReducerAggregator(_Parts):
         self._take({"init": init, "reduce": reduce}, returns, field, output)
 
 
-class Aggregator(_Parts):
+class Aggregator(Parts):
     """General: `init`, `aggregate` and `complete`, which may give any number of rows at any time (Trident rules 1.3).
 
     - `init()` or `init(batch_id)`, by its signature, makes the state of one partition or group of a batch;
@@ -160,7 +170,7 @@ class Aggregator(_Parts):
         self._take({"init": init, "aggregate": aggregate, "complete": complete}, returns, field, output)
 
 
-class ColumnAggregator(CombinerAggregator, ABC):
+class ColumnAggregator(ByValue, CombinerAggregator, ABC):
     """A combiner that Spark computes by itself: nothing runs a row in Python.
 
     It has the same meaning twice: over plain values (`init`, `combine`, `zero`, `finish`: the reference engine and the
@@ -226,9 +236,3 @@ class ColumnAggregator(CombinerAggregator, ABC):
     def __repr__(self) -> str:
         inside = ", ".join(repr(x) for x in (self.field, self.output) if x is not None)
         return f"{type(self).__name__}({inside})"
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and vars(self) == vars(other)
-
-    def __hash__(self) -> int:
-        return hash((type(self), self.field, self.output))

@@ -1,4 +1,4 @@
-"""How the engines call what a user wrote in Python, and read the rows that it gives. No Spark, no topology."""
+"""Calls of a user's Python code by the engines, and the rows that it gives. No Spark, no topology."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from pipelines.aggregators.base import Aggregator, CombinerAggregator, ReducerAggregator
 from pipelines.errors import FunctionError
 
 Row = tuple[Any, ...]
@@ -29,7 +28,7 @@ def initial(call: Callable[..., Any], batch: Any) -> Any:
 
 
 def _demands(call: Callable[..., Any], count: int) -> bool:
-    """Whether a callable can't be called with fewer positional arguments than `count`."""
+    """Return whether a callable needs at least `count` positional arguments."""
     try:
         found = inspect.signature(call).parameters.values()
     except (TypeError, ValueError):  # some built-in functions have no signature
@@ -62,59 +61,3 @@ def row_of(label: str, item: Any, width: int) -> Row:
     if len(row) != width:
         raise FunctionError(label, f"gives {len(row)} value(s) for {width} field(s): {item!r}")
     return row
-
-
-class Running:
-    """One aggregator at work on the tuples of one partition, group or batch (Trident rules 1.3).
-
-    Args:
-        aggregator: any of the three contracts; those over columns too, by their plain form.
-        inputs: how many input fields.
-        outputs: how many fields it makes.
-        batch: the batch's id, for `init(batch_id)`.
-    """
-
-    def __init__(self, aggregator: Any, inputs: int, outputs: int, batch: Any = None) -> None:
-        self.aggregator, self._outputs, self._label = aggregator, outputs, str(aggregator)
-        self._rows: list[Row] = []
-        if isinstance(aggregator, CombinerAggregator):
-            self._of_tuple = taking(aggregator.init, 0, inputs)
-            self.state = aggregator.zero()
-        elif isinstance(aggregator, ReducerAggregator):
-            self._of_tuple = taking(aggregator.reduce, 1, inputs)
-            self.state = aggregator.init()
-        else:
-            self._of_tuple = taking(aggregator.aggregate, 1, inputs)
-            self.state = initial(aggregator.init, batch)
-
-    def go_on_from(self, value: Any) -> None:
-        """Go on from a value that a state holds: what is taken in is merged into it or reduced onto it."""
-        self.state = value
-
-    def add(self, values: Row) -> None:
-        """Take in one tuple's input values."""
-        if isinstance(self.aggregator, CombinerAggregator):
-            self.state = self.aggregator.merge(self.state, self._of_tuple(*values))
-        elif isinstance(self.aggregator, ReducerAggregator):
-            self.state = self._of_tuple(self.state, *values)
-        else:
-            changed = self._changed(self._of_tuple(self.state, *values))
-            self.state = self.state if changed is None else changed
-
-    def complete(self) -> list[Row]:
-        """Return the rows: exactly one of a combiner or reducer, any number of a general aggregator."""
-        if isinstance(self.aggregator, CombinerAggregator):
-            return [(self.aggregator.finish(self.state),)]
-        if isinstance(self.aggregator, Aggregator):
-            return self._rows + emitted(self._label, self.aggregator.complete(self.state), self._outputs)
-        return [(self.state,)]
-
-    def _changed(self, given: Any) -> Any:
-        """The new state, or None; the rows that a generator yields are emitted at once."""
-        if not inspect.isgenerator(given):
-            return given
-        while True:
-            try:
-                self._rows.append(row_of(self._label, next(given), self._outputs))
-            except StopIteration as end:
-                return end.value

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pipelines.aggregators.base import ColumnAggregator, Total, plain_total
 from pipelines.aggregators.extremes import is_nan
 from pipelines.aggregators.ordering import values_of
-from pipelines.aggregators.values import Kept
+from pipelines.aggregators.values import KeptEntries
 from pipelines.aggregators.window import EventAggregator, Types, element_type
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Collect(ColumnAggregator, EventAggregator):
         return f"coalesce(array_sort({self.fold_sql(column)}), make_array())"
 
 
-class _Values(Kept):
+class _Values(KeptEntries):
     """All values of the field, an entry an event."""
 
     def __init__(self, field: str) -> None:

@@ -57,7 +57,7 @@ class Count(ColumnAggregator, EventAggregator):
 
 
 class _Events(Accumulator):
-    """How many events."""
+    """The number of events."""
 
     fields: tuple[str, ...] | None = ()
 
@@ -84,7 +84,7 @@ class _Events(Accumulator):
 
 
 class _Having(_Events):
-    """How many events have the field."""
+    """The number of events that have the field."""
 
     def __init__(self, field: str) -> None:
         super().__init__()

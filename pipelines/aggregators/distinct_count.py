@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipelines.aggregators.base import ColumnAggregator, Total, plain_total
+from pipelines.aggregators.ordering import freeze
 from pipelines.aggregators.tally import Tally
 from pipelines.aggregators.window import EventAggregator, Types
 
@@ -33,8 +34,8 @@ class DistinctCount(ColumnAggregator, EventAggregator):
         return [] if values[0] is None else [values[0]]
 
     def combine(self, a: list[Any], b: list[Any]) -> list[Any]:
-        known = {_identity(value) for value in a}
-        return a + [value for value in b if _identity(value) not in known]
+        known = {freeze(value) for value in a}
+        return a + [value for value in b if freeze(value) not in known]
 
     def zero(self) -> list[Any]:
         return []
@@ -63,12 +64,3 @@ class DistinctCount(ColumnAggregator, EventAggregator):
     def result_sql(self, column: str, total: Total = plain_total) -> str:
         # The length of an empty list is null in DataFusion.
         return f"CAST(coalesce(array_length({self.fold_sql(column)}), 0) AS BIGINT)"
-
-
-def _identity(value: Any) -> Any:
-    """A hashable stand-in: all NaN are one value, as in Spark."""
-    if isinstance(value, float) and value != value:
-        return "NaN", float
-    if isinstance(value, dict):
-        return tuple((key, _identity(item)) for key, item in value.items())
-    return tuple(_identity(item) for item in value) if isinstance(value, list | tuple) else value

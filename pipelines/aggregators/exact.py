@@ -30,7 +30,7 @@ class ExactSum:
         self.clear()
 
     def clear(self) -> None:
-        """Of nothing."""
+        """Start from nothing."""
         self.whole, self.floats, self.decimals = 0, 0, 0
         self.parts: list[float] = []
         self.fraction = Decimal(0)

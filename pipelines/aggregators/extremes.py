@@ -42,8 +42,8 @@ class Min(ColumnAggregator, EventAggregator):
         if a is None or b is None:
             return b if a is None else a
         if is_nan(a) or is_nan(b):
-            return b if is_nan(a) else a
-        return min(a, b)
+            return a if is_nan(a) == self.greatest else b
+        return max(a, b) if self.greatest else min(a, b)
 
     def zero(self) -> None:
         return None
@@ -68,13 +68,6 @@ class Max(Min):
 
     default_output: ClassVar[str] = "max"
     greatest: ClassVar[bool] = True
-
-    def combine(self, a: Any, b: Any) -> Any:
-        if a is None or b is None:
-            return b if a is None else a
-        if is_nan(a) or is_nan(b):
-            return a if is_nan(a) else b
-        return max(a, b)
 
     def fold(self, value: Column) -> Column:
         from pyspark.sql import functions as F

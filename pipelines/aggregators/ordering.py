@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -48,6 +48,15 @@ def _rare(value: Any) -> OrderKey:
     if isinstance(value, list | tuple):
         return ("list", tuple(map(order_key, value)))
     return (type(value).__name__, repr(value))
+
+
+def freeze(value: Any) -> Any:
+    """Return a hashable stand-in for a key: equal for values that Spark groups together (two NaN, two equal arrays)."""
+    if isinstance(value, float):
+        return ("NaN", float) if value != value else value
+    if isinstance(value, Mapping):
+        return tuple((key, freeze(item)) for key, item in value.items())
+    return tuple(freeze(item) for item in value) if isinstance(value, list | tuple) else value
 
 
 def distinct(values: Iterable[Any]) -> list[Any]:

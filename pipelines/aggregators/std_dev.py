@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
+from pipelines.aggregators.base import ByValue
 from pipelines.aggregators.values import OfField
 from pipelines.aggregators.window import EventAggregator, Types, number, numeric_type
 
 
-class StdDev(EventAggregator):
+class StdDev(ByValue, EventAggregator):
     """Sample standard deviation (divided by n - 1, Spark's `stddev`) of one field, as double; 0.0 of fewer than two values.
 
     It is computed from exact sums: no order of events and nothing that left the window changes it.
@@ -36,12 +37,6 @@ class StdDev(EventAggregator):
 
     def __str__(self) -> str:
         return "StdDev"
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and vars(self) == vars(other)
-
-    def __hash__(self) -> int:
-        return hash((type(self), self.field, self.output))
 
 
 class Spread(OfField):

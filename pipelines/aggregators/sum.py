@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipelines.aggregators.base import ColumnAggregator, Total, plain_total
 from pipelines.aggregators.exact import plus
-from pipelines.aggregators.values import Total as RunningTotal
+from pipelines.aggregators.values import RunningTotal
 from pipelines.aggregators.window import WHOLE, EventAggregator, Types, numeric_type
 
 if TYPE_CHECKING:

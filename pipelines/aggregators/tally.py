@@ -1,4 +1,4 @@
-"""How often each value, or combination of values, is in a window."""
+"""Counts of each value, or combination of values, in a window."""
 
 from __future__ import annotations
 

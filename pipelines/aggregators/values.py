@@ -46,7 +46,7 @@ class OfField(Accumulator):
         """Let the oldest value go."""
 
 
-class Total(OfField):
+class RunningTotal(OfField):
     """Sum and number of the values."""
 
     def __init__(self, name: str, field: str) -> None:
@@ -100,7 +100,7 @@ class Total(OfField):
         self.total.restore(total)
 
 
-class Mean(Total):
+class Mean(RunningTotal):
     """Sum by number, as a float; 0.0 of none (Flowmix rules 5.2)."""
 
     def aggregate(self) -> float:
@@ -110,7 +110,7 @@ class Mean(Total):
         return float(total / self.count) if isinstance(total, Decimal) else total / self.count
 
 
-class Kept(Accumulator):
+class KeptEntries(Accumulator):
     """Keeps one entry an event, in order of arrival; the window adds its events again when it is restored."""
 
     saves = False

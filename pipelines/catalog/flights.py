@@ -23,11 +23,11 @@ KEPT = [
 
 
 def accepted() -> tuple[Check, ...]:
-    """What a flight must be like to count.
+    """Return the checks that a flight must pass to count.
 
-    A file without a proper date would go into no slice that anyone can find again: that stops the flow. Rows that miss
-    their keys, or say what no airline can have meant, go to quarantine. Cancelled flights (no departure time) are
-    flights; a day on which every tenth is cancelled is worth a look.
+    A file without a proper date would go into a slice that nobody can find again, so it stops the flow. Rows that lack
+    their keys, or hold values that no airline can have meant, go to quarantine. Cancelled flights (no departure time) are
+    flights; a day with a tenth of its flights cancelled is a warning.
     """
     return (
         fail("column_values_to_match_regex", column="date", regex=r"^\d{4}-\d{2}-\d{2}$", name="date_is_a_day"),
@@ -78,7 +78,7 @@ def build(settings: FlowSettings) -> TridentTopology:
 
 FLIGHTS = FlowSpec(
     name="flights",
-    description="336,776 flights that left New York City in 2013, one JSON file a day.",
+    description="336,776 flights that left New York City in 2013, one JSON file per day.",
     build=build,
     slices=DailySlices(date(2013, 1, 1), date(2013, 12, 31)),
     queries=(

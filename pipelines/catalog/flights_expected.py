@@ -1,4 +1,4 @@
-"""What the flows over the departures must find, computed by pandas from the published tables: a second opinion.
+"""The results that the flows over the departures must give, computed by pandas from the published tables: a second opinion.
 
 Nothing of the engine is used here but the reading of its tables, so that both can only agree by being right.
 """
@@ -72,7 +72,7 @@ def flights(days: int | None = None) -> pd.DataFrame:
 
 
 def delay_alerts(days: int | None = None) -> pd.DataFrame:
-    """Of each airport's departures without a gap of three hours every 25th, where the last 100 are 45 minutes late."""
+    """List every 25th of an airport's departures without a gap of three hours at which the last 100 were 45 minutes late."""
     import pandas as pd
 
     found = []
@@ -121,7 +121,7 @@ def worst_routes_of_the_day(days: int | None = None) -> pd.DataFrame:
 def long_delay_notices(days: int | None = None) -> pd.DataFrame:
     """Return the flights an hour late, but for those of an airport that is muted: after ten within an hour, for two hours.
 
-    An airport from which nothing came for two hours begins anew.
+    An airport from which nothing came for two hours begins again.
     """
     import pandas as pd
 

@@ -1,12 +1,14 @@
 """Event flows over the departures: who is late, under which weather, where it is worst, and when to stop saying so.
 
-An event is a flight at its scheduled departure, on New York's clocks (shown as if they were UTC). What was late is told by the
-same record, so these flows look back at a day that has ended, as the files do.
+An event is a flight at its scheduled departure, on New York's clocks (shown as if they were UTC). The same record
+reports what was late, so these flows look back at a day that has ended, as the files do.
 """
 
 from __future__ import annotations
 
-from pipelines.catalog.flights import AIRPORTS
+from functools import partial
+
+from pipelines.catalog.flights import AIRPORTS, FLIGHTS
 from pipelines.catalog.flights_data import FLIGHTS_SCHEMA, WEATHER_SCHEMA
 from pipelines.catalog.flow import FlowSettings, FlowSpec, QueryAsset, Ranking
 from pipelines.flowmix import Average, Count, Flow, FlowStream, Max, Policy
@@ -61,7 +63,7 @@ def late_departures(settings: FlowSettings) -> Flow:
 
 
 def departure_weather(settings: FlowSettings) -> Flow:
-    """Each flight with the weather that its airport reported for the hour; hours without a report have no rows."""
+    """Join each flight to the weather that its airport reported for the hour; hours without a report have no rows."""
     reports = JsonFiles(settings.data / "weather", WEATHER_SCHEMA, max_files_per_batch=FILES_PER_BATCH)
     flow = Flow("departure_weather", DEPARTURE_WEATHER.description)
     weather = (
@@ -110,7 +112,7 @@ def worst_routes(settings: FlowSettings) -> Flow:
 def delay_notices(settings: FlowSettings) -> Flow:
     """Return a notice of each flight an hour late. After ten of an airport within an hour it is muted for two hours.
 
-    An airport from which nothing came for two hours begins anew.
+    An airport from which nothing came for two hours begins again.
     """
     return (
         _departures(Flow("delay_notices", DELAY_NOTICES.description), settings)
@@ -123,9 +125,9 @@ def delay_notices(settings: FlowSettings) -> Flow:
     )  # fmt: skip
 
 
-OWNERS, TAGS = ("team:flights",), {"domain": "aviation"}
+_spec = partial(FlowSpec, owners=FLIGHTS.owners, tags=FLIGHTS.tags)
 
-LATE_DEPARTURES = FlowSpec(
+LATE_DEPARTURES = _spec(
     "late_departures",
     "Alerts: an airport whose last 100 departures were 45 minutes late on average, looked at every 25 departures.",
     build=late_departures,
@@ -144,10 +146,8 @@ LATE_DEPARTURES = FlowSpec(
             fail("column_values_to_be_between", column="avg_delay", min_value=45),
         ),
     },
-    owners=OWNERS,
-    tags=TAGS,
 )
-DEPARTURE_WEATHER = FlowSpec(
+DEPARTURE_WEATHER = _spec(
     "departure_weather",
     "Every departure joined with the weather that its airport reported for the hour.",
     build=departure_weather,
@@ -159,10 +159,8 @@ DEPARTURE_WEATHER = FlowSpec(
             warn("column_values_to_not_be_null", column="temp", mostly=0.99),
         ),
     },
-    owners=OWNERS,
-    tags=TAGS,
 )
-WORST_ROUTES = FlowSpec(
+WORST_ROUTES = _spec(
     "worst_routes",
     "The ten routes of each day with the longest average departure delay.",
     build=worst_routes,
@@ -180,10 +178,8 @@ WORST_ROUTES = FlowSpec(
             fail("column_values_to_be_between", column="departures", min_value=3),
         ),
     },
-    owners=OWNERS,
-    tags=TAGS,
 )
-DELAY_NOTICES = FlowSpec(
+DELAY_NOTICES = _spec(
     "delay_notices",
     "A notice of each flight an hour late; an airport that sends ten within an hour is muted for two.",
     build=delay_notices,
@@ -193,7 +189,5 @@ DELAY_NOTICES = FlowSpec(
             fail("column_values_to_be_between", column="dep_delay", min_value=60),
         ),
     },
-    owners=OWNERS,
-    tags=TAGS,
 )
 FLIGHTS_FLOWS = (LATE_DEPARTURES, DEPARTURE_WEATHER, WORST_ROUTES, DELAY_NOTICES)

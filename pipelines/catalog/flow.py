@@ -1,4 +1,4 @@
-"""What the catalog says of a flow: everything that a deployment needs beside the topology itself. Plain data."""
+"""An entry of the catalog: everything that a deployment needs beside the topology itself. Plain data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROJECT = Path(__file__).resolve().parent.parent.parent
 
 @dataclass(frozen=True)
 class FlowSettings:
-    """Where a deployment keeps its things: `lake/`, `data/` and `dagster/` under one home."""
+    """The folders of a deployment: `lake/`, `data/` and `dagster/` under one home."""
 
     home: Path
 

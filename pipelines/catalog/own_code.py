@@ -1,4 +1,4 @@
-"""What fails in the code of a flow's author is told with its line, not with the way that led there."""
+"""Report what fails in the code of a flow's author with its line, not with the traceback that led there."""
 
 from __future__ import annotations
 

@@ -1,10 +1,17 @@
-"""What a run tells afterwards: typed, JSON-able."""
+"""Reports of runs: typed, JSON-able."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+
+class Report:
+    """A dataclass that is plain data in JSON."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)  # type: ignore[call-overload]  # its classes are dataclasses
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,7 @@ class SliceReport:
 
 
 @dataclass(frozen=True)
-class RunReport:
+class RunReport(Report):
     """A catch-up: the batches that it ran, in txid order a batch group."""
 
     flow: str
@@ -69,12 +76,9 @@ class RunReport:
     def quarantined(self) -> int:
         return sum(batch.quarantined for batch in self.batches)
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
-class BackfillReport:
+class BackfillReport(Report):
     """A backfill: one report a slice, in the order asked for."""
 
     flow: str
@@ -83,7 +87,4 @@ class BackfillReport:
 
     @property
     def failed(self) -> tuple[SliceReport, ...]:
-        return tuple(one for one in self.slices if one.error)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return tuple(report for report in self.slices if report.error)

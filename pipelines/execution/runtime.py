@@ -83,7 +83,7 @@ class Runtime:
         Args:
             topology: the flow.
             on_fresh_checkpoint: what to do if the checkpoint is fresh and the tables are not: `refuse`, `continue`, `reset`.
-            max_batches: stop after so many batches a batch group.
+            max_batches: stop after so many batches per batch group.
             partitions: shuffle partitions a batch group, by its name, or of all. They count from this run on. Windows keep
                 those that they have (`pipelines.maintenance.repartition` changes them). None: as before, else the session's.
             progress: called with each batch's report.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
@@ -23,10 +23,10 @@ from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.state.damage import DamagedError, DamagedTableError, table_damages
 from pipelines.state.delta_log import has_log
-from pipelines.state.kinds import MAP
+from pipelines.state.kinds import LOG, MAP, NON_TRANSACTIONAL
 from pipelines.state.record import BATCH, COMPACTION, REPLAY, RESET, SLICE, CommitRecord
 from pipelines.state.schema import GEN, ROLL_UP, SLICE_COLUMN, TXID
-from pipelines.state.table import LOG_LAYOUT, StateTable
+from pipelines.state.table import StateTable
 from pipelines.state.writer import replay_txid
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ HOLDS, DIFFERS, BY_COUNT, NOT_CHECKED = "holds", "differs", "holds by count", "n
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of one commit.
+    """The finding about one commit.
 
     Attributes:
         state: the table.
@@ -65,7 +65,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What `verify` found, a finding a commit, oldest first."""
+    """The result of `verify`: one finding per commit, oldest first."""
 
     flow: str
     findings: tuple[Finding, ...]
@@ -74,26 +74,26 @@ class VerifyReport:
 
     @property
     def differing(self) -> tuple[Finding, ...]:
-        return tuple(one for one in self.findings if one.verdict == DIFFERS)
+        return tuple(finding for finding in self.findings if finding.verdict == DIFFERS)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "flow": self.flow,
-            "findings": [asdict(one) for one in self.findings],
-            "faults": [{"fault": type(one).__name__, "text": str(one)} for one in self.faults],
+            "findings": [asdict(finding) for finding in self.findings],
+            "faults": [{"fault": type(fault).__name__, "text": str(fault)} for fault in self.faults],
         }
 
 
 def verify(spark: SparkSession, lake: Lake, topology: TridentTopology) -> VerifyReport:
-    """Compare every state of a flow with its commits' records: one Spark job a state.
+    """Compare every state of a flow with its commits' records: one Spark job per state.
 
-    Checked are tables of rows, and of log states the generations that compaction has left alone. Of a batch that a later
-    backfill has replaced in part, and of states in map layout, whose rows are overwritten, nothing can be said. Channels are
-    compared by count, their words about the clock included, as far as their rows have not been let go.
+    Checked are tables of rows, and the generations of log states that compaction has left alone. Not checked are batches
+    that a later backfill has replaced in part, and states in map layout, whose rows are overwritten. Channels are compared
+    by count, clock rows included, as far as their rows have not been deleted.
     """
     findings: list[Finding] = []
     faults = list(damages(lake, topology))
-    damaged = {one.table for one in faults if isinstance(one, DamagedTableError)}
+    damaged = {fault.table for fault in faults if isinstance(fault, DamagedTableError)}
     for node in topology.persists:
         table = lake.written_by(node)
         if table.name not in damaged and table.exists():
@@ -114,9 +114,9 @@ def damages(lake: Lake, topology: TridentTopology) -> Iterator[TrideltaError]:
         name = group_name(spouts)
         checkpoint = Checkpoint(topology.name, lake.checkpoint_path(topology.name, name))
         belonging = Belonging(checkpoint, lake)
-        found = list(checkpoint_damages(checkpoint, [belonging.known, partial(Marker.of, checkpoint)]))
-        yield from found
-        if not found and not broken:
+        damaged_files = list(checkpoint_damages(checkpoint, [belonging.known, partial(Marker.of, checkpoint)]))
+        yield from damaged_files
+        if not damaged_files and not broken:
             try:
                 belonging.check()
             except NotTogetherError as error:
@@ -144,108 +144,86 @@ class _Held:
     hash: int
 
 
-_Held_by = dict[tuple[int, str], _Held]
-"""By txid and slice what the table holds."""
+@dataclass(frozen=True)
+class _Ledger:
+    """The commits of a table since its last reset, beside what it holds of them.
+
+    Attributes:
+        held: what the table holds, by txid and slice.
+        folded: the first txid whose rows no compaction has folded, or let go.
+    """
+
+    table: StateTable
+    commits: list[CommitRecord]
+    held: dict[tuple[int, str], _Held]
+    folded: int
+
+    @cached_property
+    def replaced(self) -> dict[str | None, CommitRecord]:
+        """The last backfill of each slice."""
+        return {commit.slice: commit for commit in self.commits if commit.kind == SLICE}
+
+    def findings(self) -> Iterator[Finding]:
+        for slice_, commit in self.replaced.items():
+            if (commit.txid or 0) < self.folded:
+                yield _unchecked(self.table, commit, "compaction has folded it")
+            else:
+                yield _judged(self.table, [commit], self.held.get((NO_BATCH, slice_ or ""), _Held(0, 0)))
+        by_txid: dict[int, list[CommitRecord]] = defaultdict(list)
+        for commit in self.commits:
+            if commit.kind == BATCH and commit.txid is not None:
+                by_txid[commit.txid].append(commit)
+        for txid, records in by_txid.items():
+            # The last commit of an opaque batch stands for all of it; each one of a non-transactional batch has added rows.
+            counted = records if self.table.declared.kind == NON_TRANSACTIONAL else records[-1:]
+            is_log = self.table.declared.layout == LOG
+            yield self._finding(counted, txid, "folded it" if is_log else "let its rows go: all readers had them")
+        for commit in self.commits:
+            if commit.kind == REPLAY and commit.record is not None and commit.record.replay is not None:
+                yield self._finding([commit], replay_txid(commit.record.replay), "folded it")
+
+    def _finding(self, counted: list[CommitRecord], stored_txid: int, done: str) -> Finding:
+        """Compare commits with the rows that are stored under a txid, all slices together."""
+        last, own = counted[-1], [rows for (txid, _), rows in self.held.items() if txid == stored_txid]
+        now = _Held(sum(rows.rows for rows in own), xor([rows.hash for rows in own]))
+        if (last.txid or 0) < self.folded:
+            return _unchecked(self.table, last, f"compaction has {done}")
+        replaced_at = max((commit.version for commit in self.replaced.values()), default=-1)
+        if last.version < replaced_at and now.rows != sum(commit.rows for commit in counted):
+            return _unchecked(self.table, last, "a later backfill has replaced some of its rows")
+        return _judged(self.table, counted, now)
 
 
 def _findings(spark: SparkSession, table: StateTable) -> Iterable[Finding]:
     commits = _since_reset(table.commits.counting())
     if table.declared.layout == MAP:
-        return [_unchecked(table, one, "rows of a map are overwritten") for one in commits if one.kind == BATCH]
+        return [
+            _unchecked(table, commit, "rows of a map are overwritten") for commit in commits if commit.kind == BATCH
+        ]
     stored = spark.read.format("delta").option("versionAsOf", table.version()).load(str(table.path))
-    # A channel's words about the clock have no slice.
+    # A channel's clock rows have no slice.
     counted = stored.where(~F.col(SLICE_COLUMN).eqNullSafe(ROLL_UP)).groupBy(TXID, SLICE_COLUMN, GEN)
-    found = counted.agg(F.count(F.lit(1)).alias("rows"), F.expr(f"{xor_of_rows(stored.schema)} AS hash")).collect()
-    held = {(row[TXID], row[SLICE_COLUMN]): _Held(row["rows"], row["hash"]) for row in found}
-    folded = _folded_before(table, commits)
-    replaced = {one.slice: one for one in commits if one.kind == SLICE}
-    return [
-        *_of_slices(table, replaced, held, folded),
-        *_of_batches(table, commits, replaced, held, folded),
-        *_of_replays(table, commits, replaced, held, folded),
-    ]
+    sums = counted.agg(F.count(F.lit(1)).alias("rows"), F.expr(f"{xor_of_rows(stored.schema)} AS hash")).collect()
+    held = {(row[TXID], row[SLICE_COLUMN]): _Held(row["rows"], row["hash"]) for row in sums}
+    compactions = [commit.record for commit in commits if commit.kind == COMPACTION and commit.record]
+    folded = max((record.folded_before or 0 for record in compactions), default=0)
+    return _Ledger(table, commits, held, folded).findings()
 
 
 def _since_reset(commits: list[CommitRecord]) -> list[CommitRecord]:
-    last = max((number for number, one in enumerate(commits) if one.kind == RESET), default=-1)
-    return [one for one in commits[last + 1 :] if one.record is not None]
-
-
-def _folded_before(table: StateTable, commits: list[CommitRecord]) -> int:
-    """Return the first txid whose rows no compaction has folded, or let go."""
-    return max((one.record.folded_before or 0 for one in commits if one.kind == COMPACTION and one.record), default=0)
-
-
-def _of_slices(
-    table: StateTable, replaced: dict[str | None, CommitRecord], held: _Held_by, folded: int
-) -> Iterable[Finding]:
-    for slice_, commit in replaced.items():
-        if (commit.txid or 0) < folded:
-            yield _unchecked(table, commit, "compaction has folded it")
-        else:
-            yield _judged(table, [commit], held.get((NO_BATCH, slice_ or ""), _Held(0, 0)))
-
-
-def _held_of(held: _Held_by, txid: int) -> _Held:
-    """Return what the table holds of a txid, all slices together."""
-    own = [rows for (at, _), rows in held.items() if at == txid]
-    return _Held(sum(one.rows for one in own), xor([one.hash for one in own]))
-
-
-def _of_batches(
-    table: StateTable,
-    commits: list[CommitRecord],
-    replaced: dict[str | None, CommitRecord],
-    held: _Held_by,
-    folded: int,
-) -> Iterable[Finding]:
-    by_txid: dict[int, list[CommitRecord]] = defaultdict(list)
-    for one in commits:
-        if one.kind == BATCH and one.txid is not None:
-            by_txid[one.txid].append(one)
-    last_replacement = max((one.version for one in replaced.values()), default=-1)
-    for txid, records in by_txid.items():
-        now = _held_of(held, txid)
-        # Of an opaque batch the last commit stands for all of it; of a non-transactional one each has added its rows.
-        counted = records if getattr(table.declared, "kind", "") == "non_transactional" else records[-1:]
-        if txid < folded:
-            done = "folded it" if table.declared.layout == LOG_LAYOUT else "let its rows go: all readers had them"
-            yield _unchecked(table, records[-1], f"compaction has {done}")
-        elif records[-1].version < last_replacement and now.rows != sum(one.rows for one in counted):
-            yield _unchecked(table, records[-1], "a later backfill has replaced some of its rows")
-        else:
-            yield _judged(table, counted, now)
-
-
-def _of_replays(
-    table: StateTable,
-    commits: list[CommitRecord],
-    replaced: dict[str | None, CommitRecord],
-    held: _Held_by,
-    folded: int,
-) -> Iterable[Finding]:
-    last_replacement = max((one.version for one in replaced.values()), default=-1)
-    for one in commits:
-        if one.kind != REPLAY or one.record is None or one.record.replay is None:
-            continue
-        now = _held_of(held, replay_txid(one.record.replay))
-        if (one.txid or 0) < folded:
-            yield _unchecked(table, one, "compaction has folded it")
-        elif one.version < last_replacement and now.rows != one.rows:
-            yield _unchecked(table, one, "a later backfill has replaced some of its rows")
-        else:
-            yield _judged(table, [one], now)
+    last = max((number for number, commit in enumerate(commits) if commit.kind == RESET), default=-1)
+    return [commit for commit in commits[last + 1 :] if commit.record is not None]
 
 
 def _judged(table: StateTable, commits: list[CommitRecord], now: _Held) -> Finding:
-    commit, rows = commits[-1], sum(one.rows for one in commits)
-    hashes = [one.record.hash if one.record else None for one in commits]
+    commit, rows = commits[-1], sum(counted.rows for counted in commits)
+    hashes = [counted.record.hash if counted.record else None for counted in commits]
     verdict, reason = HOLDS, ""
     if now.rows != rows:
         verdict, reason = DIFFERS, f"it wrote {rows} rows, the table holds {now.rows}"
     elif None in hashes:
         verdict, reason = BY_COUNT, "its record keeps no hash"
-    elif now.hash != xor([one for one in hashes if one is not None]):
+    elif now.hash != xor([digest for digest in hashes if digest is not None]):
         verdict, reason = DIFFERS, "the rows are others than it wrote (their hashes differ)"
     return Finding(table.name, commit.txid or 0, commit.slice, verdict, rows, now.rows, reason)
 

@@ -10,123 +10,40 @@ from typing import TYPE_CHECKING
 from pipelines.lazy import lazy
 
 if TYPE_CHECKING:
-    from pipelines.aggregators import (
-        AssocCount,
-        Average,
-        Collect,
-        Count,
-        DistinctCount,
-        FirstN,
-        GroupCount,
-        LastN,
-        Max,
-        Min,
-        StdDev,
-        Sum,
-    )
-    from pipelines.aggregators.window import WindowAggregator
-    from pipelines.flowmix.conditions import (
-        and_,
-        eq,
-        gt,
-        gte,
-        has,
-        has_not,
-        in_,
-        lt,
-        lte,
-        not_,
-        not_eq,
-        or_,
-        python,
-        range_,
-    )
-    from pipelines.flowmix.criteria import Criteria
-    from pipelines.flowmix.definition import StreamDefinition
-    from pipelines.flowmix.flow import Flow
-    from pipelines.flowmix.stream import FlowStream
-    from pipelines.flowmix.yaml_form import load_flow, load_flows
-    from pipelines.windows.event import Event
-    from pipelines.windows.policy import Policy
+    from pipelines.aggregators import AssocCount as AssocCount
+    from pipelines.aggregators import Average as Average
+    from pipelines.aggregators import Collect as Collect
+    from pipelines.aggregators import Count as Count
+    from pipelines.aggregators import DistinctCount as DistinctCount
+    from pipelines.aggregators import FirstN as FirstN
+    from pipelines.aggregators import GroupCount as GroupCount
+    from pipelines.aggregators import LastN as LastN
+    from pipelines.aggregators import Max as Max
+    from pipelines.aggregators import Min as Min
+    from pipelines.aggregators import StdDev as StdDev
+    from pipelines.aggregators import Sum as Sum
+    from pipelines.aggregators.window import WindowAggregator as WindowAggregator
+    from pipelines.flowmix.conditions import and_ as and_
+    from pipelines.flowmix.conditions import eq as eq
+    from pipelines.flowmix.conditions import gt as gt
+    from pipelines.flowmix.conditions import gte as gte
+    from pipelines.flowmix.conditions import has as has
+    from pipelines.flowmix.conditions import has_not as has_not
+    from pipelines.flowmix.conditions import in_ as in_
+    from pipelines.flowmix.conditions import lt as lt
+    from pipelines.flowmix.conditions import lte as lte
+    from pipelines.flowmix.conditions import not_ as not_
+    from pipelines.flowmix.conditions import not_eq as not_eq
+    from pipelines.flowmix.conditions import or_ as or_
+    from pipelines.flowmix.conditions import python as python
+    from pipelines.flowmix.conditions import range_ as range_
+    from pipelines.flowmix.criteria import Criteria as Criteria
+    from pipelines.flowmix.definition import StreamDefinition as StreamDefinition
+    from pipelines.flowmix.flow import Flow as Flow
+    from pipelines.flowmix.stream import FlowStream as FlowStream
+    from pipelines.flowmix.yaml_form import load_flow as load_flow
+    from pipelines.flowmix.yaml_form import load_flows as load_flows
+    from pipelines.windows.event import Event as Event
+    from pipelines.windows.policy import Policy as Policy
 
-__all__ = [
-    "AssocCount",
-    "Average",
-    "Collect",
-    "Count",
-    "Criteria",
-    "DistinctCount",
-    "Event",
-    "FirstN",
-    "Flow",
-    "FlowStream",
-    "GroupCount",
-    "LastN",
-    "Max",
-    "Min",
-    "Policy",
-    "StdDev",
-    "StreamDefinition",
-    "Sum",
-    "WindowAggregator",
-    "and_",
-    "eq",
-    "gt",
-    "gte",
-    "has",
-    "has_not",
-    "in_",
-    "load_flow",
-    "load_flows",
-    "lt",
-    "lte",
-    "not_",
-    "not_eq",
-    "or_",
-    "python",
-    "range_",
-]
-
-__getattr__ = lazy(
-    __name__,
-    {
-        ".conditions": (
-            "and_",
-            "eq",
-            "gt",
-            "gte",
-            "has",
-            "has_not",
-            "in_",
-            "lt",
-            "lte",
-            "not_",
-            "not_eq",
-            "or_",
-            "python",
-            "range_",
-        ),
-        ".criteria": ("Criteria",),
-        ".definition": ("StreamDefinition",),
-        ".flow": ("Flow",),
-        ".stream": ("FlowStream",),
-        ".yaml_form": ("load_flow", "load_flows"),
-        "pipelines.aggregators": (
-            "AssocCount",
-            "Average",
-            "Collect",
-            "Count",
-            "DistinctCount",
-            "FirstN",
-            "GroupCount",
-            "LastN",
-            "Max",
-            "Min",
-            "StdDev",
-            "Sum",
-        ),
-        "pipelines.aggregators.window": ("WindowAggregator",),
-        "pipelines.windows.event": ("Event",),
-        "pipelines.windows.policy": ("Policy",),
-    },
-)
+__getattr__, __all__ = lazy(__name__, __file__)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import graphlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NoReturn
 
 from pipelines.errors import FlowError, nearest
-from pipelines.flowmix.definition import Feed, Schema, StreamDefinition
+from pipelines.flowmix.definition import Feed, Schema, StreamDefinition, in_order
 from pipelines.flowmix.operations import EXITS, Operation, Output, Persist, Split, Stateful, routes_of
 from pipelines.flowmix.schemas import Sent, after, by_stream, require_fields, union
 from pipelines.graph.nodes import CodeLocation
@@ -42,19 +43,18 @@ class _Check:
             self._refuse("At least one stream needs to read from std input", hint="stream(name, source)")
         self._check_targets()
         self._streams = {name: replace(one, feeds=self._feeds_of(name)) for name, one in self._streams.items()}
-        order = self._in_order()
+        self._check_cycles()
+        order = in_order(self._streams)
         if not any(isinstance(op, Output | Persist) for one in self._streams.values() for op in one.operations):
             self._refuse(
                 "At least one stream needs to write to std output", hint="end a stream with output() or persist"
             )
-        for name in order:
-            if not self._streams[name].std_input and not self._streams[name].feeds:
-                self._refuse(
-                    "no stream leads here and it has no source", self._streams[name], hint="to(...) or a source"
-                )
-            self._check_joins(self._streams[name])
-        for name in order:
-            self._streams[name] = self._with_schemas(self._streams[name])
+        for stream in order:
+            if not stream.std_input and not stream.feeds:
+                self._refuse("no stream leads here and it has no source", stream, hint="to(...) or a source")
+            self._check_joins(stream)
+        for stream in order:
+            self._streams[stream.name] = self._with_schemas(stream)
         return tuple(self._streams.values())
 
     def _check_exits(self, stream: StreamDefinition) -> None:
@@ -97,31 +97,17 @@ class _Check:
             if target == name
         )
 
-    def _in_order(self) -> list[str]:
-        """Return the streams so that each comes behind those that feed it; a cycle is refused with its path."""
-        done: list[str] = []
-        path: list[str] = []
-
-        def visit(name: str) -> None:
-            if name in done:
-                return
-            if name in path:
-                self._refuse_cycle([*path[path.index(name) :], name])
-            path.append(name)
-            for feed in self._streams[name].feeds:
-                visit(feed.stream)
-            path.pop()
-            done.append(name)
-
-        for name in self._streams:
-            visit(name)
-        return done
-
-    def _refuse_cycle(self, backwards: list[str]) -> NoReturn:
-        way = backwards[::-1]
-        # Told from the stream that was defined first.
-        first = min(range(len(way) - 1), key=lambda i: list(self._streams).index(way[i]))
-        way = [*way[first:-1], *way[: first + 1]]
+    def _check_cycles(self) -> None:
+        feeders = {name: [feed.stream for feed in one.feeds] for name, one in self._streams.items()}
+        try:
+            graphlib.TopologicalSorter(feeders).prepare()
+        except graphlib.CycleError as error:
+            way = error.args[1][:-1]
+        else:
+            return
+        # From the stream that was defined first.
+        first = way.index(next(name for name in self._streams if name in way))
+        way = [*way[first:], *way[: first + 1]]
         stream = self._streams[way[0]]
         index = next(index for index, _, target in routes_of(stream.operations) if target == way[1])
         self._refuse(f"streams lead in a cycle: {' -> '.join(way)}", stream, stream.operations[index])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pipelines.errors import FlowError
 from pipelines.flowmix import operations as ops
-from pipelines.flowmix.plan_steps import Steps, known
+from pipelines.flowmix.plan_steps import QuerySteps, known
 from pipelines.flowmix.schemas import union
 from pipelines.graph import events, nodes
 from pipelines.sources.channels import ChannelSource, Edge
@@ -66,7 +66,7 @@ class _StreamCompiler:
     ) -> None:
         self._topology, self._flow, self._stream, self._edges = topology, flow, stream, edges
         self._queries = 0
-        self._steps = Steps(topology, topology.graph, flow, stream, ordered=ordered)
+        self._steps = QuerySteps(topology, topology.graph, flow, stream, ordered=ordered)
 
     def compile(self) -> None:
         stream = self._stream

@@ -1,4 +1,4 @@
-"""How a user writes criteria: the typed set, `python(...)`, and what else a filter or a path takes."""
+"""The forms of criteria: the typed set, `python(...)`, and what else a filter or a path takes."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ def eq(field: str, value: Any) -> Criteria:
 
 
 def not_eq(field: str, value: Any) -> Criteria:
-    """A value of the field differs from it; false where the field is absent (Flowmix rules 6)."""
+    """Match if a value of the field differs from `value`; false where the field is absent (Flowmix rules 6)."""
     return _leaf("not_eq", field, value)
 
 
 def has(field: str) -> Criteria:
-    """The field is there."""
+    """Match if the field is present."""
     return _leaf("has", field)
 
 
 def has_not(field: str) -> Criteria:
-    """The field is absent."""
+    """Match if the field is absent."""
     return _leaf("has_not", field)
 
 
 def gt(field: str, value: Any) -> Criteria:
-    """A value of the field is greater."""
+    """Match if a value of the field is greater."""
     return _leaf("gt", field, value)
 
 
 def gte(field: str, value: Any) -> Criteria:
-    """A value of the field is greater or equal."""
+    """Match if a value of the field is greater or equal."""
     return _leaf("gte", field, value)
 
 
 def lt(field: str, value: Any) -> Criteria:
-    """A value of the field is less."""
+    """Match if a value of the field is less."""
     return _leaf("lt", field, value)
 
 
 def lte(field: str, value: Any) -> Criteria:
-    """A value of the field is less or equal."""
+    """Match if a value of the field is less or equal."""
     return _leaf("lte", field, value)
 
 
 def in_(field: str, *values: Any) -> Criteria:
-    """A value of the field is one of these: `in_("k", "a", "b")` or `in_("k", ["a", "b"])`."""
+    """Match if a value of the field is one of these: `in_("k", "a", "b")` or `in_("k", ["a", "b"])`."""
     given = values[0] if len(values) == 1 and isinstance(values[0], list | tuple | set | frozenset) else values
     return _leaf("in_", field, *given)
 
@@ -91,7 +91,7 @@ def python(function: Callable[[Event], object]) -> Python:
 
 
 def as_criteria(operation: str, given: Any, fields: Sequence[str] | None) -> Criteria:
-    """What a user gave as criteria, sorted into its kind.
+    """Turn what a user gave as criteria into criteria of its kind.
 
     A callable gets Columns: the fields that its parameters name, if all of them are fields of the stream; else all fields in
     order, as in Trident.

@@ -1,4 +1,4 @@
-"""Where each window operation of a flow stands: what its windows, and the ids of their results, go by."""
+"""The place of each window operation of a flow: what its windows, and the ids of their results, go by."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Criteria(ABC):
 class Leaf(Criteria):
     """A condition on one field: `op` is one of OPERATIONS, `values` what it compares with.
 
-    Of several values of the field one that fits is enough. An absent field fits `has_not` alone. Numbers compare as numbers,
+    If the field has several values, one that fits is enough. An absent field fits `has_not` alone. Numbers compare as numbers,
     whatever their types; values of different kinds are neither equal nor before or after one another.
     """
 
@@ -151,7 +151,7 @@ class Combined(Criteria):
         return self.combine([part.matches(event) for part in self.parts])
 
     def combine(self, answers: list[bool]) -> bool:
-        """Its answer from those of its parts."""
+        """Compute the answer from those of its parts."""
         if self.op == "not_":
             return not answers[0]
         return all(answers) if self.op == "and_" else any(answers)
@@ -160,7 +160,7 @@ class Combined(Criteria):
         return self.joined([part.column(types) for part in self.parts])
 
     def joined(self, columns: list[Column]) -> Column:
-        """Its answer from the columns of its parts."""
+        """Build the answer from the columns of its parts."""
         from functools import reduce
 
         from pyspark.sql import functions as F

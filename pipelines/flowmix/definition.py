@@ -102,6 +102,16 @@ class StreamDefinition:
         return any(isinstance(operation, Stateful) for operation in self.operations)
 
 
+def in_order(streams: Mapping[str, StreamDefinition]) -> tuple[StreamDefinition, ...]:
+    """Return streams without a cycle so that each comes behind those that feed it."""
+    done: dict[str, StreamDefinition] = {}
+    while len(done) < len(streams):
+        for stream in streams.values():
+            if stream.name not in done and all(feed.stream in done for feed in stream.feeds):
+                done[stream.name] = stream
+    return tuple(done.values())
+
+
 def source_schema(source: Any) -> Schema:
     """Return the fields of a source (or of DDL text) with their types; empty for None."""
     from pipelines.graph.fields import parse_ddl

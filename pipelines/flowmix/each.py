@@ -1,4 +1,4 @@
-"""What a function of the user's makes of an event (Flowmix rules 4, each)."""
+"""The results of a user's function for an event (Flowmix rules 4, each)."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from pipelines.errors import BadNameError, FlowError
 from pipelines.flowmix.checking import checked
-from pipelines.flowmix.definition import StreamDefinition, source_schema
+from pipelines.flowmix.definition import StreamDefinition, in_order, source_schema
 from pipelines.flowmix.schemas import Sent
 from pipelines.flowmix.stream import FlowStream
 from pipelines.graph.expressions import fields_of_sql
@@ -142,12 +142,7 @@ class Flow:
     @property
     def in_order(self) -> tuple[StreamDefinition, ...]:
         """Return the streams so that each comes behind those that feed it."""
-        done: dict[str, StreamDefinition] = {}
-        while len(done) < len(self.streams):
-            for stream in self.streams.values():
-                if stream.name not in done and all(feed.stream in done for feed in stream.feeds):
-                    done[stream.name] = stream
-        return tuple(done.values())
+        return in_order(self.streams)
 
     def __repr__(self) -> str:
         return f"Flow({self.name!r}, streams: {', '.join(self.streams or self._begun) or 'none'})"
@@ -185,7 +180,7 @@ class Flow:
         return self._location or CodeLocation.of_caller()
 
     def _sides(self, definition: StreamDefinition) -> list[Sent]:
-        """What leads into a stream so far."""
+        """Return what leads into a stream so far."""
         own = [Sent(definition.name, None, True, source_schema(definition.source))] if definition.std_input else []
         return own + [sent for sent in self._sent if sent.target == definition.name]
 
@@ -199,12 +194,6 @@ class Flow:
         if name in self._gates:
             refuse(f'there is a gate "{name}" already', hint="give each gate a name of its own")
         self._gates.add(name)
-
-    def _next_gate_name(self) -> str:
-        number = len(self._gates) + 1
-        while f"gate{number}" in self._gates:
-            number += 1
-        return f"gate{number}"
 
     def _refuse_if_built(self, stream: str | None) -> None:
         if self.built:

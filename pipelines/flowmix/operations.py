@@ -39,18 +39,21 @@ class Operation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Select(Operation):
-    """Keeps id, timestamp and these fields; an event that has none of them goes no further (Flowmix rules 4)."""
-
+class _OfFields(Operation):
     fields: tuple[str, ...]
 
     @property
     def label(self) -> str:
-        return f"select {', '.join(self.fields)}"
+        return f"{super().label} {', '.join(self.fields)}".strip()
 
     @property
     def named(self) -> tuple[str, ...]:
         return self.fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class Select(_OfFields):
+    """Keeps id, timestamp and these fields; an event that has none of them goes no further (Flowmix rules 4)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,30 +87,16 @@ class Each(Operation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Partition(Operation):
+class Partition(_OfFields):
     """The fields whose values are the key of every stateful operation that follows; none: one window for everything."""
-
-    fields: tuple[str, ...]
-
-    @property
-    def label(self) -> str:
-        return f"partition {', '.join(self.fields)}".strip()
-
-    @property
-    def named(self) -> tuple[str, ...]:
-        return self.fields
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stateful(Operation):
-    """A window operation (one of `pipelines.windows.operations`), a window a value of the `partition` fields.
-
-    `inputs` are the fields that the windows read, beside those of the partition.
-    """
+    """A window operation (one of `pipelines.windows.operations`), a window per value of the `partition` fields."""
 
     operation: Any
     partition: tuple[str, ...]
-    inputs: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -115,7 +104,7 @@ class Stateful(Operation):
 
     @property
     def named(self) -> tuple[str, ...]:
-        return (*self.partition, *self.inputs)
+        return (*self.partition, *self.operation.inputs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +183,7 @@ EXITS = (To, Split, Persist, Output)
 
 
 def routes_of(operations: tuple[Operation, ...]) -> Iterator[tuple[int, int, str]]:
-    """Where a stream sends to: (index of the operation, number of the path, target)."""
+    """List where a stream sends to, as (index of the operation, number of the path, target)."""
     for index, operation in enumerate(operations):
         for path, target in enumerate(operation.routes):
             yield index, path, target

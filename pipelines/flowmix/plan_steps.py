@@ -42,10 +42,10 @@ PUBLIC = {events.ID: events.PUBLIC_ID, events.TIME: events.PUBLIC_TIME}
 
 
 def known(flow: Flow, stream: StreamDefinition, schema: Schema | None, at: object) -> Types:
-    """Fields with their Spark SQL types, all of them known.
+    """Return the fields with their Spark SQL types.
 
     Raises:
-        FlowError: if the type of one is not.
+        FlowError: if the type of a field is not known.
     """
     unknown = [name for name, kind in (schema or {}).items() if not kind]
     if schema is not None and not unknown:
@@ -59,7 +59,7 @@ def known(flow: Flow, stream: StreamDefinition, schema: Schema | None, at: objec
     )
 
 
-class Chain:
+class NodeChain:
     """Nodes one after the other in a graph, from an entrance; `types` are the fields of the last one."""
 
     def __init__(self, flow: Flow, stream: StreamDefinition, graph: nodes.Graph, node: int, types: Types) -> None:
@@ -71,13 +71,12 @@ class Chain:
 
     def add(self, kind: type[nodes.Node], at: nodes.CodeLocation, **more: Any) -> int:
         more.setdefault("fields", (*self.types, *events.COLUMNS))
-        node = kind(id=self.graph.next_id(), parents=(self.node,), name=self.stream.name, at=at, **more)
-        self.node = self.graph.add(node).id
+        self.node = self.graph.new(kind, (self.node,), name=self.stream.name, at=at, **more).id
         return self.node
 
-    def branch(self) -> Chain:
+    def branch(self) -> NodeChain:
         """Return a second chain from here."""
-        return Chain(self.flow, self.stream, self.graph, self.node, dict(self.types))
+        return NodeChain(self.flow, self.stream, self.graph, self.node, dict(self.types))
 
     @property
     def shown(self) -> tuple[tuple[str, str], ...]:
@@ -85,7 +84,7 @@ class Chain:
         return tuple(self.types.items())
 
     def step(self, index: int) -> None:
-        """An operation that looks at one event at a time."""
+        """Add an operation that works on one event at a time."""
         operation = self.stream.operations[index]
         self._check_fields(operation)
         if isinstance(operation, ops.Select):
@@ -116,7 +115,7 @@ class Chain:
         self.add(nodes.FilterNode, at, inputs=inputs or (*self.types, *events.COLUMNS), predicate=predicate)
 
     def where(self, criteria: Criteria, at: nodes.CodeLocation) -> None:
-        """Keep the events for which criteria hold, and every word about the clock."""
+        """Keep the events for which criteria hold, and every watermark row."""
         if isinstance(criteria, Python):
             self.filter(RowFunction(Matches(criteria, tuple(self.types))), at)
             return
@@ -150,7 +149,7 @@ class Chain:
 
     def _windows(self, operation: ops.Stateful, index: int) -> None:
         self.prune(operation)
-        # The first windows hear the channels' words about the clock, those behind it the first ones'.
+        # The first windows hear the channels' watermark rows, those behind it the first ones'.
         entrance: Any = next(iter(self.graph))
         first = not any(isinstance(node, nodes.WindowNode) for node in self.graph)
         edges = entrance.source.channels if first else ("",)
@@ -194,7 +193,7 @@ class Chain:
         return (*self.types, *made)
 
 
-class Steps(Chain):
+class QuerySteps(NodeChain):
     """The chain of a query in the topology's own graph: with tables, gates, channels, and its prelude."""
 
     def __init__(
@@ -214,25 +213,17 @@ class Steps(Chain):
     def begin(self, kind: type[nodes.SpoutNode], name: str, types: Types, **more: Any) -> None:
         """Start a query at a source or at channels."""
         self.types = types
-        node = kind(id=self.graph.next_id(), parents=(), name=name, at=self.stream.at, stream=name, **more)
-        self._spout, self._late, self._bare = self.graph.add(node), False, kind is nodes.ChannelSpoutNode
-        self.node = node.id
+        self._spout = self.graph.new(kind, name=name, at=self.stream.at, stream=name, **more)
+        self._late, self._bare = False, kind is nodes.ChannelSpoutNode
+        self.node = self._spout.id
 
     def enter_prelude(self, first: int, end: int) -> None:
         """Put the operations from `first` up to before `end` into the stream itself."""
         graph = nodes.Graph()
         spout = self._spout
-        entrance = nodes.SpoutNode(
-            id=1,
-            parents=(),
-            fields=spout.fields,
-            name=spout.name,
-            at=spout.at,
-            stream=spout.stream,
-            source=spout.source,
-        )
-        graph.add(entrance)
-        chain = Chain(self.flow, self.stream, graph, entrance.id, self.types)
+        own = {"name": spout.name, "stream": spout.stream, "source": spout.source}
+        entrance = graph.new(nodes.SpoutNode, at=spout.at, fields=spout.fields, **own)
+        chain = NodeChain(self.flow, self.stream, graph, entrance.id, self.types)
         chain.sides, chain.pruned = self.sides, self.pruned
         for index in range(first, end):
             chain.step(index)
@@ -242,12 +233,10 @@ class Steps(Chain):
             id=spout.id,
             parents=(),
             fields=(*self.types, *events.COLUMNS),
-            name=spout.name,
             at=self.stream.operations[end - 1].at,
-            stream=spout.stream,
-            source=spout.source,
             prelude=graph,
             schema=f"{ddl}, {events.DDL}",
+            **own,
         )
         self.graph.replace(self._spout)
         # What follows is the batch's.
@@ -282,7 +271,7 @@ class Steps(Chain):
 
     def _persist(
         self,
-        chain: Chain,
+        chain: NodeChain,
         name: str,
         fields: tuple[str, ...],
         at: nodes.CodeLocation,
@@ -317,7 +306,7 @@ class Steps(Chain):
         self._into(self.branch(), name, operation.at if operation else self.stream.at)
         return Edge(self.stream.name, name, numbered, self.shown)
 
-    def _into(self, chain: Chain, channel: str, at: nodes.CodeLocation) -> None:
+    def _into(self, chain: NodeChain, channel: str, at: nodes.CodeLocation) -> None:
         delay = 0
         if isinstance(self._spout.source, EventSource) and self._in_event_time:
             delay = self.stream.delay * 1000
@@ -339,7 +328,7 @@ class Steps(Chain):
         self._late = True
         own = self.stream.source_schema
         types = {name: kind for name, kind in own.items() if kind and name not in events.COLUMNS}
-        chain = Chain(self.flow, self.stream, self.graph, self._spout.id, types)
+        chain = NodeChain(self.flow, self.stream, self.graph, self._spout.id, types)
         chain.add(nodes.OnTimeNode, at, channel=channel, late=True)
         fields = chain.public(at)
         chain.add(nodes.ProjectNode, at, fields=fields)

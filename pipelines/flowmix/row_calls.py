@@ -1,4 +1,4 @@
-"""What the operations of a flow call on Spark: functions over Columns, and over the values of a row as an event."""
+"""The functions that a flow's operations call on Spark: over Columns, and over the values of a row as an event."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Types = dict[str, str]
 
 
 def any_there(*columns: Column) -> Column:
-    """Return whether one of the fields is there; the last column is the id, which words about the clock lack."""
+    """Return whether one of the fields is there; the last column is the id, which watermark rows lack."""
     from functools import reduce
 
     *fields, id_ = columns
@@ -27,7 +27,7 @@ def any_there(*columns: Column) -> Column:
 
 
 def anonymous(*columns: Column) -> tuple[Column, ...]:
-    """Events without id and time; a word about the clock stays one."""
+    """Clear the id and time of events; a row without an id only carries the watermark and stays without one."""
     from pyspark.sql import functions as F
 
     assert len(columns) >= len(events.COLUMNS)
@@ -66,7 +66,7 @@ def criteria_column(criteria: Criteria, types: Types) -> Column:
     return F.udf(matches, "boolean", useArrow=False)(*(F.col(f"`{name}`") for name in (*types, *events.COLUMNS)))
 
 
-class Rows:
+class RowEvents:
     """Builds events from the values of a row: fields, then the event's columns. It travels to the workers."""
 
     def __init__(self, fields: tuple[str, ...]) -> None:
@@ -77,8 +77,8 @@ class Rows:
         return Event(dict(zip(self.fields, values, strict=False)), id_, time, origin)
 
 
-class Matches(Rows):
-    """A Python predicate over rows; words about the clock pass."""
+class Matches(RowEvents):
+    """A Python predicate over rows; watermark rows pass."""
 
     def __init__(self, criteria: Criteria, fields: tuple[str, ...]) -> None:
         super().__init__(fields)
@@ -88,8 +88,8 @@ class Matches(Rows):
         return values[len(self.fields)] is None or self._criteria.matches(self.event(values))
 
 
-class Calls(Rows):
-    """An `each` over rows; words about the clock pass. `gives` are the fields of what comes out."""
+class Calls(RowEvents):
+    """An `each` over rows; watermark rows pass. `gives` are the fields of what comes out."""
 
     def __init__(self, operation: ops.Each, fields: tuple[str, ...], gives: tuple[str, ...]) -> None:
         super().__init__(fields)

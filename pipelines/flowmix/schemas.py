@@ -1,15 +1,18 @@
-"""Which fields a stream has before and after each operation, as far as the definition says it: without Spark."""
+"""The fields of a stream before and after each operation, as far as the definition says it: without Spark."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import FieldError
-from pipelines.flowmix.definition import Feed, Schema
+from pipelines.flowmix.definition import Feed, Schema, StreamDefinition
 from pipelines.flowmix.operations import Each, Operation, Select, Stateful
 from pipelines.windows.operations import AggregateWindow, CollectWindow, JoinWindow
+
+if TYPE_CHECKING:
+    from pipelines.flowmix.flow import Flow
 
 _WIDTHS = ("tinyint", "smallint", "int", "bigint", "float", "double")
 
@@ -28,7 +31,7 @@ class Sent:
 
 
 def by_stream(ways: Iterable[Sent]) -> dict[str, Schema | None]:
-    """What each stream sends, all its ways together; a stream's own source counts as itself."""
+    """Collect what each stream sends over all its ways; a stream's own source counts as the stream."""
     found: dict[str, list[Schema | None]] = {}
     for way in ways:
         found.setdefault(way.feed.stream if way.feed else way.target, []).append(way.schema)
@@ -65,22 +68,17 @@ def after(operation: Operation, schema: Schema | None, sides: Mapping[str, Schem
         return schema
     if isinstance(operation.operation, AggregateWindow | CollectWindow):
         known = schema or {}
-        return {**{name: known.get(name) for name in operation.partition}, **made(operation.operation, schema)}
+        return {**{name: known.get(name) for name in operation.partition}, **outputs_of(operation.operation, schema)}
     if isinstance(operation.operation, JoinWindow) and schema is not None:
         return joined(operation, schema, sides)
     return schema
 
 
-def made(window: Any, schema: Schema | None) -> dict[str, str | None]:
-    """Return the fields that an aggregate or a collect makes, in order (a name may not be there twice: see `outputs_of`)."""
-    return dict(outputs_of(window, schema))
-
-
-def outputs_of(window: Any, schema: Schema | None) -> list[tuple[str, str | None]]:
+def outputs_of(window: Any, schema: Schema | None) -> dict[str, str | None]:
     """Return the outputs of an aggregate or a collect with their types, in order."""
     if isinstance(window, CollectWindow):
-        return [(window.field, _array_of_struct(schema))]
-    return [output for one in window.aggregators for output in one.result_types(schema or {})]
+        return {window.field: _array_of_struct(schema)}
+    return dict(output for one in window.aggregators for output in one.result_types(schema or {}))
 
 
 def joined(operation: Stateful, schema: Schema, sides: Mapping[str, Schema | None]) -> Schema:
@@ -96,6 +94,35 @@ def joined(operation: Stateful, schema: Schema, sides: Mapping[str, Schema | Non
 def several(kind: str | None) -> str | None:
     """Return the type of a field of several values."""
     return kind if kind is None or kind.startswith("array<") else f"array<{kind}>"
+
+
+def several_fields(flow: Flow, stream: StreamDefinition, index: int) -> frozenset[str]:
+    """Return the fields before operation `index` that are arrays on Spark, and hold one value where the joined events had one.
+
+    A field that a schema declares as an array is none of them: its values are as they were given.
+    """
+    fed = [several_fields(flow, flow.streams[feed.stream], feed.operation) for feed in stream.feeds]
+    found: frozenset[str] = frozenset().union(*fed)
+    for number, operation in enumerate(stream.operations[:index]):
+        found = _several_behind(operation, stream, number, found)
+    return found
+
+
+def _several_behind(
+    operation: Operation, stream: StreamDefinition, index: int, found: frozenset[str]
+) -> frozenset[str]:
+    before, after = stream.schema_at(index), stream.schema_at(index + 1)
+    if isinstance(operation, Each):
+        return frozenset()
+    if isinstance(operation, Select):
+        return found & set(operation.fields)
+    if not isinstance(operation, Stateful):
+        return found
+    if isinstance(operation.operation, AggregateWindow | CollectWindow):
+        return found & set(operation.partition)
+    if isinstance(operation.operation, JoinWindow) and before is not None and after is not None:
+        return found | {name for name in after if after[name] != before[name]}
+    return found
 
 
 def union(schemas: Iterable[Schema | None]) -> Schema | None:

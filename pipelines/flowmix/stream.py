@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pipelines.errors import DuplicateFieldError, FlowError
+from pipelines.errors import ChainOutputsError, FlowError, PolicyError, WindowError
 from pipelines.flowmix import operations as ops
-from pipelines.flowmix import window_builders as windows_of
 from pipelines.flowmix.conditions import as_criteria
 from pipelines.flowmix.criteria import Criteria
 from pipelines.flowmix.definition import Feed, Schema, StreamDefinition
-from pipelines.flowmix.schemas import Sent, after, by_stream, outputs_of, require_fields, union
+from pipelines.flowmix.schemas import Sent, after, by_stream, require_fields, union
 from pipelines.graph.fields import checked_name, distinct, parse_ddl
 from pipelines.graph.nodes import CodeLocation
 from pipelines.windows.event import Event
-from pipelines.windows.operations import HOUR, AggregateWindow, CollectWindow
+from pipelines.windows.operations import HOUR, AggregateWindow, CollectWindow, JoinWindow, SortWindow, SwitchWindow
 from pipelines.windows.policy import Policy
 
 if TYPE_CHECKING:
@@ -109,10 +108,7 @@ class FlowStream:
             FieldError: for an input that the stream does not have.
             DuplicateFieldError: if two outputs have one name, or one has that of a partition field.
         """
-        window = windows_of.aggregate_window(
-            aggregators, trigger, evict, clear_on_trigger, window_evict_millis, self._refuse
-        )
-        return self._stateful(window, [name for one in aggregators for name in windows_of.inputs_of(one)])
+        return self._stateful(AggregateWindow, aggregators, trigger, evict, clear_on_trigger, window_evict_millis)
 
     def collect(
         self,
@@ -124,9 +120,7 @@ class FlowStream:
         window_evict_millis: int = HOUR,
     ) -> FlowStream:
         """Emit the events of a window as one event, whose `field` is their list. Arguments and errors as of `aggregate`."""
-        return self._stateful(
-            windows_of.collect_window(trigger, evict, clear_on_trigger, field, window_evict_millis, self._refuse), ()
-        )
+        return self._stateful(CollectWindow, trigger, evict, clear_on_trigger, field, window_evict_millis)
 
     def sort(
         self,
@@ -143,19 +137,25 @@ class FlowStream:
         Args:
             fields: the first counts most. An absent field comes last.
             progressive: a sorted window of so many events that emits on every event.
-            tumbling: emits all its events, sorted, when this policy says so, and begins anew.
+            tumbling: emits all its events, sorted, when this policy says so, and begins again.
             top_n: emits the first so many events in that order when `trigger` says so.
             trigger: for `top_n`.
-            flush: for `top_n`: begin anew after it was emitted.
+            flush: for `top_n`: begin again after it was emitted.
             window_evict_millis: as of `aggregate`.
 
         Raises:
             FlowError: if the fields, the way or the trigger are missing.
         """
-        window = windows_of.sort_window(
-            _names(fields), progressive, tumbling, top_n, trigger, flush, window_evict_millis, self._refuse
-        )
-        return self._stateful(window, [name for name, _ in window.by])
+        by = tuple(self._sort_key(field) for field in _names(fields))
+        modes = {"progressive": progressive, "tumbling": tumbling, "top_n": top_n}
+        given = [mode for mode, value in modes.items() if value is not None]
+        size = progressive if progressive is not None else top_n
+        if by and given == ["tumbling"]:
+            if trigger is not None and tumbling is not trigger:
+                hint = "tumbling=Policy.count(n), without trigger"
+                self._refuse("Sort operator: tumbling takes its policy itself", hint)
+            trigger = tumbling
+        return self._stateful(SortWindow, by, " and ".join(given), size, trigger, flush, window_evict_millis)
 
     def switch(
         self, *, open: Policy | None = None, evict: Policy | None = None, close: Policy | None = None
@@ -167,7 +167,7 @@ class FlowStream:
             evict: which events leave the window that `open` looks at.
             close: when to go on.
         """
-        return self._stateful(windows_of.switch_window(open, evict, close, self._refuse), ())
+        return self._stateful(SwitchWindow, open, evict, close)
 
     def join(self, left: str = "", right: str = "", evict: Policy | None = None) -> FlowStream:
         """Join each event of `right` with the stored events of `left` (rules 4): both streams lead to this one.
@@ -178,7 +178,7 @@ class FlowStream:
                 name stands for its own source.
             evict: which stored events leave.
         """
-        return self._stateful(windows_of.join_window(left, right, evict, self._refuse), ())
+        return self._stateful(JoinWindow, left, right, evict)
 
     # Where events go
 
@@ -237,8 +237,7 @@ class FlowStream:
         """Put data checks here: `gate(warn(...), drop(...), fail(...), name=...)` or `gate(Gate(...))`, as in a topology."""
         from pipelines.quality import Gate
 
-        gate = checks[0] if len(checks) == 1 and isinstance(checks[0], Gate) else None
-        gate = gate or Gate(name or self._flow._next_gate_name(), tuple(checks))
+        gate = Gate.of(checks, name, self._flow._gates)
         self._flow._claim_gate(gate.name, self._refuse)
         return self._add(ops.GateOn(gate=gate, at=self._flow._here()))
 
@@ -262,19 +261,31 @@ class FlowStream:
         """The fields behind the last operation; None if they are not known here."""
         return tuple(self._schema) if self._known and self._schema is not None else None
 
-    def _stateful(self, window: Any, inputs: Sequence[str]) -> FlowStream:
+    def _stateful(self, kind: Callable[..., Any], *parts: Any) -> FlowStream:
+        """Add a window operation; what it refuses is an error of this line."""
+        try:
+            window = kind(*parts)
+        except (WindowError, PolicyError) as error:
+            self._refuse(error.reason if isinstance(error, WindowError) else str(error), error.hint)
         partitions = [one for one in self._operations if isinstance(one, ops.Partition)]
         if not partitions:  # as the original: one window for everything (rules 2)
             self.partition()
         key = partitions[-1].fields if partitions else ()
-        operation = ops.Stateful(operation=window, partition=key, inputs=distinct(inputs), at=self._flow._here())
+        operation = ops.Stateful(operation=window, partition=key, at=self._flow._here())
         if isinstance(window, AggregateWindow | CollectWindow):
-            require_fields(self._where(operation.at), operation, self._schema if self._known else None)
-            names = [*key, *(name for name, _ in outputs_of(window, self._schema))]
-            for number, name in enumerate(names):
-                if name.lower() in [other.lower() for other in names[:number]]:
-                    raise DuplicateFieldError(f"{self._where(operation.at)}: {operation.label}", name, names)
+            where = self._where(operation.at)
+            require_fields(where, operation, self._schema if self._known else None)
+            if {name.lower() for name in key} & {name.lower() for name in window.outputs}:
+                raise ChainOutputsError(f"{where}: {operation.label}", window.outputs, key)
         return self._add(operation)
+
+    def _sort_key(self, text: Any) -> tuple[str, bool]:
+        """Return `"v"`, `"v asc"` or `"v desc"` as (field, descending)."""
+        field, *order = text.split() if isinstance(text, str) and text.strip() else ("", text)
+        if not field or [one.lower() for one in order] not in ([], ["asc"], ["desc"]):
+            problem = f'Sort operator needs at least one field name to sort by; {text!r} is not "field" or "field desc"'
+            self._refuse(problem)
+        return field, bool(order) and order[0].lower() == "desc"
 
     def _criteria(self, operation: str, given: Any) -> Criteria:
         return as_criteria(operation, given, self.fields)

@@ -1,4 +1,4 @@
-"""How two values compare: the one definition that criteria in Python and in Spark share (Flowmix rules 6)."""
+"""The comparison of two values: the one definition that criteria in Python and in Spark share (Flowmix rules 6)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KINDS = {
 
 
 def kind_of(value: Any) -> str:
-    """The kind of a value; only values of one kind can be compared. True is no number, a time is no date."""
+    """Return the kind of a value; only values of one kind can be compared. True is no number, a time is no date."""
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, int | float | Decimal):
@@ -50,7 +50,7 @@ def compared(value: Any, other: Any) -> int | None:
 
 
 def fitted(value: Any, sql_type: str | None) -> Any:
-    """A value as a column of this Spark SQL type holds it: one value of an array is a list of one, 1 of a double is 1.0."""
+    """Convert a value to what a column of this Spark SQL type holds: one value for an array to a list, 1 for a double to 1.0."""
     if value is None or sql_type is None:
         return value
     if sql_type.startswith("array<"):

@@ -91,7 +91,7 @@ class NamedFunctions(Functions):
 
 
 def _defined(module: ast.Module) -> Iterator[str]:
-    """What a module defines itself: functions, classes, assignments."""
+    """List what a module defines itself: functions, classes, assignments."""
     for part in module.body:
         if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield part.name

@@ -1,4 +1,4 @@
-"""What a flow looks like as YAML: one model a form, from which the JSON schema is made (docs/flow.schema.json)."""
+"""Flows as YAML: one model per form, from which the JSON schema is made (docs/flow.schema.json)."""
 
 from __future__ import annotations
 
@@ -271,5 +271,8 @@ def _said(part: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     import json
+    import sys
+    from pathlib import Path
 
-    print(json.dumps(json_schema(), indent=1))
+    text = json.dumps(json_schema(), indent=1) + "\n"
+    sys.stdout.write(text) if len(sys.argv) == 1 else Path(sys.argv[1]).write_text(text, "utf-8")

@@ -1,4 +1,4 @@
-"""What the forms of a flow's YAML share: unknown parts are refused at their own line, with the nearest known one."""
+"""The base of the forms of a flow's YAML: unknown parts are refused at their own line, with the nearest known one."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ class OneOf(Form):
 
     @property
     def part(self) -> tuple[str, Any]:
-        """Return the name of the part that is there, as YAML has it, and its value."""
+        """Return the name of the part that is there, as Python has it, and its value."""
         name = next(iter(self.model_fields_set))
-        return type(self).model_fields[name].alias or name, getattr(self, name)
+        return name, getattr(self, name)

@@ -20,16 +20,6 @@ _LITERAL = re.compile(r"(?i)(password|secret|token)\w*\s*=\s*[\"']?[^\"'\s;]")
 Positive = Annotated[int, Field(ge=1)]
 
 
-class FilesForm(Form):
-    """A folder of files. A relative path is one beside the flow's file; `${NAME}` is a variable of the environment."""
-
-    path: str
-    schema_: str = Field(alias="schema")
-    max_files_per_batch: Positive | None = None
-    max_bytes_per_batch: Positive | None = None
-    options: dict[str, str | int | bool] = {}
-
-
 class TextForm(Form):
     """A folder of text files, an event a line."""
 
@@ -47,6 +37,12 @@ class TableForm(Form):
     schema_: str = Field(alias="schema")
     max_files_per_batch: Positive | None = None
     max_bytes_per_batch: Positive | None = None
+
+
+class FilesForm(TableForm):
+    """A folder of files. A relative path is one beside the flow's file; `${NAME}` is a variable of the environment."""
+
+    options: dict[str, str | int | bool] = {}
 
 
 class FeedForm(TableForm):
@@ -121,22 +117,14 @@ class SourceForm(OneOf):
         given = {name: _expanded(value) for name, value in stated.items()}
         if "path" in given and ":" not in given["path"].split("/")[0]:
             given["path"] = str((folder / given["path"]).absolute())
-        if kind in ("json_files", "csv_files", "parquet_files", "text_files"):
+        if isinstance(form, FilesForm | TextForm):
             given |= given.pop("options")
-        name = _CLASSES[kind]
+        name = _OTHER_CLASSES.get(kind) or kind.title().replace("_", "")
         return getattr(sources, name)(**given)
 
 
-_CLASSES = {
-    "json_files": "JsonFiles",
-    "csv_files": "CsvFiles",
-    "parquet_files": "ParquetFiles",
-    "text_files": "TextFiles",
-    "delta_table": "DeltaTableSource",
-    "delta_changes": "DeltaChangeFeed",
-    "kafka": "Kafka",
-    "rate": "Rate",
-}
+_OTHER_CLASSES = {"delta_table": "DeltaTableSource", "delta_changes": "DeltaChangeFeed"}
+"""Classes that are not named like their form."""
 
 
 def _expanded(value: Any) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from pipelines.graph import nodes
-from pipelines.graph.expansion import Operation, components, expand
+from pipelines.graph.expansion import PlannedOperation, components, expand
 from pipelines.graph.fields import distinct
 from pipelines.graph.grouping import Grouping, group, tasks
 
@@ -26,7 +26,7 @@ class Bolt:
 
     name: str
     nodes: tuple[int, ...]
-    operations: tuple[Operation, ...] = ()
+    operations: tuple[PlannedOperation, ...] = ()
     tasks: int = 1
 
 
@@ -36,7 +36,7 @@ class Spout:
 
     name: str
     node: int
-    operation: Operation
+    operation: PlannedOperation
     tasks: int
 
 
@@ -68,7 +68,7 @@ class BatchGroup:
 class Layout:
     """A graph cut in spouts and bolts. `operations` are all, repartitions too, by id; `output` finds a node's own."""
 
-    operations: dict[int, Operation]
+    operations: dict[int, PlannedOperation]
     output: dict[int, int]
     spouts: tuple[Spout, ...]
     bolts: tuple[Bolt, ...]
@@ -123,7 +123,7 @@ def _laid_out(graph: nodes.Graph) -> Layout:
     return Layout(grouping.operations, expansion.output, _spouts(graph, grouping, number), made)
 
 
-def _users(graph: nodes.Graph, output: dict[int, int], operations: Iterable[Operation]) -> tuple[int, ...]:
+def _users(graph: nodes.Graph, output: dict[int, int], operations: Iterable[PlannedOperation]) -> tuple[int, ...]:
     here = {one.id for one in operations}
     return tuple(node.id for node in graph if not is_spout(node) and output[node.id] in here)
 
@@ -152,7 +152,7 @@ def bolts(graph: nodes.Graph) -> tuple[Bolt, ...]:
     return layout(graph).bolts
 
 
-def _bolt_name(number: int, operations: list[Operation]) -> str:
+def _bolt_name(number: int, operations: list[PlannedOperation]) -> str:
     names = [one.name for one in operations if one.name]
     unrepeated = [name for i, name in enumerate(names) if i == 0 or names[i - 1] != name]
     return "-".join(["b", str(number), *unrepeated])

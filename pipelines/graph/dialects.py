@@ -1,4 +1,4 @@
-"""How each engine writes a name and a text in its SQL: the only place where something from outside becomes SQL text.
+"""Names and texts in each engine's SQL: the only place where something from outside becomes SQL text.
 
 Spark and DataFusion (the engine of delta-rs) read the same quoted text differently: to Spark a backslash escapes what
 follows, and `${...}` anywhere in a statement is replaced by a setting, a variable of the environment or a property of
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Dialect:
-    """How an engine writes SQL.
+    """The SQL of an engine.
 
     Attributes:
         name: a column's name.

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from pipelines.graph import nodes
 from pipelines.graph.bolts import Layout, layout
-from pipelines.graph.expansion import Operation
+from pipelines.graph.expansion import PlannedOperation
 from pipelines.graph.fields import distinct
 from pipelines.graph.lineage import HasGraph
 from pipelines.graph.nodes import QUERY_SPOUT, STATIC_STATE
@@ -60,7 +60,7 @@ def escape(text: str) -> str:
     return _SPECIAL.sub(lambda found: f"#{ord(found[0])};", text)
 
 
-def _shape(operation: Operation, tasks: int = 1) -> str:
+def _shape(operation: PlannedOperation, tasks: int = 1) -> str:
     label = f'"{escape(_title(operation.label, tasks))}"'
     if operation.spout:
         return f"n{operation.id}[/{label}/]" if operation.kind == QUERY_SPOUT else f"n{operation.id}([{label}])"
@@ -70,7 +70,7 @@ def _shape(operation: Operation, tasks: int = 1) -> str:
 
 
 def _steps(node: nodes.Node) -> tuple[nodes.Node, ...]:
-    """What runs in a stream itself."""
+    """List what runs in a stream itself."""
     return node.steps if isinstance(node, nodes.ChannelSpoutNode) else ()
 
 
@@ -78,14 +78,14 @@ def _step_id(operation: int, node: int) -> str:
     return f"n{operation}_{node}"
 
 
-def _in_stream(operation: Operation, steps: tuple[nodes.Node, ...]) -> Iterator[str]:
+def _in_stream(operation: PlannedOperation, steps: tuple[nodes.Node, ...]) -> Iterator[str]:
     if steps:
         yield f'  subgraph stream{operation.id}["{escape(operation.label)} in the stream itself"]'
         yield from (f'    {_step_id(operation.id, one.id)}["{escape(one.label)}"]' for one in steps)
         yield "  end"
 
 
-def _through(node: nodes.Node, operation: Operation) -> Iterator[str]:
+def _through(node: nodes.Node, operation: PlannedOperation) -> Iterator[str]:
     """Edges from channels to their reader, and on through its steps."""
     if not isinstance(node, nodes.ChannelSpoutNode):
         return

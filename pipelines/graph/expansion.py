@@ -24,7 +24,7 @@ class Repartition:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation:
+class PlannedOperation:
     """One node of the original's graph. `id` is the order of creation, `parents` are operations' ids in order.
 
     Attributes:
@@ -66,7 +66,7 @@ class Operation:
 class Expansion:
     """All operations in the order of creation, and for each user node the operation whose tuples are its output."""
 
-    operations: tuple[Operation, ...]
+    operations: tuple[PlannedOperation, ...]
     output: dict[int, int]
 
 
@@ -88,13 +88,13 @@ class Growing:
     """The operations so far. An operation's id is its place."""
 
     def __init__(self) -> None:
-        self.operations: list[Operation] = []
+        self.operations: list[PlannedOperation] = []
         self.output: dict[int, int] = {}
 
     def add(self, node: nodes.Node, kind: str, parents: Iterable[int], label: str = "", **more: Any) -> int:
         """Add an operation that the user did not write as such. What belongs to a spout has no name, as in the original."""
         spout = isinstance(node, nodes.SpoutNode | nodes.QuerySpoutNode)
-        made = Operation(
+        made = PlannedOperation(
             id=len(self.operations),
             kind=kind,
             label=label or kind,

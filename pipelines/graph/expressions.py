@@ -1,6 +1,6 @@
 """SQL text over one row (filters, slices, checks): parsed at definition, so that a fault is refused at its line.
 
-Spark never sees the text that was given: it gets what is written anew from the tree that was checked, so that nothing stands
+Spark never sees the text that was given: it gets what is rewritten from the tree that was checked, so that nothing stands
 in it that the check has not seen (`docs/adr/0043`).
 """
 
@@ -54,7 +54,7 @@ _UNITS = (
     *("microsecond", "millisecond", "second", "minute", "hour", "day", "dayofyear", "week", "month", "quarter", "year"),
 )
 _WITH_UNITS = ("dateadd", "date_add", "datediff", "date_diff", "timestampadd", "timestampdiff")
-# Of functions with a syntax of their own sqlglot makes parts of their own kind; all others stay calls by their names.
+# sqlglot gives functions with a syntax of their own a class each; all others stay calls by their names.
 _RENAMED = frozenset({"position", "substr"})
 _OWN_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "OVERLAY", "POSITION", "SUBSTRING", "SUBSTR", "TRIM")
 
@@ -98,7 +98,7 @@ def fields_of_sql(operation: str, text: str) -> tuple[str, ...]:
 
 
 def spark_sql(operation: str, text: str) -> str:
-    """Return the same expression as Spark is to get it: written anew from what was checked.
+    """Return the same expression as Spark gets it: rewritten from what was checked.
 
     Raises:
         FunctionError: as `fields_of_sql`.
@@ -205,7 +205,7 @@ def _with_units(tree: exp.Expr) -> exp.Expr:
 
 
 def _lost(text: str, said: str) -> set[str]:
-    """The names and values of a text that are not in what was written anew: nothing may get lost between the two."""
+    """The names and values of a text that are not in the rewritten text: nothing may get lost between the two."""
     found = (_words(one, _Rows().tokenize(one)) for one in (text, said))
     return set.difference(*found) - _RENAMED
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from pipelines.errors import ParallelismError
 from pipelines.graph import nodes
-from pipelines.graph.expansion import Expansion, Operation, Repartition
+from pipelines.graph.expansion import Expansion, PlannedOperation, Repartition
 
 Group = frozenset[int]
 """The ids of the operations of one bolt."""
@@ -17,7 +17,7 @@ Group = frozenset[int]
 class Grouping:
     """Operations by id, every edge between two groups with a repartition on it, and the groups in the original's order."""
 
-    operations: dict[int, Operation]
+    operations: dict[int, PlannedOperation]
     groups: tuple[Group, ...]
 
     def group_of(self) -> dict[int, int]:
@@ -35,12 +35,12 @@ def group(expansion: Expansion) -> Grouping:
     return Grouping(growing.operations, tuple(frozenset(one) for one in growing.groups))
 
 
-def in_bolts(operations: Iterable[Operation]) -> Iterator[Operation]:
+def in_bolts(operations: Iterable[PlannedOperation]) -> Iterator[PlannedOperation]:
     """Yield the operations that are in a bolt: neither spouts nor repartitions."""
     return (one for one in operations if not one.spout and one.repartition is None)
 
 
-def _initial(operations: tuple[Operation, ...]) -> list[Group]:
+def _initial(operations: tuple[PlannedOperation, ...]) -> list[Group]:
     """A group for each state, with what queries it, then one for each other operation (rule 3.2)."""
     states: dict[str, set[int]] = {}
     for one in in_bolts(operations):
@@ -50,7 +50,7 @@ def _initial(operations: tuple[Operation, ...]) -> list[Group]:
     return [frozenset(found) for found in states.values()] + alone
 
 
-def _merge_fully(operations: dict[int, Operation], initial: list[Group]) -> list[Group]:
+def _merge_fully(operations: dict[int, PlannedOperation], initial: list[Group]) -> list[Group]:
     """Merge each group with its only neighbour, outgoing first, until nothing happens (rule 3.3).
 
     The order decides the bolts' numbers: a merged group goes to the end, and the search starts again at the front.
@@ -68,7 +68,7 @@ def _merge_fully(operations: dict[int, Operation], initial: list[Group]) -> list
 
 
 class _Neighbours:
-    def __init__(self, operations: dict[int, Operation]) -> None:
+    def __init__(self, operations: dict[int, PlannedOperation]) -> None:
         self._above = {one.id: one.parents for one in operations.values()}
         self._below: dict[int, list[int]] = {one: [] for one in operations}
         for one in operations.values():
@@ -87,13 +87,15 @@ class _Neighbours:
 class _Growing:
     """The grouped operations, to which identities are added."""
 
-    def __init__(self, operations: dict[int, Operation], groups: list[Group]) -> None:
+    def __init__(self, operations: dict[int, PlannedOperation], groups: list[Group]) -> None:
         self.operations = dict(operations)
         self.groups: list[set[int]] = [set(found) for found in groups]
         self._of = {one: number for number, found in enumerate(groups) for one in found}
 
-    def _add(self, kind: str, parent: Operation, repartition: Repartition | None, name: str | None) -> Operation:
-        made = Operation(
+    def _add(
+        self, kind: str, parent: PlannedOperation, repartition: Repartition | None, name: str | None
+    ) -> PlannedOperation:
+        made = PlannedOperation(
             id=max(self.operations) + 1,
             kind=kind,
             label=str(repartition or kind),
@@ -140,11 +142,11 @@ class _Growing:
                 self.groups[home].add(identity.id)
                 self._of[identity.id] = home
 
-    def _extra_inputs(self, number: int) -> list[Operation]:
+    def _extra_inputs(self, number: int) -> list[PlannedOperation]:
         """The repartitions into a group that deal a stream otherwise than the first one of that stream does."""
         inputs = {parent for one in self.groups[number] for parent in self.operations[one].parents}
-        first: dict[int, Operation] = {}
-        extra: list[Operation] = []
+        first: dict[int, PlannedOperation] = {}
+        extra: list[PlannedOperation] = []
         for one in (self.operations[parent] for parent in sorted(inputs)):
             if one.repartition is None:
                 continue
@@ -170,7 +172,7 @@ def tasks(grouping: Grouping) -> dict[int, int]:
     return found
 
 
-def _tasks_of(members: list[Operation]) -> int:
+def _tasks_of(members: list[PlannedOperation]) -> int:
     maximum = min((one.max_parallelism for one in members if one.max_parallelism is not None), default=None)
     fixed = [(str(one.writes), one.partitions) for one in members if one.partitions is not None]
     if fixed:

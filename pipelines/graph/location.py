@@ -1,4 +1,4 @@
-"""Where the user wrote something."""
+"""The place where the user wrote something."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pipelines.graph.expansion import Growing
 
 T = TypeVar("T")
+N = TypeVar("N", bound="Node")
 
 QUERY_SPOUT: Final = "query spout"
 STATIC_STATE: Final = "static state"
@@ -572,7 +573,7 @@ class ChannelNode(
     asks=traits.of_persist,
     alone="leads to another query of the flow, whose clock has moved on",
 ):
-    """Commits events into a channel, the Delta table that leads to another query, with a word about the clock.
+    """Commits events into a channel, the Delta table that leads to another query, with a watermark row.
 
     `delay` is how far, in ms, the watermark stays behind the latest event of a source. `clock` says what the clock goes by.
     """
@@ -712,7 +713,7 @@ class StaticStateNode(Node, by_tuple=False, asks=traits.NOTHING, alone=traits.RE
 class NewValuesNode(Node, by_tuple=False, asks=traits.NOTHING, alone="tells what each batch has made of a state"):
     """What a persist (its one parent) has made of a batch: the keys that the batch touched with their new values.
 
-    Of a persist of the tuples themselves: the tuples; of one with an updater: what the updater emitted.
+    A persist of the tuples themselves gives the tuples; one with an updater gives what the updater emitted.
     """
 
     @property
@@ -784,8 +785,11 @@ class Graph:
     def __init__(self) -> None:
         self._nodes: dict[int, Node] = {}
 
-    def next_id(self) -> int:
-        return len(self._nodes) + 1
+    def new(self, kind: type[N], parents: tuple[int, ...] = (), /, *, at: CodeLocation | None = None, **more: Any) -> N:
+        """Add a node with the next id; it is of the user's line unless `at` says another."""
+        node = kind(id=len(self._nodes) + 1, parents=parents, at=at or CodeLocation.of_caller(), **more)
+        self._nodes[node.id] = node
+        return node
 
     def add(self, node: Node) -> Node:
         self._nodes[node.id] = node

@@ -141,7 +141,7 @@ def _leads(edges: dict[str, list[str]], start: str, end: str) -> bool:
 
 
 def _place(drawing: _Drawing) -> tuple[float, float]:
-    """Where each box is; the size of the whole."""
+    """Return where each box is, and the size of the whole."""
     columns: list[list[_Box]] = [[] for _ in range(max(one.column for one in drawing.boxes.values()) + 1)]
     for box in drawing.boxes.values():
         columns[box.column].append(box)

@@ -1,4 +1,4 @@
-"""What each operation says of itself: what it asks of its parents' frames, and whether a tuple may come to it alone.
+"""The traits of each operation: what it asks of its parents' frames, and whether a tuple may come to it alone.
 
 Nothing here has a default. A class of nodes that does not say its traits cannot be defined (`nodes.Node`), so that none is
 taken for one that asks nothing, or for one that works on each tuple by itself, because somebody forgot to say so.
@@ -23,7 +23,7 @@ class Passes(Enum):
 
 @dataclass(frozen=True)
 class Asks:
-    """What a node asks of its parents' frames beside their fields.
+    """A node's demands on its parents' frames beside their fields.
 
     Attributes:
         task: the logical partition of each tuple.

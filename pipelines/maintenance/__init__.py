@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipelines.lazy import lazy
 
 if TYPE_CHECKING:
-    from pipelines.maintenance.compaction import compact
-    from pipelines.maintenance.housekeeping import run_housekeeping
-    from pipelines.maintenance.housekeeping import run_housekeeping as tidy
-    from pipelines.maintenance.housekeeping_report import HousekeepingItem, HousekeepingReport, Retention
-    from pipelines.maintenance.housekeeping_report import HousekeepingItem as Tidied
-    from pipelines.maintenance.report import CompactionReport, TableFigures, TableReport
+    from pipelines.maintenance.compaction import compact as compact
+    from pipelines.maintenance.housekeeping import run_housekeeping as run_housekeeping
+    from pipelines.maintenance.housekeeping import run_housekeeping as tidy  # noqa: F401 (a former name)
+    from pipelines.maintenance.housekeeping_report import HousekeepingItem as HousekeepingItem
+    from pipelines.maintenance.housekeeping_report import HousekeepingItem as Tidied  # noqa: F401 (a former name)
+    from pipelines.maintenance.housekeeping_report import HousekeepingReport as HousekeepingReport
+    from pipelines.maintenance.housekeeping_report import Retention as Retention
+    from pipelines.maintenance.report import CompactionReport as CompactionReport
+    from pipelines.maintenance.report import TableFigures as TableFigures
+    from pipelines.maintenance.report import TableReport as TableReport
 
-__all__ = [
-    "CompactionReport",
-    "HousekeepingItem",
-    "HousekeepingReport",
-    "Retention",
-    "TableFigures",
-    "TableReport",
-    "Tidied",
-    "compact",
-    "run_housekeeping",
-    "tidy",
-]
-
-_FORMER = {"Tidied": "HousekeepingItem", "tidy": "run_housekeeping"}
-_load = lazy(
-    __name__,
-    {
-        ".compaction": ("compact",),
-        ".housekeeping": ("run_housekeeping",),
-        ".housekeeping_report": ("HousekeepingItem", "HousekeepingReport", "Retention"),
-        ".report": ("CompactionReport", "TableFigures", "TableReport"),
-    },
-)
-
-
-def __getattr__(name: str) -> Any:
-    return _load(_FORMER.get(name, name))
+__getattr__, __all__ = lazy(__name__, __file__)

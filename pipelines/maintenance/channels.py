@@ -17,7 +17,8 @@ from deltalake import DeltaTable
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.graph import nodes
-from pipelines.state.commits import HOOKS, properties
+from pipelines.sources.offsets import offset_lines
+from pipelines.state.maintenance_commits import delete_rows
 from pipelines.state.schema import TXID
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Taken:
-    """How far the readers of a channel have come.
+    """The progress of a channel's readers.
 
     Attributes:
         before: the commits of all lower versions have been taken by every reader; 0: one has not finished a batch.
@@ -48,24 +49,21 @@ def taken(table: StateTable, readers: Sequence[Checkpoint], number: int | None) 
         number: how many queries of the flow read it; None: not known, so that nothing counts as taken by all.
     """
     opened = DeltaTable(str(table.path))
-    found = [position for one in readers for position in _positions(one, str(opened.metadata().id))]
+    positions = [position for reader in readers for position in _positions(reader, str(opened.metadata().id))]
     # Before its first batch is finished a reader may ask for any version: what it has begun with stands nowhere.
-    if len(found) < number if number is not None else any(not one.finished_batches() for one in readers):
+    if len(positions) < number if number is not None else any(not reader.finished_batches() for reader in readers):
         return Taken(0, 0)
-    if not found:
+    if not positions:
         return Taken(0, None)
     # One version more than asked for: the next one may not be there yet.
-    needed = max(0, min(opened.version(), *(version for version, _ in found)) - 1)
-    whole = len(found) == number and not any(starting for _, starting in found)
-    return Taken(min(version for version, _ in found) if whole else 0, needed)
+    needed = max(0, min(opened.version(), *(version for version, _ in positions)) - 1)
+    whole = len(positions) == number and not any(starting for _, starting in positions)
+    return Taken(min(version for version, _ in positions) if whole else 0, needed)
 
 
 def _positions(reader: Checkpoint, table_id: str) -> Iterator[tuple[int, bool]]:
     """Yield the version of a table at which a query goes on, and whether it is still in its first look at all of it."""
-    last = reader.finished_batches() - 1
-    file = reader.spark / "offsets" / str(last)
-    for line in file.read_text(encoding="utf-8").splitlines() if last >= 0 and file.exists() else ():
-        # Behind two lines of Spark's own there is a line a source, of Delta's as JSON.
+    for line in offset_lines(reader.spark, reader.finished_batches() - 1):
         offset = json.loads(line) if line.startswith("{") else {}
         if offset.get("reservoirId") == table_id:
             yield int(offset["reservoirVersion"]), bool(offset.get("isStartingVersion"))
@@ -73,12 +71,12 @@ def _positions(reader: Checkpoint, table_id: str) -> Iterator[tuple[int, bool]]:
 
 def readers_of(topology: TridentTopology) -> dict[str, set[str]]:
     """Return the batch groups that read each channel, by its name."""
-    found: dict[str, set[str]] = {}
+    groups: dict[str, set[str]] = {}
     for spouts in spout_groups(topology):
         for spout in spouts:
             for channel in spout.reads if isinstance(spout, nodes.ChannelSpoutNode) else ():
-                found.setdefault(channel, set()).add(group_name(spouts))
-    return found
+                groups.setdefault(channel, set()).add(group_name(spouts))
+    return groups
 
 
 def old_batches(table: StateTable, before: int, hours: float) -> int | None:
@@ -90,17 +88,14 @@ def old_batches(table: StateTable, before: int, hours: float) -> int | None:
     """
     oldest = datetime.now(UTC) - timedelta(hours=hours)
     commits = table.commits.batches()
-    gone = [one.txid for one in commits if one.version < before and one.time <= oldest and one.txid is not None]
+    gone = [
+        commit.txid
+        for commit in commits
+        if commit.version < before and commit.time <= oldest and commit.txid is not None
+    ]
     return max(gone) + 1 if gone else None
 
 
 def let_go(table: StateTable, txid: int, record: BatchRecord) -> int:
     """Delete the rows of all batches below a txid. Return how many there were."""
-    where = f"{TXID} < {txid}"
-    rows = table.count(where)
-    if rows:
-        record = record.model_copy(update={"folded_before": txid})
-        DeltaTable(str(table.path)).delete(
-            where, commit_properties=properties(record, None), post_commithook_properties=HOOKS
-        )
-    return rows
+    return delete_rows(table, f"{TXID} < {txid}", record.model_copy(update={"folded_before": txid}))

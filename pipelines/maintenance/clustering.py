@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 
 from pipelines.errors import FieldError
-from pipelines.maintenance.compaction import _Compaction, _Done, checkpoints_of
+from pipelines.execution.report import Report
+from pipelines.maintenance.compaction import KEPT, _Compaction, _Done, checkpoints_of
 from pipelines.maintenance.plan import TARGET_FILE_BYTES, parts_of
 from pipelines.maintenance.report import TableReport
 from pipelines.state.kinds import LOG, MAP, ROWS
@@ -37,7 +38,7 @@ __all__ = ["ClusteringReport", "clustering_of", "recluster"]
 
 
 @dataclass(frozen=True)
-class ClusteringReport:
+class ClusteringReport(Report):
     """A state table before and after.
 
     Attributes:
@@ -54,9 +55,6 @@ class ClusteringReport:
     table: TableReport
     seconds: float
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def clustering_of(table: StateTable) -> tuple[str, ...]:
     """Return the columns by which a state's files are sorted, most important first; of a map state or rows perhaps none."""
@@ -72,9 +70,7 @@ def recluster(
     state: str,
     by: Sequence[str],
     *,
-    retention_hours: float = 168.0,
     open_generations: int | None = None,
-    lock_wait_seconds: float = 600.0,
 ) -> ClusteringReport:
     """Sort a state's files by some columns, now and with each later compaction.
 
@@ -86,9 +82,7 @@ def recluster(
         lake: where it is.
         state: its name.
         by: keys of a log or map state, columns of a table of rows, most important first; none: as its layout has it.
-        retention_hours: how far back the state stays readable.
         open_generations: as of `compact`.
-        lock_wait_seconds: how long to wait for a backfill or a compaction.
 
     Raises:
         UnknownStateError, FieldError
@@ -101,7 +95,7 @@ def recluster(
         if name not in known:
             raise FieldError("recluster", name, known)
     before = clustered_by(DeltaTable(str(table.path)))
-    work = _Clustering(spark, lake, declared.flow, retention_hours, lock_wait_seconds)
+    work = _Clustering(spark, lake, declared.flow, KEPT)
     work.by = columns
     with work.alone(checkpoints_of(lake, declared.flow), open_generations):
         report = work.table(table)
@@ -116,22 +110,22 @@ class _Clustering(_Compaction):
     def _rewrite_once(self, writer: StateWriter, done: _Done) -> None:
         table = writer.table
         if table.declared.layout == LOG:
-            opened, plan = self._planned(table, self.by, anew=True)
+            opened, plan = self._planned(table, self.by, rewrite_all=True)
             if plan.work:
                 self._fold(writer, opened, plan)
-            done.slices, done.rolled_up = len(plan.slices), plan.rolls_up
+            done.slices_folded, done.rolled_up = len(plan.slices), plan.rolls_up
         elif table.declared.layout == MAP:
             opened = DeltaTable(str(table.path))
             with self._between_batches():
                 self._sort(writer, None)
-                done.slices = 1
+                done.slices_folded = 1
         else:
             closed = self._closed_rows(table).before
             opened = DeltaTable(str(table.path))
             generations = sorted({part.gen for part in parts_of(opened) if part.gen < closed})
             if generations:
                 self._sort(writer, generations)
-            done.slices = len({part.slice for part in parts_of(opened) if part.gen < closed})
+            done.slices_folded = len({part.slice for part in parts_of(opened) if part.gen < closed})
         # Last: it is true of what is closed from here on. Beside a batch Delta would refuse it, or the batch.
         if self.by != clustered_by(opened):
             with self._between_batches():

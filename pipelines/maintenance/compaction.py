@@ -6,21 +6,22 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import tenacity
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from pipelines import logs
-from pipelines.errors import LockedError, TrideltaError
+from pipelines.errors import TrideltaError
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.durable import sync_table
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.maintenance import channels, refused, retention
 from pipelines.maintenance.folding import DRIVER_ROWS, compact_map, fold_arrow, fold_spark, merge
+from pipelines.maintenance.housekeeping_report import Retention
 from pipelines.maintenance.plan import Closed, FoldPlan, closed_generations, parts_of, plan_fold
 from pipelines.maintenance.report import CompactionReport, TableReport, measure
 from pipelines.state.kinds import LOG, MAP, OPAQUE
@@ -39,18 +40,25 @@ logger = logs.logger(__name__)
 # A commit meets another one within milliseconds or not at all: a few tries with a short wait are many.
 _TRIES, _WAIT_SECONDS = 5, 0.2
 
+KEPT = Retention(quarantine_days=None, wait_seconds=600.0)
+"""The retention of a compaction that is given none."""
+_FORMER = {
+    "retention_hours": "state_hours",
+    "channel_retention_hours": "channel_hours",
+    "quarantine_days": "quarantine_days",
+    "lock_wait_seconds": "wait_seconds",
+}
+
 
 def compact(
     spark: SparkSession | None,
     lake: Lake,
     flow: TridentTopology | str,
+    keep: Retention | None = None,
     *,
-    retention_hours: float = 168.0,
-    channel_retention_hours: float | None = None,
-    quarantine_days: float | None = None,
     open_generations: int | None = None,
     progress: Callable[[TableReport], None] | None = None,
-    lock_wait_seconds: float = 600.0,
+    **former: float | None,
 ) -> CompactionReport:
     """Fold, merge, vacuum and clean the tables of a flow. Results of reads stay what they are.
 
@@ -61,30 +69,30 @@ def compact(
         spark: a session; None if no table needs one (large states, tables of rows).
         lake: where the tables are.
         flow: the topology or its name.
-        retention_hours: how far back states stay readable, by txid, version or time.
-        channel_retention_hours: how long a channel keeps rows that all its readers have taken; None: as long as states stay
-            readable. Of a flow that is given by its name alone nothing is deleted: its readers are not known.
-        quarantine_days: how long refused rows stay; None: for good.
+        keep: how long states stay readable, channels keep rows that all their readers have taken, and refused rows
+            stay; how long to wait for a backfill or another compaction. None: a week, and refused rows for good. Channels
+            of a flow given by its name alone keep their rows: its readers are not known.
         open_generations: generations to leave as they are, the one that the stream writes included; None: 1 while a
             stream runs, and 0, everything that is committed, while none does.
         progress: called with each table's report.
-        lock_wait_seconds: how long to wait for a backfill or another compaction.
+        former: the names of an earlier release: `retention_hours`, `channel_retention_hours`, `quarantine_days` and
+            `lock_wait_seconds`.
 
     Raises:
-        TrideltaError: an argument is out of its range.
+        TrideltaError: `open_generations` is negative.
+        RetentionSettingError: a retention is out of its range.
         LockedError: a backfill or another compaction holds the flow for too long.
     """
-    _refuse_negative(
-        retention_hours=retention_hours,
-        channel_retention_hours=channel_retention_hours,
-        quarantine_days=quarantine_days,
-        open_generations=open_generations,
-    )
+    if former:
+        if unknown := former.keys() - _FORMER:
+            raise TypeError(f"compact() takes no {', '.join(sorted(unknown))}")
+        named: dict[str, Any] = {_FORMER[name]: value for name, value in former.items()}
+        keep = replace(keep or KEPT, **named)
+    if open_generations is not None and open_generations < 0:
+        raise TrideltaError("open_generations cannot be negative")
     started = time.monotonic()
     name = flow if isinstance(flow, str) else flow.name
-    work = _Compaction(spark, lake, name, retention_hours, lock_wait_seconds)
-    work.channel_hours = retention_hours if channel_retention_hours is None else channel_retention_hours
-    work.quarantine_days = quarantine_days
+    work = _Compaction(spark, lake, name, keep or KEPT)
     work.readers = {} if isinstance(flow, str) else channels.readers_of(flow)
     reports = []
     with work.alone(checkpoints_of(lake, flow), open_generations):
@@ -95,20 +103,7 @@ def compact(
     return CompactionReport(name, tuple(reports), time.monotonic() - started)
 
 
-def _refuse_negative(**given: float | None) -> None:
-    for what, number in given.items():
-        if number is not None and number < 0:
-            raise TrideltaError(f"{what} cannot be negative")
-
-
-def compact_quarantine(
-    lake: Lake,
-    flow: str,
-    *,
-    retention_hours: float = 168.0,
-    quarantine_days: float | None = None,
-    lock_wait_seconds: float = 600.0,
-) -> TableReport:
+def compact_quarantine(lake: Lake, flow: str, keep: Retention) -> TableReport:
     """Compact a flow's quarantine alone, without Spark.
 
     Raises:
@@ -116,8 +111,7 @@ def compact_quarantine(
         LockedError: a backfill or another compaction holds the flow for too long.
     """
     table = lake.quarantine(flow)
-    work = _Compaction(None, lake, flow, retention_hours, lock_wait_seconds)
-    work.quarantine_days = quarantine_days
+    work = _Compaction(None, lake, flow, keep)
     with work.alone(checkpoints_of(lake, flow), None):
         return work.table(table)
 
@@ -143,12 +137,12 @@ def tables_of(lake: Lake, flow: str) -> Iterator[StateTable]:
 
 @dataclass
 class _Done:
-    """What happened to a table so far."""
+    """The work on a table so far, as in its report."""
 
-    slices: int = 0
+    slices_folded: int = 0
     rolled_up: bool = False
     conflicts: int = 0
-    let_go: int = 0
+    rows_let_go: int = 0
 
 
 @dataclass
@@ -158,12 +152,9 @@ class _Compaction:
     spark: SparkSession | None
     lake: Lake
     flow: str
-    retention_hours: float
-    wait: float
+    kept: Retention
     groups: list[Checkpoint] = field(default_factory=list)
     open_generations: int = 1
-    channel_hours: float = 168.0
-    quarantine_days: float | None = None
     readers: dict[str, set[str]] = field(default_factory=dict)
 
     @contextmanager
@@ -172,13 +163,13 @@ class _Compaction:
         self.groups = groups
         with ExitStack() as locks:
             for group in groups:
-                locks.enter_context(group.rewriting(self.wait))
+                locks.enter_context(group.rewriting(self.kept.wait_seconds))
                 Belonging(group, self.lake).check()
-            standing = not any(runs(group) for group in groups)
+            standing = not any(group.is_running() for group in groups)
             self.open_generations = (0 if standing else 1) if open_generations is None else open_generations
             if self.open_generations == 0:
                 for group in groups:
-                    locks.enter_context(group.committing(self.wait))
+                    locks.enter_context(group.committing(self.kept.wait_seconds))
             yield
 
     # --- a table ----------------------------------------------------------------------------------------------------
@@ -191,7 +182,7 @@ class _Compaction:
         self._rewrite(writer, done)
         self._remember_removed(writer)
         unfinished = any(map(_unfinished, self.groups))
-        limit = retention.bound(table, self.retention_hours, unfinished=unfinished, needed=needed)
+        limit = retention.bound(table, self.kept.state_hours, unfinished=unfinished, needed=needed)
         if self.lake.durable:
             # Before anything goes that the new files stand for.
             retention.checkpoint(table)
@@ -210,13 +201,10 @@ class _Compaction:
             seconds=time.monotonic() - started,
             before=before,
             after=after,
-            slices_folded=done.slices,
-            rolled_up=done.rolled_up,
             files_removed=files,
             log_files_removed=cleaned,
-            conflicts=done.conflicts,
-            rows_let_go=done.let_go,
             left_overs_removed=left_overs,
+            **asdict(done),
         )
 
     def _let_go(self, table: StateTable, done: _Done) -> int | None:
@@ -226,23 +214,24 @@ class _Compaction:
         """
         if table.path == self.lake.quarantine_path(self.flow):
             with self._between_batches():
-                done.let_go = refused.let_go(table, self.quarantine_days, self._record(table))
+                done.rows_let_go = refused.let_go(table, self.kept.quarantine_days, self._record(table))
         if table.path.parent != self.lake.channel_path("any").parent:
             return None
         asked = self.readers.get(table.name)
-        found = channels.taken(table, self.groups, None if asked is None else len(asked))
-        txid = channels.old_batches(table, found.before, self.channel_hours)
+        taken = channels.taken(table, self.groups, None if asked is None else len(asked))
+        hours = self.kept.state_hours if self.kept.channel_hours is None else self.kept.channel_hours
+        txid = channels.old_batches(table, taken.before, hours)
         if txid is not None:
             with self._between_batches():
-                done.let_go = channels.let_go(table, txid, self._record(table))
-        return found.needed
+                done.rows_let_go = channels.let_go(table, txid, self._record(table))
+        return taken.needed
 
     def _remember_removed(self, writer: StateWriter) -> None:
         """Set the table's property for a longer retention than before, once, between two batches of the stream.
 
         A change of properties is refused to, or makes Delta refuse, whatever commits at the same moment.
         """
-        hours = math.ceil(self.retention_hours)
+        hours = math.ceil(self.kept.state_hours)
         if hours <= retention.remembered_hours(DeltaTable(str(writer.table.path))):
             return
         with self._between_batches():
@@ -269,17 +258,17 @@ class _Compaction:
         table = writer.table
         if table.declared.layout == MAP:
             with self._between_batches():
-                done.slices = compact_map(writer, self._record(table))
+                done.slices_folded = compact_map(writer, self._record(table))
             return
         if table.declared.layout == LOG:
             opened, plan = self._planned(table)
             if plan.work:
                 self._fold(writer, opened, plan)
-            done.slices, done.rolled_up = len(plan.slices), plan.rolls_up
+            done.slices_folded, done.rolled_up = len(plan.slices), plan.rolls_up
             return
         closed, sealed = self._closed_rows(table), self._closed_rows(table, least=1)
         opened = DeltaTable(str(table.path))
-        done.slices = merge(writer, self.spark, opened, closed, self._record(table), sealed=sealed)
+        done.slices_folded = merge(writer, self.spark, opened, closed, self._record(table), sealed=sealed)
 
     @contextmanager
     def _between_batches(self) -> Iterator[None]:
@@ -287,11 +276,11 @@ class _Compaction:
         with ExitStack() as locks:
             if self.open_generations > 0:
                 for group in self.groups:
-                    locks.enter_context(group.committing(self.wait))
+                    locks.enter_context(group.committing(self.kept.wait_seconds))
             yield
 
     def _planned(
-        self, table: StateTable, by: tuple[str, ...] | None = None, *, anew: bool = False
+        self, table: StateTable, by: tuple[str, ...] | None = None, *, rewrite_all: bool = False
     ) -> tuple[DeltaTable, FoldPlan]:
         """Return what a fold of a log is to do, and the version of the table that it reads.
 
@@ -300,11 +289,11 @@ class _Compaction:
         closed, sealed = self._closed(table), self._closed(table, least=1)
         opened = DeltaTable(str(table.path))
         parts, order = parts_of(opened), clustered_by(opened) if by is None else by
-        plan = plan_fold(parts, closed, order, anew=anew)
+        plan = plan_fold(parts, closed, order, rewrite_all=rewrite_all)
         if plan.rows > DRIVER_ROWS:
             # Spark replaces by condition what it has read a while before, so never where a batch may still be appended: that
             # none is rests on locks of files, which another host may not see.
-            plan = plan_fold(parts, sealed, order, anew=anew)
+            plan = plan_fold(parts, sealed, order, rewrite_all=rewrite_all)
         return opened, plan
 
     def _closed(self, table: StateTable, *, least: int = 0) -> Closed:
@@ -359,15 +348,6 @@ class _Compaction:
 
 def _alive(claims: Mapping[str, frozenset[str]]) -> dict[str, tuple[str, ...]]:
     return {slice_: tuple(sorted(files)) for slice_, files in claims.items() if files}
-
-
-def runs(checkpoint: Checkpoint) -> bool:
-    """Return whether a stream holds this checkpoint, in any process."""
-    try:
-        with checkpoint.running(0):
-            return False
-    except LockedError:
-        return True
 
 
 def _unfinished(checkpoint: Checkpoint) -> bool:

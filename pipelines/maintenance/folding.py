@@ -43,7 +43,7 @@ def fold_arrow(writer: StateWriter, table: DeltaTable, plan: FoldPlan, record: B
     context = QueryBuilder().register("state", table)
     sql = _slices_sql(writer, stored, plan) + _roll_up_sql(writer, stored, plan)
     with fitting(writer.table.name, "a folded total"):
-        rows = pa.concat_tables([pa.table(context.execute(one).read_all()).cast(stored) for one in sql])
+        rows = pa.concat_tables([pa.table(context.execute(query).read_all()).cast(stored) for query in sql])
     return writer.rewrite_arrow(table, rows, record, replaced(plan, DATAFUSION), TARGET_FILE_BYTES)
 
 
@@ -58,11 +58,11 @@ def fold_spark(writer: StateWriter, spark: SparkSession, version: int, plan: Fol
 
     stored = spark.read.format("delta").option("versionAsOf", version).load(str(writer.table.path))
     keys = [SPARK.name(name) for name in writer.declared.keys]
-    found = [
+    parts = [
         _folded(writer, stored.where(where), by).withColumn(SLICE_COLUMN, F.expr(slice_))
         for where, by, slice_ in _spark_parts(plan, keys)
     ]
-    frame = found[0] if len(found) == 1 else found[0].unionByName(found[1])
+    frame = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
     frame = frame.withColumn(GEN, F.lit(plan.closed.gen).cast("long")).select(*(f"`{name}`" for name in stored.columns))
     files = max(1, -(-plan.bytes // TARGET_FILE_BYTES))
     order = [SLICE_COLUMN, *(SPARK.name(name) for name in _order(writer, plan))]
@@ -158,7 +158,7 @@ def merge(
 ) -> int:
     """Merge the small files of closed generations. Return how many slices were touched.
 
-    A stream makes a partition a slice and generation, so files have to be merged over generations too, or a year of them
+    A stream makes a partition per slice and generation, so files have to be merged over generations too, or a year of them
     leaves as many files as generations. That takes Spark; within a partition delta-rs does it in milliseconds.
 
     Args:
@@ -227,7 +227,7 @@ def _merge_spark(
 
     where = loose_condition(loose)
     stored = spark.read.format("delta").option("versionAsOf", table.version()).load(str(writer.table.path)).where(where)
-    last = F.create_map(*(F.lit(one) for slice_, gens in loose.items() for one in (slice_, gens[-1])))
+    last = F.create_map(*(F.lit(item) for slice_, gens in loose.items() for item in (slice_, gens[-1])))
     frame = stored.withColumn(GEN, last[F.col(SLICE_COLUMN)].cast("long"))
     # As the table is clustered, else in the order in which they came, so that reads of some batches skip files.
     order = [SLICE_COLUMN, *(SPARK.name(name) for name in clustered_by(table)), TXID]

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,8 +39,6 @@ from pipelines.state.delta_log import has_log
 from pipelines.surroundings import refuse_unless_folder
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from pipelines.state.lake import Lake
     from pipelines.state.table import StateTable
     from pipelines.trident.topology import TridentTopology
@@ -60,9 +58,7 @@ def run_housekeeping(
     *,
     nimbus_home: Path | None = None,
     flows: Sequence[TridentTopology | str] = (),
-    spark: SparkSession | None = None,
     dry_run: bool = False,
-    progress: Callable[[HousekeepingItem], None] | None = None,
 ) -> HousekeepingReport:
     """Run one round over everything that grows. Killed at any point, the next round takes up what is left.
 
@@ -71,73 +67,82 @@ def run_housekeeping(
         registry: removes old records of the registry; None: there is none.
         retention: how long things are kept; None: as the environment says.
         nimbus_home: `<home>/nimbus`, for the logs; None: leave them alone.
-        flows: those to compact in the same round. Of one given by its name alone channels keep their rows.
-        spark: for flows with tables that need a session to be compacted.
+        flows: those to compact in the same round, without Spark. Channels of a flow given by its name alone keep their rows.
         dry_run: change nothing; tell what would go. Compaction is left out.
-        progress: called with each line of the report.
 
     Raises:
         RetentionSettingError: the environment holds a retention that is none.
     """
-    kept = retention or Retention.from_environment()
     started = time.monotonic()
-    things: list[HousekeepingItem] = []
-    compactions: list[CompactionReport] = []
-    compacted = _compactions(spark, lake, flows if not dry_run else (), kept, compactions)
-    for what, unit, work in chain(compacted, _works(lake, registry, kept, nimbus_home, dry_run, compactions)):
-        things.append(timed(lambda work=work, what=what, unit=unit: _or_note(work, what, unit)))  # type: ignore[misc]
-        if progress:
-            progress(things[-1])
-    return HousekeepingReport(tuple(things), round(time.monotonic() - started, 3), dry_run, tuple(compactions))
+    work = _Round(lake, retention or Retention.from_environment(), dry_run)
+    things = [
+        timed(partial(_or_note, work_on, what, unit))
+        for what, unit, work_on in work.works(flows, registry, nimbus_home)
+    ]
+    return HousekeepingReport(tuple(things), round(time.monotonic() - started, 3), dry_run, tuple(work.compactions))
 
 
-def _compactions(
-    spark: SparkSession | None,
-    lake: Lake,
-    flows: Sequence[TridentTopology | str],
-    kept: Retention,
-    done: list[CompactionReport],
-) -> Iterator[Work]:
-    for one in flows:
-        yield _tables_of(one), "files", partial(_compacted, spark, lake, one, kept, done)
+@dataclass
+class _Round:
+    """One round over the lake."""
 
+    lake: Lake
+    kept: Retention
+    dry_run: bool
+    compactions: list[CompactionReport] = field(default_factory=list)
 
-def _works(
-    lake: Lake,
-    registry: RegistryWork | None,
-    kept: Retention,
-    nimbus_home: Path | None,
-    dry_run: bool,
-    compactions: Sequence[CompactionReport],
-) -> Iterator[Work]:
-    """Yield what is to be done beside the compaction of flows, which is over when the first of it is asked for."""
-    yield from _unreadable(lake)
-    whole = {report.flow for report in compactions}
-    for flow in quarantines(lake):
-        if flow not in whole:
-            yield f"quarantine of {flow}", "rows", partial(_quarantine, lake, flow, kept, dry_run)
-    yield "state of windows", "versions", partial(remove_old_state, lake, kept.state_versions, dry_run=dry_run)
-    yield "copies of checkpoints", "folders", partial(remove_old_copies, lake, kept.copies_days, dry_run=dry_run)
-    yield "replaced checkpoints", "folders", partial(remove_replaced, lake, kept.replaced_days, dry_run=dry_run)
-    yield "folders of bounded runs", "folders", partial(remove_dead_runs, lake, dry_run=dry_run)
-    if registry is not None:
-        yield "registry", "records", partial(registry, kept, dry_run)
-    if nimbus_home is not None:
-        limits = (kept.log_days, kept.log_megabytes)
-        yield "worker logs", "files", partial(remove_old_logs, nimbus_home, *limits, dry_run=dry_run)
+    def works(
+        self, flows: Sequence[TridentTopology | str], registry: RegistryWork | None, nimbus_home: Path | None
+    ) -> Iterator[Work]:
+        """Yield what is to be done, one after the other: a flow that was compacted needs no more for its quarantine."""
+        lake, kept, dry_run = self.lake, self.kept, self.dry_run
+        for flow in flows if not dry_run else ():
+            yield _tables_of(flow), "files", partial(self._compacted, flow)
+        yield from _unreadable(lake)
+        whole = {report.flow for report in self.compactions}
+        for name in quarantines(lake):
+            if name not in whole:
+                yield f"quarantine of {name}", "rows", partial(self._quarantine, name)
+        yield "state of windows", "versions", partial(remove_old_state, lake, kept.state_versions, dry_run=dry_run)
+        yield "copies of checkpoints", "folders", partial(remove_old_copies, lake, kept.copies_days, dry_run=dry_run)
+        yield "replaced checkpoints", "folders", partial(remove_replaced, lake, kept.replaced_days, dry_run=dry_run)
+        yield "folders of bounded runs", "folders", partial(remove_dead_runs, lake, dry_run=dry_run)
+        if registry is not None:
+            yield "registry", "records", partial(registry, kept, dry_run)
+        if nimbus_home is not None:
+            limits = (kept.log_days, kept.log_megabytes)
+            yield "worker logs", "files", partial(remove_old_logs, nimbus_home, *limits, dry_run=dry_run)
+
+    def _compacted(self, flow: TridentTopology | str) -> HousekeepingItem:
+        report = compact(None, self.lake, flow, self.kept)
+        self.compactions.append(report)
+        files = sum(table.files_removed + table.log_files_removed for table in report.tables)
+        before = sum(table.before.files + table.before.log_files for table in report.tables)
+        freed = report.total.bytes_before - report.total.bytes_after
+        return HousekeepingItem(_tables_of(flow), "files", before, files, max(0, freed))
+
+    def _quarantine(self, flow: str) -> HousekeepingItem:
+        what, days = f"quarantine of {flow}", self.kept.quarantine_days
+        if self.dry_run:
+            table = self.lake.quarantine(flow)
+            where = None if days is None else old_rows(table, days)
+            return HousekeepingItem(what, "rows", table.count(), table.count(where) if where else 0)
+        report = compact_quarantine(self.lake, flow, self.kept)
+        freed = max(0, report.before.bytes - report.after.bytes)
+        return HousekeepingItem(what, "rows", report.after.rows + report.rows_let_go, report.rows_let_go, freed)
 
 
 def flows_in(lake: Lake) -> list[str]:
     """Return the flows that have tables in the lake."""
-    found = set(quarantines(lake))
+    names = set(quarantines(lake))
     for table in _tables(lake):
         try:
             if table.is_state():
-                found.add(table.declared.flow)
+                names.add(table.declared.flow)
         except TrideltaError:
             # Told by the round itself; the tables of other flows are compacted all the same.
             continue
-    return sorted(found)
+    return sorted(names)
 
 
 def _tables(lake: Lake) -> Iterator[StateTable]:
@@ -165,7 +170,7 @@ def quarantines(lake: Lake) -> list[str]:
     refuse_unless_folder(folder, "the lake's quarantine")
     if not folder.is_dir():
         return []
-    return sorted(one.name for one in folder.iterdir() if is_name(one.name) and has_log(one))
+    return sorted(path.name for path in folder.iterdir() if is_name(path.name) and has_log(path))
 
 
 def _tables_of(flow: TridentTopology | str) -> str:
@@ -180,44 +185,3 @@ def _or_note(work: Callable[[], HousekeepingItem], what: str, unit: str) -> Hous
         return HousekeepingItem(what, unit, 0, note="a backfill or a compaction is at work; left for the next round")
     except (TrideltaError, OSError) as error:
         return HousekeepingItem(what, unit, 0, note=str(error))
-
-
-def _compacted(
-    spark: SparkSession | None,
-    lake: Lake,
-    flow: TridentTopology | str,
-    kept: Retention,
-    compactions: list[CompactionReport],
-) -> HousekeepingItem:
-    report = compact(
-        spark,
-        lake,
-        flow,
-        retention_hours=kept.state_hours,
-        channel_retention_hours=kept.channel_hours,
-        quarantine_days=kept.quarantine_days,
-        lock_wait_seconds=kept.wait_seconds,
-    )
-    compactions.append(report)
-    files = sum(one.files_removed + one.log_files_removed for one in report.tables)
-    before = sum(one.before.files + one.before.log_files for one in report.tables)
-    freed = report.total.bytes_before - report.total.bytes_after
-    return HousekeepingItem(_tables_of(flow), "files", before, files, max(0, freed))
-
-
-def _quarantine(lake: Lake, flow: str, kept: Retention, dry_run: bool) -> HousekeepingItem:
-    table = lake.quarantine(flow)
-    if dry_run:
-        where = None if kept.quarantine_days is None else old_rows(table, kept.quarantine_days)
-        return HousekeepingItem(f"quarantine of {flow}", "rows", table.count(), table.count(where) if where else 0)
-    report = compact_quarantine(
-        lake,
-        flow,
-        retention_hours=kept.state_hours,
-        quarantine_days=kept.quarantine_days,
-        lock_wait_seconds=kept.wait_seconds,
-    )
-    freed = max(0, report.before.bytes - report.after.bytes)
-    return HousekeepingItem(
-        f"quarantine of {flow}", "rows", report.after.rows + report.rows_let_go, report.rows_let_go, freed
-    )

@@ -1,4 +1,4 @@
-"""What housekeeping tells afterwards, and for how long it keeps things: typed, JSON-able."""
+"""Reports and retentions of housekeeping: typed, JSON-able."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RetentionSettingError(TrideltaError):
 
 @dataclass(frozen=True)
 class Retention:
-    """How long everything that grows is kept; None: for good. Each can come from the environment: TRIDELTA_KEEP_<NAME>.
+    """Retentions of everything that grows; None: for good. Each can come from the environment: TRIDELTA_KEEP_<NAME>.
 
     Attributes:
         state_hours: How far back states stay readable, by txid, version or time.
@@ -43,7 +43,7 @@ class Retention:
         flow_events: Lines of history a flow.
         log_days: Logs of workers and supervisors.
         log_megabytes: All these logs together.
-        run_days: Dagster's runs with their logs. Not by default: what assets have told goes with them.
+        run_days: Dagster's runs with their logs. Not by default: what assets have reported goes with them.
         wait_seconds: How long to wait for a backfill or a compaction of a flow before its tables are left for next time.
     """
 
@@ -61,15 +61,15 @@ class Retention:
     wait_seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
-            needed = one.name in ("state_hours", "wait_seconds")
-            limit = _LIMITS.get(one.name.rpartition("_")[2], KEPT)
+        for retention in fields(self):
+            value = getattr(self, retention.name)
+            needed = retention.name in ("state_hours", "wait_seconds")
+            limit = _LIMITS.get(retention.name.rpartition("_")[2], KEPT)
             try:
                 if value is not None or needed:
                     limit.taken(value)
             except OutOfBoundsError:
-                raise RetentionSettingError(one.name, value) from None
+                raise RetentionSettingError(retention.name, value) from None
 
     @classmethod
     def from_environment(cls, **chosen: float | None) -> Retention:
@@ -79,17 +79,17 @@ class Retention:
             RetentionSettingError: A value is no number from 0 on.
         """
         values: dict[str, float | None] = {}
-        for one in fields(cls):
-            for variable in (PREFIX + one.name.upper(), _ELSE.get(one.name, "")):
+        for retention in fields(cls):
+            for variable in (PREFIX + retention.name.upper(), _ELSE.get(retention.name, "")):
                 if variable in os.environ:
-                    values[one.name] = _number(variable, os.environ[variable])
+                    values[retention.name] = _number(variable, os.environ[variable])
                     break
         return cls(**values | chosen)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class HousekeepingItem:
-    """What was done about one thing that grows.
+    """The work on one thing that grows.
 
     Attributes:
         what: Its name, for people: `quarantine of flights`, `worker logs`.
@@ -97,7 +97,7 @@ class HousekeepingItem:
         before: How many there were.
         removed: How many went, or with `dry_run` would go.
         bytes: What that gave back on the disk; of rows 0: their files go with a later vacuum.
-        seconds: Of the work.
+        seconds: how long the work took.
         note: Why less was done than asked for, in a sentence.
     """
 
@@ -123,7 +123,7 @@ class HousekeepingReport:
 
     Attributes:
         things: A line each.
-        compactions: Of the flows that were compacted in the same round.
+        compactions: reports of the flows that were compacted in the same round.
         dry_run: Nothing was changed: what would go was counted.
     """
 
@@ -134,16 +134,16 @@ class HousekeepingReport:
 
     @property
     def removed(self) -> int:
-        return sum(one.removed for one in self.things)
+        return sum(item.removed for item in self.things)
 
     @property
     def bytes(self) -> int:
-        return sum(one.bytes for one in self.things)
+        return sum(item.bytes for item in self.things)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Return what was left for next time, and why."""
-        return tuple(f"{one.what}: {one.note}" for one in self.things if one.note)
+        return tuple(f"{item.what}: {item.note}" for item in self.things if item.note)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -151,16 +151,16 @@ class HousekeepingReport:
             "seconds": self.seconds,
             "removed": self.removed,
             "bytes": self.bytes,
-            "things": [one.to_json() for one in self.things],
-            "compactions": [one.to_json() for one in self.compactions],
+            "things": [item.to_json() for item in self.things],
+            "compactions": [report.to_json() for report in self.compactions],
         }
 
 
 def timed(work: Callable[[], HousekeepingItem]) -> HousekeepingItem:
     """Do a work and return the same with its seconds."""
     started = time.monotonic()
-    found = work()
-    return HousekeepingItem(**{**asdict(found), "seconds": round(time.monotonic() - started, 3)})
+    item = work()
+    return HousekeepingItem(**{**asdict(item), "seconds": round(time.monotonic() - started, 3)})
 
 
 def _number(name: str, text: str) -> float | None:

@@ -33,7 +33,7 @@ def remove_old_copies(
 ) -> HousekeepingItem:
     """Remove old copies of checkpoints, made by repartitions.
 
-    Of each query the newest whole one stays for `days`, the others go. One that a repartition under way still needs is
+    The newest whole copy of each query stays for `days`, the others go. One that a repartition under way still needs is
     never touched, nor one that is still being made.
     """
     folders = _whole(lake.root / "copies", "*/*/*", dry_run)
@@ -69,14 +69,14 @@ def remove_replaced(
     """Remove checkpoints that a changed definition has put aside (`Checkpoint.begin_at`). Nothing reads them again."""
     folders = _whole(lake.root / "replaced", "*/*.replaced", dry_run)
     oldest = (time.time() if now is None else now) - (days or 0.0) * _DAY
-    gone = [one for one in folders if days is not None and _touched(one) < oldest]
+    gone = [folder for folder in folders if days is not None and _touched(folder) < oldest]
     return _removed("replaced checkpoints", folders, gone, dry_run)
 
 
 def _touched(folder: Path) -> float:
     """Return when a folder was last changed, or renamed."""
-    found = folder.stat()
-    return max(found.st_mtime, found.st_ctime)
+    seen = folder.stat()
+    return max(seen.st_mtime, seen.st_ctime)
 
 
 def remove_dead_runs(lake: Lake, *, dry_run: bool = False) -> HousekeepingItem:
@@ -103,7 +103,7 @@ def _whole(root: Path, pattern: str, dry_run: bool) -> list[Path]:
     """Return the folders of a pattern. What an earlier round was about to remove when it was cut off goes now."""
     for cut_off in root.glob(f"{pattern.rpartition('/')[0]}/.*{_GONE}") if not dry_run else ():
         shutil.rmtree(cut_off, ignore_errors=True)
-    return sorted(one for one in root.glob(pattern) if one.is_dir() and not one.name.endswith(_GONE))
+    return sorted(folder for folder in root.glob(pattern) if folder.is_dir() and not folder.name.endswith(_GONE))
 
 
 def _removed(what: str, folders: Sequence[Path], gone: Iterable[Path], dry_run: bool) -> HousekeepingItem:
@@ -132,7 +132,7 @@ def remove_old_state(lake: Lake, versions: float | None, *, dry_run: bool = Fals
     """Delete the old state of all queries that do not run.
 
     Spark deletes old versions itself, in a thread that wakes once a minute: a query that only ever runs for seconds, as in
-    scheduled catch-ups, keeps them all. Of such a query the old versions are deleted here, while it does not run, as Spark
+    scheduled catch-ups, keeps them all. The old versions of such a query are deleted here, while it does not run, as Spark
     would: the last `versions` stay, and of the SST files that versions share all that a version which stays names.
 
     Args:
@@ -165,24 +165,24 @@ def prune(partition: Path, versions: int, *, dry_run: bool = False) -> tuple[int
     The oldest version that stays begins with a snapshot, for the ones after it may be changes to it. A store with a file in
     a form that is not known is left as it is.
     """
-    found = _versions(partition)
-    if len(found) <= versions:
+    by_version = _versions(partition)
+    if len(by_version) <= versions:
         return 0, 0
-    wanted = sorted(found)[-versions]
-    snapshots = [version for version, files in found.items() if any(one.suffix == ".zip" for one in files)]
+    wanted = sorted(by_version)[-versions]
+    snapshots = [version for version, files in by_version.items() if any(file.suffix == ".zip" for file in files)]
     first = max((version for version in snapshots if version <= wanted), default=None)
     if first is None:
         return 0, 0
     needed: set[str] = set()
-    for version, files in found.items():
+    for version, files in by_version.items():
         for file in files if version >= first else ():
             named = _named_by(file)
             if named is None:
                 return 0, 0
             needed |= named
-    old = [version for version in found if version < first]
+    old = [version for version in by_version if version < first]
     # Versions before what they name: cut off in between, files are left that no version names.
-    doomed = [file for version in sorted(old) for file in found[version]]
+    doomed = [file for version in sorted(old) for file in by_version[version]]
     if old:
         doomed += [file for file in _shared(partition) if file.name not in needed]
     size = sum(_delete(file, dry_run) for file in doomed)
@@ -199,15 +199,17 @@ def _partitions(checkpoint: Checkpoint) -> Iterator[Path]:
     """Yield `state/<operator>/<partition>`, and below it named stores, as joins have them."""
     for folder in sorted((checkpoint.spark / "state").glob("[0-9]*/[0-9]*")):
         yield folder
-        yield from (one for one in sorted(folder.iterdir()) if one.is_dir() and one.name not in (*_SHARED, "_metadata"))
+        yield from (
+            store for store in sorted(folder.iterdir()) if store.is_dir() and store.name not in (*_SHARED, "_metadata")
+        )
 
 
 def _versions(partition: Path) -> dict[int, list[Path]]:
-    found: dict[int, list[Path]] = {}
+    by_version: dict[int, list[Path]] = {}
     for file in partition.iterdir():
         if match := VERSION.match(file.name):
-            found.setdefault(int(match[1]), []).append(file)
-    return found
+            by_version.setdefault(int(match[1]), []).append(file)
+    return by_version
 
 
 def _shared(partition: Path) -> Iterator[Path]:
@@ -225,9 +227,9 @@ def _named_by(file: Path) -> set[str] | None:
         return None
     try:
         return {
-            one[key]
+            shared[key]
             for files, key in (("sstFiles", "dfsSstFileName"), ("logFiles", "dfsLogFileName"))
-            for one in described.get(files) or ()
+            for shared in described.get(files) or ()
         }
     except (KeyError, TypeError):
         return None
@@ -235,11 +237,11 @@ def _named_by(file: Path) -> set[str] | None:
 
 def _delete(file: Path, dry_run: bool) -> int:
     size = 0
-    for one in (file, file.with_name(f".{file.name}.crc")):
-        if one.exists():
-            size += one.stat().st_size
+    for path in (file, file.with_name(f".{file.name}.crc")):
+        if path.exists():
+            size += path.stat().st_size
             if not dry_run:
-                one.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
     return size
 
 
@@ -278,36 +280,36 @@ def remove_old_logs(
     """
     now = time.time() if now is None else now
     logs = _logs(nimbus_home)
-    wanted = _to_go([one for one in logs if one.may_go(now)], sum(one.size for one in logs), days, megabytes, now)
+    wanted = _to_go([log for log in logs if log.may_go(now)], sum(log.size for log in logs), days, megabytes, now)
     held = open_files() if wanted else set()
-    gone = [one for one in wanted if one.key not in held]
+    gone = [log for log in wanted if log.key not in held]
     note = "some are open: a process still writes them" if len(gone) < len(wanted) else ""
-    for one in gone if not dry_run else ():
-        one.path.unlink(missing_ok=True)
-    return HousekeepingItem("worker logs", "files", len(logs), len(gone), sum(one.size for one in gone), note=note)
+    for log in gone if not dry_run else ():
+        log.path.unlink(missing_ok=True)
+    return HousekeepingItem("worker logs", "files", len(logs), len(gone), sum(log.size for log in gone), note=note)
 
 
 def open_files() -> set[tuple[int, int]]:
     """Return the files that a process of this machine has open, as device and inode, as far as one may look."""
     import psutil
 
-    found = set()
+    keys = set()
     for process in psutil.process_iter():
         try:
             opened = process.open_files()
         except (psutil.Error, OSError):
             continue
-        for one in opened:
+        for file in opened:
             try:
-                seen = Path(one.path).stat()
+                seen = Path(file.path).stat()
             except OSError:
                 continue
-            found.add((seen.st_dev, seen.st_ino))
-    return found
+            keys.add((seen.st_dev, seen.st_ino))
+    return keys
 
 
 def _logs(nimbus_home: Path) -> list[_Log]:
-    found = []
+    logs = []
     for folder in (nimbus_home / "logs", nimbus_home / "supervisors"):
         for path in sorted(folder.rglob("*")):
             try:
@@ -315,17 +317,17 @@ def _logs(nimbus_home: Path) -> list[_Log]:
             except OSError:
                 continue  # turned over in this moment
             if _LOG.search(path.name) and path.is_file() and not path.is_symlink():
-                found.append(_Log(path, seen.st_mtime, seen.st_size, (seen.st_dev, seen.st_ino)))
-    return found
+                logs.append(_Log(path, seen.st_mtime, seen.st_size, (seen.st_dev, seen.st_ino)))
+    return logs
 
 
 def _to_go(logs: Iterable[_Log], total: int, days: float | None, megabytes: float | None, now: float) -> list[_Log]:
     """Return those that are too old, and the oldest of the others until all fits."""
     gone = []
-    for one in sorted(logs, key=lambda log: log.changed):
-        too_old = days is not None and now - one.changed > days * _DAY
+    for candidate in sorted(logs, key=lambda log: log.changed):
+        too_old = days is not None and now - candidate.changed > days * _DAY
         too_much = megabytes is not None and total > megabytes * 1_000_000
         if too_old or too_much:
-            gone.append(one)
-            total -= one.size
+            gone.append(candidate)
+            total -= candidate.size
     return gone

@@ -1,4 +1,4 @@
-"""What to fold: decided from the table's partitions alone, without Spark and without reading a row."""
+"""The plan of a fold: decided from the table's partitions alone, without Spark and without reading a row."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Closed:
-    """Which generations a compaction may rewrite.
+    """The generations that a compaction may rewrite.
 
     Attributes:
         before: rows with a lower `_gen` are rewritten; the stream only ever appends to this generation and later ones,
@@ -62,11 +62,11 @@ def closed_generations(last_txid: int | None, open_generations: int) -> Closed:
 
 @dataclass(frozen=True)
 class FoldPlan:
-    """What one commit of a compaction rewrites.
+    """The rewrite of one commit of a compaction.
 
     Attributes:
         closed: the generations.
-        slices: slices whose closed rows become one row a key.
+        slices: slices whose closed rows become one row per key.
         rolls_up: whether a roll-up over all slices is written in the same commit.
         since: generation of the roll-up that is there; the new one is that and the generations since.
         rows: stored rows that are read.
@@ -96,22 +96,24 @@ def parts_of(table: DeltaTable) -> list[Part]:
     actions = actions.select([f"partition.{SLICE_COLUMN}", f"partition.{GEN}", "size_bytes", "num_records"])
     sums: dict[tuple[str | None, int], list[int]] = defaultdict(lambda: [0, 0, 0])
     for slice_, gen, size, rows in zip(*(column.to_pylist() for column in actions.columns), strict=True):
-        one = sums[slice_, int(gen)]
-        one[0], one[1], one[2] = one[0] + 1, one[1] + size, one[2] + (rows or 0)
+        total = sums[slice_, int(gen)]
+        total[0], total[1], total[2] = total[0] + 1, total[1] + size, total[2] + (rows or 0)
     return [Part(slice_, gen, *sums[slice_, gen]) for slice_, gen in sorted(sums, key=lambda k: (k[0] or "", k[1]))]
 
 
-def plan_fold(parts: Iterable[Part], closed: Closed, by: tuple[str, ...] = (), *, anew: bool = False) -> FoldPlan:
+def plan_fold(
+    parts: Iterable[Part], closed: Closed, by: tuple[str, ...] = (), *, rewrite_all: bool = False
+) -> FoldPlan:
     """Return what a log state needs.
 
     Args:
         parts: its partitions.
         closed: which of them may be rewritten.
         by: the keys to sort by before all others.
-        anew: rewrite all that is closed, however it lies.
+        rewrite_all: rewrite all that is closed, however it lies.
 
     A slice is folded if its closed rows lie in more than one generation or in many small files. With more than one
-    slice there is a roll-up; it is made anew when there are closed generations that it does not cover.
+    slice there is a roll-up; it is made again when there are closed generations that it does not cover.
     """
     inside = [part for part in parts if part.gen < closed.before]
     if any(part.slice is None for part in inside):
@@ -123,10 +125,10 @@ def plan_fold(parts: Iterable[Part], closed: Closed, by: tuple[str, ...] = (), *
     old = by_slice.pop(ROLL_UP, [])
     since = max((part.gen for part in old), default=None)
     new = [part for part in inside if part.slice != ROLL_UP and (since is None or part.gen > since)]
-    rolls_up = bool(new or anew) and (since is not None or len(by_slice) > 1)
+    rolls_up = bool(new or rewrite_all) and (since is not None or len(by_slice) > 1)
     # What a new roll-up covers has to lie in its generation or before.
     late = {part.slice for part in new if rolls_up and part.gen > closed.gen}
-    slices = tuple(name for name, own in by_slice.items() if anew or name in late or _is_loose(own))
+    slices = tuple(name for name, own in by_slice.items() if rewrite_all or name in late or _is_loose(own))
     read = [part for name in slices for part in by_slice[name]] + ([*old, *new] if rolls_up else [])
     rows, size = sum(part.rows for part in read), sum(part.bytes for part in read)
     return FoldPlan(closed, slices, rolls_up, since, rows, size, by)

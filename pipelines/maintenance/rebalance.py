@@ -1,4 +1,4 @@
-"""What the figures of a streaming query ask for: more partitions, fewer, a table clustered anew, or nothing. No Spark, no state.
+"""Decisions from the figures of a streaming query: more partitions, fewer, a table clustered again, or nothing. No Spark here.
 
 A caller looks at its queries now and then, keeps the looks, and asks `decide`. The thresholds leave a gap between "too slow" and
 "idle" that no single step can cross, so that a constant load settles (docs/adr/0018).
@@ -79,7 +79,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Decision:
-    """What is to be done with one query.
+    """A decision about one query.
 
     Attributes:
         query: as in `Figures`.
@@ -104,34 +104,6 @@ class Decision:
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "reasons": list(self.reasons), "tables": {n: list(c) for n, c in self.tables.items()}}
-
-
-@dataclass(frozen=True)
-class RebalanceReport:
-    """A rebalance of a flow: what was seen before and after, and what was decided between.
-
-    Attributes:
-        flow: its name.
-        before, after: a look at each query; `after` is empty where nothing was applied.
-        decisions: one a query.
-        done: reports of what was done (`RepartitionReport.to_json`, `ClusteringReport.to_json`), in order.
-        dry_run: whether it was only to be told.
-    """
-
-    flow: str
-    before: tuple[Figures, ...]
-    decisions: tuple[Decision, ...]
-    after: tuple[Figures, ...] = ()
-    done: tuple[Mapping[str, Any], ...] = ()
-    dry_run: bool = False
-
-    @property
-    def changes(self) -> dict[str, int]:
-        """Return the queries whose number of partitions is to change, and the number."""
-        return {one.query: one.after for one in self.decisions if one.after != one.before}
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "decisions": [one.to_json() for one in self.decisions]}
 
 
 def decide(
@@ -241,17 +213,19 @@ def _growth(look: Figures, limits: Thresholds) -> tuple[bool, str]:
 
 def _clustering(look: Figures, limits: Thresholds) -> Decision | None:
     wrong = {
-        one.name: one
-        for one in look.tables
-        if one.asked_by and one.bytes >= limits.cluster_bytes and one.clustered_by[: len(one.asked_by)] != one.asked_by
+        table.name: table
+        for table in look.tables
+        if table.asked_by
+        and table.bytes >= limits.cluster_bytes
+        and table.clustered_by[: len(table.asked_by)] != table.asked_by
     }
     if not wrong:
         return None
     reasons = tuple(
-        f'"{one.name}" ({one.bytes:,} bytes) lies by {_names(one.clustered_by)}, and is asked by {_names(one.asked_by)}'
-        for one in wrong.values()
+        f'"{table.name}" ({table.bytes:,} bytes) lies by {_names(table.clustered_by)}, and is asked by {_names(table.asked_by)}'
+        for table in wrong.values()
     )
-    wanted = {name: one.asked_by for name, one in wrong.items()}
+    wanted = {name: table.asked_by for name, table in wrong.items()}
     return Decision(look.query, CLUSTER, look.partitions, look.partitions, reasons, wanted)
 
 
@@ -291,7 +265,7 @@ def _in(history: Sequence[Figures], why: str, limits: Thresholds) -> Decision:
     for other in history:
         alike = other.rows_per_second <= look.rows_per_second * limits.similar_load
         if other.partitions <= after and alike and _wish(other, limits)[0] == SCALE_OUT:
-            seen = f"with {other.partitions} it was too slow at {other.rows_per_second:.0f} rows a second"
+            seen = f"with {other.partitions} it was too slow at {other.rows_per_second:.0f} rows per second"
             return _stays(look, why, f"{seen}, and there are {look.rows_per_second:.0f} now")
     return Decision(look.query, SCALE_IN, look.partitions, after, (why,))
 

@@ -1,7 +1,7 @@
 """Quarantine: for how long refused rows stay.
 
 A row names the batch that refused it, and that batch's commit says when. The commits are cleaned from the log long before
-the rows are old, so what they say is written down beside the table, a line a day and run of txids. All batch groups of a flow
+the rows are old, so what they say is written down beside the table, a line per day and run of txids. All batch groups of a flow
 write one quarantine, each with txids of its own: of a txid the latest commit counts, so a row may stay longer than it should,
 and never goes before its time.
 """
@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from pipelines.execution.checkpoint.engine_files import write_json
 from pipelines.execution.replays.record import Records
-from pipelines.state.commits import HOOKS, properties
 from pipelines.state.literals import literal
+from pipelines.state.maintenance_commits import delete_rows
 from pipelines.state.record import COMPACTION, REPLAY, RESET, SLICE, BatchRecord, CommitRecord
 from pipelines.state.schema import SLICE_COLUMN, TXID
 
@@ -48,7 +47,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Ages:
-    """When the rows of a quarantine were refused.
+    """The times at which the rows of a quarantine were refused.
 
     Attributes:
         spans: of batches.
@@ -62,29 +61,29 @@ class Ages:
     def of(cls, table: StateTable) -> Ages:
         """Return what was written down, and what the log says beyond."""
         file = ages_file(table)
-        found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"spans": [], "slices": {}}
-        return cls(tuple(Span(**one) for one in found["spans"]), found["slices"]).with_commits(table.history())
+        saved = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"spans": [], "slices": {}}
+        return cls(tuple(Span(**span) for span in saved["spans"]), saved["slices"]).with_commits(table.history())
 
     def save(self, table: StateTable) -> None:
         """Write it down, before the log is cleaned."""
-        write_json(ages_file(table), {"spans": [asdict(one) for one in self.spans], "slices": self.slices})
+        write_json(ages_file(table), {"spans": [asdict(span) for span in self.spans], "slices": self.slices})
 
     def with_commits(self, commits: Iterable[CommitRecord]) -> Ages:
         """Return the same with some commits, oldest first."""
         spans, slices = list(self.spans), dict(self.slices)
-        for one in commits:
-            if one.kind == RESET and one.group is None:
+        for commit in commits:
+            if commit.kind == RESET and commit.group is None:
                 spans, slices = [], {}
-            elif one.kind == SLICE and one.slice is not None:
-                slices[one.slice] = one.time.timestamp()
-            elif one.kind not in (COMPACTION, REPLAY, RESET) and (one.txid or 0) >= 0 and one.txid is not None:
-                spans.append(Span(one.txid, one.txid, one.time.timestamp()))
+            elif commit.kind == SLICE and commit.slice is not None:
+                slices[commit.slice] = commit.time.timestamp()
+            elif commit.kind not in (COMPACTION, REPLAY, RESET) and (commit.txid or 0) >= 0 and commit.txid is not None:
+                spans.append(Span(commit.txid, commit.txid, commit.time.timestamp()))
         return Ages(tuple(_joined(spans)), slices)
 
     def since(self, oldest: float) -> Ages:
         """Return what is not older."""
         slices = {name: at for name, at in self.slices.items() if at >= oldest}
-        return Ages(tuple(one for one in self.spans if one.until >= oldest), slices)
+        return Ages(tuple(span for span in self.spans if span.until >= oldest), slices)
 
     def older(self, oldest: float) -> str | None:
         """Return the rows that are older, as a condition; None: there are none."""
@@ -122,14 +121,11 @@ def let_go(table: StateTable, days: float | None, record: BatchRecord, now: date
     ages = Ages.of(table)
     rows = 0
     if days is not None:
-        where = ages.older(_oldest(days, now))
-        rows = table.count(where) if where else 0
-        if where and rows:
-            DeltaTable(str(table.path)).delete(
-                where, commit_properties=properties(record, None), post_commithook_properties=HOOKS
-            )
-        ages = ages.since(_oldest(days, now))
-        Records(table.path).forget(datetime.fromtimestamp(_oldest(days, now), UTC))
+        oldest = _oldest(days, now)
+        where = ages.older(oldest)
+        rows = delete_rows(table, where, record) if where else 0
+        ages = ages.since(oldest)
+        Records(table.path).forget(datetime.fromtimestamp(oldest, UTC))
     ages.save(table)
     return rows
 

@@ -1,7 +1,7 @@
 """Another number of state partitions for one streaming query, offline (docs/architecture.md#maintenance; docs/adr/0018).
 
 The caller has drained the query and holds `checkpoint.running`. Spark's part of the checkpoint is copied, Spark deals the state
-out anew as a batch of its own (its id, and so a txid, is left out), and the state is read before and after. On any difference
+out again as a batch of its own (its id, and so a txid, is left out), and the state is read before and after. On any difference
 or error the copy comes back. Cut off at any point, `recover` finishes it or brings the copy back.
 """
 
@@ -12,17 +12,19 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines import logs
-from pipelines.errors import LockedError, TrideltaError
+from pipelines.errors import TrideltaError
 from pipelines.execution.checkpoint import copy as copying
 from pipelines.execution.checkpoint.belonging import Belonging, lake_of
 from pipelines.execution.checkpoint.copy import Marker, Recovered, recover
 from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.report import Report
+from pipelines.sources.offsets import offset_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,15 +41,15 @@ _CONF = "spark.sql.shuffle.partitions"
 
 
 @dataclass(frozen=True)
-class RepartitionReport:
-    """What became of a query's partitions.
+class RepartitionReport(Report):
+    """The result of a repartition.
 
     Attributes:
         flow: its name; `group`: the query's.
         before: partitions before; None: nobody has said a number, and no batch has run.
         after: partitions now.
         wanted: those asked for.
-        stateful: whether there was state to be dealt out anew; else the number counts from the next start on.
+        stateful: whether there was state to be dealt out again; else the number counts from the next start on.
         batch: the batch id that Spark used for it, which is left out of the txids; None: none was.
         rows: entries by state variable.
         largest: entries of the fullest partition by state variable, afterwards.
@@ -76,14 +78,11 @@ class RepartitionReport:
     def changed(self) -> bool:
         return self.before != self.after
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def partitions_of(checkpoint: Checkpoint) -> int | None:
     """Return the number of partitions that a query has; None: no batch of it has run, and nobody has said one.
 
-    Of a query with windows the number of its state's partitions, as Spark's offset log has it. A query without state runs
+    A query with windows gives the number of its state's partitions, as Spark's offset log has it. A query without state runs
     with the number that was asked for last: Spark writes the first one into each later batch, and goes by the session's.
     """
     said = checkpoint.partitions
@@ -163,7 +162,7 @@ class _Repartition:
             self._wanted,
             batch=batch,
             rows=after.rows,
-            largest={name: one.largest for name, one in after.variables.items()},
+            largest={name: digest.largest for name, digest in after.variables.items()},
             bytes=size,
             copy=str(self._folder),
         )
@@ -268,15 +267,11 @@ class _Repartition:
 
 def _check_held(checkpoint: Checkpoint) -> None:
     """Refuse beside a query that may run."""
-    try:
-        with checkpoint.running(0):
-            pass
-    except LockedError:
-        return
-    raise TrideltaError(
-        f'flow "{checkpoint.flow}": nobody holds the checkpoint {checkpoint.folder}',
-        hint="repartition within `with checkpoint.running(seconds):`",
-    )
+    if not checkpoint.is_running():
+        raise TrideltaError(
+            f'flow "{checkpoint.flow}": nobody holds the checkpoint {checkpoint.folder}',
+            hint="repartition within `with checkpoint.running(seconds):`",
+        )
 
 
 def _check_number(checkpoint: Checkpoint, partitions: int) -> None:
@@ -309,8 +304,7 @@ def _begun(checkpoint: Checkpoint) -> int | None:
 
 def _of_batch(checkpoint: Checkpoint, batch: int) -> int | None:
     """Return the number of partitions in the offset log: its second line is Spark's own, as JSON."""
-    file = checkpoint.spark / "offsets" / str(batch)
-    lines = file.read_text(encoding="utf-8").splitlines() if batch >= 0 and file.exists() else []
+    lines = offset_lines(checkpoint.spark, batch)
     if len(lines) < 2 or not lines[1].startswith("{"):
         return None
     number = json.loads(lines[1]).get("conf", {}).get(_CONF)
@@ -321,8 +315,8 @@ def _reason(error: Exception) -> str:
     """Return the first line of what went wrong, without Java's frames."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # py4j says first that an error occurred, and then which.
-    told = [line.split(": ", 1)[1] for line in lines if line.startswith(": ") and ": " in line[2:]]
-    return (told or lines or [repr(error)])[0]
+    causes = [line.split(": ", 1)[1] for line in lines if line.startswith(": ") and ": " in line[2:]]
+    return (causes or lines or [repr(error)])[0]
 
 
 def _shown(report: RepartitionReport) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class TableFigures:
 
 @dataclass(frozen=True)
 class TableReport:
-    """What the compaction did to one table.
+    """The compaction of one table.
 
     Attributes:
         state: its name; `quarantine of <flow>` for the flow's quarantine.
@@ -152,5 +152,5 @@ def _get_ms(table: StateTable, opened: DeltaTable) -> float | None:
 def _some_keys(table: StateTable, opened: DeltaTable) -> list[dict[str, Any]]:
     names = table.declared.keys
     columns = ", ".join(quoted(name) for name in names) or "1"
-    found = QueryBuilder().register("state", opened).execute(f"SELECT {columns} FROM state LIMIT {_KEYS}").read_all()
-    return pa.table(found).to_pylist() if names else [{}] * min(1, found.num_rows)
+    rows = QueryBuilder().register("state", opened).execute(f"SELECT {columns} FROM state LIMIT {_KEYS}").read_all()
+    return pa.table(rows).to_pylist() if names else [{}] * min(1, rows.num_rows)

@@ -1,4 +1,4 @@
-"""What old versions cost: checkpoints of the Delta log, vacuum of data files, cleanup of log files.
+"""The removal of old versions: checkpoints of the Delta log, vacuum of data files, cleanup of log files.
 
 A version is kept readable for `retention_hours` after a later one took its place. Both the files that it alone holds
 and the log up to it are needed for that, so vacuum and log cleanup share one bound: `Bound.version`, the version that
@@ -83,7 +83,7 @@ def bound(
 def vacuum(writer: StateWriter, limit: Bound, record: BatchRecord) -> int:
     """Delete the data files that only versions before the bound need. Return how many."""
     table = DeltaTable(str(writer.table.path))
-    # A removed file that the log has forgotten can't be told from a left-over.
+    # A removed file that the log has forgotten can't be distinguished from a left-over.
     left_overs = _LEFT_OVER_HOURS <= limit.hours <= remembered_hours(table)
     doomed = writer.vacuum(table, None, limit.hours, left_overs)
     if not doomed:
@@ -94,8 +94,8 @@ def vacuum(writer: StateWriter, limit: Bound, record: BatchRecord) -> int:
 
 def remembered_hours(table: DeltaTable) -> int:
     """Return for how long the table's log remembers removed files."""
-    found = re.fullmatch(r"interval (\d+) hours", table.metadata().configuration.get(REMEMBERED, ""))
-    return int(found[1]) if found else _REMEMBERED_HOURS
+    interval = re.fullmatch(r"interval (\d+) hours", table.metadata().configuration.get(REMEMBERED, ""))
+    return int(interval[1]) if interval else _REMEMBERED_HOURS
 
 
 def checkpoint(table: StateTable) -> None:
@@ -119,8 +119,8 @@ def clean_log(table: StateTable, limit: Bound) -> int:
     gone = 0
     # From the oldest on: cut off in the middle, the log is a shorter log.
     for file in sorted(files, key=lambda f: f.name.lstrip(".")):
-        found = _OF_VERSION.match(file.name)
-        if found and int(found[1]) < covering:
+        named = _OF_VERSION.match(file.name)
+        if named and int(named[1]) < covering:
             file.unlink(missing_ok=True)
             gone += file.suffix == ".json"
     return gone
@@ -149,24 +149,24 @@ def _remembered(records: Sequence[CommitRecord]) -> list[int]:
     """Return commits that are asked for whatever their age: the last batch, the highest epoch, the claims of each slice."""
     last: dict[str, int] = {}
     highest = max((r.epoch or 0 for r in records), default=0)
-    for one in records:
-        if one.record is None:
+    for commit in records:
+        if commit.record is None:
             continue
-        if one.kind == BATCH:
-            last["batch"] = one.version
-        if one.epoch == highest:
-            last["epoch"] = one.version
-        if one.kind == RESET:
-            last = {name: version for name, version in last.items() if not _emptied(name, one)}
-        if one.kind == SLICE and one.record.claims is not None:
-            what = f"claims of {one.group}/{one.slice}"
+        if commit.kind == BATCH:
+            last["batch"] = commit.version
+        if commit.epoch == highest:
+            last["epoch"] = commit.version
+        if commit.kind == RESET:
+            last = {name: version for name, version in last.items() if not _emptied(name, commit)}
+        if commit.kind == SLICE and commit.record.claims is not None:
+            what = f"claims of {commit.group}/{commit.slice}"
             last.pop(what, None)
-            if one.record.claims:
-                last[what] = one.version
-        if one.kind == COMPACTION and isinstance(one.record.claims, dict):
-            last.update({f"claims of None/{slice_}": one.version for slice_ in one.record.claims})
-        for group, claims in (one.record.claims_of or {}).items():
-            last.update({f"claims of {group}/{slice_}": one.version for slice_ in claims})
+            if commit.record.claims:
+                last[what] = commit.version
+        if commit.kind == COMPACTION and isinstance(commit.record.claims, dict):
+            last.update({f"claims of None/{slice_}": commit.version for slice_ in commit.record.claims})
+        for group, claims in (commit.record.claims_of or {}).items():
+            last.update({f"claims of {group}/{slice_}": commit.version for slice_ in claims})
     return list(last.values())
 
 

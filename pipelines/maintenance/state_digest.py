@@ -1,4 +1,4 @@
-"""What Spark's state of a streaming query holds, as figures that do not depend on how it is dealt over partitions."""
+"""A digest of Spark's state of a streaming query: figures that do not depend on how it is dealt over partitions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class StateDigest:
 
     @property
     def rows(self) -> dict[str, int]:
-        return {name: one.rows for name, one in self.variables.items()}
+        return {name: digest.rows for name, digest in self.variables.items()}
 
     def difference(self, other: StateDigest) -> str | None:
         """Return how a later digest differs, in a sentence; None: it holds the same."""
@@ -77,11 +77,11 @@ def state_digest(spark: SparkSession, checkpoint: Path) -> StateDigest:
     # Spark registers what coordinates its state stores with the first look at the session's streams, and not before.
     spark._jsparkSession.streams()
     stores = spark.read.format("state-metadata").load(str(checkpoint)).collect()
-    partitions = max((one["numPartitions"] for one in stores), default=0)
+    partitions = max((store["numPartitions"] for store in stores), default=0)
     parts = [
-        _digested(name, frame, one["numPartitions"])
-        for one in stores
-        for name, frame in _variables(spark, checkpoint, one)
+        _digested(name, frame, store["numPartitions"])
+        for store in stores
+        for name, frame in _variables(spark, checkpoint, store)
     ]
     if not parts:
         return StateDigest(partitions, {})

@@ -10,45 +10,23 @@ from typing import TYPE_CHECKING
 from pipelines.lazy import lazy
 
 if TYPE_CHECKING:
-    from pipelines.nimbus.nimbus import Nimbus
-    from pipelines.nimbus.placement.blacklist import Blacklist
-    from pipelines.nimbus.placement.model import Assignment, Component, Demand, Supervisor, UserWorker, Worker
-    from pipelines.nimbus.placement.packing import number_tasks, worker_count
-    from pipelines.nimbus.placement.planner import Plan, plan_assignment, plan_flows
-    from pipelines.nimbus.settings import NimbusSettings
-    from pipelines.nimbus.status import ClusterStatus, FlowStatus, SupervisorStatus, TaskStatus
+    from pipelines.nimbus.nimbus import Nimbus as Nimbus
+    from pipelines.nimbus.placement.blacklist import Blacklist as Blacklist
+    from pipelines.nimbus.placement.model import Assignment as Assignment
+    from pipelines.nimbus.placement.model import Component as Component
+    from pipelines.nimbus.placement.model import Demand as Demand
+    from pipelines.nimbus.placement.model import Supervisor as Supervisor
+    from pipelines.nimbus.placement.model import UserWorker as UserWorker
+    from pipelines.nimbus.placement.model import Worker as Worker
+    from pipelines.nimbus.placement.packing import number_tasks as number_tasks
+    from pipelines.nimbus.placement.packing import worker_count as worker_count
+    from pipelines.nimbus.placement.planner import Plan as Plan
+    from pipelines.nimbus.placement.planner import plan_assignment as plan_assignment
+    from pipelines.nimbus.placement.planner import plan_flows as plan_flows
+    from pipelines.nimbus.settings import NimbusSettings as NimbusSettings
+    from pipelines.nimbus.status import ClusterStatus as ClusterStatus
+    from pipelines.nimbus.status import FlowStatus as FlowStatus
+    from pipelines.nimbus.status import SupervisorStatus as SupervisorStatus
+    from pipelines.nimbus.status import TaskStatus as TaskStatus
 
-
-__all__ = [
-    "Assignment",
-    "Blacklist",
-    "ClusterStatus",
-    "Component",
-    "Demand",
-    "FlowStatus",
-    "Nimbus",
-    "NimbusSettings",
-    "Plan",
-    "Supervisor",
-    "SupervisorStatus",
-    "TaskStatus",
-    "UserWorker",
-    "Worker",
-    "number_tasks",
-    "plan_assignment",
-    "plan_flows",
-    "worker_count",
-]
-
-__getattr__ = lazy(
-    __name__,
-    {
-        ".nimbus": ("Nimbus",),
-        ".placement.blacklist": ("Blacklist",),
-        ".placement.model": ("Assignment", "Component", "Demand", "Supervisor", "UserWorker", "Worker"),
-        ".placement.packing": ("number_tasks", "worker_count"),
-        ".placement.planner": ("Plan", "plan_assignment", "plan_flows"),
-        ".settings": ("NimbusSettings",),
-        ".status": ("ClusterStatus", "FlowStatus", "SupervisorStatus", "TaskStatus"),
-    },
-)
+__getattr__, __all__ = lazy(__name__, __file__)

@@ -1,4 +1,4 @@
-"""What runs where: the statuses of flows, tasks and supervisors, from the registry's assignments and beats."""
+"""The placement of what runs: the statuses of flows, tasks and supervisors, from the registry's assignments and beats."""
 
 from __future__ import annotations
 

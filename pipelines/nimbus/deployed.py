@@ -1,4 +1,4 @@
-"""What a deployed flow consists of: from a flow of the catalog, or a YAML file, to a version's content, and back.
+"""The content of a deployed flow: from a flow of the catalog, or a YAML file, to a version's content, and back.
 
 The content is plain data. Whoever plans reads the queries from it and loads no user code; a worker loads the flow.
 """
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 CATALOG, YAML = "catalog", "yaml"
 SHARED = "shared"
 """The application of flows that name none, have one worker, and no Spark settings of their own."""
+WATCHED = "watched"
+"""The application of flows of watched folders. A file has no Python, so that a new version needs no new process: in this
+application a flow that changes drains by itself, and the others go on."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ def content_of(
         workers: The most worker processes that it may have.
         parallelism: Component (stream or state) to tasks; beside the hints of the topology itself.
         settings: See `pipelines.nimbus.flow_settings`.
-        default_parallelism: Of components without a hint.
+        default_parallelism: for components without a hint.
 
     Raises:
         SubmitError: A setting is unknown or of another kind; a component is unknown.
@@ -147,6 +150,11 @@ def application_of(flow: Flow) -> str:
     own = settings.get("isolated") or flow.workers > 1
     own = own or any(settings.get(one) for one in ("master", "spark", "hosts", "user_workers"))
     return str(named) if named else flow.name if own else SHARED
+
+
+def changes_in_place(flow: Flow) -> bool:
+    """Return whether the process that runs a flow may run the next version of it too."""
+    return flow.version.content.definition["kind"] == YAML and application_of(flow) == WATCHED
 
 
 def demand_of(application: str, flows: list[Flow]) -> Demand:
@@ -273,7 +281,7 @@ def source_digest(name: str, *, loaded: bool = False) -> str:
 
     Args:
         name: The flow.
-        loaded: Of the file as it was when this process first asked, which is as good as when it was imported; else as it is.
+        loaded: take the file as it was when this process first asked, which is as good as when it was imported; else as it is.
     """
     from pipelines.catalog import flow
 

@@ -125,7 +125,8 @@ class LeaseLostError(NimbusError):
             else "it has run out or was given back"
         )
         super().__init__(
-            f'lease "{name}": {holder} no longer holds it with token {token}: {now}', hint="stop; take it anew to go on"
+            f'lease "{name}": {holder} no longer holds it with token {token}: {now}',
+            hint="stop; take it again to go on",
         )
 
 

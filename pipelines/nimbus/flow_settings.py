@@ -189,25 +189,14 @@ def check_form(flow: str, settings: Mapping[str, Any]) -> None:
 SETTING = "clustering"
 
 
-def asked_columns(flow: str, settings: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def asked_columns(settings: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """Return the columns that reads name, by state, most important first.
 
     Args:
-        flow: Its name, for errors.
-        settings: Of the flow; `clustering` is `{state: column}` or `{state: [column, ...]}`.
-
-    Raises:
-        SubmitError: It is neither.
+        settings: the flow's settings, checked; `clustering` is `{state: column}` or `{state: [column, ...]}`.
     """
-    found: dict[str, tuple[str, ...]] = {}
-    for state, columns in (settings.get(SETTING) or {}).items():
-        named = [columns] if isinstance(columns, str) else columns
-        if not isinstance(named, list | tuple) or not all(isinstance(one, str) for one in named):
-            raise SubmitError(
-                flow, f'setting {SETTING}: "{state}" must be a column or a list of columns, not {columns!r}'
-            )
-        found[state] = tuple(named)
-    return found
+    named = (settings.get(SETTING) or {}).items()
+    return {state: (columns,) if isinstance(columns, str) else tuple(columns) for state, columns in named}
 
 
 def check_asked_columns(topology: TridentTopology, settings: Mapping[str, Any]) -> None:
@@ -219,7 +208,7 @@ def check_asked_columns(topology: TridentTopology, settings: Mapping[str, Any]) 
     """
     from pipelines.state.kinds import ROWS
 
-    asked = asked_columns(topology.name, settings)
+    asked = asked_columns(settings)
     known: dict[str, Sequence[str]] = {
         node.state.name: node.fields if node.state.layout == ROWS else node.group for node in topology.persists
     }

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.catalog.flow import FlowSettings
 from pipelines.nimbus import deployed, flow_settings
 from pipelines.nimbus.cluster import Cluster
-from pipelines.nimbus.errors import NotAliveError, RegistryError
+from pipelines.nimbus.errors import NotAliveError, RegistryError, WaitError
 from pipelines.nimbus.processes import supervisor
 from pipelines.nimbus.registry.lifecycle import Request, Status
 from pipelines.nimbus.registry.placements import Places
@@ -31,13 +31,13 @@ from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import NimbusSettings, registry_url
 from pipelines.nimbus.status import ClusterStatus, FlowStatus
-from pipelines.nimbus.waiting import POLL_SECONDS, wait_until
 from pipelines.private import refuse_secrets
 
 if TYPE_CHECKING:
     from pipelines.state.lake import Lake
 
 _SUPERVISOR_SECONDS = 20.0
+_POLL_SECONDS = 0.2
 _TRIGGER_SECONDS = 5.0
 
 
@@ -239,7 +239,8 @@ class Nimbus:
 
         Args:
             flow: Its name.
-            until: `running` (every query), `stopped` (none), `batch` (one more has come through), `gone` (removed).
+            until: `running` (every query of an active flow, in the current version), `stopped` (none), `batch` (one more
+                has come through), `gone` (removed).
             seconds: For how long.
 
         Returns:
@@ -250,18 +251,25 @@ class Nimbus:
             WaitError: It has not come there in time; the text says where it stands.
         """
         reached: dict[str, Callable[[FlowStatus], bool]] = {
-            "running": lambda now: now.running,
+            "running": lambda now: now.running and now.status == Status.ACTIVE,
             "stopped": lambda now: now.stopped,
             "batch": lambda now: self._finished(now) > start,
             "gone": lambda _: False,
         }
         start = self._finished(self.flow(flow)) if until == "batch" else 0
-        try:
-            return wait_until(self, flow, reached[until], until, seconds)
-        except NotAliveError:
-            if until == "gone":
-                return None
-            raise
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                now = self.flow(flow)
+            except NotAliveError:
+                if until == "gone":
+                    return None
+                raise
+            if reached[until](now):
+                return now
+            if time.monotonic() >= deadline:
+                raise WaitError(flow, until, seconds, now.whereabouts)
+            time.sleep(_POLL_SECONDS)
 
     def ensure_supervisor(self) -> str:
         """Start a supervisor on this machine if none is alive here; its id.
@@ -278,7 +286,7 @@ class Nimbus:
             if time.monotonic() > deadline:
                 log = self.settings.supervisor_folder(name) / "supervisor.jsonl"
                 raise RegistryError(self.store.url, f"has seen no supervisor {name} come up", hint=f"see {log}")
-            time.sleep(POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)
         return name
 
     def _finished(self, flow: FlowStatus) -> int:

@@ -11,7 +11,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.errors import DefinitionError
+from pipelines.nimbus.deployed import check_deployed, queries_of
+from pipelines.nimbus.flow_settings import asked_columns
+from pipelines.thresholds import Thresholds
 
 if TYPE_CHECKING:
     from pipelines.maintenance.clustering import ClusteringReport
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from pipelines.nimbus.nimbus import Nimbus
     from pipelines.nimbus.registry.records import Flow
     from pipelines.state.lake import Lake
-    from pipelines.thresholds import Thresholds
 
 
 KEPT = 200
@@ -70,7 +71,7 @@ class Judged:
                 "median batch in s": statistics.median(look.batch_seconds) if look.batch_seconds else None,
                 "trigger in s": look.trigger_seconds,
                 "waiting": look.backlog[-1] if look.backlog else 0,
-                "rows a second": look.rows_per_second,
+                "rows per second": look.rows_per_second,
                 "state rows": look.state_rows,
                 "skew": None if look.skew is None else round(look.skew, 2),
                 "why": "; ".join(one.reasons),
@@ -96,7 +97,7 @@ def judge(
 
     Raises:
         NotAliveError: One is not deployed.
-        DefinitionError: A flow's own thresholds (setting `rebalance`) are not possible.
+        SubmitError: A flow's settings (`rebalance` among them) are none that this release can work with.
     """
     names = [one.name for one in nimbus.registry.flows()] if flows is None else flows
     return [_judged(nimbus, nimbus.registry.flow(name), clock()) for name in names]
@@ -105,7 +106,8 @@ def judge(
 def _judged(nimbus: Nimbus, flow: Flow, now: float) -> Judged:
     from pipelines.maintenance.rebalance import decide
 
-    limits = _thresholds(flow)
+    check_deployed(flow)
+    limits = Thresholds(**(flow.settings.get("rebalance") or {}))
     looks = look_at(nimbus, flow)
     if flow.status != "ACTIVE" or not looks:
         return Judged(flow.name, why_not=f"it is {flow.status}" if flow.status != "ACTIVE" else "no query of it runs")
@@ -116,7 +118,7 @@ def _judged(nimbus: Nimbus, flow: Flow, now: float) -> Judged:
         group: decide([*history[look.query][:-1], look], limits, last_change_at=last, now=now)
         for group, look in looks.items()
     }
-    components = {query.group: query.components for query in _queries(flow)}
+    components = {query.group: query.components for query in queries_of(flow)}
     parallelism = {
         name: one.after for group, one in decided.items() if one.after != one.before for name in components[group]
     }
@@ -132,7 +134,7 @@ def look_at(nimbus: Nimbus, flow: Flow) -> dict[str, Figures]:
     from pipelines.maintenance.rebalance import look_of_beat
 
     beats, found = nimbus.places.beats(flow), {}
-    for query in _queries(flow):
+    for query in queries_of(flow):
         told: Mapping[str, Any] = beats[query.task].figures if query.task in beats else {}
         if told.get("state") != "running":
             continue
@@ -156,7 +158,7 @@ class LookBook:
         self._file = file
 
     def add(self, looks: Any, now: float) -> dict[str, list[Figures]]:
-        """Adds a look at each query; returns all that are kept, by query, the oldest first."""
+        """Add a look at each query; return all that are kept, by query, the oldest first."""
         from pipelines.maintenance.rebalance import Figures
 
         kept = self._read()
@@ -194,12 +196,6 @@ def _look(made: Any, kept: Mapping[str, Any]) -> Any:
     return made(**{name: tuple(one) if isinstance(one, list) else one for name, one in kept.items() if name in known})
 
 
-def _queries(flow: Flow) -> Sequence[Any]:
-    from pipelines.nimbus.deployed import queries_of
-
-    return queries_of(flow)
-
-
 def _cores(flow: Flow) -> int:
     """Return the cores of the flow's application. A cluster gives as many as are asked for."""
     from pipelines.spark.session import cores, is_local
@@ -209,19 +205,6 @@ def _cores(flow: Flow) -> int:
     return cores(master) if is_local(master) else BUCKETS
 
 
-def _thresholds(flow: Flow) -> Thresholds:
-    from pipelines.thresholds import Thresholds
-
-    own = dict(flow.settings.get("rebalance") or {})
-    try:
-        return Thresholds(**own)
-    except (TypeError, ValueError) as error:
-        known = ", ".join(Thresholds.__dataclass_fields__)
-        raise DefinitionError(
-            f'flow "{flow.name}": its setting rebalance={own} is not possible: {error}', hint=f"thresholds are: {known}"
-        ) from None
-
-
 def table_loads(lake: Lake, flow: Flow, states: Iterable[str]) -> tuple[TableLoad, ...]:
     """Return the tables whose readers ask by some columns (setting `clustering`); those that are not made yet are left out.
 
@@ -229,13 +212,8 @@ def table_loads(lake: Lake, flow: Flow, states: Iterable[str]) -> tuple[TableLoa
         lake: Where they are.
         flow: The deployed flow.
         states: Which of its states.
-
-    Raises:
-        SubmitError: The setting is not possible.
     """
-    from pipelines.nimbus.flow_settings import asked_columns
-
-    asked = asked_columns(flow.name, flow.settings)
+    asked = asked_columns(flow.settings)
     there = set(lake.states())
     return tuple(_load(lake, name, asked[name]) for name in states if name in asked and name in there)
 

@@ -1,4 +1,4 @@
-"""How Nimbus is set up on a host: slots, beats, time-outs. Each can come from the environment: TRIDELTA_NIMBUS_<NAME>."""
+"""Settings of Nimbus on a host: slots, beats, time-outs. Each can come from the environment: TRIDELTA_NIMBUS_<NAME>."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person or a script sees of deployed flows. Values of one look; plain data by `to_json`."""
+"""The statuses of deployed flows for people and scripts. Values of one look; plain data by `to_json`."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ class TaskStatus:
         checks: By `gate/check` what each check has said since its worker started it (`CheckFigures`).
         last_error: Why it failed last; None if it has not since it last came through.
         last_batch_at: When its last batch ended, in seconds since 1970.
-        memory_bytes: Of its worker's processes; shared by all that runs in it.
+        memory_bytes: memory of its worker's processes, shared by all that runs in it.
         restarts: How often its query was started again after a failure.
+        version: The flow's version that it runs; None before the first beat.
     """
 
     task: int
@@ -72,6 +73,7 @@ class TaskStatus:
     last_batch_at: float | None = None
     memory_bytes: int | None = None
     restarts: int = 0
+    version: int | None = None
 
 
 @dataclass(frozen=True)
@@ -108,17 +110,19 @@ class FlowStatus:
 
     @property
     def running(self) -> bool:
-        """Whether every query runs."""
-        return bool(self.tasks) and all(task.state == RUNNING for task in self.tasks)
+        """Return whether every query runs, in the current version: after a change the former one runs on for a moment."""
+        return bool(self.tasks) and all(
+            task.state == RUNNING and task.version in (None, self.version) for task in self.tasks
+        )
 
     @property
     def active(self) -> bool:
-        """Whether it is ACTIVE, or returns to that when its rebalance is over."""
+        """Return whether it is ACTIVE, or returns to that after its rebalance."""
         return "ACTIVE" in (self.status, self.previous)
 
     @property
     def stopped(self) -> bool:
-        """Whether no query runs, and none is on its way to or from running."""
+        """Return whether no query runs, and none is starting or stopping."""
         return all(task.state in (DRAINED, ASSIGNED) for task in self.tasks)
 
     @property
@@ -128,12 +132,12 @@ class FlowStatus:
 
     @property
     def rows_per_second(self) -> float:
-        """Of all its queries."""
+        """Rows per second of all its queries together."""
         return sum(task.rows_per_second for task in self.tasks)
 
     @property
     def lag_seconds(self) -> float | None:
-        """The longest of its queries."""
+        """The longest lag of its queries."""
         return max((task.lag_seconds for task in self.tasks if task.lag_seconds is not None), default=None)
 
     @property
@@ -144,8 +148,15 @@ class FlowStatus:
 
     @property
     def last_error(self) -> str | None:
-        """Of the first query that has one."""
+        """The last error of the first query that has one."""
         return next((task.last_error for task in self.tasks if task.last_error), None)
+
+    @property
+    def whereabouts(self) -> str:
+        """Return where it stands, in words: its status, its queries, what is wrong."""
+        states = ", ".join(f"{task.group} {task.state}" for task in self.tasks) or "no queries"
+        why = self.problem or self.last_error
+        return f"{self.status}; {states}" + (f"; {why}" if why else "")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data, with the properties."""
@@ -182,10 +193,6 @@ class SupervisorStatus:
     started_at: float
     leader: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class ClusterStatus:
@@ -201,6 +208,6 @@ class ClusterStatus:
         return {
             "at": self.at,
             "leader": self.leader,
-            "supervisors": [one.to_json() for one in self.supervisors],
+            "supervisors": [asdict(one) for one in self.supervisors],
             "flows": [one.to_json() for one in self.flows],
         }

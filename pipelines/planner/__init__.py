@@ -7,13 +7,6 @@ from typing import TYPE_CHECKING
 from pipelines.lazy import lazy
 
 if TYPE_CHECKING:
-    from pipelines.planner.plan import TopologyPlan
+    from pipelines.planner.plan import TopologyPlan as TopologyPlan
 
-__all__ = ["TopologyPlan"]
-
-__getattr__ = lazy(
-    __name__,
-    {
-        ".plan": ("TopologyPlan",),
-    },
-)
+__getattr__, __all__ = lazy(__name__, __file__)

@@ -62,7 +62,7 @@ def _with_zeros(step: Step, grouped: DataFrame, keys: list[str]) -> DataFrame:
 
 
 def _all_tasks(step: Step, grouped: DataFrame, keys: list[str]) -> DataFrame:
-    """Of a stream's batch with slices: each slice that has tuples, in each task."""
+    """List each slice that has tuples, in each task, for a stream's batch with slices."""
     others = [name for name in keys if name != TASK]
     tasks = F.explode(F.sequence(F.lit(0), F.lit(step.tasks - 1))).alias(TASK)
     return grouped.select(*columns(others)).distinct().select(*columns(others), tasks)

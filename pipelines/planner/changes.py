@@ -1,4 +1,4 @@
-"""What would change if a flow were deployed as it is defined now. No Spark here."""
+"""The changes that a deployment of a flow as it is defined now would make. No Spark here."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ Pair = tuple[Json | None, Json | None]
 
 
 def _paired(before: list[Json], now: list[Json], key: str) -> Iterator[Pair]:
-    """What has one value of `key`: what there is now, in order, then what is gone."""
+    """Pair what has one value of `key`: what there is now, in order, then what was removed."""
     old = {one[key]: one for one in before}
     for one in now:
         yield old.pop(one[key], None), one
@@ -159,7 +159,7 @@ def _equal(one: Json, other: Json) -> int:
 
 
 def _in_common(one: Json, other: Json) -> int:
-    """How much two bolts share; a state is at home in one bolt alone."""
+    """Measure how much two bolts share; a state is at home in one bolt alone."""
     shared = {what: set(one[what]) & set(other[what]) for what in ("operations", "states")}
     return len(shared["operations"]) + 100 * len(shared["states"])
 
@@ -206,7 +206,7 @@ def _alone(before: Json | None, now: Json | None, key: str, details: list[str]) 
 
 
 def _batch_groups(before: Json, now: tuple[BatchGroup, ...], folder: Path) -> Iterator[Change]:
-    """By their streams; queries have no batches. Of a flow that stored no plan the checkpoints' folders tell."""
+    """Compare by their streams; queries have no batches. If a flow stored no plan, the folders of its checkpoints count."""
     there = {"__".join(one["streams"]) for one in before.get("batch_groups", ()) if not one["query"]}
     if not before and folder.is_dir():
         there = {one.name for one in folder.iterdir() if (one / "epoch.json").exists()}

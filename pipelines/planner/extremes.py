@@ -58,7 +58,7 @@ def _by_comparator(step: Step, keys: list[str]) -> DataFrame:
 
 @dataclass(frozen=True)
 class BestPass:
-    """Of each key the best tuple so far, by a comparator; it runs before the shuffle and after it.
+    """Keep the best tuple of each key so far, by a comparator; it runs before the shuffle and after it.
 
     A row is the keys, the tuple's fields, and its place in the order of arrival.
     """

@@ -15,6 +15,7 @@ from pipelines.errors import FunctionError
 from pipelines.graph import nodes
 from pipelines.graph.expressions import spark_sql
 from pipelines.planner.failures import Where
+from pipelines.planner.step import column
 from pipelines.planner.user_values import from_spark, to_spark
 from pipelines.trident.counters import counted
 from pipelines.trident.functions import ArrowFunction, RowFunction
@@ -33,10 +34,6 @@ def _udf(call: Callable[..., Any], returns: str) -> Any:
     return F.udf(counted(call), returns, useArrow=False)
 
 
-def _column(name: str) -> Column:
-    return F.col(f"`{name}`")
-
-
 def outputs(
     where: nodes.Node, function: Any, frame: DataFrame, fields: Sequence[str], names: Sequence[str], *, many: bool
 ) -> list[Column]:
@@ -44,9 +41,9 @@ def outputs(
 
     Args:
         fields: the input fields in the frame.
-        many: whether the function may give other than one row a tuple.
+        many: whether the function may give other than one row per tuple.
     """
-    inputs = [_column(name) for name in fields]
+    inputs = [column(name) for name in fields]
     if isinstance(function, RowFunction):
         return [_row_call(where, function, _types(frame, fields), inputs, names)]
     if isinstance(function, ArrowFunction):
@@ -74,25 +71,26 @@ def replaced(node: nodes.MapNode, frame: DataFrame, fields: Sequence[str], kept:
 
 def task_of(node: nodes.PartitionNode, frame: DataFrame, fields: Sequence[str]) -> Column:
     """Return the number that a function of the user's gives a tuple, for `partition`."""
-    inputs = [_column(name) for name in fields]
-    if isinstance(node.function, RowFunction):
-        return _udf(_reporting(node, node.function.call, _types(frame, fields)), "bigint")(*inputs)
-    found = node.function(*inputs)
-    if not isinstance(found, Column):
-        raise FunctionError("partition", f"at {node.at}: it returned {found!r}, not a Column")
-    return found
+    return _single("partition", node, node.function, frame, fields, "bigint")
 
 
 def condition(node: nodes.FilterNode, frame: DataFrame) -> Column:
     """Return a filter's predicate as a boolean column; null counts as false."""
-    inputs = [_column(name) for name in node.inputs]
     if isinstance(node.predicate, str):
         return F.expr(spark_sql("filter", node.predicate))
-    if isinstance(node.predicate, RowFunction):
-        return _udf(_reporting(node, node.predicate.call, _types(frame, node.inputs)), "boolean")(*inputs)
-    found = node.predicate(*inputs)
+    return _single("filter", node, node.predicate, frame, node.inputs, "boolean")
+
+
+def _single(
+    operation: str, node: nodes.Node, function: Any, frame: DataFrame, fields: Sequence[str], returns: str
+) -> Column:
+    """Return the one column that a function of columns or of rows gives."""
+    inputs = [column(name) for name in fields]
+    if isinstance(function, RowFunction):
+        return _udf(_reporting(node, function.call, _types(frame, fields)), returns)(*inputs)
+    found = function(*inputs)
     if not isinstance(found, Column):
-        raise FunctionError("filter", f"at {node.at}: it returned {found!r}, not a Column")
+        raise FunctionError(operation, f"at {node.at}: it returned {found!r}, not a Column")
     return found
 
 
@@ -105,7 +103,7 @@ def consumed(node: nodes.PeekNode, frame: DataFrame) -> DataFrame:
         shown(*values)
         return True
 
-    return frame.where(_udf(seen, "boolean").asNondeterministic()(*(_column(name) for name in names)))
+    return frame.where(_udf(seen, "boolean").asNondeterministic()(*(column(name) for name in names)))
 
 
 def _row_call(

@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
 from pipelines.aggregators.calls import taking
+from pipelines.aggregators.folds import General
 from pipelines.planner.failures import Where
-from pipelines.planner.folds import General
 from pipelines.planner.partitioning import arrival
 from pipelines.planner.passes import Groups
 from pipelines.planner.python_aggregation import SEED, arrow, by_key, in_workers, seeded, with_keys

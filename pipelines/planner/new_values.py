@@ -1,4 +1,4 @@
-"""What a batch has made of a state, as a stream (Trident rules 1.2, newValuesStream)."""
+"""The new values of a state after a batch, as a stream (Trident rules 1.2, newValuesStream)."""
 
 from __future__ import annotations
 

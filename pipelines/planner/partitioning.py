@@ -34,7 +34,7 @@ def hidden_needs(graph: nodes.Graph, members: set[int], tasks: Mapping[int, int]
 
 
 def _asked(node: nodes.Node, needed: frozenset[str], tasks: int, before: int) -> frozenset[str]:
-    """What a node asks of its parents' frames."""
+    """Return what a node asks of its parents' frames."""
     asks = node.asks
     passed = {
         Passes.ALL: needed,

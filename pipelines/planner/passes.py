@@ -13,9 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipelines.aggregators.folds import CombinerFold, Fold, fold_of
+from pipelines.aggregators.ordering import freeze
 from pipelines.planner.failures import Where
-from pipelines.planner.folds import CombinerFold, Fold, fold_of
-from pipelines.planner.values import Row, RowsOut, freeze, freezes, plain_columns, plain_rows
+from pipelines.planner.values import Row, RowsOut, freezes, plain_columns, plain_rows
 
 # Keys for which a worker holds partial values before it hands them on.
 _HELD_KEYS = 100_000

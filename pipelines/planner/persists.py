@@ -1,4 +1,4 @@
-"""What a persist commits, by the layout of its state.
+"""The rows that a persist commits, by the layout of its state.
 
 - rows: the tuples, or the wanted fields of them;
 - log: keys and the batch's partial values;
@@ -16,9 +16,9 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from pipelines.aggregators import ColumnAggregator
-from pipelines.errors import FunctionError, UnknownStateError
+from pipelines.aggregators.folds import UNSET, CombinerFold, Fold
+from pipelines.errors import FunctionError
 from pipelines.planner.aggregates import over_columns, partials
-from pipelines.planner.folds import UNSET, CombinerFold, Fold
 from pipelines.planner.joins import same
 from pipelines.planner.passes import Chain, Groups, WholePass
 from pipelines.planner.python_aggregation import (
@@ -51,8 +51,8 @@ def persisted(step: Step) -> DataFrame:
         return step.frame.select(*columns(node.inputs), *columns(keys))
     built_in = over_columns(node.aggregations)
     if node.state.layout == MAP or not built_in:
-        # A key of a map has one value, in however many slices of a stream's batch it comes. Of a bounded run each slice is
-        # a batch, and a commit, of its own.
+        # A key of a map has one value, in however many slices of a stream's batch it comes. In a bounded run each slice
+        # is a batch, and a commit, of its own.
         keys = keys if step.context.slices is not None else []
         stored = stored_values(step)
         found = _map_in_spark(step, keys, stored) if built_in else _map_in_python(step, keys, stored)
@@ -67,11 +67,8 @@ def stored_values(step: Step) -> DataFrame | None:
     if base is not None:
         found: DataFrame | None = base(node)
         return found
-    try:
-        table, version = context.state(node.state.name)
-    except UnknownStateError:
-        return None
-    return table.frame(step.frame.sparkSession, version=version) if table.exists() else None
+    there = step.stored()
+    return None if there is None else there[0].frame(step.frame.sparkSession, version=there[1])
 
 
 def _partials_in_spark(step: Step, keys: list[str]) -> DataFrame:
@@ -188,7 +185,7 @@ class StatePass:
             if isinstance(fold, CombinerFold):
                 held = None if stored is None else stored[at]
                 try:
-                    value = fold.aggregator.merge(held, fold.total(value))
+                    value = fold.aggregator.merge(held, fold.kept(value))
                 except Exception as error:
                     raise self.chain.where.error(f"failed to combine {held!r} and {value!r}", error) from error
             found.append(value)

@@ -12,7 +12,7 @@ from pipelines.errors import DefinitionError, ResourceError
 from pipelines.graph import nodes
 from pipelines.graph.bolts import BatchGroup, Bolt, Layout, Spout, batch_groups, layout
 from pipelines.graph.drawing import to_mermaid
-from pipelines.graph.expansion import Operation
+from pipelines.graph.expansion import PlannedOperation
 from pipelines.graph.lineage import HasGraph, Lineage, lineage
 from pipelines.graph.picture import to_svg
 
@@ -25,7 +25,7 @@ PLAN_FORMAT = 1
 
 @dataclass(frozen=True)
 class TopologyPlan:
-    """What `TridentTopology.build()` returns.
+    """The result of `TridentTopology.build()`.
 
     Attributes:
         name: the topology's name.
@@ -194,7 +194,7 @@ def _lineage_json(found: Lineage) -> dict[str, list[list[str]]]:
     return {name: [list(origin) for origin in origins] for name, origins in found.items()}
 
 
-def bolt_resources(operations: Sequence[Operation], defaults: Resources) -> dict[str, float]:
+def bolt_resources(operations: Sequence[PlannedOperation], defaults: Resources) -> dict[str, float]:
     """Return the sum over a bolt's operations of the defaults overlaid by each operation's own values.
 
     A lower value of its own wins over a default, as in the original.
@@ -219,6 +219,6 @@ def bolt_resources(operations: Sequence[Operation], defaults: Resources) -> dict
     return total
 
 
-def spout_resources(spout: Operation, defaults: Resources) -> dict[str, float]:
+def spout_resources(spout: PlannedOperation, defaults: Resources) -> dict[str, float]:
     """Return a spout's own values over the defaults; its coordinator gets the same."""
     return {kind: float(amount) for kind, amount in {**defaults, **dict(spout.resources)}.items()}

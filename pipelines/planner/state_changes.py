@@ -117,7 +117,7 @@ def _of_table(node: nodes.PersistNode, table: StateTable, group: _Group) -> Stat
 
 
 def _declared(node: nodes.PersistNode, there: StateSchema, group: _Group) -> StateSchema:
-    """What the flow declares; a type that it does not say is taken to be that of the table."""
+    """Return what the flow declares; a type that it leaves open is that of the table."""
     from pipelines.state.kinds import LOG
     from pipelines.state.schema import StateSchema, ValueColumn
 

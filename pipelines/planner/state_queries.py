@@ -68,7 +68,7 @@ def _all_of(step: Step, state: DataFrame, keys: tuple[str, ...], values: tuple[s
 
 
 def _check(step: Step, fields: tuple[str, ...], keys: tuple[str, ...]) -> None:
-    """What could not be checked when the line was written: a state of another flow shows its columns only now.
+    """Check what could not be checked when the line was written: a state of another flow shows its columns only now.
 
     Raises:
         FunctionError: if the inputs are not as many as the keys, or the outputs more than the values.

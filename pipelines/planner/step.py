@@ -1,4 +1,4 @@
-"""What compiles one node: the node, the frames of its parents, and what its own frame must carry."""
+"""The compilation of one node: the node, the frames of its parents, and what its own frame must carry."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.sql import functions as F
 
+from pipelines.errors import UnknownStateError
 from pipelines.graph import nodes
 from pipelines.state.schema import SLICE_COLUMN
 from pipelines.trident.query_functions import MapGet, SnapshotGet, TupleCollectionGet
@@ -30,7 +31,7 @@ HIDDEN_COLUMNS = (SLICE_COLUMN, TASK, ORDER, REPLAYED)
 
 
 class Context(Protocol):
-    """What a plan needs from the run that it serves.
+    """The run that a plan serves.
 
     A context may have more, which is used if it is there: `txid: int | None` (of a stream's batch),
     `map_base(node) -> DataFrame | None` (keys and stored values of a map state as they were before the batch),
@@ -117,6 +118,14 @@ class Step:
                 return None
             found = [(one,) for one in slices]
         return [(*one, task) for one in found for task in range(self.tasks)] if TASK in keys else found
+
+    def stored(self) -> tuple[StateTable, int | None] | None:
+        """Return the table of the node's state and the version to read it at; None if there is no such table yet."""
+        try:
+            table, version = self.context.state(self.node.state.name)
+        except UnknownStateError:
+            return None
+        return (table, version) if table.exists() else None
 
     def with_task(self, frame: DataFrame, by: Sequence[str]) -> DataFrame:
         """Add the task of each tuple, if it is needed: by a hash of fields, or without any the batch's."""

@@ -11,13 +11,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField
 
 from pipelines.aggregators.calls import emitted
-from pipelines.errors import UnknownStateError
 from pipelines.planner.failures import Where
 from pipelines.planner.partitioning import arrival
 from pipelines.planner.passes import Groups
 from pipelines.planner.python_aggregation import arrow, by_key, in_workers, with_keys
 from pipelines.planner.step import ORDER, Step, column, columns, type_of
 from pipelines.planner.values import Row, RowsOut, plain_rows
+from pipelines.state.schema import SLICE_COLUMN
 from pipelines.state.views import MapState, StateView
 
 if TYPE_CHECKING:
@@ -33,12 +33,19 @@ def output_column(name: str) -> str:
 
 
 def updated(step: Step) -> DataFrame:
-    """Return what the updater made of the batch: `_op`, keys, values, outputs, and the hidden columns."""
+    """Return what the updater made of the batch: `_op`, keys, values, outputs, and the hidden columns.
+
+    The slices of a stream's batch come one after the other, in the order of their names, as in a backfill: each sees what those
+    before it have changed, and a key has one value in the end. Of a bounded run each slice is a pass of its own.
+    """
     node = step.node
-    keys = step.batch(partitioned=True)
+    tasks = [name for name in step.batch(partitioned=True) if name != SLICE_COLUMN]
+    slices = [name for name in step.batch() if step.context.slices is None]
+    keys = [*tasks, *step.batch()]
     picked = [column(name).alias(f"_k{at}") for at, name in enumerate(keys)]
     picked += [column(name).alias(f"_v{at}") for at, name in enumerate(node.inputs)]
-    picked.append(F.struct(arrival(step.frame), F.monotonically_increasing_id()).alias(ORDER))
+    order = [*columns(slices), arrival(step.frame), F.monotonically_increasing_id()]
+    picked.append(F.struct(*order).alias(ORDER))
     made = [StructField(OP, StringType())]
     made += [
         StructField(name, type_of(kind)) for name, kind in (*node.updater.key_columns, *node.updater.value_columns)
@@ -47,11 +54,21 @@ def updated(step: Step) -> DataFrame:
         StructField(output_column(name), type_of(kind)) for name, kind in zip(node.outputs, node.types, strict=True)
     ]
     schema = with_keys(step.frame, keys, made)
+    together = len(keys) - len(slices)
     run = UpdatePass(
-        Where.of(node), arrow(schema), len(keys), len(node.inputs), node.updater, view_of(step), len(node.outputs)
+        where=Where.of(node),
+        schema=arrow(schema),
+        keys=len(keys),
+        together=together,
+        inputs=len(node.inputs),
+        updater=node.updater,
+        view=view_of(step),
+        outputs=len(node.outputs),
     )
-    found = by_key(step.frame.select(*picked), len(keys)).mapInArrow(in_workers(run), schema)
-    return found.select(*columns(name for name in found.columns if name not in keys), *columns(keys))
+    found = by_key(step.frame.select(*picked), together).mapInArrow(in_workers(run), schema)
+    return found.select(
+        *columns(name for name in found.columns if name not in keys), *columns(step.batch(partitioned=True))
+    )
 
 
 def view_of(step: Step) -> StateView:
@@ -61,23 +78,24 @@ def view_of(step: Step) -> StateView:
     found = ask(node) if ask is not None else None
     if found is not None:
         return found
-    try:
-        table, version = context.state(node.state.name)
-    except UnknownStateError:
-        table, version = None, None
-    if table is not None and table.exists():
-        return table.view(version)
+    if there := step.stored():
+        return there[0].view(there[1])
     keys = [name for name, _ in node.updater.key_columns]
     return StateView.of_rows(keys, [name for name, _ in node.updater.value_columns], [])
 
 
 @dataclass(frozen=True)
 class UpdatePass:
-    """Calls the updater once for each batch and task that has tuples. A row is the keys, then the tuple's inputs."""
+    """Calls the updater once for each task and slice that has tuples. A row is the keys, then the tuple's inputs.
+
+    Args:
+        together: how many of the keys tell apart what changes the state by itself; those behind them come in turn.
+    """
 
     where: Where
     schema: pa.Schema
     keys: int
+    together: int
     inputs: int
     updater: Any
     view: StateView
@@ -90,21 +108,26 @@ class UpdatePass:
             for (look, key), row in zip(groups.keyed(batch, self.keys), rows, strict=True):
                 groups.value(look, key, lambda _: []).append(row)
         out = RowsOut(self.schema, self.where, self.keys)
+        states: dict[Row, tuple[Row, MapState]] = {}
         for key, tuples in groups.found.values():
-            for row in self._rows(tuples):
+            own = tuple(key[: self.together])
+            state = states[own][1] if own in states else MapState(self.view)
+            states[own] = key, state
+            for row in self._emitted(state, tuples):
                 out.add((*key, *row))
+            yield from out.full()
+        nothing = (None,) * self.outputs
+        for key, state in states.values():
+            for *change, removed in state.changes():
+                out.add((*key, REMOVE if removed else PUT, *change, *nothing))
             yield from out.full()
         yield from out.rest()
 
-    def _rows(self, tuples: list[Row]) -> Iterator[Row]:
-        state = MapState(self.view)
+    def _emitted(self, state: MapState, tuples: list[Row]) -> Iterator[Row]:
         try:
             rows = emitted(str(self.updater), self.updater.update_state(state, tuples), self.outputs)
         except Exception as error:
             raise self.where.failed_on_all(tuples, error) from error
-        nothing = (None,) * self.outputs
-        for *row, removed in state.changes():
-            yield (REMOVE if removed else PUT, *row, *nothing)
         empty = (None,) * (len(state.keys) + len(state.values))
         for one in rows:
             yield (EMIT, *empty, *one)

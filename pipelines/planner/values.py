@@ -7,7 +7,7 @@ workers.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -56,17 +56,6 @@ def plain_rows(batch: pa.RecordBatch, positions: Sequence[int]) -> Iterator[Row]
     if not positions:
         return iter([()] * batch.num_rows)
     return zip(*plain_columns(batch, positions), strict=True)
-
-
-def freeze(value: Any) -> Any:
-    """Return a hashable stand-in for a key: equal for values that Spark groups together (two NaN, two equal arrays)."""
-    if isinstance(value, float):
-        return ("NaN", float) if value != value else value
-    if isinstance(value, Mapping):
-        return tuple((key, freeze(item)) for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return tuple(freeze(item) for item in value)
-    return value
 
 
 def freezes(kind: pa.DataType) -> bool:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def windowed(step: Step) -> DataFrame:
-    """Return a stateful operation's results, and its words about the clock, as rows of the node's fields."""
+    """Return a stateful operation's results, and its watermark rows, as rows of the node's fields."""
     node, frame = step.node, step.frame
     schema = _result_schema(node, frame)
     results, taken = (to_arrow_schema(one, timezone="UTC") for one in (schema, frame.schema))

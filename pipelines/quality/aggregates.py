@@ -65,7 +65,7 @@ def plain(value: Any) -> Any:
 
 
 def _bounds(check: Check, *, whole: bool = False) -> dict[str, Any]:
-    read, operation = (as_whole if whole else as_bound), f"{check.action}({check.expectation})"
+    read, operation = (as_whole if whole else as_bound), check.operation
     bounds = {key: read(check.kwargs.get(key), operation) for key in ("min_value", "max_value")}
     return {**check.kwargs, **bounds}
 
@@ -78,12 +78,10 @@ def _statistic(
         kind, kwargs = family(data_type), _bounds(check)
         bounds = [kwargs[key] for key in ("min_value", "max_value") if kwargs[key] is not None]
         if kind != "number" and (numeric or kind != "time"):
-            raise FunctionError(
-                f"{check.action}({check.expectation})", f"{check.kwargs['column']} is {data_type.simpleString()}"
-            )
+            raise FunctionError(check.operation, f"{check.kwargs['column']} is {data_type.simpleString()}")
         if any(value_family(bound) != kind for bound in bounds):
             reason = f"{bounds} do not compare with {check.kwargs['column']}, which is {data_type.simpleString()}"
-            raise FunctionError(f"{check.action}({check.expectation})", reason)
+            raise FunctionError(check.operation, reason)
         # Dates against times, and zones: great-expectations has rules of its own for them.
         if kind == "time" and not _same_kind_of_time(data_type, bounds):
             return None
@@ -133,29 +131,21 @@ def _unique_count(check: Check, frame: Frame) -> AggregateRule:
     )
 
 
-def _unique_share(check: Check, frame: Frame) -> AggregateRule:
+def _share(check: Check, frame: Frame) -> AggregateRule:
+    """Return the rule of a proportion: of distinct values among those present, or of those present among the rows."""
     kwargs, column = _bounds(check), _restricted(check, frame, frame.column(check.kwargs["column"]))
     frame.type_of(check.kwargs["column"])
+    distinct, present = "unique" in check.expectation, F.count(column)
+    columns = {
+        "part": F.count_distinct(column) if distinct else present,
+        "whole": present if distinct else F.count(_restricted(check, frame, F.lit(1))),
+    }
 
     def evaluate(values: Mapping[str, Any]) -> tuple[bool, Any]:
-        share = values["unique"] / values["present"] if values["present"] else 0
+        share = values["part"] / values["whole"] if values["whole"] else 0
         return in_range(share, kwargs), share
 
-    return AggregateRule(
-        check, {"unique": F.count_distinct(column), "present": F.count(column)}, evaluate, distinct=True
-    )
-
-
-def _present_share(check: Check, frame: Frame) -> AggregateRule:
-    kwargs, column = _bounds(check), _restricted(check, frame, frame.column(check.kwargs["column"]))
-    frame.type_of(check.kwargs["column"])
-
-    def evaluate(values: Mapping[str, Any]) -> tuple[bool, Any]:
-        share = values["present"] / values["rows"] if values["rows"] else 0
-        return in_range(share, kwargs), share
-
-    rows = F.count(_restricted(check, frame, F.lit(1)))
-    return AggregateRule(check, {"present": F.count(column), "rows": rows}, evaluate)
+    return AggregateRule(check, columns, evaluate, distinct)
 
 
 _RULES: dict[str, Callable[[Check, Frame], AggregateRule | None]] = {
@@ -167,8 +157,8 @@ _RULES: dict[str, Callable[[Check, Frame], AggregateRule | None]] = {
     "expect_column_sum_to_be_between": _statistic(F.sum, numeric=True),
     "expect_column_stdev_to_be_between": _statistic(F.stddev_samp, numeric=True),
     "expect_column_unique_value_count_to_be_between": _unique_count,
-    "expect_column_proportion_of_unique_values_to_be_between": _unique_share,
-    "expect_column_proportion_of_non_null_values_to_be_between": _present_share,
+    "expect_column_proportion_of_unique_values_to_be_between": _share,
+    "expect_column_proportion_of_non_null_values_to_be_between": _share,
 }
 
 
@@ -221,7 +211,7 @@ def _type_matches(check: Check, schema: T.StructType) -> tuple[bool, str]:
     known = [kind for kind in (getattr(T, str(name), None) for name in wanted) if isinstance(kind, type)]
     if not known:
         raise FunctionError(
-            f"{check.action}({check.expectation})",
+            check.operation,
             f"{wanted!r} names no Spark type",
             hint="use the class names of pyspark.sql.types, such as StringType",
         )

@@ -244,4 +244,4 @@ def _analyse_one(check: Check, analyse: Any) -> None:
     try:
         analyse()
     except PySparkException as error:
-        raise FunctionError(f"{check.action}({check.expectation})", str(error).splitlines()[0]) from error
+        raise FunctionError(check.operation, str(error).splitlines()[0]) from error

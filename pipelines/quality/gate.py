@@ -5,21 +5,21 @@ Pure Python: a gate is defined, checked and drawn without Spark and without grea
 
 from __future__ import annotations
 
-import re
 import reprlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast, get_args
+from itertools import count
+from typing import Any, Literal, get_args
 
-from pipelines.errors import BadNameError, FieldError, FunctionError, nearest
+from pipelines.errors import FieldError, FunctionError, nearest
+from pipelines.graph.fields import checked_name
 from pipelines.quality.conditions import condition_fields
 from pipelines.quality.vocabulary import DESCRIPTIVE, EXPECTATIONS, UNSUPPORTED, ExpectationType, full_name
 
 Action = Literal["warn", "drop", "fail"]
 ACTIONS: tuple[str, ...] = get_args(Action)
 
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
 
@@ -57,8 +57,13 @@ class Check:
 
     @property
     def type(self) -> ExpectationType | None:
-        """What is known of the expectation's type, or None for a user's own."""
+        """Look up the expectation's type; None for a user's own."""
         return None if self.custom is not None else EXPECTATIONS[self.expectation]
+
+    @property
+    def operation(self) -> str:
+        """Return the name that its errors go by: `drop(expect_column_values_to_not_be_null)`."""
+        return f"{self.action}({self.expectation})"
 
     @property
     def written(self) -> str:
@@ -89,20 +94,20 @@ def _check_action(check: Check) -> None:
         return
     if check.custom is not None or (check.expectation in EXPECTATIONS and not EXPECTATIONS[check.expectation].row):
         raise FunctionError(
-            f"drop({check.expectation})",
+            check.operation,
             "it says something about the batch, not about a row, so there are no rows to drop",
             hint="use warn(...) or fail(...)",
         )
     if check.kwargs.get("mostly", 1) != 1:
         raise FunctionError(
-            f"drop({check.expectation})",
+            check.operation,
             "`mostly` tolerates bad rows and `drop` removes them",
             hint="leave `mostly` out, or use warn(...) or fail(...) with it",
         )
 
 
 def _check_arguments(check: Check) -> None:
-    operation = f"{check.action}({check.expectation})"
+    operation = check.operation
     if check.expectation in UNSUPPORTED:
         raise FunctionError(operation, f"not possible at a gate: {UNSUPPORTED[check.expectation]}")
     known = EXPECTATIONS.get(check.expectation)
@@ -197,8 +202,7 @@ class Gate:
     checks: tuple[Check, ...]
 
     def __init__(self, name: str, checks: Iterable[Check]) -> None:
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise BadNameError("gate", name)
+        checked_name("gate", name)
         given = tuple(checks)
         for check in given:
             if not isinstance(check, Check):
@@ -209,6 +213,20 @@ class Gate:
             raise FunctionError(f"gate {name}", "has no checks")
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "checks", _unique_names(name, given))
+
+    @classmethod
+    def of(cls, checks: Sequence[Any], name: str | None, taken: Collection[str]) -> Gate:
+        """Return the gate of `gate(warn(...), ..., name=...)` or `gate(Gate(...))`.
+
+        Args:
+            checks: the arguments.
+            name: its name; None: `gate<n>` with the next number that is free.
+            taken: the names of the gates that are there.
+        """
+        if len(checks) == 1 and isinstance(checks[0], Gate):
+            return checks[0]
+        free = (f"gate{number}" for number in count(len(taken) + 1) if f"gate{number}" not in taken)
+        return cls(name or next(free), checks)
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -237,14 +255,3 @@ class Gate:
 def as_checks(items: Iterable[Any]) -> tuple[Check, ...]:
     """`items` as checks: great-expectations objects among them become `warn` checks."""
     return tuple(item if isinstance(item, Check) else warn(item) for item in items)
-
-
-def as_action(text: str) -> Action:
-    """`text` as an action, for YAML and the command line.
-
-    Raises:
-        FunctionError: it is none.
-    """
-    if text not in ACTIONS:
-        raise FunctionError("gate", f"unknown action {text!r}{nearest(text, ACTIONS)}")
-    return cast(Action, text)

@@ -1,4 +1,4 @@
-"""What a gate found: one result a check, and their sum."""
+"""The results of a gate: one per check, and their sum."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ def _ignored(check: Check, frame: Frame) -> Column | None:
     if re.fullmatch(rf"{words[1]}_(is|are)_missing", ignore):
         return reduce(lambda left, right: left | right, nulls)
     if ignore != words[2]:
-        raise FunctionError(f"{check.action}({check.expectation})", f"unknown ignore_row_if {ignore!r}")
+        raise FunctionError(check.operation, f"unknown ignore_row_if {ignore!r}")
     return None
 
 
@@ -217,7 +217,7 @@ def compile_row_rule(check: Check, frame: Frame) -> RowRule:
         FunctionError: an argument does not suit the expectation or the column's type.
         FieldError: a column is missing.
     """
-    operation = f"{check.action}({check.expectation})"
+    operation = check.operation
     considered = condition_column(check.kwargs.get("row_condition"), frame.column)
     key: tuple[Column, ...] = ()
     if check.type is not None and check.type.shape != "map":

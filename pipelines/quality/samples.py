@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MOST = 10
 """Rows that are kept of one rule."""
 MOST_CHARACTERS = 2000
-"""Of one row as JSON: longer ones are cut, so that the rows of five rules stay below 100 KB in a report."""
+"""The length of one row as JSON: longer rows are cut, so that the rows of five rules stay below 100 KB in a report."""
 
 _log = logging.getLogger(__name__)
 # Without this, a field that is null and was asked not to be would be missing from the row.

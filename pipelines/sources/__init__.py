@@ -7,40 +7,17 @@ from typing import TYPE_CHECKING
 from pipelines.lazy import lazy
 
 if TYPE_CHECKING:
-    from pipelines.sources.base import Source
-    from pipelines.sources.change_feed import DeltaChangeFeed
-    from pipelines.sources.delta import DeltaTableSource
-    from pipelines.sources.files import CsvFiles, FileSource, JsonFiles, ParquetFiles, TextFiles
-    from pipelines.sources.fixed import FixedBatches
-    from pipelines.sources.kafka import Kafka
-    from pipelines.sources.python import PythonSource
-    from pipelines.sources.rate import Rate
+    from pipelines.sources.base import Source as Source
+    from pipelines.sources.change_feed import DeltaChangeFeed as DeltaChangeFeed
+    from pipelines.sources.delta import DeltaTableSource as DeltaTableSource
+    from pipelines.sources.files import CsvFiles as CsvFiles
+    from pipelines.sources.files import FileSource as FileSource
+    from pipelines.sources.files import JsonFiles as JsonFiles
+    from pipelines.sources.files import ParquetFiles as ParquetFiles
+    from pipelines.sources.files import TextFiles as TextFiles
+    from pipelines.sources.fixed import FixedBatches as FixedBatches
+    from pipelines.sources.kafka import Kafka as Kafka
+    from pipelines.sources.python import PythonSource as PythonSource
+    from pipelines.sources.rate import Rate as Rate
 
-__all__ = [
-    "CsvFiles",
-    "DeltaChangeFeed",
-    "DeltaTableSource",
-    "FileSource",
-    "FixedBatches",
-    "JsonFiles",
-    "Kafka",
-    "ParquetFiles",
-    "PythonSource",
-    "Rate",
-    "Source",
-    "TextFiles",
-]
-
-__getattr__ = lazy(
-    __name__,
-    {
-        ".base": ("Source",),
-        ".change_feed": ("DeltaChangeFeed",),
-        ".delta": ("DeltaTableSource",),
-        ".files": ("CsvFiles", "FileSource", "JsonFiles", "ParquetFiles", "TextFiles"),
-        ".fixed": ("FixedBatches",),
-        ".kafka": ("Kafka",),
-        ".python": ("PythonSource",),
-        ".rate": ("Rate",),
-    },
-)
+__getattr__, __all__ = lazy(__name__, __file__)

@@ -1,4 +1,4 @@
-"""What the engine asks of a source."""
+"""The contract of a source."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from pipelines.bounds import BYTES, FILES, required
 from pipelines.errors import NotSliceableError, TrideltaError
 from pipelines.graph.fields import parse_ddl
-from pipelines.graph.lineage_names import Dataset
+from pipelines.graph.lineage_names import Dataset, dataset_of
 from pipelines.surroundings import local_folder
 
 if TYPE_CHECKING:
@@ -144,6 +145,46 @@ class Source(ABC):
 
         bad = F.lit(None).cast("string") if corrupt is None else corrupt
         return frame.select(*(f"`{field}`" for field in self.fields), bad.alias(CORRUPT), position.alias(FILE))
+
+
+class StoredSource(Source):
+    """What lies in a folder or a Delta table: a batch is its next files.
+
+    Args:
+        path: the folder.
+        schema: DDL of the fields.
+        max_files_per_batch: at most so many files a batch; None: no limit.
+        max_bytes_per_batch: about so many bytes a batch (at least one file).
+    """
+
+    path: str
+    transactional: bool = True
+
+    def __init__(
+        self,
+        path: str | Path,
+        schema: str,
+        *,
+        max_files_per_batch: int | None = None,
+        max_bytes_per_batch: int | None = None,
+    ) -> None:
+        super().__init__(schema)
+        self.path = local_path(path)
+        required(f"{type(self).__name__}: max_files_per_batch", FILES, max_files_per_batch)
+        required(f"{type(self).__name__}: max_bytes_per_batch", BYTES, max_bytes_per_batch)
+        self.max_files_per_batch, self.max_bytes_per_batch = max_files_per_batch, max_bytes_per_batch
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.path!r})"
+
+    def datasets(self) -> tuple[Dataset, ...]:
+        return (dataset_of(self.path),)
+
+    @property
+    def _limits(self) -> dict[str, int]:
+        """Return Spark's options for how much a batch takes."""
+        limits = {"maxFilesPerTrigger": self.max_files_per_batch, "maxBytesPerTrigger": self.max_bytes_per_batch}
+        return {name: most for name, most in limits.items() if most}
 
 
 def local_path(path: str | Path) -> str:

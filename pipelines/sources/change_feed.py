@@ -9,11 +9,9 @@ from urllib.parse import quote
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from pipelines.bounds import BYTES, FILES, required
 from pipelines.errors import MissingPathError, SourceError
 from pipelines.graph.fields import added
-from pipelines.graph.lineage_names import Dataset, dataset_of
-from pipelines.sources.base import Source, file_key, local_path
+from pipelines.sources.base import StoredSource, file_key
 from pipelines.sources.delta import DeltaTableSource
 from pipelines.sources.offsets import offset_of
 
@@ -24,7 +22,7 @@ CHANGE_FIELDS = "change_type string, commit_version bigint, commit_timestamp tim
 _ENABLED = "delta.enableChangeDataFeed"
 
 
-class DeltaChangeFeed(Source):
+class DeltaChangeFeed(StoredSource):
     """The changes of a Delta table, commit by commit.
 
     Gives: the fields of `schema`, then `change_type string` (`insert`, `update_preimage`, `update_postimage`, `delete`),
@@ -38,14 +36,11 @@ class DeltaChangeFeed(Source):
         schema: DDL of the columns to read, a subset of the table's.
         starting_version: the first commit whose changes are read; None: the whole table, then its changes.
         max_files_per_batch: at most so many files a batch. A commit's changes are not divided.
-        max_bytes_per_batch: about so many bytes a batch.
+        max_bytes_per_batch: about so many bytes per batch.
 
     Raises:
         DuplicateFieldError: if the schema names one of the three fields itself.
     """
-
-    path: str
-    transactional: bool = True
 
     def __init__(
         self,
@@ -56,26 +51,21 @@ class DeltaChangeFeed(Source):
         max_files_per_batch: int | None = None,
         max_bytes_per_batch: int | None = None,
     ) -> None:
-        self.path, self.starting_version = local_path(path), starting_version
-        self.max_files_per_batch, self.max_bytes_per_batch = max_files_per_batch, max_bytes_per_batch
-        required(f"{type(self).__name__}: max_files_per_batch", FILES, max_files_per_batch)
-        required(f"{type(self).__name__}: max_bytes_per_batch", BYTES, max_bytes_per_batch)
-        self._table = DeltaTableSource(path, schema)
+        self.starting_version, self._table = starting_version, DeltaTableSource(path, schema)
         added("DeltaChangeFeed", ("change_type", "commit_version", "commit_timestamp"), self._table.fields)
-        super().__init__(f"{schema}, {CHANGE_FIELDS}")
-
-    def __repr__(self) -> str:
-        return f"DeltaChangeFeed({self.path!r})"
-
-    def datasets(self) -> tuple[Dataset, ...]:
-        return (dataset_of(self.path),)
+        super().__init__(
+            path,
+            f"{schema}, {CHANGE_FIELDS}",
+            max_files_per_batch=max_files_per_batch,
+            max_bytes_per_batch=max_bytes_per_batch,
+        )
 
     def check(self, name: str, spark: SparkSession) -> None:
-        """The table is there, has the columns, and records its changes since the starting version.
+        """Check that the table exists, has the columns, and records its changes since the starting version.
 
         Raises:
             MissingPathError, SourceSchemaError
-            SourceError: it records no changes, or none yet at the starting version.
+            SourceError: if it records no changes, or did not yet at the starting version.
         """
         if not DeltaTable.is_deltatable(self.path):
             raise MissingPathError(name, self.path)
@@ -104,13 +94,9 @@ class DeltaChangeFeed(Source):
     def stream(self, spark: SparkSession) -> DataFrame:
         from pyspark.sql import functions as F
 
-        reader = spark.readStream.format("delta").option("readChangeFeed", "true")
+        reader = spark.readStream.format("delta").options(readChangeFeed="true", **self._limits)
         if self.starting_version is not None:
             reader = reader.option("startingVersion", self.starting_version)
-        if self.max_files_per_batch:
-            reader = reader.option("maxFilesPerTrigger", self.max_files_per_batch)
-        if self.max_bytes_per_batch:
-            reader = reader.option("maxBytesPerTrigger", self.max_bytes_per_batch)
         renamed = [F.col(f"_{field}").alias(field) for field in ("change_type", "commit_version", "commit_timestamp")]
         frame = reader.load(self.path).select(*(f"`{field}`" for field in self._table.fields), *renamed)
         return self._with_position(frame, F.concat(F.lit(self._address("")), F.col("commit_version")))

@@ -37,7 +37,7 @@ _BEGINNING = -1
 class Edge:
     """A channel, the stream that sends through it, and the fields that it sends with their Spark SQL types.
 
-    `numbered`: its events have the order of a source's rows, which each batch begins anew: the batch's txid goes into it.
+    `numbered`: its events have the order of a source's rows, which each batch begins again: the batch's txid goes into it.
     """
 
     origin: str
@@ -65,7 +65,7 @@ class Start:
 
 
 class ChannelSource(Source):
-    """Events that other queries of the flow have committed into channels, with their words about the clock.
+    """Events that other queries of the flow have committed into channels, with their watermark rows.
 
     Args:
         edges: the channels.
@@ -107,7 +107,7 @@ class ChannelSource(Source):
         return f"channels {', '.join(self.channels)}"
 
     def locate(self, paths: dict[str, Path]) -> None:
-        """Where the channels' tables are."""
+        """Set where the channels' tables are."""
         self._paths = paths
 
     def start_at(self, start: Start | None, checkpoint: Path | None = None) -> None:
@@ -119,7 +119,7 @@ class ChannelSource(Source):
         self._start, self._checkpoint = start, checkpoint
 
     def check(self, name: str, spark: SparkSession) -> None:
-        """The channels are there.
+        """Check that the channels exist.
 
         Raises:
             MissingPathError
@@ -145,7 +145,7 @@ class ChannelSource(Source):
         return reader.options(**options(path, offset, limits)).load(str(path))
 
     def _every_second(self, spark: SparkSession) -> DataFrame:
-        """Words about the clock by the clock on the wall, for each channel."""
+        """Watermark rows by the clock on the wall, for each channel."""
         from pyspark.sql import functions as F
 
         ticks = spark.readStream.format("rate").option("rowsPerSecond", 1).load()
@@ -153,7 +153,7 @@ class ChannelSource(Source):
         return ticks.select(F.unix_millis("timestamp").alias(events.CLOCK), channels.alias(events.FROM))
 
     def _not_done(self, channel: str, frame: DataFrame) -> DataFrame:
-        """Return the rows that a fresh checkpoint takes: words about the clock and the events that are not done."""
+        """Return the rows that a fresh checkpoint takes: watermark rows and the events that are not done."""
         from pyspark.sql import functions as F
 
         if self._start is None or channel not in self._start.channels:
@@ -176,7 +176,7 @@ class ChannelSource(Source):
         return reduce(DataFrame.unionByName, parts)
 
     def _part(self, edge: Edge, frame: DataFrame) -> DataFrame:
-        """Words about the clock say for their origin the channel: of two from one stream each has a word of its own."""
+        """Watermark rows say for their origin the channel: of two from one stream each has a row of its own."""
         from pyspark.sql import functions as F
 
         shown = [
@@ -198,7 +198,7 @@ def options(path: Path, offset: Mapping[str, Any] | None, limits: Mapping[str, s
 
     Args:
         path: the channel's table.
-        offset: where the reader's last planned batch ends; None: it begins anew.
+        offset: where the reader's last planned batch ends; None: it begins again.
         limits: how much a batch takes where files are commits.
     """
     if offset is None:

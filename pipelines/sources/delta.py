@@ -12,10 +12,8 @@ from urllib.parse import quote
 
 from deltalake import DeltaTable
 
-from pipelines.bounds import BYTES, FILES, required
 from pipelines.errors import LostRowsError, MissingPathError, SourceError, SourceSchemaError
-from pipelines.graph.lineage_names import Dataset, dataset_of
-from pipelines.sources.base import Source, file_key, local_path, shown
+from pipelines.sources.base import StoredSource, file_key, shown
 from pipelines.sources.offsets import offset_files, offset_of, read_offset
 from pipelines.state.delta_log import adds
 from pipelines.state.kinds import LOG
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class DeltaTableSource(Source):
+class DeltaTableSource(StoredSource):
     """An append-only Delta table; a batch is the next of its data files.
 
     Positions are the table's data files. A table whose files were rewritten (OPTIMIZE) after a stream read them can
@@ -36,39 +34,17 @@ class DeltaTableSource(Source):
         path: the table's folder.
         schema: DDL of the columns to read, a subset of the table's.
         max_files_per_batch: at most so many data files a batch.
-        max_bytes_per_batch: about so many bytes a batch.
+        max_bytes_per_batch: about so many bytes per batch.
     """
 
-    path: str
     sliceable: bool = True
-    transactional: bool = True
-
-    def __init__(
-        self,
-        path: str | Path,
-        schema: str,
-        *,
-        max_files_per_batch: int | None = None,
-        max_bytes_per_batch: int | None = None,
-    ) -> None:
-        super().__init__(schema)
-        self.path = local_path(path)
-        self.max_files_per_batch, self.max_bytes_per_batch = max_files_per_batch, max_bytes_per_batch
-        required(f"{type(self).__name__}: max_files_per_batch", FILES, max_files_per_batch)
-        required(f"{type(self).__name__}: max_bytes_per_batch", BYTES, max_bytes_per_batch)
-
-    def __repr__(self) -> str:
-        return f"DeltaTableSource({self.path!r})"
-
-    def datasets(self) -> tuple[Dataset, ...]:
-        return (dataset_of(self.path),)
 
     def check(self, name: str, spark: SparkSession) -> None:
-        """The table is there and has the declared columns with their types.
+        """Check that the table exists and has the declared columns with their types.
 
         Raises:
             MissingPathError, SourceSchemaError
-            SourceError: it is the log of a state, which means nothing without being folded.
+            SourceError: if it is the log of a state, which means nothing until it is folded.
         """
         from pyspark.sql.types import StructType
 
@@ -92,13 +68,9 @@ class DeltaTableSource(Source):
                 raise SourceSchemaError(name, self.path, problem, (self.schema,), shown)
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        reader = spark.readStream.format("delta")
-        if self.max_files_per_batch:
-            reader = reader.option("maxFilesPerTrigger", self.max_files_per_batch)
-        if self.max_bytes_per_batch:
-            reader = reader.option("maxBytesPerTrigger", self.max_bytes_per_batch)
         from pyspark.sql import functions as F
 
+        reader = spark.readStream.format("delta").options(**self._limits)
         # Delta's stream has no `_metadata` column.
         return self._with_position(reader.load(self.path), F.input_file_name())
 
@@ -120,12 +92,12 @@ class DeltaTableSource(Source):
         )
 
     def first_version(self, checkpoint: Path, index: int) -> int | None:
-        """The version at which a stream has begun, as far as its offsets say."""
+        """Return the version at which a stream began; None if its offsets do not say."""
         start = self._start(checkpoint, index)
         return None if start is None else max(0, start["reservoirVersion"] - (0 if start["isStartingVersion"] else 1))
 
     def rewritten_since(self, checkpoint: Path, batch: int, index: int) -> frozenset[str]:
-        """Files (as `file_key`) into which commits behind a batch have put the rows of other files."""
+        """List the files (as `file_key`) into which commits after a batch moved rows of other files."""
         offset = offset_of(checkpoint, batch, index)
         if offset is None:
             return frozenset()

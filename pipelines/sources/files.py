@@ -9,11 +9,9 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.bounds import BYTES, FILES, required
 from pipelines.errors import MissingPathError, SourceError, SourceSchemaError
 from pipelines.graph.fields import checked_name
-from pipelines.graph.lineage_names import Dataset, dataset_of
-from pipelines.sources.base import CORRUPT, FILE, Source, file_address, file_key, local_path
+from pipelines.sources.base import CORRUPT, FILE, StoredSource, file_address, file_key
 from pipelines.sources.layouts import first_objects, has_other_fields, header_of, named_otherwise, refused_lines
 from pipelines.sources.offsets import files_of_batches, log_offset
 
@@ -43,7 +41,7 @@ def links_out(folder: str, files: Iterable[str]) -> list[str]:
     return [file for file in files if not os.path.realpath(file).startswith(base)]
 
 
-class FileSource(Source):
+class FileSource(StoredSource):
     """A folder of immutable files; a batch is the next files by modification time.
 
     A link that leads out of the folder is not followed: it goes to quarantine as one malformed record.
@@ -52,14 +50,12 @@ class FileSource(Source):
         path: the folder. Files whose names start with `_` or `.` are left out, as Spark does.
         schema: DDL, e.g. `"sentence string, n bigint"`.
         max_files_per_batch: at most so many files a batch; None: no limit.
-        max_bytes_per_batch: at most so many bytes a batch (at least one file).
+        max_bytes_per_batch: at most so many bytes per batch (at least one file).
         options: further options of Spark's reader.
     """
 
-    path: str
     text: bool = True
     sliceable: bool = True
-    transactional: bool = True
 
     def __init__(
         self,
@@ -70,21 +66,11 @@ class FileSource(Source):
         max_bytes_per_batch: int | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(schema)
-        self.path = local_path(path)
-        self.max_files_per_batch, self.max_bytes_per_batch = max_files_per_batch, max_bytes_per_batch
-        required(f"{type(self).__name__}: max_files_per_batch", FILES, max_files_per_batch)
-        required(f"{type(self).__name__}: max_bytes_per_batch", BYTES, max_bytes_per_batch)
+        super().__init__(path, schema, max_files_per_batch=max_files_per_batch, max_bytes_per_batch=max_bytes_per_batch)
         self.options = options
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.path!r})"
-
-    def datasets(self) -> tuple[Dataset, ...]:
-        return (dataset_of(self.path),)
-
     def check(self, name: str, spark: SparkSession) -> None:
-        """The folder is there, its files have names that can be read, and the first one fits the schema.
+        """Check that the folder exists, its files have readable names, and the first file fits the schema.
 
         Raises:
             MissingPathError, SourceError, SourceSchemaError
@@ -108,11 +94,7 @@ class FileSource(Source):
 
     def stream(self, spark: SparkSession) -> DataFrame:
         reader = spark.readStream.schema(self._read_schema()).format(self.format)
-        reader = reader.options(**{"maxFileAge": _MAX_FILE_AGE, **self._options()})
-        if self.max_bytes_per_batch:
-            reader = reader.option("maxBytesPerTrigger", self.max_bytes_per_batch)
-        if self.max_files_per_batch:
-            reader = reader.option("maxFilesPerTrigger", self.max_files_per_batch)
+        reader = reader.options(**{"maxFileAge": _MAX_FILE_AGE, **self._options(), **self._limits})
         return self._with_file(reader.load(literal_path(self.path)))
 
     def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
@@ -122,8 +104,9 @@ class FileSource(Source):
         return (self._by_layout(spark, layouts) if set(layouts) - {None} else self._with_file(frame)), files
 
     def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
-        """The frame, unless a file is not laid out as declared, or a name looks like a pattern: then Spark's stream reads the
-        batch's other files twice.
+        """Return the frame; if a file is not laid out as declared, or its name looks like a pattern, read those files apart.
+
+        Spark's stream then reads the batch's other files twice.
         """
         folder = (file_key(self.path) if self.path.startswith("file:") else self.path).rstrip("/") + "/"
         # Beside other sources a batch has files of theirs, too.
@@ -134,7 +117,7 @@ class FileSource(Source):
         return self._by_layout(frame.sparkSession, layouts)
 
     def layouts(self, files: list[str]) -> dict[Any, list[str]]:
-        """The files by how they are laid out, None: as declared. The formats override it."""
+        """Group the files by layout; None is the declared one. The formats override it."""
         return {None: files}
 
     def _all_layouts(self, files: list[str]) -> dict[Any, list[str]]:
@@ -244,7 +227,7 @@ class JsonFiles(FileSource):
         return frame.select(*fields, corrupt.alias(CORRUPT), F.col("file_path").alias(FILE))
 
     def check_file(self, name: str, file: Path) -> None:
-        """The first good lines share at least one field with the schema; if none does, the schema is wrong."""
+        """Check that the first good lines share at least one field with the schema; if none does, the schema is wrong."""
         seen: dict[str, None] = {}
         with file.open(encoding="utf-8-sig", errors="replace") as lines:
             for _, record in zip(range(20), first_objects(lines), strict=False):
@@ -256,8 +239,8 @@ class JsonFiles(FileSource):
 class CsvFiles(FileSource):
     """A folder of CSV files, with a header line unless `header=False`. A malformed line goes to quarantine.
 
-    The columns of each file are told by its header's names, in any order and among others. The lines of a file that lacks a
-    declared field go to quarantine. Without a header columns are told by their places.
+    The columns of each file are found by its header's names, in any order and among others. The lines of a file that lacks a
+    declared field go to quarantine. Without a header columns go by position.
     """
 
     format = "csv"
@@ -273,7 +256,7 @@ class CsvFiles(FileSource):
         super().__init__(path, schema, header=header, columnPruning=False, **options)  # type: ignore[arg-type]
 
     def check_file(self, name: str, file: Path) -> None:
-        """The header names all declared fields."""
+        """Check that the header names all declared fields."""
         header = header_of(str(file), self.options) if self._has_header else None
         if header is not None and header.lacks(self.fields):
             problem = f"its header lacks {', '.join(header.lacks(self.fields))}"
@@ -334,7 +317,7 @@ class TextFiles(FileSource):
         path: the folder. Files whose names start with `_` or `.` are left out; `.gz` and `.bz2` files are unpacked.
         field: the name of the field.
         max_files_per_batch: at most so many files a batch; None: no limit.
-        max_bytes_per_batch: at most so many bytes a batch (at least one file).
+        max_bytes_per_batch: at most so many bytes per batch (at least one file).
         options: further options of Spark's text reader, e.g. `lineSep`.
 
     Raises:

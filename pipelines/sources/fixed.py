@@ -47,9 +47,7 @@ class FixedBatches(FileSource):
             if set(row) - set(self.fields):
                 raise SourceSchemaError("fixed batches", "a row", "it names other fields", self.fields, tuple(row))
             return tuple(row.get(name) for name in self.fields)
-        if isinstance(row, str) or len(row) != len(self.fields):
-            seen = (row,) if isinstance(row, str) else tuple(str(value) for value in row)
-            raise SourceSchemaError("fixed batches", "a row", "it has another number of values", self.fields, seen)
+        _check_width("fixed batches", row, len(self.fields), self.fields)
         return tuple(row)
 
     def prepare(self, name: str, spool: Path) -> None:
@@ -87,6 +85,12 @@ class FixedBatches(FileSource):
         return f"FixedBatches({self.schema!r}, {len(self.batches)} batches)"
 
 
+def _check_width(name: str, row: Sequence[Any], width: int, declared: Sequence[str]) -> None:
+    if isinstance(row, str) or len(row) != width:
+        seen = (row,) if isinstance(row, str) else tuple(map(str, row))
+        raise SourceSchemaError(name, "a row", "it has another number of values", declared, seen)
+
+
 def checked_rows(name: str, schema: str, rows: Sequence[Sequence[Any]]) -> None:
     """Check rows of the program against a DDL schema without Spark; types that are not simple are not looked into.
 
@@ -97,9 +101,7 @@ def checked_rows(name: str, schema: str, rows: Sequence[Sequence[Any]]) -> None:
 
     columns = parse_ddl(schema)
     for row in rows:
-        if isinstance(row, str) or len(row) != len(columns):
-            seen = (row,) if isinstance(row, str) else tuple(map(str, row))
-            raise SourceSchemaError(name, "a row", "it has another number of values", (schema,), seen)
+        _check_width(name, row, len(columns), (schema,))
     for at, (_, kind) in enumerate(columns):
         if kind in ARROW_TYPES:
             try:
@@ -109,7 +111,7 @@ def checked_rows(name: str, schema: str, rows: Sequence[Sequence[Any]]) -> None:
 
 
 def arrow_rows(name: str, schema: str, rows: Sequence[Sequence[Any]]) -> pa.Table:
-    """Rows of the program as an Arrow table of a DDL schema; naive times are UTC. Needs a running session.
+    """Convert rows of the program to an Arrow table of a DDL schema; naive times are UTC. Needs a running session.
 
     Raises:
         SourceSchemaError: if a row has another number of values, or a value does not fit its type.
@@ -119,9 +121,7 @@ def arrow_rows(name: str, schema: str, rows: Sequence[Sequence[Any]]) -> pa.Tabl
 
     arrow = to_arrow_schema(struct_of(schema), timezone="UTC")
     for row in rows:
-        if isinstance(row, str) or len(row) != len(arrow.names):
-            seen = (row,) if isinstance(row, str) else tuple(map(str, row))
-            raise SourceSchemaError(name, "a row", "it has another number of values", (schema,), seen)
+        _check_width(name, row, len(arrow.names), (schema,))
     try:
         return pa.Table.from_pylist([dict(zip(arrow.names, row, strict=True)) for row in rows], schema=arrow)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:

@@ -41,8 +41,8 @@ class Kafka(Source):
     fields.
     Positions: the partitions, `kafka:<topic>/<partition>`. It has no slices.
     Transactional: Spark keeps the offsets of a batch before it runs, so a replay asks for the same offsets; if they are no
-    longer there (retention, a topic made anew) the flow stops with LostRowsError, it never leaves rows out in silence.
-    A topic is told by its id, at the start and before each batch.
+    longer there (retention, a topic created again) the flow stops with LostRowsError, it never leaves rows out in silence.
+    A topic is identified by its id, at the start and before each batch.
     A compacted topic may give fewer rows on a replay: its states must be opaque.
     A new partition is found by itself and read from its start. Delegation tokens (Kerberos) are not supported.
 
@@ -110,11 +110,11 @@ class Kafka(Source):
     # --- before the start -------------------------------------------------------------------------------------------
 
     def check(self, name: str, spark: SparkSession) -> None:
-        """The jars are there, a broker answers and has the topics.
+        """Check that the jars are present, that a broker answers and that it has the topics.
 
         Raises:
-            JarsError: Kafka's jars are not in the cache.
-            SourceError: the session started without them, no broker answers, or it lacks a topic.
+            JarsError: if Kafka's jars are not in the cache.
+            SourceError: if the session started without them, no broker answers, or it lacks a topic.
         """
         from pipelines.spark.jars import cache_folder, kafka_paths
         from pipelines.spark.session import is_local
@@ -141,10 +141,10 @@ class Kafka(Source):
             raise self._refusal(name, str(error.java_exception)) from None
 
     def check_same(self, name: str, spark: SparkSession, checkpoint: Path, index: int) -> None:
-        """The topics are those that the checkpoint's offsets are of: one that was made anew counts from 0 again.
+        """Check that the topics are those of the checkpoint's offsets: a topic that was deleted and created again counts from 0.
 
-        Kafka gives each topic an id (since 2.8, the older ones all the same); those of the first start are kept beside the
-        offsets. A broker that does not answer is none that was made anew: reading tells what is wrong with it.
+        Kafka gives each topic an id (since 2.8; older brokers give all the same); those of the first start are kept beside the
+        offsets. If no broker answers, nothing is compared: the read that follows reports the broker's fault.
 
         Raises:
             LostRowsError
@@ -159,7 +159,7 @@ class Kafka(Source):
         known: dict[str, str] = json.loads(file.read_text("utf-8")) if file.exists() else {}
         for topic, first in known.items():
             if now.get(topic, first) != first:
-                raise LostRowsError(name, f'the topic "{topic}" was deleted and made anew')
+                raise LostRowsError(name, f'the topic "{topic}" was deleted and created again')
         if set(now) - set(known):
             checkpoint.mkdir(parents=True, exist_ok=True)
             file.with_suffix(".tmp").write_text(json.dumps({**now, **known}), "utf-8")
@@ -221,7 +221,7 @@ class Kafka(Source):
         return self._with_position(flat, F.col("_position"), F.col("_bad"))
 
     def parsed(self, text: Column) -> Column | None:
-        """As `Source.parsed`: of JSON without further fields, which the text of a malformed record does not hold."""
+        """Parse as `Source.parsed` does: JSON without further fields, which the text of a malformed record lacks."""
         return self._from_json(text) if self.value_format == JSON and not self.with_fields else None
 
     def _from_json(self, text: Column) -> Column:
@@ -255,7 +255,7 @@ class Kafka(Source):
         return frozenset(f"kafka:{where}" for where, offset in end.items() if start.get(where) != offset)
 
     def fault(self, name: str, error: BaseException) -> LostRowsError | None:
-        """Offsets that are gone."""
+        """Recognise offsets that the broker no longer has."""
         text = shown(error)
         found = re.search(r"\[KAFKA_DATA_LOSS\.(\w+)\]\s*(.*)", text)
         if found:
@@ -265,7 +265,7 @@ class Kafka(Source):
 
 
 def _first_sentences(text: str) -> str:
-    """What was lost, without Spark's advice on how not to notice."""
+    """Return what was lost, without Spark's advice on how to hide it."""
     return re.split(r"\s*(?:Some data may have been lost|If you (?:don't )?want)", text)[0].strip()
 
 

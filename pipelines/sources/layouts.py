@@ -1,4 +1,4 @@
-"""How one file is laid out where it is not as the schema says: a CSV header in another order, JSON under other names.
+"""The layout of a file that does not follow the schema: a CSV header in another order, JSON under other names.
 
 The driver looks at the beginning of each new file. Where all is as declared, which is nearly always, Spark's own reading of
 the batch stands; the others are read again, each as it is laid out, and what cannot be read by name is refused line by line.
@@ -59,7 +59,7 @@ class Header:
 
 
 def header_of(file: str, options: Mapping[str, Any]) -> Header | None:
-    """A CSV file's header; None if it has no line, or is gone or packed in a way that only Spark reads."""
+    """Read a CSV file's header; None if the file is empty, missing, or compressed in a way that only Spark reads."""
     given = {name.lower(): value for name, value in options.items()}
     comment = str(given.get("comment") or "")
     try:
@@ -96,7 +96,7 @@ def _names(line: str, given: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def first_objects(lines: IO[str], most: int = _LOOKED_AT) -> Iterator[dict[str, Any]]:
-    """The objects among the first lines of a JSON file; what cannot be read, is nested without end or too long is none."""
+    """Read the objects among the first lines of a JSON file; skip what cannot be read, is nested too deep or is too long."""
     while most > 0 and (line := lines.readline(most)):
         most -= len(line)
         try:
@@ -134,7 +134,7 @@ def refused_lines(header: Header, fields: Sequence[tuple[str, str]]) -> list[Col
 
 
 def named_otherwise(text: Column, fields: Sequence[str]) -> Column:
-    """Of a line of JSON: marked and whole if it is an object with none of some fields, else null."""
+    """Mark a line of JSON, whole, if it is an object with none of some fields; else null."""
     from pyspark.sql import functions as F
 
     keys = F.json_object_keys(text)

@@ -15,6 +15,12 @@ from pathlib import Path
 from typing import Any
 
 
+def offset_lines(checkpoint: Path, batch: int) -> list[str]:
+    """Return the lines of a batch's entry: the version, Spark's own, then one per source; none if there is no entry."""
+    file = checkpoint / "offsets" / str(batch)
+    return file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+
+
 def offset_of(checkpoint: Path, batch: int, index: int) -> Any:
     """Return a source's offset after a batch; None if there is none."""
     file = checkpoint / "offsets" / str(batch)

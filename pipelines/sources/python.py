@@ -73,10 +73,10 @@ class PythonSource(Source):
         return f"PythonSource({self.source.__name__})"
 
     def check(self, name: str, spark: SparkSession) -> None:
-        """The class can be made and its readers can be asked for.
+        """Check that the class can be constructed and gives its readers.
 
         Raises:
-            SourceError: with the class, the file and the line.
+            SourceError: names the class, the file and the line.
         """
         from pyspark.errors import PySparkNotImplementedError
 

@@ -125,7 +125,7 @@ def kafka_paths(cache: Path | None = None) -> list[Path]:
         JarsError: some are missing or torn.
     """
     folder = (cache or cache_folder()) / "jars"
-    return _whole(folder, "Kafka", [jar for one in KAFKA for jar in one.jars])
+    return _whole(folder, "Kafka", [jar for jar_set in KAFKA for jar in jar_set.jars])
 
 
 def _whole(folder: Path, name: str, jars: Sequence[Jar]) -> list[Path]:
@@ -146,30 +146,30 @@ def resolve(cache: Path | None = None, sets: Sequence[JarSet] = (DELTA,)) -> boo
     (cache / "jars").mkdir(parents=True, exist_ok=True)
     # Two first starts at once (a test run beside the demo) would write into the same files.
     with FileLock(cache / "jars.lock"):
-        fetched = [_resolve(cache, one) for one in sets]
+        fetched = [_resolve(cache, jar_set) for jar_set in sets]
     return any(fetched)
 
 
-def _resolve(cache: Path, one: JarSet) -> bool:
+def _resolve(cache: Path, jar_set: JarSet) -> bool:
     folder = cache / "jars"
-    if not any(_problem(folder, jar, thorough=True) for jar in one.jars):
+    if not any(_problem(folder, jar, thorough=True) for jar in jar_set.jars):
         return False
     with tempfile.TemporaryDirectory(dir=cache, prefix="ivy-") as work:
-        _run_ivy(Path(work), one)
+        _run_ivy(Path(work), jar_set)
         fetched = Path(work) / "jars"
-        wrong = [problem for jar in one.jars if (problem := _problem(fetched, jar, thorough=True))]
+        wrong = [problem for jar in jar_set.jars if (problem := _problem(fetched, jar, thorough=True))]
         if wrong:
-            raise JarsError(str(folder), wrong, one.name)
-        for jar in one.jars:
+            raise JarsError(str(folder), wrong, jar_set.name)
+        for jar in jar_set.jars:
             (fetched / jar.file_name).replace(folder / jar.file_name)
     return True
 
 
-def _run_ivy(work: Path, one: JarSet) -> None:
+def _run_ivy(work: Path, jar_set: JarSet) -> None:
     log = work.parent / "jars.log"
-    problem = fetch(work, [jar.package for jar in one.jars], one.excluded, log)
+    problem = fetch(work, [jar.package for jar in jar_set.jars], jar_set.excluded, log)
     if problem:
-        raise JarsError(str(work.parent / "jars"), [problem], one.name)
+        raise JarsError(str(work.parent / "jars"), [problem], jar_set.name)
 
 
 def _problem(folder: Path, jar: Jar, *, thorough: bool = False) -> str:
@@ -231,7 +231,7 @@ def main() -> int:
         return 1
     try:
         if resolve(sets=KAFKA):
-            print(f"Kafka: {sum(len(one.jars) for one in KAFKA)} jars in {cache_folder() / 'jars'}")
+            print(f"Kafka: {sum(len(jar_set.jars) for jar_set in KAFKA)} jars in {cache_folder() / 'jars'}")
     except TrideltaError as error:
         print(f"Sources of Kafka will not work, all else will. {error}", file=sys.stderr)
     return 0

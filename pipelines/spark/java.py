@@ -54,9 +54,9 @@ def find_java(system_folder: Path = SYSTEM_FOLDER) -> Java:
         java = inspect(home)
         if java is not None and java.usable:
             return java
-        found = str(java) if java else f"no Java in {home}"
-        if not any(found in line for line in seen):
-            seen.append(f"{origin}: {found}")
+        problem = str(java) if java else f"no Java in {home}"
+        if not any(problem in line for line in seen):
+            seen.append(f"{origin}: {problem}")
     raise JavaError(f"found only {'; '.join(seen)}" if seen else "found none in JAVA_HOME, PATH or /usr/lib/jvm")
 
 
@@ -77,11 +77,11 @@ def inspect(home: Path) -> Java | None:
 def _ask(home: Path, binary: Path) -> Java | None:
     """Run `java` for what a release file would have said."""
     try:
-        told = subprocess.run([binary, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
+        output = subprocess.run([binary, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
         modules = subprocess.run([binary, "--list-modules"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.SubprocessError):
         return None
-    version = re.search(r'version "([^"]+)"', told)
+    version = re.search(r'version "([^"]+)"', output)
     return Java(home, version.group(1), f"{NEEDED_MODULE}@" in modules.stdout) if version else None
 
 

@@ -47,7 +47,9 @@ def properties(settings: Iterable[tuple[str, str]]) -> str:
 
 
 def _escaped(text: str) -> str:
-    return "".join(one if one.isalnum() and one.isascii() else _unicode(one) for one in text)
+    return "".join(
+        character if character.isalnum() and character.isascii() else _unicode(character) for character in text
+    )
 
 
 def _unicode(character: str) -> str:

@@ -1,6 +1,6 @@
 """Keep what the JVM has said of its names.
 
-py4j asks the JVM for a class each time that it is named, and pyspark names one in nearly every call. Of `PythonUtils` the JVM
+py4j asks the JVM for a class each time that it is named, and pyspark names one in nearly every call. For `PythonUtils` the JVM
 looks for `java.lang.PythonUtils` first, in each of Spark's 300 jars: a third of its time between two small batches.
 """
 
@@ -32,18 +32,18 @@ class _Class(JavaClass):
         return _kept(self, name, super().__getattr__(name))
 
 
-def _kept(owner: object, name: str, found: Any) -> Any:
+def _kept(owner: object, name: str, answer: Any) -> Any:
     """Keep an answer as the owner's attribute, which is found before `__getattr__` is asked."""
-    kind = type(found)
+    kind = type(answer)
     if kind is JavaClass:
-        found.__class__ = _Class
+        answer.__class__ = _Class
     elif kind is JavaPackage:
         # What is no class now is one after `java_import`; only packages have small letters.
         if not name[:1].islower():
-            return found
-        found.__class__ = _Package
+            return answer
+        answer.__class__ = _Package
     elif kind is not JavaMember:
         # The value of a static field, which may change.
-        return found
-    owner.__dict__[name] = found
-    return found
+        return answer
+    owner.__dict__[name] = answer
+    return answer

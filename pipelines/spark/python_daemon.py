@@ -2,7 +2,7 @@
 
 Spark's own daemon imports nothing before it forks, for pandas and pyarrow may start threads, which a fork loses. So each worker
 takes about a second to begin: the first ones, those after a minute without work, and one after every error in a user's code.
-Here the libraries are told to start none: numpy's algebra by the number of threads that Spark sets too, and allocators by
+Here the libraries are set to start none: numpy's algebra by the number of threads that Spark sets too, and allocators by
 their own settings.
 """
 

@@ -29,8 +29,8 @@ LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
 GIGABYTE = 1024**3
 
 # The optimising compiler starts on a method after ten times as many calls as by default. A loop over rows has those within a
-# second; what a start and a plan run a few thousand times is left to the quick compiler. Of the 28 CPU seconds of a process
-# that counts the words of two million lines this saves five; the speed of a warm process is the same.
+# second; what a start and a plan run a few thousand times is left to the quick compiler. This saves five of the 28 CPU
+# seconds of a process that counts the words of two million lines; the speed of a warm process is the same.
 LATE_OPTIMISING = (
     "-XX:Tier4InvocationThreshold=50000",
     "-XX:Tier4MinInvocationThreshold=6000",
@@ -164,7 +164,7 @@ def spark_home(cache: Path) -> Path:
     """Return the SPARK_HOME of a local Spark: pyspark's own, by links in the cache, without `python/lib/pyspark.zip`.
 
     Spark puts that file first on the path of each Python worker. It holds no compiled code, so each start of a worker would
-    compile pyspark anew: 1.6 s in place of 0.4 s, and past Spark's limit of 10 s on a busy machine. Without it the workers
+    compile pyspark again: 1.6 s in place of 0.4 s, and past Spark's limit of 10 s on a busy machine. Without it the workers
     import the pyspark of `sys.executable`, which is the same one. Where the cache can't be written it is pyspark's own.
     """
     home = _linked_home(cache)
@@ -285,11 +285,11 @@ def _pass_on(stream: IO[bytes]) -> None:
             if line.startswith((b" ", b"Traceback")):
                 continue
             # A Python worker that waits for work when the JVM ends finds the end of its stream, and says so at length.
-            idle = line.startswith(b"EOFError") and any(b"daemon.py" in one for one in held)
+            idle = line.startswith(b"EOFError") and any(b"daemon.py" in held_line for held_line in held)
             _write([] if idle else held)
             held = []
             continue
-        if any(one in line for one in _CHATTER) or (left_out and not line.strip()):
+        if any(chatter in line for chatter in _CHATTER) or (left_out and not line.strip()):
             left_out = True
             continue
         left_out = False

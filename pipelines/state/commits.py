@@ -1,4 +1,4 @@
-"""What every commit of delta-rs carries: the batch record, the transaction id, and what follows it."""
+"""The properties of every commit of delta-rs: the batch record, the transaction id, and what follows it."""
 
 from __future__ import annotations
 

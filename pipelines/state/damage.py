@@ -65,15 +65,17 @@ def check_commit(table: str, file: Path) -> Mapping[str, Any]:
         actions = [json.loads(line) for line in data.splitlines()]
     except (ValueError, RecursionError):
         raise _commit(table, file, "it is cut off or overwritten: a line of it is no JSON") from None
-    if not all(isinstance(one, dict) and all(isinstance(part, dict) for part in one.values()) for one in actions):
+    if not all(
+        isinstance(action, dict) and all(isinstance(part, dict) for part in action.values()) for action in actions
+    ):
         raise _commit(table, file, "it is overwritten: a line of it is no action of Delta's")
-    info: dict[str, Any] = next((one["commitInfo"] for one in actions if "commitInfo" in one), {})
+    info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     # delta-rs ends a commit without the end of a line; Spark's end with one.
     if str(info.get("engineInfo", "")).startswith("delta-rs") and data.endswith(b"\n"):
         raise _commit(table, file, "it is cut off: actions are missing at its end")
     metrics = info.get("operationMetrics") or {}
     said = next((int(metrics[name]) for name in _ADDED if name in metrics), 0)
-    adds = sum("add" in one for one in actions)
+    adds = sum("add" in action for action in actions)
     if info.get("operation") in ("WRITE", "MERGE") and adds < said:
         raise _commit(table, file, f"it is cut off: it says that it adds {said} file(s), and adds {adds}")
     return info
@@ -140,14 +142,14 @@ def opened(table: str, path: Path, version: int | None = None) -> DeltaTable:
     try:
         return DeltaTable(str(path), version=version)
     except Exception as error:
-        found = next(log_damages(table, path), None)
-        if found is not None:
-            raise found from error
+        damage = next(log_damages(table, path), None)
+        if damage is not None:
+            raise damage from error
         raise
 
 
 def read_damage(table: str, delta: DeltaTable, path: Path) -> DamagedTableError | None:
-    """What data file of a version is damaged, if that is why it cannot be read."""
+    """Find the damaged data file that keeps a version from being read; None if no file is damaged."""
     return next(data_damages(table, delta, path), None)
 
 
@@ -163,7 +165,7 @@ def table_damages(table: str, path: Path) -> Iterator[DamagedTableError]:
 
 
 def log_damages(table: str, path: Path) -> Iterator[DamagedTableError]:
-    """The damaged files of a table's log."""
+    """List the damaged files of a table's log."""
     commits = commit_files(path)
     for file in commits:
         try:
@@ -194,14 +196,14 @@ def _checkpoint_damages(table: str, log: Path, versions: list[int]) -> Iterator[
             version = int(json.loads(pointer.read_bytes())["version"])
         except (ValueError, KeyError, TypeError):
             version = None
-        if version is None or not any(one.name.startswith(f"{version:020d}.") for one in checkpoints):
+        if version is None or not any(checkpoint.name.startswith(f"{version:020d}.") for checkpoint in checkpoints):
             problem = "it does not parse" if version is None else f"it names a checkpoint {version} that is not there"
             hint = "remove it: readers then look for the last checkpoint themselves"
             yield DamagedTableError(table, pointer, problem, "commits, checkpoints and data files", hint=hint)
 
 
 def data_damages(table: str, delta: DeltaTable, path: Path) -> Iterator[DamagedTableError]:
-    """The data files of a version that are missing, of another size, or no Parquet."""
+    """List the data files of a version that are missing, of another size, or no Parquet."""
     actions = pa.table(delta.get_add_actions(flatten=True))
     listed = zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
     for name, size in listed:
@@ -217,12 +219,12 @@ def data_damages(table: str, delta: DeltaTable, path: Path) -> Iterator[DamagedT
                 f"a data file of version {delta.version()}: {problem}",
                 "the log and the other data files: all rows that are not in this one",
                 hint="bring the file back from a backup. Without one: backfill the slices that it holds (sliced flows), "
-                f"or move the table {path} away and make it anew",
+                f"or move the table {path} away and make it again",
             )
 
 
 def _parquet_problem(file: Path) -> str:
-    """What is wrong with the ends of a Parquet file; nothing if they are there."""
+    """Say what is wrong with the ends of a Parquet file; an empty text if they are whole."""
     try:
         with file.open("rb") as data:
             first = data.read(4)

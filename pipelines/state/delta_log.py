@@ -49,13 +49,13 @@ def replayed(table: Path, version: int | None = None) -> list[Path]:
     Raises:
         FileNotFoundError: there is no log.
     """
-    commits = [one for one in commit_files(table) if version is None or int(one.stem) <= version]
+    commits = [file for file in commit_files(table) if version is None or int(file.stem) <= version]
     checkpoints = {
-        int(one.name[:20]) for one in log_folder(table).glob("*.checkpoint*.parquet") if one.name[:20].isdigit()
+        int(file.name[:20]) for file in log_folder(table).glob("*.checkpoint*.parquet") if file.name[:20].isdigit()
     }
     last = int(commits[-1].stem) if commits else -1
-    start = max((one for one in checkpoints if one <= last), default=-1)
-    return [one for one in commits if int(one.stem) > start] or commits[-1:]
+    start = max((checkpoint for checkpoint in checkpoints if checkpoint <= last), default=-1)
+    return [commit for commit in commits if int(commit.stem) > start] or commits[-1:]
 
 
 def versions(table: Path) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -38,38 +39,40 @@ class History:
         """The txid whose state the last version holds, with nothing later in it."""
         self._lock = threading.Lock()
 
-    def records(self) -> list[CommitRecord]:
-        """All commits whose log files are there, oldest first."""
+    @contextlib.contextmanager
+    def _current(self) -> Iterator[None]:
+        """Read what is new, and keep other threads from doing so."""
         with self._lock:
             self._refresh()
+            yield
+
+    def records(self) -> list[CommitRecord]:
+        """Read all commits whose log files still exist, oldest first."""
+        with self._current():
             return list(self._records)
 
     def batches(self) -> list[CommitRecord]:
         """Return the commits of streams since the last reset, oldest first."""
-        with self._lock:
-            self._refresh()
+        with self._current():
             return list(self._batches)
 
     def counting(self) -> list[CommitRecord]:
         """Return the commits that made what the table holds: since the last reset, without those that a RESTORE has undone."""
-        with self._lock:
-            self._refresh()
+        with self._current():
             return list(self._counting)
 
     def undone(self, epoch: int) -> set[int]:
         """Return the txids of an epoch that were committed once, undone by a RESTORE, and are not there again."""
-        with self._lock:
-            self._refresh()
-            if all(one.restored is None for one in self._records):
+        with self._current():
+            if all(commit.restored is None for commit in self._records):
                 return set()
-            held = {one.txid for one in self._batches if one.epoch == epoch}
-            ever = {one.txid for one in self._records if one.kind == BATCH and one.epoch == epoch}
+            held = {commit.txid for commit in self._batches if commit.epoch == epoch}
+            ever = {commit.txid for commit in self._records if commit.kind == BATCH and commit.epoch == epoch}
             return {txid for txid in ever - held if txid is not None}
 
     def last_batch(self) -> CommitRecord | None:
         """Return the last commit of a stream since the last reset."""
-        with self._lock:
-            self._refresh()
+        with self._current():
             return self._batches[-1] if self._batches else None
 
     def claims(self, group: str | None = None) -> dict[str, frozenset[str]]:
@@ -78,14 +81,12 @@ class History:
         Args:
             group: in quarantine the batch group whose backfill it was; what earlier releases claimed is everybody's.
         """
-        with self._lock:
-            self._refresh()
+        with self._current():
             return {**self._claims.get(None, {}), **(self._claims.get(group, {}) if group else {})}
 
     def groups_claims(self) -> dict[str, dict[str, frozenset[str]]]:
         """Return the claims of each batch group in quarantine."""
-        with self._lock:
-            self._refresh()
+        with self._current():
             return {group: dict(claims) for group, claims in self._claims.items() if group is not None}
 
     def _refresh(self) -> None:
@@ -149,20 +150,20 @@ class History:
         self._take_claims(commit)
 
     def _reset(self, group: str | None) -> None:
-        """What came before no longer counts; of quarantine only what a group put there, if the reset is a group's."""
-        others = [one for one in self._counting if group and one.group != group]
-        claims = {of: found for of, found in self._claims.items() if group and of != group}
-        batches = [one for one in self._batches if group and one.group != group]
+        """Drop what came before; in quarantine only what a group put there, if the reset is a group's."""
+        others = [commit for commit in self._counting if group and commit.group != group]
+        claims = {of: slices for of, slices in self._claims.items() if group and of != group}
+        batches = [commit for commit in self._batches if group and commit.group != group]
         self._begin_again()
         self._counting, self._batches, self._claims = others, batches, claims
 
     def _until(self, restore: CommitRecord) -> list[CommitRecord]:
-        """The commits up to where a RESTORE has gone back to."""
+        """Return the commits up to the point that a RESTORE went back to."""
         point = restore.restored
         if isinstance(point, datetime):
-            earlier = [one for one in self._records if one.version < restore.version and one.time <= point]
+            earlier = [commit for commit in self._records if commit.version < restore.version and commit.time <= point]
             point = earlier[-1].version if earlier else -1
-        return [one for one in self._records if point is not None and one.version <= point]
+        return [commit for commit in self._records if point is not None and commit.version <= point]
 
     def _take_claims(self, commit: CommitRecord) -> None:
         record = commit.record

@@ -1,6 +1,6 @@
 """`get` of some keys of the last version, made cheap: read keys are kept, and new batches are followed, not read again.
 
-A log state beside a running stream is a few large files that compaction left and many small ones, one a batch. To look
+A log state beside a running stream is a few large files that compaction left and many small ones, one per batch. To look
 into all of them costs far more than the answer. So the rows of the open generations are held in memory, a commit that
 only appends is followed by reading the files that it added, and a key that was read once is folded on from where it was.
 Any other commit (a compaction, a backfill, a replay, a MERGE) starts all of this afresh.
@@ -79,7 +79,7 @@ class PointReads:
         with self._lock:
             reader = self._follow()
             asked = dict(zip(reader.normal(keys), keys, strict=True))
-            missing = {key: one for key, one in asked.items() if key not in self._known}
+            missing = {key: asked_key for key, asked_key in asked.items() if key not in self._known}
             self.hits += len(asked) - len(missing)
             self.misses += len(missing)
             if missing:
@@ -117,9 +117,9 @@ class PointReads:
             behind.setdefault(self._known[key][1], []).append(key)
         for start, some in behind.items():
             if start < end:
-                found = matching(self._appended.slice(start), reader.keys, some)
+                new_rows = matching(self._appended.slice(start), reader.keys, some)
                 onto = {key: row for key in some if (row := self._known[key][0]) is not None}
-                rows = reader.partials(found, onto)
+                rows = reader.partials(new_rows, onto)
                 self._known.update({key: (rows.get(key), end) for key in some})
 
     # --- versions ---------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class PointReads:
             return
         names = ", ".join(f'"{name}"' for name in reader.declared.names if name in reader.snapshot.types)
         self._held = reader.snapshot.query(f"SELECT {names} FROM state WHERE {reader.where} AND {GEN} > {below}")
-        oldest = min(one.gen for one in _files(reader))
+        oldest = min(file.gen for file in _files(reader))
         self._below = "false" if below < oldest else f"{GEN} <= {below}"
 
 
@@ -183,7 +183,7 @@ def _files(reader: Reader) -> list[_File]:
 
 
 def _below_small_files(reader: Reader) -> int | None:
-    """The generation above which all files are small and together not too many; None if there are none such."""
+    """Find the generation above which all files are small and together not too many; None if there is none."""
     by_generation: dict[int, list[_File]] = {}
     for file in _files(reader):
         by_generation.setdefault(file.gen, []).append(file)
@@ -230,11 +230,11 @@ def appended_rows(path: Path, version: int, reader: Reader, most: int) -> pa.Tab
         return None
     types = reader.snapshot.types
     schema = pa.schema([(name, types[name]) for name in reader.declared.names if name in types])
-    found = [schema.empty_table()]
+    tables = [schema.empty_table()]
     for add in adds:
         file = pq.ParquetFile(path / unquote(add["path"]))
-        found.append(file.read(columns=schema.names).select(schema.names).cast(schema))
-    return pa.concat_tables(found)
+        tables.append(file.read(columns=schema.names).select(schema.names).cast(schema))
+    return pa.concat_tables(tables)
 
 
 class _NotAnAppendError(Exception):
@@ -250,6 +250,6 @@ def _adds(path: Path, version: int) -> Iterator[dict[str, Any]]:
 
 
 def _rows(add: dict[str, Any], unknown: int) -> int:
-    """Rows of a file by its statistics; too many where it has none."""
+    """Return the rows of a file by its statistics; too many if it has none."""
     stats = json.loads(add.get("stats") or "{}")
     return int(stats.get("numRecords", unknown + 1))

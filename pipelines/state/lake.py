@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,7 +57,7 @@ class Lake:
         self._tables: dict[Path, StateTable] = {}
 
     def states(self) -> list[str]:
-        """Names of the states that the lake holds."""
+        """List the states that the lake holds."""
         return _tables_in(self.root / "states")
 
     def state(self, name: str) -> StateTable:
@@ -65,13 +66,10 @@ class Lake:
         Raises:
             UnknownStateError: if the lake does not hold it.
         """
-        table = self.table(self.root / "states" / checked_name("state", name), name)
-        if not table.exists():
-            raise UnknownStateError(name, self.states(), str(self.root))
-        return table
+        return self._existing(self.table(self.state_path(name), name), self.states)
 
     def channels(self) -> list[str]:
-        """Names of the channels that the lake holds."""
+        """List the channels that the lake holds."""
         return _tables_in(self._channels)
 
     def channel(self, name: str) -> StateTable:
@@ -80,10 +78,7 @@ class Lake:
         Raises:
             UnknownStateError: if the lake does not hold it.
         """
-        table = self.table(self.channel_path(name), name)
-        if not table.exists():
-            raise UnknownStateError(name, self.channels(), str(self.root))
-        return table
+        return self._existing(self.table(self.channel_path(name), name), self.channels)
 
     def written_by(self, node: nodes.PersistNode) -> StateTable:
         """Return the table that a node of a topology commits into, a state or a channel, whether it exists or not."""
@@ -100,9 +95,11 @@ class Lake:
         Raises:
             UnknownStateError: if the flow has none.
         """
-        table = self.table(self.quarantine_path(flow), f"quarantine of {flow}")
+        return self._existing(self.table(self.quarantine_path(flow), f"quarantine of {flow}"), list)
+
+    def _existing(self, table: StateTable, known: Callable[[], list[str]]) -> StateTable:
         if not table.exists():
-            raise UnknownStateError(table.name, [], str(self.root))
+            raise UnknownStateError(table.name, known(), str(self.root))
         return table
 
     def table(self, path: Path, name: str) -> StateTable:
@@ -140,4 +137,4 @@ def _tables_in(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
     # What somebody else has put there under a name that no table of the engine's has is not the engine's.
-    return sorted(one.name for one in folder.iterdir() if is_name(one.name) and has_log(one))
+    return sorted(path.name for path in folder.iterdir() if is_name(path.name) and has_log(path))

@@ -93,7 +93,7 @@ def typed(column: str, value: Any, kind: pa.DataType) -> Any:
 def typed_all(column: str, values: Sequence[Any], kind: pa.DataType) -> list[Any]:
     """`typed` of many values."""
     try:
-        return [canonical(one) for one in cast(list[Any], pa.array(values, type=kind).to_pylist())]
+        return [canonical(value) for value in cast(list[Any], pa.array(values, type=kind).to_pylist())]
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError):
         # Once more one by one, to name the one that does not fit.
         return [typed(column, value, kind) for value in values]
@@ -148,7 +148,7 @@ def keys_condition(keys: Sequence[Mapping[str, Any]], names: Sequence[str], type
 
 
 def range_condition(keys: Sequence[Mapping[str, Any]], names: Sequence[str], types: Mapping[str, pa.DataType]) -> str:
-    """Each key column between the least and the greatest asked value, which other keys may meet as well.
+    """Bound each key column by the least and the greatest asked value; other keys may match as well.
 
     Raises:
         FieldError, KeyFieldsError, KeyValueError: as `keys_condition`.
@@ -160,14 +160,14 @@ def range_condition(keys: Sequence[Mapping[str, Any]], names: Sequence[str], typ
         known = [value for value in values if value is not None]
         # Floats know no order with NaN, nested values none at all.
         if known and not isinstance(known[0], float | list | dict) and not is_wide(types[name]):
-            least, greatest = (literal(name, one(known), types[name]) for one in (min, max))
+            least, greatest = (literal(name, end(known), types[name]) for end in (min, max))
             between = f"({quoted(name)} >= {least} AND {quoted(name)} <= {greatest})"
             parts.append(f"({between} OR {quoted(name)} IS NULL)" if len(known) < len(values) else between)
     return " AND ".join(parts) or "true"
 
 
 def _any_of(name: str, values: Sequence[Any], kind: pa.DataType) -> str:
-    known = [one for one in values if one is not None and not _is_nan(one)]
+    known = [value for value in values if value is not None and not _is_nan(value)]
     some = ", ".join(dict.fromkeys(_comparable(name, value, kind) for value in known))
     parts = [f"{_compared(name, kind)} IN ({some})"] if some else []
     parts += [f"isnan({quoted(name)})"] if any(_is_nan(value) for value in values) else []

@@ -29,8 +29,17 @@ PLAIN_NAMES = {"delta.randomizeFilePrefixes": "true"}
 
 
 def clustered_by(table: DeltaTable) -> tuple[str, ...]:
-    """The columns by which a table's files are sorted when they are rewritten; none: as its layout has it."""
+    """Return the columns by which a table's files are sorted when rewritten; empty: the order of its layout."""
     return tuple(json.loads(table.metadata().configuration.get(CLUSTERED, "[]")))
+
+
+def delete_rows(table: StateTable, where: str, record: BatchRecord) -> int:
+    """Delete the rows that a condition names, if there are any. Return how many there were."""
+    rows = table.count(where)
+    if rows:
+        given: Any = {"commit_properties": properties(record), "post_commithook_properties": HOOKS}
+        DeltaTable(str(table.path)).delete(where, **given)
+    return rows
 
 
 class TableKeeper:
@@ -76,10 +85,10 @@ class TableKeeper:
         return table.version()
 
     def rewrite_spark(self, frame: DataFrame, record: BatchRecord, where: str, *, same_rows: bool = False) -> int:
-        """The same with Spark; `where` may name partition columns only. Returns the version.
+        """Rewrite as `rewrite` does, with Spark; `where` may name partition columns only. Return the version.
 
         Args:
-            same_rows: the rows are only moved, so a stream that reads the table has nothing to read again.
+            same_rows: whether rows only move between files, so that a stream of the table reads nothing again.
         """
         (
             frame.write.format("delta")
@@ -106,7 +115,9 @@ class TableKeeper:
                 None: as the table is clustered.
         """
         given: dict[str, Any] = {
-            "partition_filters": None if generations is None else [(GEN, "in", [str(one) for one in generations])],
+            "partition_filters": None
+            if generations is None
+            else [(GEN, "in", [str(generation) for generation in generations])],
             "target_size": file_bytes,
             "writer_properties": WriterProperties(max_row_group_size=ROW_GROUP_ROWS),
             "commit_properties": properties(record, None),
@@ -127,11 +138,7 @@ class TableKeeper:
         """Delete the rows that an opaque map state keeps of removed keys, but those of its last batch. Returns how many."""
         if (self.declared.layout, self.declared.kind) != (MAP, OPAQUE):
             return 0
-        where = f"{REMOVED} AND {TXID} < {record.txid}"
-        count = self.table.count(where)
-        if count:
-            DeltaTable(str(self.table.path)).delete(where, commit_properties=properties(record, None))
-        return count
+        return delete_rows(self.table, f"{REMOVED} AND {TXID} < {record.txid}", record)
 
     def remember_removed(self, hours: int) -> None:
         """Have the log's checkpoints remember removed files for so long: what is forgotten is never vacuumed."""

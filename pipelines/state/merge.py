@@ -157,7 +157,7 @@ def _check_unique(rows: pa.Table, declared: StateSchema) -> None:
             raise DuplicateKeyError([])
         return
     counts = rows.select(list(declared.keys)).append_column("#", pa.repeat(1, rows.num_rows))
-    found = counts.group_by(list(declared.keys)).aggregate([("#", "sum")])
-    if found.num_rows < rows.num_rows:
-        first = found.filter(pc.greater(found["#_sum"], 1)).slice(0, 1).to_pylist()[0]
+    by_key = counts.group_by(list(declared.keys)).aggregate([("#", "sum")])
+    if by_key.num_rows < rows.num_rows:
+        first = by_key.filter(pc.greater(by_key["#_sum"], 1)).slice(0, 1).to_pylist()[0]
         raise DuplicateKeyError([first[name] for name in declared.keys])

@@ -1,10 +1,10 @@
-"""What a state holds at one version: rows by key, or all of them, whatever the layout."""
+"""The content of a state at one version: rows by key, or all of them, by delta-rs or as a Spark frame, in any layout."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +26,9 @@ from pipelines.state.schema import GEN, PREVIOUS, REMOVED, TXID, StateSchema
 from pipelines.state.snapshot import Snapshot
 from pipelines.state.sums import check_fit, fitting, total_of
 
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
 Row = dict[str, Any]
 Key = tuple[Any, ...]
 
@@ -40,7 +43,7 @@ class Reader:
     Args:
         snapshot: the version.
         declared: the state's schema.
-        before: leave out what this txid wrote. Of opaque states only: what a replay of the txid starts from.
+        before: leave out what this txid wrote. For opaque states only: what a replay of the txid starts from.
     """
 
     def __init__(self, snapshot: Snapshot, declared: StateSchema, before: int | None = None) -> None:
@@ -92,7 +95,7 @@ class Reader:
         return [row for part in parts for row in matching(self._completed(part), self.keys, wanted)]
 
     def partials(self, stored: Sequence[Row], onto: Mapping[Key, Row] | None = None) -> dict[Key, Row]:
-        """Stored rows as one row a key, in plain Python: a read of a few keys has few rows.
+        """Fold stored rows to one row per key, in plain Python: a read of a few keys has few rows.
 
         Partial values of a log state are folded, `onto` those that are known already; they are not finished.
         """
@@ -109,7 +112,7 @@ class Reader:
         return groups
 
     def zero(self) -> Row:
-        """What a log state without keys holds before any row: its aggregators' zeros (Trident rules 1.3)."""
+        """Return what a log state without keys holds before any row: its aggregators' zeros (Trident rules 1.3)."""
         made = {value.name: value.make() for value in self.declared.values}
         return {name: aggregator.finish(aggregator.zero()) for name, aggregator in made.items()}
 
@@ -119,14 +122,14 @@ class Reader:
     def _columns(self) -> str:
         return ", ".join(quoted(name) for name in self.declared.names if name not in self._later)
 
-    def _completed(self, found: pa.Table) -> pa.Table:
-        """With nulls for the columns that this version lacks."""
+    def _completed(self, rows: pa.Table) -> pa.Table:
+        """Add nulls for the columns that this version lacks."""
         for name in self._later:
-            found = found.append_column(name, pa.nulls(found.num_rows))
-        return found.select(list(self.declared.names)) if self._later else found
+            rows = rows.append_column(name, pa.nulls(rows.num_rows))
+        return rows.select(list(self.declared.names)) if self._later else rows
 
     def scan(self, where: str = "true") -> pa.Table:
-        """Return all of the state: keys and values, one row a key (log, map), or the rows (rows).
+        """Return all of the state: keys and values, one row per key (log, map), or the rows (rows).
 
         Args:
             where: SQL over the columns, for the engine's own use.
@@ -142,26 +145,26 @@ class Reader:
         ]
         sql = f"SELECT {', '.join(keys + values)} FROM {self.source} WHERE {where}"
         with fitting(self.name, "a total"):
-            found = self.snapshot.query(sql + (f" GROUP BY {', '.join(keys)}" if keys else ""))
-        return self._with_zeros(self._completed(self._with_types(found))).select(list(declared.names))
+            rows = self.snapshot.query(sql + (f" GROUP BY {', '.join(keys)}" if keys else ""))
+        return self._with_zeros(self._completed(self._with_types(rows))).select(list(declared.names))
 
-    def _with_zeros(self, found: pa.Table) -> pa.Table:
-        """Zeros where nothing is stored: a state without keys that is new, a value that the state got later on."""
+    def _with_zeros(self, rows: pa.Table) -> pa.Table:
+        """Fill in zeros where nothing is stored: a new state without keys, a value that the state got later."""
         for name, zero in self.zero().items():
-            if zero is not None and found[name].null_count:
-                kind = found[name].type
+            if zero is not None and rows[name].null_count:
+                kind = rows[name].type
                 zeros = pa.scalar(zero, type=None if pa.types.is_null(kind) else kind)
-                filled = pc.coalesce(found[name].cast(zeros.type), zeros)
-                found = found.set_column(found.schema.get_field_index(name), name, filled)
-        return found
+                filled = pc.coalesce(rows[name].cast(zeros.type), zeros)
+                rows = rows.set_column(rows.schema.get_field_index(name), name, filled)
+        return rows
 
-    def _with_types(self, found: pa.Table) -> pa.Table:
+    def _with_types(self, rows: pa.Table) -> pa.Table:
         """DataFusion widens sums of decimals; give back the declared types."""
         stored = self.snapshot.types
         fields = [
-            pa.field(f.name, f.type if pa.types.is_nested(stored[f.name]) else stored[f.name]) for f in found.schema
+            pa.field(f.name, f.type if pa.types.is_nested(stored[f.name]) else stored[f.name]) for f in rows.schema
         ]
-        return found.cast(pa.schema(fields))
+        return rows.cast(pa.schema(fields))
 
     # --- what counts ------------------------------------------------------------------------------------------------
 
@@ -206,7 +209,7 @@ def live_condition(declared: StateSchema, snapshot: Snapshot, before: int | None
 
 
 def finished(partials: Mapping[Key, Row], reader: Reader) -> dict[Key, Row]:
-    """Folded partial values as a reader sees them.
+    """Finish folded partial values, as a reader sees them.
 
     Raises:
         StateOverflowError: a total does not fit its column.
@@ -232,8 +235,8 @@ def matching(rows: pa.Table, names: Sequence[str], keys: Mapping[Key, Any] | Seq
             for index, name in enumerate(names)
         ]
         mask = masks[0]
-        for one in masks[1:]:
-            mask = pc.and_(mask, one)
+        for other in masks[1:]:
+            mask = pc.and_(mask, other)
         rows = rows.filter(mask)
     wanted = set(keys)
     return [row for row in rows.to_pylist() if tuple(canonical(row[name]) for name in names) in wanted]
@@ -241,5 +244,61 @@ def matching(rows: pa.Table, names: Sequence[str], keys: Mapping[Key, Any] | Seq
 
 def _or_zero(value: Any, aggregator: ColumnAggregator) -> Any:
     """Return a stored partial value; rows from before the state got the value hold null, which is the aggregator's zero."""
-    nothing = all(one is None for one in value.values()) if isinstance(value, dict) else value is None
+    nothing = all(part is None for part in value.values()) if isinstance(value, dict) else value is None
     return aggregator.zero() if nothing else value
+
+
+# --- large states, read by Spark's own Delta reader -----------------------------------------------------------------
+
+
+def read_by_spark(spark: SparkSession, path: Path, reader: Reader) -> DataFrame:
+    """Build what `reader.scan()` gives as a frame over the table's files."""
+    from pyspark.sql import functions as F
+
+    declared = reader.declared
+    stored = (
+        spark.read.format("delta").option("versionAsOf", reader.snapshot.version).load(str(path)).where(reader.where)
+    )
+    # Columns that the state got after this version.
+    later = {name: kind for name, kind in declared.columns if name not in reader.snapshot.types}
+    stored = stored.withColumns({name: F.lit(None).cast(kind) for name, kind in later.items()})
+    if declared.layout == LOG:
+        return _folded(stored, reader)
+    if declared.layout == MAP and reader.before is not None:
+        return stored.select(*_before(reader))
+    return stored.select(*(_column(name) for name in declared.names))
+
+
+def _before(reader: Reader) -> list[Column]:
+    from pyspark.sql import functions as F
+
+    replayed = F.col(TXID) == F.lit(reader.before)
+    return [
+        _column(name)
+        if name in reader.keys or name not in reader.snapshot.types
+        else F.when(replayed, _column(PREVIOUS)[name]).otherwise(_column(name)).alias(name)
+        for name in reader.declared.names
+    ]
+
+
+def _folded(stored: DataFrame, reader: Reader) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    declared = reader.declared
+    made = [(value.name, value.make()) for value in declared.values]
+    folded = stored.groupBy(*(_column(name) for name in declared.keys)).agg(
+        *(aggregator.fold(_column(name)).alias(name) for name, aggregator in made)
+    )
+    # As text, which is without the `NOT NULL` that fields of a stored struct may carry.
+    types = {f.name: f.dataType.simpleString() for f in stored.schema}
+    results = {name: aggregator.result(_column(name).cast(types[name])).alias(name) for name, aggregator in made}
+    for name, zero in reader.zero().items():
+        if zero is not None and not isinstance(zero, dict | tuple):
+            results[name] = F.coalesce(results[name], F.lit(zero)).alias(name)
+    return folded.select(*(results.get(name, _column(name)) for name in declared.names))
+
+
+def _column(name: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.col(f"`{name}`")

@@ -96,7 +96,7 @@ class CommitRecord:
     record: BatchRecord | None
     metrics: Mapping[str, Any] = field(default_factory=dict, compare=False)
     restored: int | datetime | None = None
-    """Of a RESTORE: the version, or the time, that the table has gone back to."""
+    """The version, or the time, that a RESTORE put the table back to; None for other commits."""
 
     @property
     def kind(self) -> str:
@@ -134,7 +134,7 @@ class CommitRecord:
 
     @property
     def written(self) -> int | None:
-        """Rows that the commit wrote by Delta's own count, None where it does not say. Of a MERGE the rows that came to
+        """Rows that the commit wrote by Delta's own count, None where it does not say. A MERGE counts the rows that came to
         it: its output counts the rows that it moved as well.
         """
         names = ("numSourceRows", "num_source_rows") if self.operation == MERGE else ("numOutputRows", "num_added_rows")
@@ -162,7 +162,7 @@ def parse_commit(version: int, info: Mapping[str, Any]) -> CommitRecord:
 
 
 def _restored(info: Mapping[str, Any]) -> int | datetime | None:
-    """What a RESTORE says of where it went back to: Delta on Spark and delta-rs write a version, or a time each in its way."""
+    """Read where a RESTORE went back to: Delta on Spark and delta-rs write a version, or a time in a form of their own."""
     if info.get("operation") != RESTORE:
         return None
     given = info.get("operationParameters") or {}
@@ -173,7 +173,7 @@ def _restored(info: Mapping[str, Any]) -> int | datetime | None:
     if text.lstrip("-").isdigit():
         return datetime.fromtimestamp(int(text) / 1000, UTC)
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         return -1  # it does not say: nothing before it is known to count
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

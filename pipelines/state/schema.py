@@ -1,4 +1,4 @@
-"""What a state table says of itself: layout, keys, values and their aggregators, kept in the table's configuration."""
+"""The declared schema of a state table: layout, keys, values and their aggregators, kept in the table's configuration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PROPERTY = "tridelta.state"
 TXID, SLICE_COLUMN, GEN = "_txid", "_slice", "_gen"
 PREVIOUS, REMOVED = "_prev", "_removed"
-"""Of opaque map states: what the row held before its txid (`struct<txid, values...>`, null for nothing), and whether the
+"""A column of opaque map states: what the row held before its txid (`struct<txid, values...>`, null for nothing), and whether the
 txid removed the key. In rows that are to be committed to a map state `_removed` says that the key goes."""
 ENGINE_COLUMNS = (TXID, SLICE_COLUMN, GEN)
 HIDDEN = (*ENGINE_COLUMNS, PREVIOUS, REMOVED)
@@ -31,13 +31,13 @@ ROLL_UP = "*"
 POISONED = "!"
 """The slice of the rows of poison batches. Only in quarantine: no backfill replaces them."""
 RESERVED = (NO_SLICE, ROLL_UP, POISONED, "", "__HIVE_DEFAULT_PARTITION__")
-"""What no row may have for a slice. The empty text is Delta's null, and the last one is what Spark writes for it."""
+"""Slices that no row may have. The empty text is Delta's null, and the last one is what Spark writes for it."""
 LONGEST_SLICE = 248
 """Bytes of a slice in the name of its folder, `_slice=...`, which may have 255; other than plain characters take three."""
 
 
 def slice_problem(value: str) -> str | None:
-    """Why a text cannot be a slice; None if it can."""
+    """Say why a text cannot be a slice; None if it can."""
     if value in RESERVED:
         return "the name is reserved"
     if "\0" in value:
@@ -100,18 +100,18 @@ class StateSchema(BaseModel):
         return json.dumps(self.model_dump(mode="json"))
 
     def difference(self, other: StateSchema) -> str | None:
-        """In words, the first thing in which `other` (the flow's) does not fit this (the table's).
+        """Say in words in what `other` (the flow's) does not fit this (the table's).
 
         None if it fits, or if the table only gets further columns by it (`evolution`).
         """
-        found = self.evolution(other)
-        return found if isinstance(found, str) else None
+        change = self.evolution(other)
+        return change if isinstance(change, str) else None
 
     def evolution(self, other: StateSchema) -> tuple[tuple[str, str], ...] | str:
-        """What the table needs to hold what `other` (the flow's) declares. Columns are told apart by name alone.
+        """Find what the table lacks to hold what `other` (the flow's schema) declares. Columns are matched by name alone.
 
         Returns:
-            The columns to add, as names and types: none if it fits as it is. Or in words why it does not fit.
+            The columns to add, as names and types, empty if it fits; or a text that says why it cannot fit.
         """
         for what in ("layout", "kind", "flow", "keys", "sliced"):
             mine, theirs = getattr(self, what), getattr(other, what)
@@ -125,7 +125,7 @@ class StateSchema(BaseModel):
                 return f'column "{name}" ({kind}) is missing in the flow: what the table holds of it would be lost'
             if kind != here[name]:
                 return f'column "{name}" is {kind} in the table and {here[name]} in the flow' + _LOSSES["type"]
-        mine, theirs = ({one.name: one.aggregator for one in schema.values} for schema in (self, other))
+        mine, theirs = ({value.name: value.aggregator for value in schema.values} for schema in (self, other))
         for name, aggregator in mine.items():
             if theirs.get(name) != aggregator:
                 now = f"a {theirs[name]}" if name in theirs else "none"
@@ -133,7 +133,7 @@ class StateSchema(BaseModel):
         return tuple((name, kind) for name, kind in other.columns if name not in there)
 
     def _recut(self, other: StateSchema) -> str | None:
-        """In words, how `other` cuts slices otherwise. A stream may get another name, and others may come beside it.
+        """Say in words how `other` cuts slices otherwise. A stream may get another name, and others may come beside it.
 
         A row that had no slice went to quarantine, so `coalesce(before, ...)` moves no row from one slice to another.
         """
@@ -147,7 +147,7 @@ class StateSchema(BaseModel):
             same = all(any(keeps_values(before, now) for before in mine.values()) for now in theirs.values())
         if same:
             return None
-        shown = [", ".join(dict.fromkeys(one.values())) for one in (mine, theirs)]
+        shown = [", ".join(dict.fromkeys(cut.values())) for cut in (mine, theirs)]
         return (
             f"its slices are cut by {shown[0]} in the table and by {shown[1]} in the flow: what is in a slice of the old cut "
             "would stay when one of the new is replaced"
@@ -193,11 +193,11 @@ def _engine(long: DataType, string: DataType) -> tuple[tuple[str, DataType], ...
 def _nullable(schema: Any) -> Any:
     """Return a schema's JSON with every column, field and element nullable."""
     if isinstance(schema, list):
-        return [_nullable(one) for one in schema]
+        return [_nullable(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     marks = ("nullable", "containsNull", "valueContainsNull")
-    return {name: True if name in marks else _nullable(one) for name, one in schema.items()}
+    return {name: True if name in marks else _nullable(part) for name, part in schema.items()}
 
 
 def struct_of(ddl: str) -> StructType:

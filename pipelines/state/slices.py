@@ -1,4 +1,4 @@
-"""Which slices a table holds, and when each was made last: read off its partitions and its ledger, without Spark."""
+"""The slices that a table holds, and when each was last made: read off its partitions and its ledger, without Spark."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ def made_slices(table: StateTable) -> frozenset[str] | None:
         return frozenset() if not table.exists() else None
     if not table.declared.sliced:
         return None
-    found = set(slice_times(table)) | set(table.commits.claims())
-    found |= {slice_ for claims in table.commits.groups_claims().values() for slice_ in claims}
+    slices = set(slice_times(table)) | set(table.commits.claims())
+    slices |= {slice_ for claims in table.commits.groups_claims().values() for slice_ in claims}
     if table.declared.layout != MAP:
-        found |= {part[SLICE_COLUMN] for part in DeltaTable(str(table.path)).partitions()}
-    return frozenset(one for one in found if one is not None and one not in RESERVED)
+        slices |= {part[SLICE_COLUMN] for part in DeltaTable(str(table.path)).partitions()}
+    return frozenset(slice_ for slice_ in slices if slice_ is not None and slice_ not in RESERVED)
 
 
 def slice_times(table: StateTable) -> Mapping[str, datetime]:
-    """When a backfill committed each slice last, as far back as the table's log goes."""
+    """Find when a backfill last committed each slice, as far back as the table's log goes."""
     return {slice_: commit.time for slice_, commit in _slice_commits(table).items()}
 
 
 def outdated(table: StateTable, source: StateTable, slices: Iterable[str]) -> Mapping[str, CommitRecord]:
-    """Slices that a backfill made of another table, which has got other rows of that slice since.
+    """Find slices that a backfill made from another table whose rows of that slice changed since.
 
     Args:
-        table: whose slices they are.
-        source: what they were made of.
-        slices: those to look at.
+        table: the table that holds the slices.
+        source: the table that they were made from.
+        slices: the slices to check.
 
     Returns:
-        By slice the last commit of `source` that wrote it: a backfill's, a stream's, or that of a replay. A compaction
+        By slice the last commit of `source` that wrote it: a backfill's, a stream's, or a replay's. A compaction
         writes the same rows. A slice that was made before versions were recorded counts by the times of the commits.
     """
     made = {slice_: commit for slice_, commit in _slice_commits(table).items() if slice_ in set(slices)}
@@ -57,7 +57,7 @@ def outdated(table: StateTable, source: StateTable, slices: Iterable[str]) -> Ma
     last = source.version()
     read = {slice_: (commit.record.read or {}).get(source.name, -1) for slice_, commit in made.items() if commit.record}
     since = min(read.values(), default=-1)
-    # Of a table that was made anew the versions mean nothing.
+    # The versions of a table that was made again mean nothing.
     written = _written(source, since if since <= last else -1)
 
     def is_older(slice_: str, commit: CommitRecord) -> bool:
@@ -65,29 +65,31 @@ def outdated(table: StateTable, source: StateTable, slices: Iterable[str]) -> Ma
         then = written[slice_]
         return then.version > read[slice_] if by_version else then.time > commit.time
 
-    return {slice_: written[slice_] for slice_, one in made.items() if slice_ in written and is_older(slice_, one)}
+    return {
+        slice_: written[slice_] for slice_, commit in made.items() if slice_ in written and is_older(slice_, commit)
+    }
 
 
 def _slice_commits(table: StateTable) -> dict[str, CommitRecord]:
     """Return the last backfill of each slice, as far back as the table's log goes."""
-    found: dict[str, CommitRecord] = {}
+    commits: dict[str, CommitRecord] = {}
     for commit in table.commits.counting() if table.exists() else ():
         if commit.kind == SLICE and commit.slice is not None:
-            found[commit.slice] = commit
-    return found
+            commits[commit.slice] = commit
+    return commits
 
 
 def _written(table: StateTable, since: int) -> dict[str, CommitRecord]:
     """Return the last commit behind a version that changed each slice."""
-    found: dict[str, CommitRecord] = {}
+    commits: dict[str, CommitRecord] = {}
     for commit in table.history():
         if commit.version <= since:
             continue
         if commit.kind == SLICE and commit.slice is not None:
-            found[commit.slice] = commit
+            commits[commit.slice] = commit
         elif commit.kind in (BATCH, REPLAY):
-            found |= dict.fromkeys(_added(table, commit.version), commit)
-    return found
+            commits |= dict.fromkeys(_added(table, commit.version), commit)
+    return commits
 
 
 def _added(table: StateTable, version: int) -> set[str]:

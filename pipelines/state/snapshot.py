@@ -40,7 +40,7 @@ class Snapshot:
 
     @cached_property
     def declared(self) -> StateSchema | None:
-        """What the table says of itself at this version; None for a table that the engine did not make."""
+        """Read the schema that the table declares at this version; None for a table that the engine did not make."""
         text = self.table.metadata().configuration.get(PROPERTY)
         return StateSchema.model_validate_json(text) if text else None
 
@@ -68,7 +68,7 @@ class Snapshot:
             return plain(pa.table(self._builder.execute(sql).read_all()))
 
     def stream(self, sql: str) -> Iterator[pa.Table]:
-        """The same in parts of some 100,000 rows, as they are read."""
+        """Run a query as `query` does, in parts of some 100,000 rows as they are read."""
         parts: list[pa.Table] = []
         with self._diagnosed():
             for batch in self._builder.execute(sql):
@@ -90,9 +90,9 @@ class Snapshot:
             yield
         except Exception as error:  # DataFusion has one class for all of them
             path = Path(unquote(urlparse(self.table.table_uri).path))
-            found = read_damage(self.name or path.name, self.table, path)
-            if found is not None:
-                raise found from error
+            damage = read_damage(self.name or path.name, self.table, path)
+            if damage is not None:
+                raise damage from error
             raise
 
     @cached_property
@@ -106,9 +106,9 @@ class Snapshot:
         return None if counts.null_count else int(pc.sum(counts).as_py() or 0)
 
 
-def plain(found: pa.Table) -> pa.Table:
-    """DataFusion's view types as the plain ones, which Spark and pandas know."""
-    return found.cast(pa.schema([pa.field(f.name, _plain_type(f.type), f.nullable) for f in found.schema]))
+def plain(rows: pa.Table) -> pa.Table:
+    """Cast DataFusion's view types to the plain ones, which Spark and pandas know."""
+    return rows.cast(pa.schema([pa.field(f.name, _plain_type(f.type), f.nullable) for f in rows.schema]))
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:

@@ -3,13 +3,13 @@
 DataFusion adds bigints modulo 2^64, and decimals of 38 digits modulo 2^128. A total that does not fit is an error of whoever
 reads or folds it. It is to be an error of the batch that makes it so: each commit keeps in its record a bound for the absolute
 value of any total, which grows by the commit's greatest partial value. While it fits nothing can overflow; when it does not, the
-totals of all keys are added up exactly, with the commit's rows, and the bound is set anew. Of a commit by Spark the rows are not
+totals of all keys are added up exactly, with the commit's rows, and the bound is set again. The rows of a commit by Spark are not
 seen: its plan refuses partial values beyond an allowance, by which the bound grows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -58,6 +58,8 @@ class Summed(NamedTuple):
     numbers: str
     column: str
     kind: pa.DataType
+    part: str = ""
+    """The field of the column, if that is a struct."""
 
 
 def total_of(kind: pa.DataType) -> Total:
@@ -75,7 +77,7 @@ def total_of(kind: pa.DataType) -> Total:
 
 @contextmanager
 def fitting(state: str, column: str) -> Iterator[None]:
-    """A total that DataFusion cannot give back as the type that is stored, as an error of ours.
+    """Raise a total that DataFusion cannot return as the stored type as an error of ours.
 
     Raises:
         StateOverflowError
@@ -95,7 +97,7 @@ def fitting(state: str, column: str) -> Iterator[None]:
 
 
 def _wide(numbers: str, kind: pa.DataType) -> str:
-    """Numbers in a type that holds any sum of them."""
+    """Cast numbers to a type that holds any sum of them."""
     if pa.types.is_integer(kind):
         return f"CAST({numbers} AS DECIMAL(38, 0))"
     return f"CAST({numbers} AS DECIMAL(76, {kind.scale}))" if pa.types.is_decimal(kind) else numbers
@@ -103,18 +105,18 @@ def _wide(numbers: str, kind: pa.DataType) -> str:
 
 def summed(declared: StateSchema, schema: pa.Schema) -> dict[str, Summed]:
     """Return the sums of a log state that have an end, by name: `column`, or `column.part`."""
-    found: dict[str, Summed] = {}
+    sums: dict[str, Summed] = {}
     for value in declared.values if declared.layout == LOG else ():
         kind = schema.field(value.name).type
 
         def total(numbers: str, part: str, column: str = value.name, kind: pa.DataType = kind) -> str:
             own = kind.field(part).type if part else kind
             if pa.types.is_integer(own) or pa.types.is_decimal(own):
-                found[f"{column}.{part}" if part else column] = Summed(numbers, column, own)
+                sums[f"{column}.{part}" if part else column] = Summed(numbers, column, own, part)
             return numbers
 
         value.make().fold_sql(quoted(value.name), total)
-    return found
+    return sums
 
 
 def checked_bounds(
@@ -144,7 +146,7 @@ def checked_bounds(
 
 
 def check_fit(
-    state: str, declared: StateSchema, types: Mapping[str, pa.DataType], found: Mapping[Key, dict[str, Any]]
+    state: str, declared: StateSchema, types: Mapping[str, pa.DataType], totals: Mapping[Key, dict[str, Any]]
 ) -> None:
     """See that totals which were added up in Python, where numbers have no end, fit their columns.
 
@@ -152,22 +154,21 @@ def check_fit(
         StateOverflowError: one does not.
     """
     stored = pa.schema([(value.name, types[value.name]) for value in declared.values if value.name in types])
-    known = declared.model_copy(update={"values": tuple(one for one in declared.values if one.name in types)})
-    for name, one in summed(known, stored).items():
-        part = name.removeprefix(f"{one.column}.") if name != one.column else None
-        for key, row in found.items():
-            total = row[one.column] if part is None else row[one.column][part]
-            if abs(_units(total, one.kind)) > _limit(one.kind):
-                raise StateOverflowError(state, name, str(one.kind), dict(zip(declared.keys, key, strict=True)))
+    known = declared.model_copy(update={"values": tuple(value for value in declared.values if value.name in types)})
+    for name, sum_column in summed(known, stored).items():
+        for key, row in totals.items():
+            total = row[sum_column.column][sum_column.part] if sum_column.part else row[sum_column.column]
+            if abs(_units(total, sum_column.kind)) > _limit(sum_column.kind):
+                raise StateOverflowError(state, name, str(sum_column.kind), dict(zip(declared.keys, key, strict=True)))
 
 
-# Of the room that is left a commit by Spark may take such a part without anything being added up.
+# The part of the room that is left which a commit by Spark may take without anything being added up.
 _ALLOWANCE = 1024
 TOO_LARGE = "tridelta: a partial value leaves no room"
 
 
 class Allowance(NamedTuple):
-    """What a commit by Spark may add to each sum, and the bounds behind it."""
+    """The amounts that a commit by Spark may add to each sum, and the bounds after it."""
 
     sums: dict[str, Summed]
     most: dict[str, int]
@@ -177,30 +178,33 @@ class Allowance(NamedTuple):
         """Return the rows; the job fails at a partial value beyond it."""
         from pyspark.sql import functions as F
 
-        for name, one in self.sums.items():
-            part = name.removeprefix(f"{one.column}.") if name != one.column else None
-            column = F.col(f"`{one.column}`")
-            value = column if part is None else column[part]
+        for name, sum_column in self.sums.items():
+            column = F.col(f"`{sum_column.column}`")
+            value = column[sum_column.part] if sum_column.part else column
             # As text, and each by itself: a literal number has no 38 digits, and Spark's minus keeps 34 of a decimal.
-            ends = (_text(sign * self.most[name], one.kind) for sign in (-1, 1))
-            least, most = (F.lit(end).cast(_spark_type(one.kind)) for end in ends)
+            ends = (_text(sign * self.most[name], sum_column.kind) for sign in (-1, 1))
+            least, most = (F.lit(end).cast(_spark_type(sum_column.kind)) for end in ends)
             kept = F.when((value > most) | (value < least), F.raise_error(F.lit(f"{TOO_LARGE}: {name}"))).otherwise(
                 value
             )
-            frame = frame.withColumn(one.column, kept if part is None else column.withField(part, kept))
+            frame = frame.withColumn(
+                sum_column.column, column.withField(sum_column.part, kept) if sum_column.part else kept
+            )
         return frame
 
 
 def allowances(table: DeltaTable, state: StateTable, declared: StateSchema) -> Iterator[Allowance]:
-    """What a commit by Spark may add: a small part of the room that is left by the bound, or if that is too little all the room
-    that the totals leave, which are added up for it.
+    """Yield what a commit by Spark may add to each total.
+
+    First a small part of the room that the bound leaves; if that was too little, all the room that the exact totals
+    leave, which are added up for it.
     """
     snapshot = Snapshot(table)
     sums = summed(declared, pa.schema(list(snapshot.types.items())))
     if not sums:
         return
     known = _known(table, state)
-    limits = {name: _limit(one.kind) for name, one in sums.items()}
+    limits = {name: _limit(sum_column.kind) for name, sum_column in sums.items()}
     if known is None or known.keys() != sums.keys() or any(known[name] > limits[name] // 2 for name in sums):
         known = _greatest_totals(snapshot, declared, sums, snapshot.live)
     part = {name: max(0, limits[name] - known[name]) // _ALLOWANCE for name in sums}
@@ -219,12 +223,12 @@ def _spark_type(kind: pa.DataType) -> str:
 
 def _known(table: DeltaTable, state: StateTable) -> Bounds | None:
     """Return the bounds that the last commit which counts rows has recorded; None: it has not."""
-    for one in reversed(state.history()):
-        if one.version > table.version():
+    for commit in reversed(state.history()):
+        if commit.version > table.version():
             continue
-        if one.kind in _COUNTING:
-            return one.record.bounds if one.record else None
-        if one.kind == RESET:
+        if commit.kind in _COUNTING:
+            return commit.record.bounds if commit.record else None
+        if commit.kind == RESET:
             return None
     return None
 
@@ -235,11 +239,11 @@ def _limit(kind: pa.DataType) -> int:
 
 def _greatest(rows: pa.Table, sums: Mapping[str, Summed]) -> Bounds:
     """Return the greatest absolute partial value of each sum."""
-    found = {}
-    for name, one in sums.items():
-        ends = pc.min_max(_values(rows, name, one)).as_py()
-        found[name] = max(abs(_units(end, one.kind)) for end in ends.values())
-    return found
+    greatest = {}
+    for name, sum_column in sums.items():
+        ends = pc.min_max(_values(rows, sum_column)).as_py()
+        greatest[name] = max(abs(_units(end, sum_column.kind)) for end in ends.values())
+    return greatest
 
 
 def _units(value: Any, kind: pa.DataType) -> int:
@@ -261,10 +265,11 @@ def _exact(
     snapshot = Snapshot(table)
     # The roll-up says once more what slices hold, and goes with them.
     where = snapshot.live if gone is None else f"{SLICE_COLUMN} <> '{ROLL_UP}' AND NOT ({gone})"
-    totals = _with_rows(_stored_totals(snapshot, declared, rows, sums, where), declared, rows, sums)
+    totals = _stored_totals(snapshot, declared, rows, sums, where)
+    _add_up(totals, _keys(rows, declared), {name: _values(rows, sum_column) for name, sum_column in sums.items()}, sums)
     bounds = _greatest_totals(snapshot, declared, sums, where)
-    for key, found in totals.items():
-        for name, total in found.items():
+    for key, of_key in totals.items():
+        for name, total in of_key.items():
             if abs(total) > _limit(sums[name].kind):
                 shown = dict(zip(declared.keys, key, strict=True))
                 raise StateOverflowError(state.name, name, str(sums[name].kind), shown)
@@ -272,56 +277,64 @@ def _exact(
     return bounds
 
 
-def _with_rows(
-    totals: dict[Key, dict[str, int]], declared: StateSchema, rows: pa.Table, sums: Mapping[str, Summed]
-) -> dict[Key, dict[str, int]]:
-    columns = [_values(rows, name, one).to_pylist() for name, one in sums.items()]
-    for number, key in enumerate(_keys(rows, declared)):
-        found = totals.setdefault(key, dict.fromkeys(sums, 0))
-        for (name, one), values in zip(sums.items(), columns, strict=True):
-            found[name] += _units(values[number], one.kind)
-    return totals
+def _add_up(
+    totals: dict[Key, dict[str, int]],
+    keys: Iterable[Key],
+    columns: Mapping[str, pa.ChunkedArray],
+    sums: Mapping[str, Summed],
+    wanted: Mapping[Key, None] | None = None,
+) -> None:
+    """Add the partial values of some rows, by the name of their sum, to the totals of their keys.
+
+    Args:
+        wanted: leave other keys out: a query for many keys gives some more.
+    """
+    values = {name: column.to_pylist() for name, column in columns.items()}
+    for number, key in enumerate(keys):
+        if wanted is not None and key not in wanted:
+            continue
+        total = totals.setdefault(key, dict.fromkeys(sums, 0))
+        for name, summed in sums.items():
+            total[name] += _units(values[name][number], summed.kind)
 
 
 def _stored_totals(
     snapshot: Snapshot, declared: StateSchema, rows: pa.Table, sums: Mapping[str, Summed], where: str
 ) -> dict[Key, dict[str, int]]:
-    """What the table holds of the keys of some rows."""
+    """Return what the table holds of the keys of some rows."""
     wanted = dict.fromkeys(_keys(rows, declared))
     named = [dict(zip(declared.keys, key, strict=True)) for key in wanted]
     condition = (keys_condition if len(named) <= _NAMED_KEYS else range_condition)(named, declared.keys, snapshot.types)
     columns = [quoted(name) for name in declared.keys]
-    columns += [f"{one.numbers} AS p{index}" for index, one in enumerate(sums.values())]
+    columns += [f"{sum_column.numbers} AS p{index}" for index, sum_column in enumerate(sums.values())]
     totals: dict[Key, dict[str, int]] = {}
     for part in snapshot.stream(f"SELECT {', '.join(columns)} FROM state WHERE {condition} AND {where}"):
-        values = [part[f"p{index}"].to_pylist() for index in range(len(sums))]
-        for number, key in enumerate(_keys(part, declared)):
-            if key in wanted:
-                found = totals.setdefault(key, dict.fromkeys(sums, 0))
-                for index, (name, one) in enumerate(sums.items()):
-                    found[name] += _units(values[index][number], one.kind)
+        columns_of = {name: part[f"p{index}"] for index, name in enumerate(sums)}
+        _add_up(totals, _keys(part, declared), columns_of, sums, wanted)
     return totals
 
 
 def _greatest_totals(snapshot: Snapshot, declared: StateSchema, sums: Mapping[str, Summed], where: str) -> Bounds:
     """Return the greatest absolute total of any key."""
-    columns = [f"sum({_wide(one.numbers, one.kind)}) AS t{index}" for index, one in enumerate(sums.values())]
+    columns = [
+        f"sum({_wide(sum_column.numbers, sum_column.kind)}) AS t{index}"
+        for index, sum_column in enumerate(sums.values())
+    ]
     keys = ", ".join(quoted(name) for name in declared.keys)
     totals = f"SELECT {', '.join(columns)} FROM state WHERE {where}" + (f" GROUP BY {keys}" if keys else "")
     most = ", ".join(f"max(t{index}) AS most{index}, min(t{index}) AS least{index}" for index in range(len(sums)))
-    found = snapshot.query(f"SELECT {most} FROM ({totals})").to_pylist()[0]
+    ends = snapshot.query(f"SELECT {most} FROM ({totals})").to_pylist()[0]
     return {
-        name: max(abs(_units(found[f"{end}{index}"], one.kind)) for end in ("most", "least"))
-        for index, (name, one) in enumerate(sums.items())
+        name: max(abs(_units(ends[f"{end}{index}"], sum_column.kind)) for end in ("most", "least"))
+        for index, (name, sum_column) in enumerate(sums.items())
     }
 
 
 def _keys(rows: pa.Table, declared: StateSchema) -> Iterator[Key]:
     if not declared.keys:
         return iter([()] * rows.num_rows)
-    return zip(*([canonical(one) for one in rows[name].to_pylist()] for name in declared.keys), strict=True)
+    return zip(*([canonical(value) for value in rows[name].to_pylist()] for name in declared.keys), strict=True)
 
 
-def _values(rows: pa.Table, name: str, one: Summed) -> pa.ChunkedArray:
-    values = rows[one.column]
-    return pc.struct_field(values, name.removeprefix(f"{one.column}.")) if name != one.column else values
+def _values(rows: pa.Table, summed: Summed) -> pa.ChunkedArray:
+    return pc.struct_field(rows[summed.column], summed.part) if summed.part else rows[summed.column]

@@ -14,12 +14,11 @@ from deltalake import DeltaTable
 from pipelines.errors import FieldError, ReadPointError
 from pipelines.state.damage import DamagedTableError, check_log, check_version, opened
 from pipelines.state.delta_log import commit_file, has_log
-from pipelines.state.frames import read_by_spark
 from pipelines.state.history import History
 from pipelines.state.key_cache import PointReads
-from pipelines.state.kinds import LOG, ROWS
+from pipelines.state.kinds import ROWS
 from pipelines.state.literals import check_mappings, keys_condition
-from pipelines.state.reading import Reader
+from pipelines.state.reading import Reader, read_by_spark
 from pipelines.state.record import CommitRecord
 from pipelines.state.schema import HIDDEN, PROPERTY, StateSchema
 from pipelines.state.snapshot import Snapshot
@@ -27,8 +26,6 @@ from pipelines.state.views import StateView, TableView
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-LOG_LAYOUT = LOG
 
 # Up to so many stored rows a frame is made from what delta-rs reads, in tens of milliseconds; Spark's Delta reader needs
 # hundreds, and seconds the first time in a process.
@@ -82,7 +79,7 @@ class StateTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """What a reader gets: the user's columns with their Arrow types."""
+        """Return the user's columns with their Arrow types, as a reader gets them."""
         return self.scan(where="false").schema
 
     def version(self) -> int:
@@ -91,12 +88,13 @@ class StateTable:
 
     @property
     def id(self) -> str:
-        """Delta's id of the table: one that is made anew at the same place has another."""
+        """Delta's id of the table: one that is created again at the same place has another."""
         return str(self._latest().metadata().id)
 
     def opened(self) -> DeltaTable:
-        """The Delta table at its last version, for the engine's own use. Opened now: what a kept handle has yet to read of the
-        log, transaction ids for one, a compaction may have cleaned away.
+        """Open the Delta table at its last version, for the engine's own use.
+
+        Never kept: a compaction may delete parts of the log, such as transaction ids, that a kept handle reads later.
         """
         return opened(self.name, self.path)
 
@@ -106,7 +104,7 @@ class StateTable:
         return last.txid if last else None
 
     def history(self) -> list[CommitRecord]:
-        """One record a commit: version, kind, txid, attempt, epoch, slice, rows, time; oldest first."""
+        """Return one record per commit: version, kind, txid, attempt, epoch, slice, rows, time; oldest first."""
         return self._history.records()
 
     @property
@@ -146,8 +144,8 @@ class StateTable:
         if present:
             rows = self._points.find(asked)
         else:
-            found = reader.find(asked)
-            rows = {key: found[key] for key in reader.normal(asked) if key in found}
+            held = reader.find(asked)
+            rows = {key: held[key] for key in reader.normal(asked) if key in held}
         if not reader.keys and not rows and reader.declared.values:
             return [reader.zero()]
         return list(rows.values())
@@ -168,7 +166,7 @@ class StateTable:
         *,
         where: str = "true",
     ) -> pa.Table:
-        """Return the whole state as an Arrow table: keys and values, one row a key (log, map), or the rows (rows).
+        """Return the whole state as an Arrow table: keys and values, one row per key (log, map), or the rows (rows).
 
         Args:
             where: SQL over the stored columns, for the engine's own use.
@@ -176,9 +174,9 @@ class StateTable:
         return self._reader(self._at(txid, version, timestamp)).scan(where)
 
     def count(self, where: str = "true") -> int:
-        """Stored rows (partial values in a log state) that meet a condition over the stored columns."""
-        found = self._at(None, None, None).query(f"SELECT count(*) AS n FROM state WHERE {where}")
-        return int(found["n"][0].as_py())
+        """Count the stored rows (partial values in a log state) that meet a condition over the stored columns."""
+        counted = self._at(None, None, None).query(f"SELECT count(*) AS n FROM state WHERE {where}")
+        return int(counted["n"][0].as_py())
 
     def stored(self, where: str = "true") -> pa.Table:
         """Return the stored rows of the last version with the engine's columns, for the engine's own use.
@@ -195,18 +193,14 @@ class StateTable:
         version: int | None = None,
         timestamp: datetime | None = None,
     ) -> DataFrame:
-        """Return the state as a Spark frame: keys and values, one row a key (log), or the rows (rows)."""
+        """Return the state as a Spark frame: keys and values, one row per key (log), or the rows (rows)."""
         return self._frame(spark, self._reader(self._at(txid, version, timestamp)))
 
-    def base_rows(self, txid: int, version: int | None = None) -> pa.Table:
-        """What the state held before a batch, as `scan` gives it: what a replay of the batch starts from.
-
-        Of an opaque state that has `txid` committed: without what that wrote. Else the state as it is.
-        """
-        return self._reader(self._at(None, version, None), txid).scan()
-
     def base_frame(self, spark: SparkSession, txid: int, version: int | None = None) -> DataFrame:
-        """`base_rows` as a Spark frame."""
+        """Return what the state held before a batch, as `frame` gives it; a replay of the batch starts from it.
+
+        An opaque state that has committed `txid` is returned without that batch's rows, any other state as it is.
+        """
         return self._frame(spark, self._reader(self._at(None, version, None), txid))
 
     def view(self, version: int | None = None, *, before: int | None = None) -> TableView:
@@ -223,7 +217,9 @@ class StateTable:
 
     def _at(self, txid: int | None, version: int | None, timestamp: datetime | None) -> Snapshot:
         asked = [
-            name for name, one in (("txid", txid), ("version", version), ("timestamp", timestamp)) if one is not None
+            name
+            for name, point in (("txid", txid), ("version", version), ("timestamp", timestamp))
+            if point is not None
         ]
         if len(asked) > 1:
             raise ReadPointError(self.name, " and ".join(asked), "name one read point only")
@@ -233,7 +229,9 @@ class StateTable:
             version = self._version_at(timestamp)
         if version is None:
             return self._snapshot(self._latest())
-        shown = next((f"{name} {one}" for name, one in (("txid", txid), ("time", timestamp)) if one is not None), None)
+        shown = next(
+            (f"{name} {point}" for name, point in (("txid", txid), ("time", timestamp)) if point is not None), None
+        )
         self._history.check_kept(version, shown or f"version {version}")
         return self._pinned(version)
 

@@ -1,4 +1,4 @@
-"""Whose turn it is to commit into a table: judged on the very snapshot that commits, so that no late writer gets through.
+"""The right to commit into a table: judged on the very snapshot that commits, so that no late writer gets through.
 
 A process may stand still between any two of its lines, for hours, and another takes its place. What it found before means
 nothing when it wakes. So a commit names the snapshot that it starts from, the checks are made on that snapshot, and it carries a
@@ -9,6 +9,8 @@ Commits that are no batches (a slice, a replay, a reset) carry the stream's id a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from deltalake import DeltaTable
 
 from pipelines.errors import BehindStateError, TrideltaError
@@ -17,7 +19,7 @@ from pipelines.state.record import BATCH, REPLAY, RESET, SLICE, BatchRecord
 from pipelines.state.table import StateTable
 
 _TRY_BITS = 20
-"""Of the version of a repeatable transaction id: the number of the commit of the txid, below the txid itself."""
+"""Low bits of the version of a repeatable transaction id: they number the commits of the txid, which has the high bits."""
 _COUNTING = (BATCH, SLICE, REPLAY, RESET)
 
 
@@ -45,83 +47,88 @@ def stream_id(flow: str, state: str, epoch: int) -> str:
 def last_txid(table: DeltaTable, app_id: str) -> int | None:
     """Return the last txid that is committed under a stream's transaction id."""
     plain, repeated = table.transaction_version(app_id), table.transaction_version(_repeatable(app_id))
-    known = [one for one in (plain, None if repeated is None else repeated >> _TRY_BITS) if one is not None]
-    return max((one for one in known if one >= 0), default=None)
+    known = [txid for txid in (plain, None if repeated is None else repeated >> _TRY_BITS) if txid is not None]
+    return max((txid for txid in known if txid >= 0), default=None)
 
 
-def turn(
-    table: DeltaTable,
-    state: StateTable,
-    record: BatchRecord,
-    app_id: str,
-    kind: str,
-    *,
-    replaces: bool = False,
-    seen: int | None = None,
-) -> Transactions:
-    """See that a commit may be made from this snapshot. Returns what it carries.
+@dataclass(frozen=True)
+class Turn:
+    """A commit that is to be made.
 
-    Args:
-        table: the snapshot that commits.
+    Attributes:
         app_id: of a replay its own transaction id, else that of the stream.
         kind: of the state.
         replaces: a batch takes the place of what its txid has written before.
         seen: the version of the table that the rows were made for; None: only the transaction ids are looked at.
-
-    Raises:
-        LateWriterError: the txid, a later one, or what else counts rows was committed since.
-        BehindStateError: an opaque state holds a later txid.
     """
-    if record.kind == REPLAY:
-        carried = _turn_of_replay(table, state, record, app_id)
-    elif record.kind in (SLICE, RESET):
-        carried = _beside(table, app_id)
-        if record.kind == RESET and last_txid(table, app_id) is not None:
-            raise LateWriterError(state.name, "the reset", f"epoch {record.epoch} has begun")
-    else:
-        carried = _turn_of_batch(table, state, record, app_id, kind, replaces=replaces)
-    check_unchanged(table, state, _named(record), seen)
-    return carried
 
+    state: StateTable
+    record: BatchRecord
+    app_id: str
+    kind: str
+    replaces: bool = False
+    seen: int | None = None
 
-def _turn_of_batch(
-    table: DeltaTable, state: StateTable, record: BatchRecord, app_id: str, kind: str, *, replaces: bool
-) -> Transactions:
-    """A transactional state takes a txid once; its version is the txid. The other kinds take their last txid again: there each
-    commit has a version of its own, so that Spark, which leaves out what comes under a known one, takes a repetition too.
-    """
-    last, what = last_txid(table, app_id), _named(record)
-    if kind == OPAQUE:
-        _check_order(state, record)
-    if last is not None and (last > record.txid or (last == record.txid and kind == TRANSACTIONAL)):
-        raise LateWriterError(state.name, what, f"batch {last} is committed")
-    if last == record.txid and kind == OPAQUE and not replaces:
-        raise LateWriterError(state.name, what, "another process has committed it")
-    carried = {app_id: record.txid}
-    if kind != TRANSACTIONAL:
-        again = table.transaction_version(_repeatable(app_id))
-        first = record.txid << _TRY_BITS
-        carried = {_repeatable(app_id): first if again is None or again < first else again + 1}
-    # The first batch of an epoch comes to nobody's id but its own; a writer of the epoch before is to see it.
-    return carried if last is not None else carried | _beside(table, _previous(app_id), before=False)
+    def judge(self, table: DeltaTable) -> Transactions:
+        """See that the commit may be made from this snapshot. Return what it carries.
 
+        Raises:
+            LateWriterError: the txid, a later one, or what else counts rows was committed since.
+            BehindStateError: an opaque state holds a later txid.
+        """
+        record = self.record
+        if record.kind == REPLAY:
+            carried = self._of_replay(table)
+        elif record.kind in (SLICE, RESET):
+            carried = _beside(table, self.app_id)
+            if record.kind == RESET and last_txid(table, self.app_id) is not None:
+                raise LateWriterError(self.state.name, "the reset", f"epoch {record.epoch} has begun")
+        else:
+            carried = self._of_batch(table)
+        check_unchanged(table, self.state, _named(record), self.seen)
+        return carried
 
-def _turn_of_replay(table: DeltaTable, state: StateTable, record: BatchRecord, app_id: str) -> Transactions:
-    last = table.transaction_version(app_id)
-    number = record.replay or 0
-    if last is not None and last >= number:
-        raise LateWriterError(state.name, _named(record), f"replay {last} is committed")
-    return {app_id: number, **_beside(table, stream_id(record.flow, state.name, record.epoch), before=False)}
+    def _of_batch(self, table: DeltaTable) -> Transactions:
+        """Judge a batch. A transactional state takes a txid once; its version is the txid.
+
+        The other kinds take their last txid again: there each commit has a version of its own, so that Spark, which leaves
+        out what comes under a known one, takes a repetition too.
+        """
+        record, app_id, kind = self.record, self.app_id, self.kind
+        last, what = last_txid(table, app_id), _named(record)
+        if kind == OPAQUE:
+            _check_order(self.state, record)
+        if last is not None and (last > record.txid or (last == record.txid and kind == TRANSACTIONAL)):
+            raise LateWriterError(self.state.name, what, f"batch {last} is committed")
+        if last == record.txid and kind == OPAQUE and not self.replaces:
+            raise LateWriterError(self.state.name, what, "another process has committed it")
+        carried = {app_id: record.txid}
+        if kind != TRANSACTIONAL:
+            again = table.transaction_version(_repeatable(app_id))
+            first = record.txid << _TRY_BITS
+            carried = {_repeatable(app_id): first if again is None or again < first else again + 1}
+        # The first batch of an epoch comes to nobody's id but its own; a writer of the epoch before is to see it.
+        return carried if last is not None else carried | _beside(table, _previous(app_id), before=False)
+
+    def _of_replay(self, table: DeltaTable) -> Transactions:
+        record, last = self.record, table.transaction_version(self.app_id)
+        number = record.replay or 0
+        if last is not None and last >= number:
+            raise LateWriterError(self.state.name, _named(record), f"replay {last} is committed")
+        stream = stream_id(record.flow, self.state.name, record.epoch)
+        return {self.app_id: number, **_beside(table, stream, before=False)}
 
 
 def _beside(table: DeltaTable, app_id: str, *, before: bool = True) -> Transactions:
-    """What a commit that is no batch carries of a stream, so that no batch comes between: the versions that are known.
+    """Return what a commit that is no batch carries of a stream so that no batch comes between: the known versions.
 
     Args:
         before: of the epoch before it as well.
     """
     names = [app_id, *([_previous(app_id)] if before else [])]
-    known = {name: table.transaction_version(name) for one in names if one for name in (one, _repeatable(one))}
+    known = {
+        name: table.transaction_version(name) for stream in names if stream for name in (stream, _repeatable(stream))
+    }
     return {name: -1 if version is None else version for name, version in known.items()}
 
 
@@ -147,10 +154,10 @@ def check_unchanged(table: DeltaTable, state: StateTable, what: str, seen: int |
     """
     if seen is None or seen >= table.version():
         return
-    since = [one for one in state.history() if seen < one.version <= table.version()]
+    since = [commit for commit in state.history() if seen < commit.version <= table.version()]
     if len(since) < table.version() - seen:
         raise LateWriterError(state.name, what, f"versions behind {seen} are gone from its log")
-    other = next((one for one in since if one.kind in _COUNTING), None)
+    other = next((commit for commit in since if commit.kind in _COUNTING), None)
     if other is not None:
         raise LateWriterError(
             state.name, what, f"version {other.version} ({other.kind} {other.slice or other.txid}) is newer"
@@ -158,7 +165,7 @@ def check_unchanged(table: DeltaTable, state: StateTable, what: str, seen: int |
 
 
 def _check_order(state: StateTable, record: BatchRecord) -> None:
-    """Trident's own rule for opaque states, over all epochs."""
+    """Apply Trident's own rule for opaque states, over all epochs."""
     last = state.last_txid()
     if last is not None and last > record.txid:
         raise BehindStateError(record.txid, last, state.name)

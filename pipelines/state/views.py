@@ -1,4 +1,4 @@
-"""What functions see of a state: a map from keys to values at a fixed version, in plain Python.
+"""The view of a state that functions get: a map from keys to values at a fixed version, in plain Python.
 
 `StateView` is read by query functions, `MapState` is read and changed by state updaters. Neither needs Spark: a view is
 its table's path and version, so it travels to Spark's workers and is opened there by delta-rs.
@@ -56,7 +56,7 @@ class StateView(ABC):
     def of_rows(
         keys: Sequence[str], values: Sequence[str], rows: Iterable[Sequence[Any] | Mapping[str, Any]]
     ) -> RowsView:
-        """Rows in memory: dicts, or tuples of keys, then values. Of rows with one key the last counts."""
+        """Hold rows in memory: dicts, or tuples of keys, then values. The last row of a key counts."""
         names = (*keys, *values)
         tuples = [tuple(row[name] for name in names) if isinstance(row, Mapping) else tuple(row) for row in rows]
         return RowsView(tuple(keys), tuple(values), {_key(row[: len(keys)]): row[len(keys) :] for row in tuples})
@@ -95,10 +95,10 @@ class StateView(ABC):
                 raise StateAccessError(f"a key of this state is a tuple of its key columns ({columns}); got {key!r}")
         return [_key(key) for key in keys]
 
-    def _values(self, found: Mapping[Key, tuple[Any, ...]], keys: Sequence[Key]) -> list[Value]:
+    def _values(self, held: Mapping[Key, tuple[Any, ...]], keys: Sequence[Key]) -> list[Value]:
         if len(self.values) == 1:
-            return [found[key][0] if key in found else None for key in keys]
-        return [found.get(key) for key in keys]
+            return [held[key][0] if key in held else None for key in keys]
+        return [held.get(key) for key in keys]
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,8 +138,8 @@ class TableView(StateView):
         return _opened(self.path, self.version, self.key_columns, self.before)
 
     def tuples(self) -> list[tuple[Any, ...]]:
-        found = self._reader.scan().select([*self.keys, *self.values])
-        return list(zip(*(column.to_pylist() for column in found.columns), strict=True))
+        rows = self._reader.scan().select([*self.keys, *self.values])
+        return list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
 
     def _find(self, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
         reader, values = self._reader, self.values
@@ -191,8 +191,8 @@ class MapState:
         """Return the value of each key, None where there is none."""
         asked = self._view._checked(keys)
         unknown = [key for key in dict.fromkeys(asked) if key not in self.puts and key not in self.removed]
-        found = {**(self._view._find(unknown) if unknown else {}), **self.puts}
-        return self._view._values(found, asked)
+        held = {**(self._view._find(unknown) if unknown else {}), **self.puts}
+        return self._view._values(held, asked)
 
     def get(self) -> Value:
         """Return the value of a state without keys."""

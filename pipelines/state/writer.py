@@ -18,32 +18,37 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError
+from deltalake.schema import StructType as DeltaStruct
 
 from pipelines.errors import StateSchemaError
 from pipelines.state.commits import HOOKS, properties
-from pipelines.state.evolution import add_columns
 from pipelines.state.kinds import MAP, OPAQUE, TRANSACTIONAL
 from pipelines.state.literals import is_wide, literal
 from pipelines.state.maintenance_commits import PLAIN_NAMES, TableKeeper
 from pipelines.state.merge import merge_arrow, merge_spark
+from pipelines.state.open_table import OpenTable
 from pipelines.state.record import BATCH, RESET, BatchRecord, generation
 from pipelines.state.schema import (
     ENGINE_COLUMNS,
     GEN,
+    PREVIOUS,
     PROPERTY,
     REMOVED,
     ROLL_UP,
     SLICE_COLUMN,
     TXID,
     UNSLICED,
+    StateSchema,
     table_schema,
 )
 from pipelines.state.sums import TOO_LARGE, StateOverflowError, allowances, checked_bounds
-from pipelines.state.turns import LateWriterError, Transactions, last_txid, turn
+from pipelines.state.turns import LateWriterError, Transactions, Turn, last_txid
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+
+    from pipelines.state.table import StateTable
 
 # Checkpoints of the Delta log: a reader opens at most so many small files on top of one. Our history needs the small
 # files, so the log is only cleaned by the compaction job, never as a side effect of a commit.
@@ -64,6 +69,10 @@ class StateWriter(TableKeeper):
         declared: the schema that the flow declares for it.
     """
 
+    def __init__(self, table: StateTable, declared: StateSchema) -> None:
+        super().__init__(table, declared)
+        self._open = OpenTable(table.name, table.path)
+
     def prepare(self, columns: StructType) -> None:
         """Create the table, or see that the one that is there fits. New value columns are added to it.
 
@@ -81,7 +90,7 @@ class StateWriter(TableKeeper):
             if isinstance(added, str):
                 raise StateSchemaError(self.table.name, added)
             if added or (self.declared.slice_by and self.declared.slice_by != self.table.declared.slice_by):
-                add_columns(DeltaTable(str(self.table.path)), wanted, self.declared)
+                self._add_columns(wanted)
             self.name_files_plainly(DeltaTable(str(self.table.path)))
             return
         self.table.path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,13 +103,33 @@ class StateWriter(TableKeeper):
             raise_if_key_not_exists=False,
         )
 
+    def _add_columns(self, wanted: DeltaSchema) -> None:
+        """Add what `wanted` has beyond the table's columns, then have the table say what the flow declares.
+
+        Two commits. Killed between them the table has columns that it does not speak of; the next start says so.
+        """
+        table = DeltaTable(str(self.table.path))
+        there = {field.name: field.type for field in table.schema().fields}
+        missing = [
+            field
+            for field in wanted.fields
+            if field.name not in there or (field.name == PREVIOUS and _grows(there[field.name], field.type))
+        ]
+        if missing:
+            table.alter.add_columns(missing, post_commithook_properties=HOOKS)
+        table.alter.set_table_properties({PROPERTY: self.declared.dump()}, raise_if_not_exists=False)
+
     def empty(self) -> pa.Table:
-        """No rows, with the table's columns."""
+        """Return no rows, with the table's columns."""
         return pa.schema(DeltaTable(str(self.table.path)).schema().to_arrow()).empty_table()
 
     def committed(self, app_id: str) -> int | None:
         """Return the last txid that was committed under a transaction application id, or None."""
-        return last_txid(DeltaTable(str(self.table.path)), app_id)
+        return last_txid(self._open.now(), app_id)
+
+    def version(self) -> int:
+        """Return the last version of the table."""
+        return self._open.now().version()
 
     # --- a batch ----------------------------------------------------------------------------------------------------
 
@@ -139,41 +168,21 @@ class StateWriter(TableKeeper):
             return self.table.version()
         replaces = known and self.declared.kind == OPAQUE
         merges = self.declared.layout == MAP
-        if isinstance(rows, pa.Table):
-            arrow = self.merge_arrow if merges else self.append_arrow
-            return arrow(rows, record, app_id, replaces=replaces, seen=seen)
-        spark = self.merge_spark if merges else self.append_spark
-        return spark(rows, record, app_id, replaces=replaces, seen=seen)
-
-    def append_arrow(
-        self,
-        rows: pa.Table,
-        record: BatchRecord,
-        app_id: str | None,
-        *,
-        replaces: bool = False,
-        seen: int | None = None,
-    ) -> int:
-        """Append a batch's rows (user columns and perhaps `_slice`). Returns the table version.
-
-        Args:
-            replaces: what this txid wrote before goes in the same commit.
-        """
-        where = _own_rows(record.txid) if replaces else None
         judge = self._judge(record, app_id, replaces=replaces, seen=seen)
+        if isinstance(rows, pa.Table):
+            return (self._merge_arrow if merges else self._append_arrow)(rows, record, judge, replaces)
+        return (self._merge_spark if merges else self._append_spark)(rows, record, judge, replaces)
+
+    def append_arrow(self, rows: pa.Table, record: BatchRecord, app_id: str | None) -> int:
+        """Append a batch's rows (user columns and perhaps `_slice`). Returns the table version."""
+        return self._append_arrow(rows, record, self._judge(record, app_id))
+
+    def _append_arrow(self, rows: pa.Table, record: BatchRecord, judge: _Judge, replaces: bool = False) -> int:
+        where = _own_rows(record.txid) if replaces else None
         return self._write(lambda table: self._complete(table, rows, record.txid, record.txid), record, judge, where)
 
-    def append_spark(
-        self,
-        frame: DataFrame,
-        record: BatchRecord,
-        app_id: str | None,
-        *,
-        replaces: bool = False,
-        seen: int | None = None,
-    ) -> int:
-        """Append a batch's frame where it lies. Returns the table version; `record.rows` is not known before."""
-        from pyspark.errors import PySparkException
+    def _append_spark(self, frame: DataFrame, record: BatchRecord, judge: _Judge, replaces: bool) -> int:
+        """Append a batch's frame where it lies; `record.rows` is not known before."""
         from pyspark.sql import functions as F
 
         if SLICE_COLUMN not in frame.columns:
@@ -182,7 +191,7 @@ class StateWriter(TableKeeper):
         frame = frame.withColumn(GEN, F.lit(generation(record.txid)).cast("long"))
         names = [*self.declared.names, *ENGINE_COLUMNS]
 
-        def save(record: BatchRecord, carried: Transactions, rows: DataFrame = frame) -> None:
+        def save(record: BatchRecord, carried: Transactions, rows: DataFrame) -> None:
             writer = rows.select(*(f"`{name}`" for name in names)).write.format("delta")
             writer = writer.option("userMetadata", record.dump()).mode("overwrite" if replaces else "append")
             if replaces:
@@ -191,37 +200,37 @@ class StateWriter(TableKeeper):
                 writer = writer.option("txnAppId", name).option("txnVersion", version)
             writer.save(str(self.table.path))
 
-        def save_fitting(record: BatchRecord, carried: Transactions) -> None:
-            refused: PySparkException | None = None
-            for one in allowances(DeltaTable(str(self.table.path)), self.table, self.declared):
-                try:
-                    save(record.model_copy(update={"bounds": one.bounds}), carried, one.guarded(frame))
-                    return
-                except PySparkException as error:
-                    if TOO_LARGE not in str(error):
-                        raise
-                    refused = error
-            if refused is not None:
-                name = str(refused).partition(f"{TOO_LARGE}: ")[2].partition(" ")[0]
-                raise StateOverflowError(self.table.name, name, "(of the column)") from refused
-            save(record, carried)
+        return self._commit_spark(partial(self._save_fitting, save, frame), record, judge)
 
-        return self._commit_spark(save_fitting, record, self._judge(record, app_id, replaces=replaces, seen=seen))
-
-    def merge_arrow(
+    def _save_fitting(
         self,
-        rows: pa.Table,
+        save: Callable[[BatchRecord, Transactions, DataFrame], None],
+        frame: DataFrame,
         record: BatchRecord,
-        app_id: str | None,
-        *,
-        replaces: bool = False,
-        seen: int | None = None,
-    ) -> int:
-        """Merge a batch's changes (keys, values, perhaps `_removed`) into a map state. Returns the table version.
+        carried: Transactions,
+    ) -> None:
+        """Save a frame whose totals are guarded, first by a small allowance, then by all the room that there is."""
+        from pyspark.errors import PySparkException
 
-        Args:
-            replaces: what this txid changed before is undone in the same commit.
-        """
+        refused: PySparkException | None = None
+        for allowance in allowances(DeltaTable(str(self.table.path)), self.table, self.declared):
+            try:
+                save(record.model_copy(update={"bounds": allowance.bounds}), carried, allowance.guarded(frame))
+                return
+            except PySparkException as error:
+                if TOO_LARGE not in str(error):
+                    raise
+                refused = error
+        if refused is not None:
+            name = str(refused).partition(f"{TOO_LARGE}: ")[2].partition(" ")[0]
+            raise StateOverflowError(self.table.name, name, "(of the column)") from refused
+        save(record, carried, frame)
+
+    def merge_arrow(self, rows: pa.Table, record: BatchRecord, app_id: str | None, *, seen: int | None = None) -> int:
+        """Merge a batch's changes (keys, values, perhaps `_removed`) into a map state. Returns the table version."""
+        return self._merge_arrow(rows, record, self._judge(record, app_id, seen=seen))
+
+    def _merge_arrow(self, rows: pa.Table, record: BatchRecord, judge: _Judge, replaces: bool = False) -> int:
         record = record.model_copy(update={"rows": rows.num_rows})
 
         def merge(table: DeltaTable, carried: Transactions) -> None:
@@ -231,18 +240,10 @@ class StateWriter(TableKeeper):
                 # A MERGE that changes nothing is no commit to delta-rs; the batch is to be known all the same.
                 self._note(table, record, carried)
 
-        return self._commit(merge, self._judge(record, app_id, replaces=replaces, seen=seen))
+        return self._commit(merge, judge)
 
-    def merge_spark(
-        self,
-        frame: DataFrame,
-        record: BatchRecord,
-        app_id: str | None,
-        *,
-        replaces: bool = False,
-        seen: int | None = None,
-    ) -> int:
-        """Return the same for a frame, by Spark's MERGE INTO. Returns the table version.
+    def _merge_spark(self, frame: DataFrame, record: BatchRecord, judge: _Judge, replaces: bool) -> int:
+        """Merge a frame by Spark's MERGE INTO.
 
         MERGE takes its transaction id and userMetadata from the session, so the frame's own session has them meanwhile:
         no other thread may write Delta tables in it.
@@ -261,7 +262,7 @@ class StateWriter(TableKeeper):
                 for name in given:
                     spark.conf.unset(name)
 
-        return self._commit_spark(merge, record, self._judge(record, app_id, replaces=replaces, seen=seen))
+        return self._commit_spark(merge, record, judge)
 
     # --- slices -----------------------------------------------------------------------------------------------------
 
@@ -285,7 +286,7 @@ class StateWriter(TableKeeper):
             among: quarantine only: the rows of `record.group`; those of other batch groups stay.
         """
         assert record.slice is not None
-        names = ", ".join(literal(SLICE_COLUMN, one, pa.string()) for one in (record.slice, ROLL_UP))
+        names = ", ".join(literal(SLICE_COLUMN, slice_, pa.string()) for slice_ in (record.slice, ROLL_UP))
         where = f"{SLICE_COLUMN} IN ({names})" + (f" AND {among}" if among else "")
         judge = self._judge(record, app_id, seen=seen)
         tries = _TRIES if among else 1
@@ -377,8 +378,7 @@ class StateWriter(TableKeeper):
     ) -> _Judge:
         if app_id is None:
             return lambda table: {}
-        kind = self.declared.kind
-        return partial(turn, state=self.table, record=record, app_id=app_id, kind=kind, replaces=replaces, seen=seen)
+        return Turn(self.table, record, app_id, self.declared.kind, replaces, seen).judge
 
     def _commit(self, commit: Callable[[DeltaTable, Transactions], object], judge: _Judge, tries: int = 1) -> int:
         """Commit by delta-rs: what is judged is the table that commits. Returns the version.
@@ -389,12 +389,16 @@ class StateWriter(TableKeeper):
         Raises:
             LateWriterError: another process has committed, before the table was opened or since.
         """
-        table = DeltaTable(str(self.table.path))
+        table = self._open.now()
         carried = judge(table)
         known = {name: table.transaction_version(name) for name in carried}
         try:
             commit(table, carried)
-        except CommitFailedError as error:
+            self._open.noted()
+        except BaseException as error:
+            self._open.close()
+            if not isinstance(error, CommitFailedError):
+                raise
             now = DeltaTable(str(self.table.path))
             judge(now)
             if any(now.transaction_version(name) != version for name, version in known.items()):
@@ -416,16 +420,16 @@ class StateWriter(TableKeeper):
         """
         from pyspark.errors import PySparkException
 
-        table = DeltaTable(str(self.table.path))
-        carried = judge(table)
+        table = self._open.now()
+        since, carried = table.version(), judge(table)
         record = record.model_copy(update={"commit": uuid4().hex})
         try:
             commit(record, carried)
         except PySparkException:
-            if self._version_of(record, table.version()) is None:
+            if self._version_of(record, since) is None:
                 judge(DeltaTable(str(self.table.path)))
             raise
-        version = self._version_of(record, table.version())
+        version = self._version_of(record, since)
         if version is None:
             judge(DeltaTable(str(self.table.path)))
             raise LateWriterError(self.table.name, f"batch {record.txid}", "Delta has left it out")
@@ -433,8 +437,12 @@ class StateWriter(TableKeeper):
 
     def _version_of(self, record: BatchRecord, since: int) -> int | None:
         """Return the version of a commit by Spark, behind another; None if it is not in the log."""
-        later = (one for one in reversed(self.table.history()) if one.version > since and one.record is not None)
-        return next((one.version for one in later if one.record and one.record.commit == record.commit), None)
+        later = (
+            commit for commit in reversed(self.table.history()) if commit.version > since and commit.record is not None
+        )
+        return next(
+            (commit.version for commit in later if commit.record and commit.record.commit == record.commit), None
+        )
 
     def _write(
         self,
@@ -445,15 +453,15 @@ class StateWriter(TableKeeper):
         tries: int = 1,
     ) -> int:
         def write(table: DeltaTable, carried: Transactions) -> None:
-            found = rows(table)
-            bounds = checked_bounds(table, self.table, self.declared, found, where)
-            said = record.model_copy(update={"rows": found.num_rows, "bounds": bounds})
+            given = rows(table)
+            bounds = checked_bounds(table, self.table, self.declared, given, where)
+            said = record.model_copy(update={"rows": given.num_rows, "bounds": bounds})
             write_deltalake(  # type: ignore[call-overload]  # its overloads want the mode as a literal
                 table,
-                found,
+                given,
                 mode="overwrite" if where else "append",
                 predicate=where,
-                # A batch is one file a partition: readers of a channel take it whole.
+                # A batch is one file per partition: readers of a channel take it whole.
                 target_file_size=_ONE_FILE if record.kind == BATCH else None,
                 commit_properties=properties(said, carried),
                 post_commithook_properties=HOOKS,
@@ -472,24 +480,31 @@ class StateWriter(TableKeeper):
         return pa.table({f.name: columns[f.name] for f in schema}).cast(schema)
 
     def _note(self, table: DeltaTable, record: BatchRecord, carried: Transactions) -> None:
-        """A commit of no rows, for its record and transaction ids."""
+        """Commit no rows, for the record and the transaction ids."""
         none = pa.schema(table.schema().to_arrow()).empty_table()
         said = properties(record, carried, unchanged=True)
         write_deltalake(table, none, mode="append", commit_properties=said, post_commithook_properties=HOOKS)
 
 
+def _grows(there: object, wanted: object) -> bool:
+    """Return whether a struct (what opaque states keep of the row before) gets further fields."""
+    return isinstance(there, DeltaStruct) and isinstance(wanted, DeltaStruct) and len(wanted.fields) > len(there.fields)
+
+
 def _statistics(wanted: DeltaSchema) -> dict[str, str]:
-    """Columns of long decimals keep no statistics: delta-rs rounds them to doubles, and who skips files by them loses rows."""
+    """Keep no statistics of long decimals: delta-rs rounds them to doubles, and a reader that skips files by them loses rows."""
     fields = pa.schema(wanted.to_arrow())
-    if not any(is_wide(one.type) for one in fields):
+    if not any(is_wide(field.type) for field in fields):
         return {}
-    kept = [one.name for one in fields if one.name not in (SLICE_COLUMN, GEN) and not pa.types.is_nested(one.type)]
+    kept = [
+        field.name for field in fields if field.name not in (SLICE_COLUMN, GEN) and not pa.types.is_nested(field.type)
+    ]
     kept = [name for name in kept if not is_wide(fields.field(name).type) and re.fullmatch(r"\w+", name)]
     return {"delta.dataSkippingStatsColumns": ",".join(kept)}
 
 
 def replay_txid(number: int) -> int:
-    """What the rows of a replay have for a txid; -1 is of backfills."""
+    """Return the txid that a replay's rows get; -1 belongs to backfills."""
     return -1 - number
 
 

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pipelines.lazy import lazy
 
 if TYPE_CHECKING:
-    from pipelines.testing.engines import query_topology, run_topology
-    from pipelines.testing.flows import run_flow
-    from pipelines.testing.reference import ReferenceEngine
+    from pipelines.testing.engines import query_topology as query_topology
+    from pipelines.testing.engines import run_topology as run_topology
+    from pipelines.testing.flow_script import TICK as TICK
+    from pipelines.testing.flows import run_flow as run_flow
+    from pipelines.testing.reference import ReferenceEngine as ReferenceEngine
 
-TICK: Final = "TICK"
-"""One second of the clock, in the script of an event flow."""
-
-__all__ = ["TICK", "ReferenceEngine", "query_topology", "run_flow", "run_topology"]
-
-__getattr__ = lazy(
-    __name__,
-    {
-        ".engines": ("query_topology", "run_topology"),
-        ".flows": ("run_flow",),
-        ".reference": ("ReferenceEngine",),
-    },
-)
+__getattr__, __all__ = lazy(__name__, __file__)

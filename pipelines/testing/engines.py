@@ -36,12 +36,12 @@ def run_topology(
     engine: Engine = "reference",
     spark: SparkSession | None = None,
 ) -> States:
-    """Every state of a topology after the given batches.
+    """Return every state of a topology after the given batches.
 
     The batches stand in for the topology's sources, which are not read; the topology itself is not changed.
 
     - `reference`: plain Python, one batch after the other;
-    - `stream`: a real stream, a micro-batch a batch, into a lake of its own that is removed afterwards;
+    - `stream`: a real stream, a micro-batch per batch, into a lake of its own that is removed afterwards;
     - `bounded`: a real bounded run (a backfill) in which each batch is a slice, whatever slices the topology names itself:
       what an operation does per batch it does per slice, so the results are those of the other engines.
 
@@ -158,19 +158,19 @@ def _run(
 
 
 def _behind_windows(topology: TridentTopology, name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A state's rows; of one that keeps what windows give by value alone, for their batches are their own."""
+    """Return a state's rows, by value alone if they come from windows, whose batches are their own."""
     node = topology.holder_of(name)
     assert isinstance(node, nodes.PersistNode)
-    windowed = any(isinstance(one, nodes.ChannelSpoutNode) for one in topology.graph.ancestors(node.id))
+    windowed = any(isinstance(ancestor, nodes.ChannelSpoutNode) for ancestor in topology.graph.ancestors(node.id))
     return in_order(rows, node.fields) if windowed and not node.aggregations and node.updater is None else rows
 
 
 def _rows(lake: Lake, node: nodes.PersistNode) -> list[dict[str, Any]]:
-    """A state's rows in the order that `run_topology` states."""
+    """Return a state's rows in the order that `run_topology` states."""
     table = lake.state(node.state.name)
     if node.aggregations or node.updater is not None:
         return in_order(table.scan().to_pylist(), node.group)
     slices = [f"{SLICE_COLUMN} = '{commit.slice}'" for commit in table.history() if commit.slice is not None]
     txids = sorted({commit.txid for commit in table.history() if commit.txid is not None})
-    found = [table.scan(where=where) for where in slices or [f"{TXID} = {txid}" for txid in txids]] or [table.scan()]
-    return [row for part in found for row in in_order(part.to_pylist(), node.fields)]
+    parts = [table.scan(where=where) for where in slices or [f"{TXID} = {txid}" for txid in txids]] or [table.scan()]
+    return [row for part in parts for row in in_order(part.to_pylist(), node.fields)]

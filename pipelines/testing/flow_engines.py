@@ -34,7 +34,7 @@ _DDL = ", ".join(f"{name} {kind}" for name, kind in zip(_PLAIN.values(), events.
 
 
 class ScriptSource(EventSource):
-    """The events of a script with the ids, clocks and orders that it gives them, and a last word about the clock.
+    """The events of a script with the ids, clocks and orders that it gives them, and a last watermark row.
 
     Args:
         stream: whose source it stands for.
@@ -112,23 +112,23 @@ def run_on_spark(
 
 
 def _exits(flow: Flow) -> list[tuple[str, StreamDefinition, str]]:
-    """The name of each output or table in a result, its stream, and its table."""
-    found = []
+    """List the name of each output or table in a result, its stream, and its table."""
+    exits = []
     for stream in flow.in_order:
         for operation in stream.operations:
             if isinstance(operation, ops.Output):
-                found.append((stream.name, stream, f"{flow.name}_{stream.name}"))
+                exits.append((stream.name, stream, f"{flow.name}_{stream.name}"))
             elif isinstance(operation, ops.Persist):
-                found.append((operation.table, stream, operation.table))
-    return found
+                exits.append((operation.table, stream, operation.table))
+    return exits
 
 
 def _received(lake: Lake, flow: Flow, stream: StreamDefinition, table: str) -> list[Event]:
     rows = lake.state(table).scan().to_pylist()
     rows.sort(key=lambda row: (row[events.CLOCK], row[events.ORDER]))
     engine = {*events.COLUMNS, events.PUBLIC_ID, events.PUBLIC_TIME}
-    found = []
+    received = []
     for row in rows:
         fields = {name: plain(value) for name, value in row.items() if name not in engine}
-        found.append(Event(fields, row[events.ID], row[events.TIME], row[events.FROM]))
-    return found
+        received.append(Event(fields, row[events.ID], row[events.TIME], row[events.FROM]))
+    return received

@@ -62,7 +62,7 @@ class FlowReference:
     def _run_operation(
         self, stream: StreamDefinition, index: int, operation: ops.Operation, items: list[Item]
     ) -> list[Item]:
-        """What goes on along the stream."""
+        """Return what goes on along the stream."""
         schema = stream.schema_at(index)
         if isinstance(operation, ops.Select):
             return _select(operation, items)
@@ -96,7 +96,7 @@ class FlowReference:
         return [] if operation.default is None else self._passing(operation.default, items, schema, operation.label)
 
     def _send(self, stream: StreamDefinition, index: int, path: int, target: str, items: Sequence[Item]) -> None:
-        """Into another stream, where the events are told by the stream that sent them."""
+        """Send into another stream, where events carry the name of the stream that sent them."""
         for event, now, order in items:
             sent = Event(event, event.id, event.timestamp, stream.name)
             self._inbox[target].append((sent, now, ops.sent_order(order, stream.index, index, path)))
@@ -113,8 +113,8 @@ class FlowReference:
             return [criteria.combine([part[i] for part in parts]) for i in range(len(items))]
         table = _table(items, schema, criteria.fields)
         types = {field: table.type_or_guess(field) for field in table.fields}
-        found = self._evaluated(table, lambda *_: criteria.column(types), label)
-        return [value is True for value in found]
+        answers = self._evaluated(table, lambda *_: criteria.column(types), label)
+        return [value is True for value in answers]
 
     def source_sql(self, stream: StreamDefinition, sql: str, rows: list[dict[str, Any]]) -> list[Any]:
         return self._evaluated(_rows_table(rows, stream.source_schema, ()), sql, f"{stream.name}: {sql}")
@@ -125,7 +125,7 @@ class FlowReference:
         return [rows[0][0] for rows in self._spark.evaluate(table, expression, ("value",), label).rows]
 
     def _gated(self, gate: Any, items: list[Item], schema: Schema | None) -> list[Item]:
-        """All events of a run are one batch. The rows' tasks carry their numbers through the gate."""
+        """Pass all events of a run through a gate as one batch. The rows' tasks carry their numbers through it."""
         if not items:
             return items
         table = _table(items, schema, gate.fields).dealt(range(len(items)))
@@ -139,12 +139,12 @@ def _sorted(items: Sequence[Item]) -> list[Item]:
 
 def _select(operation: ops.Select, items: list[Item]) -> list[Item]:
     """Id and timestamp stay; an event that has none of the fields goes no further (Flowmix rules 4, select)."""
-    found = []
+    selected = []
     for event, now, order in items:
         kept = event.with_fields({name: event[name] for name in operation.fields if name in event})
         if kept:
-            found.append((kept, now, order))
-    return found
+            selected.append((kept, now, order))
+    return selected
 
 
 def _table(items: Sequence[Item], schema: Schema | None, named: Sequence[str]) -> Table:
@@ -152,10 +152,10 @@ def _table(items: Sequence[Item], schema: Schema | None, named: Sequence[str]) -
 
 
 def _rows_table(rows: Sequence[Mapping[str, Any]], schema: Schema | None, named: Sequence[str]) -> Table:
-    """Rows as a table: of an open stream with the fields that are there or named."""
+    """Build a table of rows; an open stream's has the fields that are present or named."""
     if schema is None:
-        found = dict.fromkeys([*(name for row in rows for name in row), *named])
-        schema = dict.fromkeys(found)
+        names = dict.fromkeys([*(name for row in rows for name in row), *named])
+        schema = dict.fromkeys(names)
     fields = tuple(schema)
     values = tuple(tuple(fitted(row.get(name), schema[name]) for name in fields) for row in rows)
     return Table(fields, tuple(schema.values()), values)

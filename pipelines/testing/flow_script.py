@@ -5,14 +5,13 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pipelines.errors import FieldError, FlowError, nearest
 from pipelines.flowmix.definition import StreamDefinition
 from pipelines.flowmix.flow import CLOCKS, Flow
 from pipelines.flowmix.operations import source_order
 from pipelines.flowmix.values import fitted
-from pipelines.testing import TICK
 from pipelines.windows.event import Event
 
 Item = tuple[Event, int, str]
@@ -20,12 +19,14 @@ Item = tuple[Event, int, str]
 Script = Mapping[str, Sequence[Any]]
 """By the name of a stream with a source: events (dicts or Events) and TICKs, in order."""
 
+TICK: Final = "TICK"
+"""One second of the clock, in the script of an event flow."""
 SECOND = 1000
 
 
 @dataclass(frozen=True)
 class Entries:
-    """What a script says.
+    """The events of a script.
 
     Attributes:
         items: by stream the events that enter it, in the order of (clock, order).
@@ -37,7 +38,7 @@ class Entries:
 
 
 Evaluate = Callable[[StreamDefinition, str, list[dict[str, Any]]], list[Any]]
-"""SQL over the rows of a stream's source, one value a row."""
+"""SQL over the rows of a stream's source, one value per row."""
 
 
 def read_script(flow: Flow, script: Script, clock: str, evaluate: Evaluate) -> Entries:
@@ -68,16 +69,16 @@ def read_script(flow: Flow, script: Script, clock: str, evaluate: Evaluate) -> E
     items: dict[str, list[Item]] = {}
     end = 0
     for stream in flow.inputs:
-        found, at = _entries(flow, stream, script.get(stream.name, ()), clock, evaluate)
-        items[stream.name] = sorted(found, key=lambda item: item[1:])
-        end = max([end, at, *(item[1] for item in found)])
+        entered, at = _entries(flow, stream, script.get(stream.name, ()), clock, evaluate)
+        items[stream.name] = sorted(entered, key=lambda item: item[1:])
+        end = max([end, at, *(item[1] for item in entered)])
     return Entries(items, end)
 
 
 def _entries(
     flow: Flow, stream: StreamDefinition, script: Sequence[Any], clock: str, evaluate: Evaluate
 ) -> tuple[list[Item], int]:
-    """A stream's items, and where its script's clock ends."""
+    """Return a stream's items, and where its script's clock ends."""
     arrivals: list[tuple[Mapping[str, Any], int]] = []
     at = 0
     for entry in script:
@@ -90,32 +91,32 @@ def _entries(
     rows = [_row(flow, stream, event) for event, _ in arrivals]
     ids = _said(stream, "id", stream.event_id, arrivals, rows, evaluate)
     times = _said(stream, "timestamp", stream.event_timestamp, arrivals, rows, evaluate)
-    found = []
+    entered = []
     for number, ((_, arrival), row, id, time) in enumerate(zip(arrivals, rows, ids, times, strict=True)):
         timestamp = arrival if time is None else milliseconds(time)
         event = Event(row, f"{stream.name}-{number}" if id is None else str(id), timestamp, stream.name)
         now = timestamp if clock == "event" else arrival
-        found.append((event, now, source_order(stream.index, number)))
-    return found, at
+        entered.append((event, now, source_order(stream.index, number)))
+    return entered, at
 
 
 def _row(flow: Flow, stream: StreamDefinition, event: Mapping[str, Any]) -> dict[str, Any]:
-    """An event's fields, in the types of the source."""
+    """Return an event's fields, in the types of the source."""
     schema = stream.source_schema
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, value in event.items():
         if name not in schema:
             if name in ("id", "timestamp"):
                 continue
             raise FieldError(f'flow "{flow.name}", the script of stream "{stream.name}"', name, tuple(schema))
-        found[name] = (
+        fields[name] = (
             _in_ms(value) if schema[name] == "timestamp" and type(value) is int else fitted(value, schema[name])
         )
-    return found
+    return fields
 
 
 def _in_ms(milliseconds: int) -> datetime.datetime:
-    """A time of a script as a timestamp column holds it; every engine shows it without a time zone, in UTC."""
+    """Return a time of a script as a timestamp column holds it; every engine shows it without a time zone, in UTC."""
     return datetime.datetime(1970, 1, 1) + datetime.timedelta(milliseconds=milliseconds)
 
 
@@ -127,7 +128,7 @@ def _said(
     rows: list[dict[str, Any]],
     evaluate: Evaluate,
 ) -> list[Any]:
-    """Each event's id or time: as the event names it, where the source has no such field, else by the stream's SQL."""
+    """Return each event's id or time: the event's own if the source has no such field, else by the stream's SQL."""
     own = [
         getattr(event, name)
         if isinstance(event, Event)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pipelines.errors import DefinitionError, FlowError
 from pipelines.flowmix.operations import Output, Persist
-from pipelines.flowmix.several import several_fields
+from pipelines.flowmix.schemas import several_fields
 from pipelines.testing.flow_reference import FlowReference
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def run_flow(
 
     A script holds, by the name of a stream with a source, events (dicts; `id` and `timestamp` in ms are optional) and one-second
     `TICK`s, in order. Its clock starts at 0 ms; an event without a timestamp gets the script's clock. At its end all streams
-    stand at the latest time of all. Of events of different streams at the same clock those of the stream that the flow defines
+    stand at the latest time of all. Among events of different streams at one time, those of the stream that the flow defines
     first come first.
 
     - `reference`: plain Python;
@@ -73,7 +73,7 @@ def run_flow(
 
 
 def _shown(flow: Flow, results: dict[str, list[Event]]) -> dict[str, list[Event]]:
-    """Results in the one form of all engines.
+    """Bring results into the one form of all engines.
 
     A field that a join made an array shows one value where it holds one; an absent field of a collected event, or of any
     other struct, is not there.
@@ -92,7 +92,7 @@ def _shown(flow: Flow, results: dict[str, list[Event]]) -> dict[str, list[Event]
 
 def _value(value: Any, several: bool = False) -> Any:
     if isinstance(value, Mapping):
-        return {name: _value(one) for name, one in value.items() if one is not None}
+        return {name: _value(part) for name, part in value.items() if part is not None}
     if isinstance(value, list | tuple):
-        return _value(value[0]) if several and len(value) == 1 else [_value(one) for one in value]
+        return _value(value[0]) if several and len(value) == 1 else [_value(part) for part in value]
     return value

@@ -49,7 +49,7 @@ def small_frame(spark: SparkSession, table: Table) -> DataFrame:
 
 
 class SparkStep:
-    """What a plain step asks of Spark; the session is looked for when the first expression needs it."""
+    """The evaluation of a plain step by Spark; the session is looked for when the first expression needs it."""
 
     def __init__(self, spark: SparkSession | None) -> None:
         self._spark = spark

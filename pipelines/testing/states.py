@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -42,8 +43,25 @@ def state_of(node: nodes.PersistNode) -> State:
     return AggregateState(node) if node.aggregations else RowsState(node)
 
 
+class _Keyed(ABC):
+    """A state that holds a row per key."""
+
+    node: nodes.PersistNode
+
+    @abstractmethod
+    def _held(self) -> list[Row]:
+        """Return all rows: keys, then values."""
+
+    def rows(self) -> Rows:
+        return in_order((dict(zip(self.node.fields, row, strict=True)) for row in self._held()), self.node.group)
+
+    def view(self) -> StateView:
+        keys = len(self.node.group)
+        return StateView.of_rows(self.node.fields[:keys], self.node.fields[keys:], self._held())
+
+
 @dataclass
-class AggregateState:
+class AggregateState(_Keyed):
     """A persistent aggregate: by key, the key's fields and the folded values, unfinished."""
 
     node: nodes.PersistNode
@@ -61,20 +79,14 @@ class AggregateState:
         stored = {frozen: values for frozen, (_, values) in self.values.items()}
         chains = running(table, self.node.group, self.node.aggregations, batch, stored) if table.rows else ()
         for key, chain in chains:
-            new = [one.state for one in chain]
+            new = [link.state for link in chain]
             self.values[freeze(key)] = key, new
             touched.append(self._row(key, new))
-        found = Table(self.node.fields, self.known, tuple(touched))
-        return by_hash(found, self.node.group, tasks) if self.node.group else found
+        shown = Table(self.node.fields, self.known, tuple(touched))
+        return by_hash(shown, self.node.group, tasks) if self.node.group else shown
 
-    def rows(self) -> Rows:
-        shown = (dict(zip(self.node.fields, self._row(*entry), strict=True)) for entry in self.values.values())
-        return in_order(shown, self.node.group)
-
-    def view(self) -> StateView:
-        keys = len(self.node.group)
-        rows = [self._row(*entry) for entry in self.values.values()]
-        return StateView.of_rows(self.node.fields[:keys], self.node.fields[keys:], rows)
+    def _held(self) -> list[Row]:
+        return [self._row(*entry) for entry in self.values.values()]
 
     def types(self) -> dict[str, str | None]:
         return dict(zip(self.node.fields, self.known, strict=False))
@@ -96,13 +108,13 @@ class RowsState:
     known: tuple[str | None, ...] = ()
 
     def commit(self, table: Table, tasks: int, batch: int) -> Table:
-        found = table.select(self.node.fields)
-        self.known = found.types
-        self.commits.append(in_order(found.dicts(), self.node.fields))
-        return found
+        kept = table.select(self.node.fields)
+        self.known = kept.types
+        self.commits.append(in_order(kept.dicts(), self.node.fields))
+        return kept
 
     def rows(self) -> Rows:
-        """Commit order, and within a commit (where Spark keeps no order) by value."""
+        """Return rows in commit order, and within a commit (where Spark keeps no order) by value."""
         return [row for commit in self.commits for row in commit]
 
     def view(self) -> StateView:
@@ -113,7 +125,7 @@ class RowsState:
 
 
 @dataclass
-class UpdatedState:
+class UpdatedState(_Keyed):
     """A state that a user's updater writes. Each task's updater sees what the state held before the batch."""
 
     node: nodes.PersistNode
@@ -139,8 +151,8 @@ class UpdatedState:
                 self.held.pop(key, None)
             else:
                 self.held[key] = values
-        found = Table(self.node.outputs, self.node.types, tuple(made))
-        return found.dealt(numbers if tasks > 1 else None)
+        shown = Table(self.node.outputs, self.node.types, tuple(made))
+        return shown.dealt(numbers if tasks > 1 else None)
 
     def _take(self, changed: dict[Row, Row | None], new: dict[Row, Row | None]) -> None:
         for key, values in new.items():
@@ -148,14 +160,8 @@ class UpdatedState:
                 raise DuplicateKeyError(list(key))
             changed[key] = values
 
-    def rows(self) -> Rows:
-        rows = ((*key, *values) for key, values in self.held.items())
-        return in_order((dict(zip(self.node.fields, row, strict=True)) for row in rows), self.node.group)
-
-    def view(self) -> StateView:
-        keys = len(self.node.group)
-        rows = [(*key, *values) for key, values in self.held.items()]
-        return StateView.of_rows(self.node.fields[:keys], self.node.fields[keys:], rows)
+    def _held(self) -> list[Row]:
+        return [(*key, *values) for key, values in self.held.items()]
 
     def types(self) -> dict[str, str | None]:
         return dict((*self.node.updater.key_columns, *self.node.updater.value_columns))

@@ -175,12 +175,5 @@ def _joined_node(
     """The stream of a node with several parents; its name is theirs, joined by "-" (rules 1.1)."""
     names = [stream._name for stream in streams]
     name = "-".join(one for one in names if one) or None
-    node = kind(
-        id=topology.graph.next_id(),
-        parents=tuple(stream.node for stream in streams),
-        fields=tuple(fields),
-        name=name,
-        at=nodes.CodeLocation.of_caller(),
-        **more,
-    )
-    return Stream(topology, topology.graph.add(node).id, name)
+    parents = tuple(stream.node for stream in streams)
+    return Stream(topology, topology.graph.new(kind, parents, fields=tuple(fields), name=name, **more).id, name)

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 
-class Sink(Protocol):
+class CountSink(Protocol):
     """What takes counts: a Spark accumulator of dicts, or `LocalSink`."""
 
     def add(self, counts: dict[str, int]) -> None: ...
@@ -38,9 +38,9 @@ class LocalSink:
             self.counts[name] = self.counts.get(name, 0) + number
 
 
-_compiling: tuple[Sink, str] | None = None
+_compiling: tuple[CountSink, str] | None = None
 """Where the functions of the plan that is being built shall count, and the prefix of their counters' names."""
-_running: tuple[Sink, str] | None = None
+_running: tuple[CountSink, str] | None = None
 """Where the function that runs now, in this process, counts."""
 
 
@@ -52,7 +52,7 @@ def count(name: str, number: int = 1) -> None:
 
 
 @contextmanager
-def counting_into(sink: Sink, scope: str = "") -> Iterator[None]:
+def counting_into(sink: CountSink, scope: str = "") -> Iterator[None]:
     """Within it, plans are built whose functions count into `sink`, under names that begin with `scope`."""
     global _compiling
     before, _compiling = _compiling, (sink, scope)
@@ -74,7 +74,7 @@ def counted(call: Callable[..., Any]) -> Callable[..., Any]:
 class _Counted:
     """A class and not a closure: pickled by name, it finds this module's own globals in the worker."""
 
-    def __init__(self, call: Callable[..., Any], target: tuple[Sink, str]) -> None:
+    def __init__(self, call: Callable[..., Any], target: tuple[CountSink, str]) -> None:
         self._call, self._target = call, target
 
     def __call__(self, *values: Any) -> Any:

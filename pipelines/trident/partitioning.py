@@ -78,9 +78,9 @@ class Partitioning(Steps):
         return self._add(nodes.PartitionNode, kind=nodes.DIRECT, by=by)
 
     def min_by(self, field: str, comparator: Comparator | None = None) -> Self:
-        """Of each partition of a batch the tuple with the least value of `field` (Trident rules 1.2).
+        """Keep the tuple of each partition of a batch with the least value of `field` (Trident rules 1.2).
 
-        Of equals the last tuple; null values are left out; an empty partition gives nothing (the original emitted a
+        The last of equals counts; null values are left out; an empty partition gives nothing (the original emitted a
         broken tuple). Use `global_()` before it for one tuple a batch.
 
         Args:
@@ -94,7 +94,7 @@ class Partitioning(Steps):
         return self._extreme("max_by", field, comparator, largest=True)
 
     def min(self, comparator: Comparator) -> Self:
-        """Of each partition of a batch the least tuple: the comparator takes two tuples as dicts. Else as `min_by`."""
+        """Keep the least tuple of each partition of a batch: the comparator takes two tuples as dicts. Else as `min_by`."""
         return self._extreme("min", None, comparator, largest=False)
 
     def max(self, comparator: Comparator) -> Self:

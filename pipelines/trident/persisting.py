@@ -174,7 +174,7 @@ class Persisting(Steps):
         )
 
     def _is_broadcast(self) -> bool:
-        """Whether the tuples are copies that a broadcast gave to every task."""
+        """Return whether the tuples are copies that a broadcast gave to every task."""
         node = self._topology.graph[self._node]
         while node.by_tuple:
             node = self._topology.graph[node.parents[0]]

@@ -1,4 +1,4 @@
-"""What a state query may ask of a state, checked when the line is written."""
+"""The questions that a state query may ask of a state, checked when the line is written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Shape:
 
     @classmethod
     def of(cls, node: nodes.Node | None) -> Shape | None:
-        """Of the node that writes or names the state; None if only its table can tell."""
+        """Return the schema that the node which writes or names the state declares; None if only its table can tell."""
         if isinstance(node, nodes.PersistNode):
             return cls(node.group, node.fields[len(node.group) :], bool(node.aggregations or node.updater))
         if isinstance(node, nodes.StaticStateNode) and isinstance(node.state, FixedState):

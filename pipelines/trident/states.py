@@ -1,4 +1,4 @@
-"""How a topology names the states that it persists into or reads."""
+"""The states that a topology persists into or reads, by name."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class TridentState:
     def new_values_stream(self) -> Stream:
         """Return what each batch has made of the state, as a stream: the keys that it touched, with their new values.
 
-        Of a state of tuples: the tuples; of one with an updater: what the updater emitted. A batch that touched nothing
+        A state of tuples gives the tuples; one with an updater gives what the updater emitted. A batch that touched nothing
         gives nothing.
 
         Raises:

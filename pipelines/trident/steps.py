@@ -1,4 +1,4 @@
-"""What every part of a Stream stands on: its topology, its node, and adding a node behind it."""
+"""The base of every part of a Stream: its topology, its node, and adding a node behind it."""
 
 from __future__ import annotations
 
@@ -81,13 +81,6 @@ class Steps:
 
     def _add(self, node_type: type[nodes.Node], /, *, fields: Sequence[str] | None = None, **more: Any) -> Self:
         """The stream of a new node behind this one."""
-        graph = self._topology.graph
-        node = node_type(
-            id=graph.next_id(),
-            parents=(self._node,),
-            fields=self.output_fields if fields is None else tuple(fields),
-            name=self._name,
-            at=nodes.CodeLocation.of_caller(),
-            **more,
-        )
-        return type(self)(self._topology, graph.add(node).id, self._name)
+        kept = self.output_fields if fields is None else tuple(fields)
+        node = self._topology.graph.new(node_type, (self._node,), fields=kept, name=self._name, **more)
+        return type(self)(self._topology, node.id, self._name)

@@ -176,8 +176,7 @@ class Stream(Partitioning, Persisting):
         """
         from pipelines.quality import Gate
 
-        gate = checks[0] if len(checks) == 1 and isinstance(checks[0], Gate) else None
-        gate = gate or Gate(name or self._topology.next_gate_name(), tuple(checks))
+        gate = Gate.of(checks, name, self._topology.gates)
         gate.validate(self.output_fields)
         self._topology.claim_gate(gate.name)
         return self._add(nodes.GateNode, gate=gate)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pipelines.errors import BadNameError, DefinitionError, FunctionError, NotSliceableError
+from pipelines.errors import BadNameError, FunctionError, NotSliceableError
 from pipelines.graph import nodes
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import FieldNames, added, checked_name, parse_ddl, require
@@ -91,16 +91,8 @@ class TridentTopology:
         self.claim_state(state.name)
         keys = tuple(state.keys) if isinstance(state, FixedState) else ()
         fields = state.fields if isinstance(state, FixedState) else ()
-        node = nodes.StaticStateNode(
-            id=self.graph.next_id(),
-            parents=(),
-            fields=fields,
-            at=nodes.CodeLocation.of_caller(),
-            state=state,
-            keys=keys,
-        )
-        source = Stream(self, self.graph.add(node).id)
-        return TridentState(state, keys, tuple(name for name in fields if name not in keys), node.id, source)
+        node = self.graph.new(nodes.StaticStateNode, fields=fields, state=state, keys=keys)
+        return TridentState(state, keys, node.values, node.id, Stream(self, node.id))
 
     def merge(self, *streams: Any, outputs: FieldNames | None = None) -> Stream:
         """Return the tuples of all streams as one; fields are matched by position (Trident rules 1.1).
@@ -175,16 +167,7 @@ class TridentTopology:
         self, kind: type[nodes.SpoutNode] | type[nodes.QuerySpoutNode], name: str, fields: tuple[str, ...], **more: Any
     ) -> Stream:
         self.claim_stream(checked_name("stream", name))
-        node = kind(
-            id=self.graph.next_id(),
-            parents=(),
-            fields=fields,
-            name=name,
-            at=nodes.CodeLocation.of_caller(),
-            stream=name,
-            **more,
-        )
-        return Stream(self, self.graph.add(node).id)
+        return Stream(self, self.graph.new(kind, fields=fields, name=name, stream=name, **more).id)
 
     def claim_stream(self, name: str) -> None:
         """Take a stream's name: it is its own."""
@@ -199,17 +182,15 @@ class TridentTopology:
         self._states.add(name)
 
     def claim_gate(self, name: str) -> None:
-        checked_name("gate", name)
+        """Take a gate's name: it is its own."""
         if name in self._gates:
             raise BadNameError("gate", name, "is taken by another gate of this topology")
         self._gates.add(name)
 
-    def next_gate_name(self) -> str:
-        """`gate<n>` with the next number that is free."""
-        number = len(self._gates) + 1
-        while f"gate{number}" in self._gates:
-            number += 1
-        return f"gate{number}"
+    @property
+    def gates(self) -> frozenset[str]:
+        """Return the names of its gates."""
+        return frozenset(self._gates)
 
     @property
     def spouts(self) -> tuple[nodes.SpoutNode, ...]:
@@ -237,17 +218,6 @@ class TridentTopology:
         """Return the spouts whose tuples can reach a node, in the order of their definition."""
         found = self.graph.ancestors(node_id)
         return tuple(node for node in found if isinstance(node, nodes.SpoutNode | nodes.QuerySpoutNode))
-
-    def spout_of(self, node_id: int) -> nodes.SpoutNode | nodes.QuerySpoutNode:
-        """Return the one spout that leads to a node.
-
-        Raises:
-            DefinitionError: if there are several, or none.
-        """
-        found = self.spouts_of(node_id)
-        if len(found) != 1:
-            raise DefinitionError(f"node {node_id} of {self.name} has {len(found)} sources; expected one")
-        return found[0]
 
     def build(self) -> Any:
         """Return the plan of this topology: bolts, spouts, batch groups, lineage, `to_mermaid()`.

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from pipelines.errors import FunctionError
+from pipelines.aggregators.base import Parts
 from pipelines.graph.fields import parse_ddl
 
 
 class StateUpdater:
     """Writes a state from the tuples of a batch, for `partition_persist(state, fields, updater, outputs)`.
 
-    Subclass it, say the state's columns, define `update_state`. It runs once a batch and task that has tuples.
+    Subclass it, say the state's columns, define `update_state`. It runs once per batch and task that has tuples.
     """
 
     keys: str = ""
@@ -50,7 +50,7 @@ class StateUpdater:
         return type(self).__name__
 
 
-class MultiReducer:
+class MultiReducer(Parts):
     """Reduces the tuples of several streams together, for `TridentTopology.multi_reduce`.
 
     The parts are given as callables, or a subclass defines methods of the same names:
@@ -67,7 +67,7 @@ class MultiReducer:
         FunctionError: if a part is neither given nor defined.
     """
 
-    returns: str | Sequence[str] | None = None
+    returns: Any = None
     init: Callable[..., Any]
     execute: Callable[..., Any]
     complete: Callable[..., Any]
@@ -80,16 +80,7 @@ class MultiReducer:
         *,
         returns: str | Sequence[str] | None = None,
     ) -> None:
-        for name, call in (("init", init), ("execute", execute), ("complete", complete)):
-            if call is not None:
-                setattr(self, name, call)
-            if not callable(getattr(self, name, None)):
-                raise FunctionError(type(self).__name__, f"has no {name}", hint="give init, execute and complete")
-        if returns is not None:
-            self.returns = returns
-
-    def __str__(self) -> str:
-        return type(self).__name__
+        self._take({"init": init, "execute": execute, "complete": complete}, returns)
 
 
 class Assembly(Protocol):

@@ -91,12 +91,12 @@ class SlidingDurationWindow(WindowConfig):
 
 
 def tumbling(size: Length) -> WindowConfig:
-    """Of a number of tuples, or of a timedelta."""
+    """Build a window of a number of tuples, or of a timedelta."""
     return TumblingDurationWindow.of(size) if isinstance(size, timedelta) else TumblingCountWindow.of(size)
 
 
 def sliding(size: Length, slide: Length) -> WindowConfig:
-    """Of two numbers of tuples, or of two timedeltas.
+    """Build a window of two numbers of tuples, or of two timedeltas.
 
     Raises:
         PolicyError: if one is a duration and the other is not.
@@ -161,40 +161,29 @@ def _results(
     stream: Stream, operation: TaskWindow, channel: str, outputs: tuple[str, ...], types: tuple[str, ...]
 ) -> Stream:
     """A spout that reads the channel through the windows."""
-    topology, at = stream._topology, nodes.CodeLocation.of_caller()
-    name = channel
+    topology, name = stream._topology, channel
     # A batch of the stream is a batch of the windows: what is aggregated behind them is aggregated by it.
     source = ChannelSource(
         [Edge(name, channel, numbered=True)], None, names=(*operation.inputs, events.TASK), commits_a_batch=1
     )
     context = WindowContext(topology.name, name, 0, (events.TASK,))
     prelude = nodes.Graph()
-    prelude.add(nodes.SpoutNode(id=1, parents=(), fields=source.fields, name=name, at=at, stream=name, source=source))
-    window = nodes.WindowNode(
-        id=2,
-        parents=(1,),
+    entrance = prelude.new(nodes.SpoutNode, fields=source.fields, name=name, stream=name, source=source)
+    window = prelude.new(
+        nodes.WindowNode,
+        (entrance.id,),
         fields=(*outputs, *events.COLUMNS),
         name=stream._name,
-        at=at,
         operation=operation,
         context=context,
         key=(events.TASK,),
         edges=(channel,),
         types=(*types, *events.TYPES),
     )
-    prelude.add(window)
     topology.claim_stream(name)
-    spout = nodes.ChannelSpoutNode(
-        id=topology.graph.next_id(),
-        parents=(),
-        fields=window.fields,
-        name=name,
-        at=at,
-        stream=name,
-        source=source,
-        prelude=prelude,
+    spout = topology.graph.new(
+        nodes.ChannelSpoutNode, fields=window.fields, name=name, stream=name, source=source, prelude=prelude
     )
-    topology.graph.add(spout)
     return type(stream)(topology, spout.id, stream._name)._add(nodes.ProjectNode, fields=outputs)
 
 

@@ -69,7 +69,7 @@ class AggregateBuffer(Window):
         self._ticks = self._fires = self._written = self._at = 0
 
     def _needs_items(self) -> bool:
-        """Whether an event ever leaves by itself, or a user's aggregator must be told when all leave."""
+        """Return whether an event ever leaves by itself, or a user's aggregator must hear when all leave."""
         if self._age is not None or (self._clear and self._fields is None):
             return True
         emptied_before_full = self._clear and 0 < self._by_count <= self._keep

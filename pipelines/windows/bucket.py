@@ -52,14 +52,14 @@ class Clocks:
 
 @dataclass(frozen=True)
 class BucketMaker:
-    """What a worker needs to know of an operation. It travels to the workers.
+    """An operation as a worker needs to know it. It travels to the workers.
 
     Args:
         operation: one of `pipelines.windows.operations`.
         context: where it stands in its flow.
         edges: the origins whose clocks it waits for.
         schema: the Arrow schema of its results, the event's columns included.
-        origin: what its words about the clock say for their origin.
+        origin: what its watermark rows say for their origin.
         in_arrays: whether `ArrayWindows` can do it.
         where: the operation and the user's line, for errors of the user's code.
     """
@@ -122,7 +122,7 @@ class Bucket:
         return dumps(self._windows.save())
 
     def run(self, number: int) -> pa.Table:
-        """Return the results, and in bucket 0 the word about the clock."""
+        """Return the results, and in bucket 0 the watermark row."""
         try:
             found = self._fed()
         except Exception as error:
@@ -138,7 +138,7 @@ class Bucket:
         return rows_of(found, self._plan.schema)
 
     def passed(self, number: int) -> pa.Table:
-        """Return the word about the clock alone."""
+        """Return the watermark row alone."""
         if number or self._now == NEVER:
             return self._plan.schema.empty_table()
         return clock_row(self._plan.schema, self._now, self._plan.origin)
@@ -152,7 +152,7 @@ class ArrayBucket(Bucket):
         self._state = EMPTY
 
     def _are_events(self, rows: pa.Table) -> Any:
-        """Its events travel without id, and only words about the clock say where they come from."""
+        """Its events travel without id, and only watermark rows say where they come from."""
         return pc.is_null(rows[events.FROM])
 
     def in_form_of(self, kept: bytes) -> Bucket:

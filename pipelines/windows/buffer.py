@@ -27,7 +27,7 @@ NOTHING: Final[tuple[Event, ...]] = ()
 
 @dataclass(frozen=True)
 class WindowContext:
-    """Where an operation stands.
+    """The place of an operation.
 
     Args:
         flow, stream: their names.

@@ -23,7 +23,7 @@ from pipelines.windows.event import Event
 from pipelines.windows.operations import JoinWindow
 
 _EMPTY_FOR: Final = 10_000
-"""How long a key without left events is kept, in ms: making its window anew for each right event costs more."""
+"""How long a key without left events is kept, in ms: making its window again for each right event costs more."""
 
 
 class JoinBuffer(Window):

@@ -208,7 +208,7 @@ class KeyedWindows:
 
 
 def _raw_key(partition: tuple[str, ...]) -> Callable[[Event], Any]:
-    """What finds a window at once: the fields' values as they are, if these are text or whole numbers; else None.
+    """Return what finds a window at once: the fields' values as they are, if text or whole numbers; else None.
 
     Values of other types may be equal and not one key (True and 1), or one key and not equal (lists in another order).
     """

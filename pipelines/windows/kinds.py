@@ -1,4 +1,4 @@
-"""Which window each operation has."""
+"""The window of each operation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from pipelines.aggregators.values import Kept
+from pipelines.aggregators.values import KeptEntries
 from pipelines.aggregators.window import Accumulator, EventAggregator, Types
 from pipelines.windows.aggregate import AggregateBuffer
 from pipelines.windows.buffer import Key, Window, WindowContext
@@ -40,7 +40,7 @@ class _WholeEvents(EventAggregator):
         """It needs no field."""
 
 
-class _Events(Kept):
+class _Events(KeptEntries):
     def __init__(self) -> None:
         super().__init__(None)
 

@@ -1,12 +1,18 @@
-"""What the stateful operations are: frozen data, no behaviour. `kinds.window_for` makes their windows."""
+"""The stateful operations: frozen data that checks itself. `kinds.window_for` makes their windows.
+
+Every check of a window operation is here, in the original's words and order (Flowmix rules 2). The fluent form and YAML make
+these objects, and add the user's line to what they raise.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from pipelines.aggregators.window import EventAggregator
-from pipelines.errors import ChainOutputsError, FieldError, FunctionError, PolicyError
+from pipelines.ddl import added
+from pipelines.errors import ChainOutputsError, PolicyError, WindowError
+from pipelines.graph.fields import checked_name, distinct
 from pipelines.windows.policy import COUNT, Policy
 
 HOUR: Final = 3_600_000
@@ -29,7 +35,8 @@ class AggregateWindow:
         window_evict_millis: a window that got no event for so long is forgotten.
 
     Raises:
-        FunctionError: if there is no aggregator, or one is none that an event window can use.
+        WindowError: if there is no aggregator, one is none of event windows, or a policy is missing.
+        FunctionError: if an aggregator lacks its field or a method.
         ChainOutputsError: if two outputs have one name.
         PolicyError: if `window_evict_millis` is not positive.
     """
@@ -41,17 +48,25 @@ class AggregateWindow:
     window_evict_millis: int = HOUR
 
     def __post_init__(self) -> None:
+        problem = "Aggregator operator needs an aggregator class"
         if not self.aggregators:
-            raise FunctionError("aggregate", "Aggregator operator needs an aggregator class")
+            raise WindowError("aggregate", problem, hint='aggregate(Count(), ...), aggregate(Sum("v"), ...)')
         for one in self.aggregators:
             if not isinstance(one, EventAggregator):
-                hint = "use a built-in one (Count, Sum, ...) or a subclass of pipelines.flowmix.WindowAggregator"
-                raise FunctionError("aggregate", f"{one!r} is no aggregator of event windows", hint=hint)
-            one.check()
-        outputs = [name for one in self.aggregators for name in one.result_fields]
-        if len({name.lower() for name in outputs}) < len(outputs):
-            raise ChainOutputsError("aggregate", outputs)
+                hint = "use those of pipelines.flowmix (with brackets: Count()), or a subclass of WindowAggregator"
+                raise WindowError("aggregate", f"{problem}; {one!r} is no aggregator of event windows", hint=hint)
+        _policy("aggregate", self.trigger, "Aggregator operator needs to have trigger policy and threshold")
+        _policy("aggregate", self.evict, "Aggregator operator needs to have eviction policy and threshold")
         _lifetime(self.window_evict_millis)
+        for one in self.aggregators:
+            one.check()
+        if len({name.lower() for name in self.outputs}) < len(self.outputs):
+            raise ChainOutputsError("aggregate", self.outputs)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The fields that the aggregators say they read."""
+        return distinct(name for one in self.aggregators for name in one.reads)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -72,6 +87,11 @@ class CollectWindow:
 
     Args:
         field: the field of the result that holds the list.
+
+    Raises:
+        WindowError: if a policy is missing.
+        BadNameError: for a field that no column can have.
+        PolicyError: if `window_evict_millis` is not positive.
     """
 
     trigger: Policy
@@ -79,11 +99,13 @@ class CollectWindow:
     clear_on_trigger: bool = False
     field: str = "events"
     window_evict_millis: int = HOUR
+    inputs: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        if not self.field:
-            raise FieldError("collect", self.field, ())
+        _policy("collect", self.trigger, "Collect operator needs to have trigger policy and threshold")
+        _policy("collect", self.evict, "Collect operator needs to have eviction policy and threshold")
         _lifetime(self.window_evict_millis)
+        added("collect", self.field, ())
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -112,7 +134,7 @@ class SortWindow:
         evict: top_n: None, or TIME: events of that age leave, and the window then keeps all younger ones.
 
     Raises:
-        FunctionError: if something is missing or does not fit the mode.
+        WindowError: if something is missing or does not fit the mode.
         PolicyError: if `window_evict_millis` is not positive.
     """
 
@@ -126,16 +148,29 @@ class SortWindow:
 
     def __post_init__(self) -> None:
         if not self.by:
-            raise FunctionError("sort", "Sort operator needs at least one field name to sort by")
+            hint = 'sort("v", ...) or sort("v desc", ...)'
+            raise WindowError("sort", "Sort operator needs at least one field name to sort by", hint=hint)
+        eviction = "Sort operator needs an eviction policy and threshold"
         if self.mode not in (PROGRESSIVE, TUMBLING, TOP_N):
-            raise FunctionError("sort", f"has no mode {self.mode!r}", hint="use progressive, tumbling or top_n")
+            seen = f"; got {self.mode}" if self.mode else ""
+            raise WindowError("sort", f"{eviction}{seen}", hint="give one of progressive=n, tumbling=policy, top_n=n")
         if self.mode != TUMBLING and (not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 1):
-            raise FunctionError("sort", f"{self.mode} takes a positive number of events; got {self.size!r}")
-        if self.mode != PROGRESSIVE and self.trigger is None:
-            raise FunctionError("sort", "Sort operator needs a trigger policy and threshold")
+            raise WindowError("sort", f"{eviction}; {self.mode} takes a positive number of events, got {self.size!r}")
+        if self.mode != PROGRESSIVE:
+            _policy("sort", self.trigger, "Sort operator needs a trigger policy and threshold")
+        elif self.trigger is not None:
+            hint = "leave trigger out, or use top_n"
+            raise WindowError("sort", "Sort operator: progressive is triggered by every event", hint=hint)
+        if self.flush and self.mode != TOP_N:
+            raise WindowError("sort", f"Sort operator: flush goes with top_n, not with {self.mode}")
         if self.evict is not None and (self.mode != TOP_N or self.evict.age is None):
-            raise FunctionError("sort", f"{self.mode} cannot evict by {self.evict}", hint="top_n takes Policy.time(s)")
+            raise WindowError("sort", f"{self.mode} cannot evict by {self.evict}", hint="top_n takes Policy.time(s)")
         _lifetime(self.window_evict_millis)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The fields that it sorts by."""
+        return distinct(name for name, _ in self.by)
 
     @property
     def label(self) -> str:
@@ -158,14 +193,22 @@ class SwitchWindow:
         close: COUNT m: after m dropped events the next one passes; TIME t: at tick t + 1; TIME_DELTA_LT: never.
         window_evict_millis: a gate that saw no event for so long (and for longer than its TIME thresholds) is
             forgotten: it is as new.
+
+    Raises:
+        WindowError: if a policy is missing.
+        PolicyError: if `window_evict_millis` is not positive.
     """
 
     open: Policy
     evict: Policy
     close: Policy
     window_evict_millis: int = HOUR
+    inputs: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
+        _policy("switch", self.open, "Stop gate operator must have an activation policy and threshold")
+        _policy("switch", self.evict, "Stop gate operator must have an eviction policy and threshold")
+        _policy("switch", self.close, "Stop gate operator must have an close policy and threshold")
         _lifetime(self.window_evict_millis)
 
     @property
@@ -188,16 +231,28 @@ class JoinWindow:
         left, right: streams that the events come from.
         evict: COUNT keeps the last n left events of a key (0: all; TIME_DELTA_LT the same), TIME those younger than that.
         window_evict_millis: forget a key's left events that met no event of the key for so long; None: never.
+
+    Raises:
+        WindowError: if a side or the policy is missing, or both sides are one.
+        BadNameError: for a side that is no name of a stream.
+        PolicyError: if `window_evict_millis` is not positive.
     """
 
     left: str
     right: str
     evict: Policy
     window_evict_millis: int | None = None
+    inputs: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
+        _policy("join", self.evict, "Eviction policy is required by the join operator")
+        problem = "Left and right side streams required by the join operator"
         if not self.left or not self.right:
-            raise FunctionError("join", "Left and right side streams required by the join operator")
+            raise WindowError("join", problem)
+        if self.left == self.right:
+            raise WindowError("join", f'{problem}: both are "{self.left}"')
+        for side in (self.left, self.right):
+            checked_name("stream", side)
         if self.window_evict_millis is not None:
             _lifetime(self.window_evict_millis)
 
@@ -245,7 +300,7 @@ class TaskWindow:
     @property
     def inputs(self) -> tuple[str, ...]:
         """The fields that the aggregators read; nothing else is stored."""
-        return tuple(dict.fromkeys(name for one in self.aggregations for name in one.inputs))
+        return distinct(name for one in self.aggregations for name in one.inputs)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -260,6 +315,13 @@ class TaskWindow:
 
 
 WindowOperation = AggregateWindow | CollectWindow | SortWindow | SwitchWindow | JoinWindow | TaskWindow
+
+
+def _policy(operation: str, given: object, problem: str) -> None:
+    if not isinstance(given, Policy):
+        seen = "" if given is None else f"; got {given!r}"
+        hint = "Policy.count(events), Policy.time(seconds) or Policy.time_delta_lt(seconds)"
+        raise WindowError(operation, f"{problem}{seen}", hint=hint)
 
 
 def _lifetime(milliseconds: int) -> None:

@@ -1,4 +1,4 @@
-"""What a stateful operation is, in a few bytes: windows that another operation has made are not taken for its own."""
+"""The signature of a stateful operation, in a few bytes: windows that another operation has made are not taken for its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-# Raised when what a window keeps changes its meaning: then windows of an older release start anew.
+# Raised when what a window keeps changes its meaning: then windows of an older release start again.
 RELEASE = 1
 SIZE = 16
 

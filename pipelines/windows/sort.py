@@ -214,7 +214,7 @@ class SortBuffer(Window):
 def place(event: Event, by: Sequence[tuple[str, bool]]) -> tuple[Any, ...]:
     """Return where an event stands: field by field, absent values last either way.
 
-    Of several values of a field the one that comes first in the order counts.
+    If a field has several values, the one that comes first in the order counts.
     """
     found: list[Any] = []
     for field, descending in by:

@@ -27,7 +27,7 @@ class _Reached(NamedTuple):
 class SwitchBuffer(Window):
     """Whether the gate passes, the clocks of what it passed, and its counters.
 
-    Each counter counts for the stated policy alone and starts anew whenever the gate closes (the original's faults, rules
+    Each counter counts for the stated policy alone and starts again whenever the gate closes (the original's faults, rules
     5.4.4). Ticks emit nothing, so that they are made up for when the next event comes.
     """
 
@@ -120,7 +120,7 @@ class SwitchBuffer(Window):
                 self._tick()
 
     def _quiet(self) -> int:
-        """How many of the next ticks only count."""
+        """Return how many of the next ticks only count."""
         if self._stopped:
             return FAR if self._close.ticks is None else self._close.ticks - self._stopped_count
         quiet = FAR if self._open.ticks is None else self._open.ticks - self._open_count

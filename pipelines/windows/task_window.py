@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from pipelines.aggregators.calls import Running
+from pipelines.aggregators.folds import Running
 from pipelines.windows.aggregate import crossed
 from pipelines.windows.buffer import FAR, NOTHING, Fired, Key, Window, WindowContext
 from pipelines.windows.event import Event
@@ -46,7 +46,7 @@ class TaskBuffer(Window):
         return NOTHING
 
     def _drop_old(self) -> None:
-        """What no later trigger can see."""
+        """Drop what no later trigger can see."""
         while self._tuples and self._tuples[0][1] < self._trigger - self._size:
             self._tuples.popleft()
 
@@ -64,7 +64,7 @@ class TaskBuffer(Window):
         return made
 
     def _fire(self, now: int, count: int) -> list[Event]:
-        """The aggregators over the window's tuples, started anew each time; `init(batch)` gets the clock."""
+        """The aggregators over the window's tuples, started again each time; `init(batch)` gets the clock."""
         if not count:
             return []
         places = [[self._inputs.index(name) for name in one.inputs] for one in self._aggregations]
@@ -86,7 +86,7 @@ class TaskBuffer(Window):
         return self._trigger if not self._by_count and self._tuples else None
 
     def expired(self, now: int) -> bool:
-        """Never: the number of its next result must not be forgotten; there is one window a task."""
+        """Never: the number of its next result must not be forgotten; there is one window per task."""
         return False
 
     def save(self) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def fits(operation: Any, context: WindowContext, types: pa.Schema) -> bool:
     bounded = evict.age is not None or evict.keeps or (operation.clear_on_trigger and trigger.events)
     if not fires or not bounded:
         return False
-    if any(type(one) not in _KINDS for one in operation.aggregators):
+    if any(type(aggregator) not in _KINDS for aggregator in operation.aggregators):
         return False
     fields = _fields_of(operation)
     numeric = all(name in types.names and _is_number(types.field(name).type) for name in fields)
@@ -56,7 +56,7 @@ def _at_every_tick(operation: AggregateWindow) -> bool:
 
 def _fields_of(operation: AggregateWindow) -> list[str]:
     """The fields that the aggregators read."""
-    named = [getattr(one, "field", None) for one in operation.aggregators]
+    named = [getattr(aggregator, "field", None) for aggregator in operation.aggregators]
     return list(dict.fromkeys(str(name) for name in named if name is not None))
 
 
@@ -73,7 +73,7 @@ class State:
     """What windows hold between two batches.
 
     Attributes:
-        windows: a row a key: the partition fields, the clock of its last event (`WRITTEN`, ms), the events since it fired
+        windows: one row per key: the partition fields, the clock of its last event (`WRITTEN`, ms), the events since it fired
             (`TICKS`), how often it has fired (`FIRES`), and its items, as lists: the fields that are aggregated. Where a clock
             decides about them `CLOCKS` (ms), and with a trigger by time the second of the first event (`BEGUN`). None: no key.
         pending: rows later than the clock, as they came; None: none.
@@ -206,7 +206,7 @@ class ArrayWindows:
         """
         if not windows:
             return None
-        rows = pa.concat_tables([one.cast(windows[-1].schema) for one in windows]).combine_chunks()
+        rows = pa.concat_tables([part.cast(windows[-1].schema) for part in windows]).combine_chunks()
         numbers, _ = numbered(self._context.partition, None, rows)
         last = np.zeros(int(numbers.max(initial=-1)) + 1, np.int64)
         last[numbers] = np.arange(len(numbers))
@@ -215,14 +215,14 @@ class ArrayWindows:
 
     def due(self, state: State) -> int | None:
         """Return the earliest clock at which `feed` without rows would do anything; None: never."""
-        found = [] if state.pending is None else [int(pc.min(state.pending[events.CLOCK]).as_py())]
+        clocks = [] if state.pending is None else [int(pc.min(state.pending[events.CLOCK]).as_py())]
         if state.windows is not None and state.windows.num_rows:
             at = state.windows[WRITTEN].to_numpy() + self._lifetime
             if self._seconds:
                 fires = state.windows[FIRES].to_numpy() + 1
                 at = np.minimum(at, (state.windows[BEGUN].to_numpy() + self._seconds * fires) * SECOND)
-            found.append(int(at.min()))
-        return min(found, default=None)
+            clocks.append(int(at.min()))
+        return min(clocks, default=None)
 
     def _run(self, state: pa.Table | None, rows: pa.Table, clock: int) -> tuple[pa.Table, pa.Table | None, Any]:
         state = state if state is not None and state.num_rows else None
@@ -285,7 +285,7 @@ class ArrayWindows:
                 flat.clocks[to] = self._kept(CLOCKS, flat, state, old).to_numpy()
 
     def _kept(self, name: str, flat: _Flat, state: pa.Table, keys: Ints) -> pa.ChunkedArray:
-        """What the state holds of a field for some keys, one after the other. All items of a key have that key's values."""
+        """Return what the state holds of a field for some keys, one after the other. All items of a key have the key's values."""
         rows = flat.state_row[keys]
         if name in self._context.partition:
             return state[name].take(pa.array(np.repeat(rows, flat.kept[keys])))
@@ -369,7 +369,7 @@ class ArrayWindows:
         each = zip(of_key.tolist(), fired.clock.tolist(), fired.number.tolist(), strict=True)
         made: dict[str, Any] = {name: flat.names[name].take(pa.array(keys)) for name in self._context.partition}
         chain = self._operation.aggregators
-        outputs = [aggregated(one, flat.columns, fired.start, fired.end) for one in chain]
+        outputs = [aggregated(aggregator, flat.columns, fired.start, fired.end) for aggregator in chain]
         made |= dict(zip(self._operation.outputs, outputs, strict=True))
         stream = pa.repeat(pa.scalar(self._context.stream, pa.string()), len(keys))
         made |= {events.ID: [f"{names[key]}-{clock}-{number}" for key, clock, number in each]}
@@ -387,7 +387,7 @@ class ArrayWindows:
         columns = [flat.names[name].take(pa.array(keys)).to_pylist() for name in self._context.partition]
         if not columns:
             return [()] * len(keys)
-        return [tuple(() if one is None else (one,) for one in key) for key in zip(*columns, strict=True)]
+        return [tuple(() if value is None else (value,) for value in key) for key in zip(*columns, strict=True)]
 
     def _after(self, flat: _Flat, lives: _Lives, fired: _Fired, clock: int) -> pa.Table:
         """Return the state of the keys that the batch may have moved: of each its last life, if it has not ended."""
@@ -432,8 +432,8 @@ def _place(flat: _Flat, lives: _Lives, life: Ints, clock: Ints) -> Ints:
     items, wanted, width = flat.clocks - low, clock - low, int(high) - int(low) + 1
     if width * len(lives.begin) >= _SAFE:
         # Years apart, and many keys: by rank they are small again.
-        found, ranks = np.unique(np.concatenate([flat.clocks, clock]), return_inverse=True)
-        items, wanted, width = ranks[: flat.size], ranks[flat.size :], len(found)
+        values, ranks = np.unique(np.concatenate([flat.clocks, clock]), return_inverse=True)
+        items, wanted, width = ranks[: flat.size], ranks[flat.size :], len(values)
     return np.searchsorted(of_item * width + items, life * width + wanted, "right")
 
 
@@ -476,7 +476,7 @@ def conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def ramps(lengths: Ints) -> Ints:
-    """0, 1, ... up to each of some lengths, one after the other."""
+    """Return 0, 1, ... up to each of some lengths, one after the other."""
     total = int(lengths.sum())
     return np.arange(total) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 

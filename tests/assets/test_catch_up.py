@@ -48,7 +48,7 @@ def test_catch_up_reports_slices_checks_and_answers(
         metadata = record.asset_materialization.metadata
         assert (metadata["txid_first"].value, metadata["txid_last"].value) == (1, 1)
         assert metadata["dagster/row_count"].value == 2
-        for plot in ("rows a batch", "batch seconds", "table size", "files"):
+        for plot in ("rows per batch", "batch seconds", "table size", "files"):
             # Inside the page, not behind a link.
             assert len(str(metadata[plot].value)) < 1000
         assert instance.get_latest_materialization_event(dg.AssetKey("top_line")) is not None

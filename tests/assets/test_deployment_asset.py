@@ -76,7 +76,11 @@ def test_the_first_time_submits(view: FlowView, nimbus: FakeNimbus) -> None:
     succeeded, metadata, _ = materialized(view, config)
     assert succeeded
     options = {"inactive": False, "trigger_seconds": 2.0, "parallelism": {"trips": 2}, "max_attempts": 5}
-    assert nimbus.asked == [("submit", "trips", options), ("ensure_supervisor",)]
+    assert nimbus.asked == [
+        ("submit", "trips", options),
+        ("ensure_supervisor",),
+        ("wait", "trips", "running", RUNS_WITHIN),
+    ]
     assert (metadata["done"], metadata["status"], metadata["version"]) == ("submitted", "ACTIVE", 1)
     assert (metadata["places"], metadata["txid"], metadata["workers"]) == ("s1:6900", 41, 1)
     assert "| flights | running | s1:6900 |" in metadata["queries"]
@@ -89,7 +93,8 @@ def test_then_it_updates_and_waits_for_the_new_process(view: FlowView, nimbus: F
     nimbus.flows["trips"] = flow("trips", RUNNING)
     succeeded, metadata, _ = materialized(view)
     assert succeeded
-    assert nimbus.asked == [("update", "trips", {"inactive": False}), ("ensure_supervisor",)]
+    waited = ("wait", "trips", "running", RUNS_WITHIN)
+    assert nimbus.asked == [("update", "trips", {"inactive": False}), ("ensure_supervisor",), waited]
     assert (metadata["done"], metadata["version"]) == ("updated", 3)
 
 
@@ -104,7 +109,7 @@ def test_what_is_refused_is_the_failure_in_its_own_words(view: FlowView, nimbus:
     nimbus.stuck = True
     succeeded, _, reason = materialized(view, {"wait_seconds": 0.1})
     assert not succeeded
-    assert reason.startswith('flow "trips" is not running again after 0.1 s: ACTIVE; no queries')
+    assert reason.startswith('flow "trips" is not running after 0.1 s: no slot is free')
     assert "tridelta logs trips" in reason
     assert RUNS_WITHIN > 60
 

@@ -61,6 +61,7 @@ def jobs_and_schedules(defs: dg.Definitions) -> tuple[set[str], dict[str, str]]:
     return jobs, {one.name: str(one.cron_schedule) for one in repository.schedule_defs}
 
 
+@pytest.mark.slow
 def test_a_flow_of_the_catalog_is_as_the_catalog_gives_it() -> None:
     import definitions
 

@@ -30,7 +30,7 @@ def colours(text: str) -> set[tuple[int, int, int]]:
 
 
 def shown(bars: Bars) -> str:
-    made = plots.markdown_of("rows a batch", bars)
+    made = plots.markdown_of("rows per batch", bars)
     assert made is not None
     return str(made.value)
 

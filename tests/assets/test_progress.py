@@ -52,6 +52,7 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path / "lake")
 
 
+@pytest.mark.slow
 def test_batches_become_materializations_of_the_slices_that_they_wrote(
     spark: SparkSession, view: FlowView, lake: Lake, tmp_path: Path
 ) -> None:
@@ -72,7 +73,7 @@ def test_batches_become_materializations_of_the_slices_that_they_wrote(
         ("day_sums", "2026-01-02"),
     ]
     assert [one.metadata["txid_last"].value for one in made] == [0, 0]
-    drawn = {"rows a batch", "batch seconds", "table size", "files", "lag"}
+    drawn = {"rows per batch", "batch seconds", "table size", "files", "lag"}
     assert [drawn & set(one.metadata) for one in made] == [set(), drawn]
     observed = [event for event in events if isinstance(event, dg.AssetObservation)]
     assert [(one.asset_key.to_user_string(), one.metadata["rows_per_second"].value) for one in observed] == [
@@ -254,6 +255,7 @@ def test_an_alert_goes_to_a_url(hook: tuple[str, list[bytes]]) -> None:
     assert json.loads(taken[0]) == {"flow": "days", "status": "well", "trouble": []}
 
 
+@pytest.mark.slow
 def test_the_sensor_over_a_registry(view: FlowView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRIDELTA_HOME", str(tmp_path))
     monkeypatch.setenv("TRIDELTA_FLOWS", "tests.nimbus.sliced_flows")

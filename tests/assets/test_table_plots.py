@@ -71,7 +71,7 @@ def checkpoint(lake: Lake, seconds: list[float]) -> None:
 def test_rows_seconds_sizes_and_files(view: FlowView, lake: Lake, table: Path) -> None:
     checkpoint(lake, [1.5, 2.5, 3.5])
     found = TablePlots(view, lake, "lines")._plots({4: 9.5})
-    rows, seconds, files = found["rows a batch"], found["batch seconds"], found["files"]
+    rows, seconds, files = found["rows per batch"], found["batch seconds"], found["files"]
     assert (rows.values, rows.first, rows.last, rows.others) == ([5, 7, 9, 3], "txid 0", "2024-01-05", frozenset({3}))
     assert seconds.values == [1.5, 2.5, 3.5, 9.5]
     # The compaction stands out, and so does what it did to the files.
@@ -85,7 +85,7 @@ def test_it_goes_on_from_commit_to_commit(
     view: FlowView, lake: Lake, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plots = TablePlots(view, lake, "lines")
-    assert list(plots.metadata()) == ["rows a batch", "table size", "files"]  # nobody has told of seconds
+    assert list(plots.metadata()) == ["rows per batch", "table size", "files"]  # nobody has told of seconds
     commit(table, BATCH, 3, 11)
     commit(table, BATCH, 4, 13)
     read: list[int] = []
@@ -107,7 +107,7 @@ def test_a_log_that_was_cleaned_costs_only_the_bars_before(view: FlowView, lake:
     for version in (0, 1, 2):
         (table / "_delta_log" / f"{version:020d}.json").unlink()
     found = TablePlots(view, lake, "lines")._plots({})
-    assert (found["rows a batch"].values, found["files"].values) == ([3], [1, 2])
+    assert (found["rows per batch"].values, found["files"].values) == ([3], [1, 2])
 
 
 def test_a_table_without_commits_has_no_plots(view: FlowView, lake: Lake) -> None:

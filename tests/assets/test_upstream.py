@@ -115,6 +115,7 @@ def test_it_waits_for_the_run_that_makes_or_checks_what_it_reads(days: FlowView,
         assert upstream.ahead([day]) == {}
 
 
+@pytest.mark.slow
 def test_the_own_verdict_of_a_slice_counts_before_the_tables(days: FlowView, tmp_path: Path) -> None:
     graph = two_flows.definitions(tmp_path).get_repository_def().asset_graph
     gate, suite = "plausible__fits", "suite__values_to_not_be_null_line"

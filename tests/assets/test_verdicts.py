@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.events.verdicts import Verdict, check_specs
+from assets.events.verdicts import GateVerdict, check_specs
 from assets.view import FlowView
 from pipelines import Lake
 
@@ -19,9 +19,9 @@ def lake(view: FlowView) -> Lake:
     return Lake(view.settings.lake)
 
 
-def verdict(view: FlowView, lake: Lake, name: str, slice_: str | None = None) -> Verdict:
+def verdict(view: FlowView, lake: Lake, name: str, slice_: str | None = None) -> GateVerdict:
     (check,) = [one for one in view.gate_checks if one.check.name == name]
-    return Verdict(check, view, lake, slice_)
+    return GateVerdict(check, view, lake, slice_)
 
 
 def rows_of(told: dg.AssetCheckEvaluation) -> list[dict[str, Any]]:

@@ -146,7 +146,7 @@ def test_one_table_that_is_gone(lakes: Lakes, tmp_path: Path, path: str) -> None
     shutil.rmtree(runtime.lake.root / path)
     with pytest.raises(TableBehindError) as caught:
         runtime.catch_up(lakes.topology)
-    assert "gone" in caught.value.problem or "made anew" in caught.value.problem
+    assert "gone" in caught.value.problem or "created again" in caught.value.problem
 
 
 @pytest.mark.parametrize("path", TABLES)

@@ -57,6 +57,7 @@ def answers(batch: BatchReport, lake: Lake) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sliced", [False, True])
 def test_a_gate_right_behind_the_source_answers_as_one_further_on(
     spark: SparkSession, tmp_path: Path, sliced: bool
@@ -71,6 +72,7 @@ def test_a_gate_right_behind_the_source_answers_as_one_further_on(
     assert first["counts"] == (6, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "check",
     [

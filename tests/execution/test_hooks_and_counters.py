@@ -52,6 +52,7 @@ def topology(batches: list[list[tuple[str]]]) -> TridentTopology:
     return found
 
 
+@pytest.mark.slow
 def test_each_stage_of_each_batch_is_told(spark: SparkSession, tmp_path: Path) -> None:
     diary = Diary()
     batches = [[("to be or not to be",), ("",)], [("be",)]]
@@ -70,6 +71,7 @@ def test_each_stage_of_each_batch_is_told(spark: SparkSession, tmp_path: Path) -
     assert diary.seen[2][1].counters == {"words": 6, "empty": 1}
 
 
+@pytest.mark.slow
 def test_a_failed_attempt_is_told_with_its_reason(spark: SparkSession, tmp_path: Path) -> None:
     diary = Diary()
     runtime = Runtime(spark, Lake(tmp_path), hooks=[diary], max_attempts=2)
@@ -100,6 +102,7 @@ def test_outside_a_topology_a_counter_counts_nothing() -> None:
     assert sink.counts == {"flow/inside": 1}
 
 
+@pytest.mark.slow
 def test_what_is_logged_while_a_batch_runs_says_which_one(spark: SparkSession, tmp_path: Path) -> None:
     class Logged(Hook):
         def __init__(self) -> None:

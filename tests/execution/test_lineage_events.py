@@ -55,6 +55,7 @@ def columns(output: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
     return {name: [(one["name"], one["field"]) for one in field["inputFields"]] for name, field in fields.items()}
 
 
+@pytest.mark.slow
 def test_runs_are_told_with_their_tables_and_columns(spark: SparkSession, tmp_path: Path, events: Events) -> None:
     folder, lake = tmp_path / "receipts", Lake(tmp_path / "lake")
     folder.mkdir()

@@ -25,6 +25,7 @@ def words() -> TridentTopology:
     return topology
 
 
+@pytest.mark.slow
 def test_a_stream_that_was_overtaken_stops_and_makes_no_poison(spark: SparkSession, tmp_path: Path) -> None:
     lake, late = Lake(tmp_path), []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
@@ -30,6 +31,7 @@ def verdicts(report: VerifyReport) -> list[tuple[str, int, str | None, str]]:
     return sorted(found, key=lambda one: (one[0], one[1], one[2] or ""))
 
 
+@pytest.mark.slow
 def test_untouched_tables_hold(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     Runtime(spark, lake).catch_up(topology())
@@ -38,6 +40,7 @@ def test_untouched_tables_hold(spark: SparkSession, tmp_path: Path) -> None:
     assert [one.rows for one in report.findings if one.state == "all_rows"] == [3, 1, 2]
 
 
+@pytest.mark.slow
 def test_changed_and_lost_rows_are_found(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     Runtime(spark, lake).catch_up(topology())
@@ -50,6 +53,7 @@ def test_changed_and_lost_rows_are_found(spark: SparkSession, tmp_path: Path) ->
     assert "their hashes differ" in report.differing[1].reason
 
 
+@pytest.mark.slow
 def test_after_a_backfill_the_slice_is_verified_and_a_batch_that_lost_rows_to_it_is_not(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -70,6 +74,7 @@ def test_after_a_backfill_the_slice_is_verified_and_a_batch_that_lost_rows_to_it
     assert [one.slice for one in verify(spark, lake, topology()).differing] == ["d2"]
 
 
+@pytest.mark.slow
 def test_what_compaction_has_folded_is_said(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     Runtime(spark, lake).catch_up(topology())

@@ -22,7 +22,7 @@ from pipelines.windows.vectorised import ArrayWindows
 from tests.windows.window_runs import context
 
 OUTPUTS = [("sum", pa.int64()), ("count", pa.int64())]
-OWN = [(one, pa.int64() if one in (ev.TIME, ev.CLOCK) else pa.string()) for one in ev.COLUMNS]
+OWN = [(name, pa.int64() if name in (ev.TIME, ev.CLOCK) else pa.string()) for name in ev.COLUMNS]
 TAKEN = pa.schema([("k", pa.string()), ("v", pa.int64()), (ev.CLOCK, pa.int64()), (ev.ORDER, pa.string())])
 MADE = pa.schema([("k", pa.string()), *OUTPUTS, *OWN])
 COUNTED = AggregateWindow((agg.Sum("v"), agg.Count()), Policy.count(2), Policy.count(3))
@@ -56,8 +56,8 @@ class Tables:
     named: dict[int, tuple[StateRef, int]] = field(default_factory=dict)
 
     def before(self, txid: int) -> tuple[StateRef | None, int]:
-        found = [one for one in self.named if one < txid]
-        return self.named[max(found)] if found else (None, START)
+        below = [named for named in self.named if named < txid]
+        return self.named[max(below)] if below else (None, START)
 
 
 class Query:
@@ -142,8 +142,8 @@ class Query:
     def _expect(self, rows: list[Row], clock: int) -> None:
         """What this attempt makes counts: its first output commits."""
         items = [(Event({"k": k, "v": v}, "e", at), at, order) for k, v, at, order in rows]
-        found = self.expected.feed(sorted(items, key=lambda one: one[1:]), clock)
-        self.wanted += [(e.get("k"), e.get("sum"), e.get("count"), e.id, at) for e, at, _ in found]
+        results = self.expected.feed(sorted(items, key=lambda item: item[1:]), clock)
+        self.wanted += [(e.get("k"), e.get("sum"), e.get("count"), e.id, at) for e, at, _ in results]
 
     def _dies(self, chance: float) -> None:
         if self.chance.random() < chance:
@@ -155,7 +155,7 @@ class Query:
             try:
                 own.clear(ref)
             except WindowStateError:
-                assert ref not in [one for one, _ in list(self.tables.named.values())[-1:]]
+                assert ref not in [named for named, _ in list(self.tables.named.values())[-1:]]
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -219,14 +219,14 @@ def test_a_named_file_that_is_gone_or_damaged_is_refused(tmp_path: Path) -> None
 def test_what_a_writer_left_in_the_middle_goes_and_what_is_later_stays(tmp_path: Path) -> None:
     own = files(tmp_path)
     _, zero = own.run(0, 0, None, table(rows_of(0, 5)), 4)
-    _, one = own.run(1, 0, zero, table(rows_of(5, 9)), 8)
+    _, first = own.run(1, 0, zero, table(rows_of(5, 9)), 8)
     for name in (".000000000000-1-aaaaaaaa", "000000000001-3-bbbbbbbb", "000000000002-0-cccccccc", "a stranger"):
         (tmp_path / name).write_bytes(b"")
-    own.clear(one)
+    own.clear(first)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
-        [one.file, "000000000002-0-cccccccc", "a stranger"]
+        [first.file, "000000000002-0-cccccccc", "a stranger"]
     )
-    own.clear(one)
+    own.clear(first)
     with pytest.raises(WindowStateError):
         own.clear(zero)
 

@@ -12,8 +12,7 @@ from pipelines.flowmix import AssocCount, Average, Count, Event, Flow, Policy, S
 from pipelines.flowmix.contexts import window_context
 from pipelines.flowmix.definition import Feed
 from pipelines.flowmix.operations import sent_order, several_order, source_order
-from pipelines.flowmix.schemas import common
-from pipelines.flowmix.several import several_fields
+from pipelines.flowmix.schemas import common, several_fields
 from pipelines.quality import drop
 from pipelines.sources import FixedBatches
 from pipelines.testing import run_flow
@@ -195,6 +194,7 @@ def test_what_a_function_does_to_an_event_stays_with_it() -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_flow_is_written_and_run_without_spark() -> None:
     code = """
 import sys

@@ -16,8 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ops.cli import app as command_line
-from ops.cli import deployed, supervisor_log
-from ops.cli import watch as flow_watch
+from ops.cli import deployed, rendering, supervising
 from ops.cli.app import app
 from ops.cli.new_flow import TEMPLATES
 from pipelines.errors import TrideltaError
@@ -237,8 +236,9 @@ def stubs(monkeypatch: pytest.MonkeyPatch) -> None:
         yield
 
     monkeypatch.setattr(command_line, "engine", no_spark)
-    monkeypatch.setattr(flow_watch, "logged", nullcontext)
-    monkeypatch.setattr(supervisor_log, "logged", lambda name: nullcontext())
+    monkeypatch.setattr(supervising, "engine", no_spark)
+    monkeypatch.setattr(supervising, "logged", lambda name: nullcontext())
+    monkeypatch.setattr(supervising, "run_folder", lambda folder, **_: rendering.say(str(folder)))
     monkeypatch.setattr(supervisor, "run", lambda **_: None)
     monkeypatch.setattr(Nimbus, "ensure_supervisor", lambda self: "one")
     monkeypatch.setattr(Nimbus, "wait", lambda self, flow, until, seconds: self.flow(flow))

@@ -4,6 +4,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 
 def modules_after(program: str) -> set[str]:
     """The top-level modules that a fresh interpreter has loaded after a program."""
@@ -19,6 +21,7 @@ def test_graph_and_trident_import_no_spark() -> None:
     assert loaded.isdisjoint({"pyspark", "delta", "py4j", "dagster", "great_expectations"})
 
 
+@pytest.mark.slow
 def test_defining_planning_and_interpreting_need_no_spark() -> None:
     loaded = modules_after(
         """
@@ -42,6 +45,7 @@ def test_defining_planning_and_interpreting_need_no_spark() -> None:
     assert loaded.isdisjoint({"pyspark", "delta", "py4j", "dagster", "great_expectations"})
 
 
+@pytest.mark.slow
 def test_comparing_a_flow_with_what_is_deployed_needs_no_spark() -> None:
     loaded = modules_after(
         """

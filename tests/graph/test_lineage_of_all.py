@@ -108,18 +108,16 @@ def test_a_multi_reduce_takes_from_all_inputs_and_groups() -> None:
 def test_group_fields_before_the_outputs_go_by_position() -> None:
     topology = TridentTopology("t")
     left, right = stream(topology), stream(topology, "o", "x string, y bigint")
-    node = nodes.MultiReduceNode(
-        id=topology.graph.next_id(),
-        parents=(left.node, right.node),
+    node = topology.graph.new(
+        nodes.MultiReduceNode,
+        (left.node, right.node),
         fields=("k", "n"),
-        at=nodes.CodeLocation("here", 1),
         reducer=None,
         inputs=(("b",), ("y",)),
         groups=(("a",), ("x",)),
         outputs=("n",),
         types=("bigint",),
     )
-    topology.graph.add(node)
     assert origins(lineage(topology, node.id)) == {"k": {"s.a", "o.x"}, "n": {"s.a", "s.b", "o.x", "o.y"}}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,6 +25,8 @@ BAD = 99
 
 Event = tuple[str, str, int]
 """Moment, state, txid: what a listener is told."""
+Idle = Callable[[str, int, bool], bool]
+"""Of a batch group and the number of a batch in its epoch whether the batch brings no file."""
 
 
 class Refusal(Exception):  # noqa: N818 - what the model says of an operation, no fault
@@ -191,6 +193,10 @@ class Group:
             last = min(last, self.first + self.finished - 1)
         return frozenset(name for names in self.planned[: last - self.first + 1] for name in names)
 
+    def at_once(self, waiting: int, per_batch: int) -> int:
+        """How many files a batch takes: of a table all, of a channel those of one commit."""
+        return 1 if self.window else waiting if self.table else per_batch
+
     def rows(self, names: tuple[str, ...]) -> list[tuple[str, Row]]:
         return [(name, row) for name in names for row in self.files[name].rows]
 
@@ -290,25 +296,32 @@ class Model:
         self.refused_claims = {of: files for of, files in self.refused_claims.items() if of[0] != group.name}
 
     def stream(
-        self, group: Group, *, max_batches: int | None = None, on_fresh: str = "refuse", early: bool = False
+        self,
+        group: Group,
+        *,
+        max_batches: int | None = None,
+        on_fresh: str = "refuse",
+        idle: Idle = lambda group, number, waiting: False,
     ) -> Iterator[Event]:
         """A run of the group's stream until its source is read.
 
         Args:
-            early: whether the group of the windows began before its channel had a commit: its first batch has no rows.
+            idle: whether the batch of a number brings no file, which Spark plans for commits without rows. Asked with whether
+                files are waiting.
 
         Raises:
             Refusal
         """
         self.start(group, on_fresh)
-        if early:
-            group.planned.append(())
         waiting, done = group.waiting(), 0
         while True:
             if not group.begun:
-                if not waiting:
+                if idle(group.name, len(group.planned), bool(waiting)):
+                    size = 0
+                elif not waiting:
                     return
-                size = len(waiting) if group.table and not group.window else 1 if group.window else self.rules.per_batch
+                else:
+                    size = group.at_once(len(waiting), self.rules.per_batch)
                 group.planned.append(tuple(waiting[:size]))
                 waiting = waiting[size:]
             if done == max_batches:

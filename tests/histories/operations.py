@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +13,7 @@ from pipelines.maintenance.repartition import UnfinishedBatchError, repartition
 from tests.histories.comparing import Difference, expected_refused, key_of, refused_rows
 from tests.histories.model import REPLAYED, Entry, Event, File, Group, Refusal, Refused, Row, changed
 from tests.histories.play import Play
-from tests.histories.world import FLOW, KEYS, Outcome, Witness, running_batches
+from tests.histories.world import FLOW, KEYS, TABLE, WINDOWS, Outcome, Witness, running_batches
 
 # --- files ----------------------------------------------------------------------------------------------------------
 
@@ -95,6 +94,7 @@ def stream(play: Play, group: int = 0, arrivals: list[list[list[Any]]] = [], bes
     finally:
         error = watched.stop()
     play.same_end("stream", Outcome([], error), watched.refusal)
+    watched.settle()
 
 
 class _Watched:
@@ -112,7 +112,7 @@ class _Watched:
             if group.name in self._ended:
                 continue
             try:
-                for _ in self._play.model.stream(group, early=group.fresh and self._early(group)):
+                for _ in self._play.model.stream(group, idle=self._idle):
                     pass
             except Refusal as refusal:
                 self.refusal = refusal
@@ -123,16 +123,13 @@ class _Watched:
         if waits:
             running_batches(self._reports, 1 << 30, lambda: self._flow.running)
 
-    def _early(self, group: Group) -> bool:
-        """Return whether the windows' first batch ends behind the version that created the channel.
-
-        The queries start side by side, so it may or may not.
-        """
-        if not group.window:
-            return False
-        first = self._play.world.checkpoint(group.name) / "spark" / "offsets" / "0"
-        running_batches((), 1, lambda: self._flow.running and not first.exists())
-        return first.exists() and json.loads(first.read_text("utf-8").splitlines()[-1])["reservoirVersion"] == 1
+    def _idle(self, name: str, number: int, waiting: bool) -> bool:
+        """Return whether a batch brings no file; where files are waiting, when Spark has planned it."""
+        world = self._play.world
+        if waiting and (world.source == TABLE or name == WINDOWS):
+            # The queries start, and look for commits, side by side.
+            running_batches((), 1, lambda: self._flow.running and world.planned(name, number) is None)
+        return world.idle(name, number)
 
     def _finished(self, group: Group) -> int:
         epoch, finished = self._before[group.name]
@@ -147,6 +144,17 @@ class _Watched:
         finally:
             self._play.world.lake = type(self._play.world.lake)(self._play.world.lake.root)
         return None
+
+    def settle(self) -> None:
+        """Let the model take in what Spark has still planned, and perhaps run, for commits that bring no file."""
+        world = self._play.world
+        for group in self._play.model.groups:
+            while group.name not in self._ended and world.idle(group.name, group.finished):
+                done = (world.checkpoint(group.name) / "spark" / "commits" / str(group.finished)).exists()
+                for _ in self._play.model.stream(group, max_batches=int(done), idle=self._idle):
+                    pass
+                if not done:
+                    break
 
 
 def _beside(play: Play, what: str) -> None:

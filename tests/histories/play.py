@@ -138,7 +138,12 @@ class Play:
     def streams(self, on_fresh: str = "refuse", max_batches: int | None = None) -> Iterator[Event]:
         """The steps of a catch-up of all groups."""
         for group in self.model.groups:
-            yield from self.model.stream(group, on_fresh=on_fresh, max_batches=max_batches)
+            yield from self.model.stream(
+                group,
+                on_fresh=on_fresh,
+                max_batches=max_batches,
+                idle=lambda name, number, _: self.world.idle(name, number),
+            )
 
     def catching_up(self, **given: Any) -> Callable[[Runtime], Any]:
         return lambda runtime: runtime.catch_up(self.world.topology(self.model.rules), **given)

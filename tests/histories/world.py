@@ -234,6 +234,23 @@ class World:
     def checkpoint(self, group: str) -> Path:
         return self.lake.checkpoint_path(FLOW, group)
 
+    def planned(self, group: str, number: int) -> dict[str, Any] | None:
+        """Where a batch of a table or a channel ends, as Spark planned it; None: it did not."""
+        file = self.checkpoint(group) / "spark" / "offsets" / str(number)
+        if not file.exists() or (self.source != TABLE and group != WINDOWS):
+            return None
+        found: dict[str, Any] = json.loads(file.read_text("utf-8").splitlines()[-1])
+        return found
+
+    def idle(self, group: str, number: int) -> bool:
+        """Whether Spark planned a batch for commits that bring no file of new rows: tables made or rewritten, properties."""
+        end, before = self.planned(group, number), self.planned(group, number - 1)
+        if end is None or end["index"] >= 0:
+            return False
+        table = self.lake.channel_path(group) if group == WINDOWS else self.home / group
+        first = before["reservoirVersion"] if before else 0
+        return not any(_brings_rows(table, version) for version in range(first, end["reservoirVersion"]))
+
     def as_on_another_host(self) -> None:
         """Take the locks of files away, which do not reach other hosts; Spark's own guard within a process, too."""
         for folder in (self.lake.root / "checkpoints" / FLOW).iterdir():
@@ -246,6 +263,14 @@ class World:
                 fresh.write_text(json.dumps({"id": str(uuid.uuid4())}), encoding="utf-8")
                 fresh.replace(metadata)
                 metadata.with_name(".metadata.crc").unlink(missing_ok=True)
+
+
+def _brings_rows(table: Path, version: int) -> bool:
+    """Whether a commit adds rows and takes none away."""
+    file = table / "_delta_log" / f"{version:020d}.json"
+    actions = [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.exists() else []
+    adds = any("add" in one and one["add"].get("dataChange", True) for one in actions)
+    return adds and not any("remove" in one for one in actions)
 
 
 def copied(source: Path, target: Path) -> None:
@@ -276,6 +301,10 @@ _CONF = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     "spark.databricks.delta.snapshotPartitions": "1",
+    # A stream that waits looks for files a hundred times a second by default: a third of the time of all programs.
+    "spark.sql.streaming.pollingDelay": "250ms",
+    # Nobody reads how a plan is shown.
+    "spark.sql.ui.explainMode": "simple",
 }
 
 

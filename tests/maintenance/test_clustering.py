@@ -50,6 +50,7 @@ def in_order(files: list[list[Any]]) -> bool:
     return all(values == sorted(values) for values in files)
 
 
+@pytest.mark.slow
 def test_a_log_states_folded_rows_lie_by_the_keys_asked_for(tmp_path: Path) -> None:
     state = filled(tmp_path)
     compact(None, state.lake, FLOW)
@@ -68,6 +69,7 @@ def test_a_log_states_folded_rows_lie_by_the_keys_asked_for(tmp_path: Path) -> N
         assert state.scanned(txid=txid) == state.by_txid[txid]
 
 
+@pytest.mark.slow
 def test_later_compactions_keep_to_it_and_it_can_be_taken_back(tmp_path: Path) -> None:
     state, chance = filled(tmp_path), random.Random(6)
     recluster(None, state.lake, STATE, ["part"])
@@ -82,6 +84,7 @@ def test_later_compactions_keep_to_it_and_it_can_be_taken_back(tmp_path: Path) -
     assert state.scanned() == state.expected()
 
 
+@pytest.mark.slow
 def test_the_open_generation_stays_as_it_is(tmp_path: Path) -> None:
     state = filled(tmp_path)
     recluster(None, state.lake, STATE, ["part"], open_generations=1)

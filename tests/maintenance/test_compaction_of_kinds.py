@@ -95,6 +95,7 @@ def test_a_map_state_is_vacuumed(tmp_path: Path) -> None:
     assert len(state.held()) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [LOG, ROWS])
 def test_spark_leaves_the_generation_alone_that_a_batch_may_come_to(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str

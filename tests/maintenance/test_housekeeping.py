@@ -131,6 +131,7 @@ with bounded_folder(Path(sys.argv[1]), "shop") as folder:
 """
 
 
+@pytest.mark.slow
 def test_folders_of_dead_runs_go_and_those_of_living_ones_stay(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     _file(lake.root / "spool" / FLOW / "sales" / "0.json")  # a source's own
@@ -228,7 +229,6 @@ def test_a_round_over_everything(tmp_path: Path) -> None:
         state.batch([("d", "a", 0, n)])
     _copy(state.lake, "a", 9)
     _file(tmp_path / "nimbus" / "logs" / "host" / "6900" / "worker.jsonl.1", 10, days=99)
-    seen: list[str] = []
     counted = run_housekeeping(
         state.lake, None, Retention(), nimbus_home=tmp_path / "nimbus", flows=[FLOW], dry_run=True
     )
@@ -239,9 +239,7 @@ def test_a_round_over_everything(tmp_path: Path) -> None:
         Retention(state_hours=0),
         nimbus_home=tmp_path / "nimbus",
         flows=[FLOW],
-        progress=lambda one: seen.append(one.what),
     )
-    assert seen == [one.what for one in report.things]
     removed = {one.what: one.removed for one in report.things}
     assert removed["copies of checkpoints"] == removed["worker logs"] == 1
     assert removed["tables of shop"] == report.compactions[0].tables[0].files_removed == 3

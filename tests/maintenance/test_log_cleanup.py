@@ -95,7 +95,7 @@ def test_an_unfinished_batch_keeps_the_version_before_it(state: SmallState) -> N
 
 
 def test_a_retention_below_zero_is_refused(state: SmallState) -> None:
-    with pytest.raises(TrideltaError, match="negative"):
+    with pytest.raises(TrideltaError, match="no retention"):
         compact(None, state.lake, FLOW, retention_hours=-1)
 
 

@@ -280,6 +280,7 @@ def test_blacklisted_hosts_are_used_only_when_others_are_full(
         assert bool(found.released) == (good < worker_count(demand)[0])
 
 
+@pytest.mark.slow
 @given(clusters(), st.lists(demands(users=True), min_size=1, max_size=5), st.data())
 def test_many_flows_share_no_slot(cluster: list[Supervisor], several: list[Demand], data: st.DataObject) -> None:
     named = [

@@ -16,6 +16,7 @@ from pipelines.nimbus.settings import NimbusSettings
 PROJECT = Path(__file__).resolve().parent.parent.parent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

@@ -237,6 +237,7 @@ def test_settings_from_the_environment(tmp_path: Path, monkeypatch: pytest.Monke
         NimbusSettings(tmp_path, lease_seconds=40.0)
 
 
+@pytest.mark.slow
 def test_looking_at_flows_loads_neither_spark_nor_dagster() -> None:
     code = "import sys, pipelines.nimbus.nimbus, pipelines.nimbus.processes.supervisor"
     code += "; print({'pyspark', 'dagster'} & {*sys.modules})"

@@ -20,8 +20,9 @@ from pipelines.nimbus.errors import (
 from pipelines.nimbus.registry.attempts import RegistryAttempts
 from pipelines.nimbus.registry.leases import Leases
 from pipelines.nimbus.registry.lifecycle import Request, Status
-from pipelines.nimbus.registry.placements import Places, dead_of
-from pipelines.nimbus.registry.records import Content, Limits
+from pipelines.nimbus.registry.placements import Places, Placing, dead_of
+from pipelines.nimbus.registry.pruning import prune
+from pipelines.nimbus.registry.records import AssignmentRecord, Content, Flow, Limits
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
 def content(workers: int = 2, text: str = "a", **components: int) -> Content:
     return Content({"text": text}, components or {"spout": 1, "counts": 4}, workers)
+
+
+def placed(places: Places, flow: Flow, slots: Mapping[tuple[str, int], list[int]], kind: str) -> AssignmentRecord:
+    return places.assign_all([Placing(flow, slots, kind)])[flow.serial]
 
 
 @pytest.fixture
@@ -76,7 +81,7 @@ def test_a_submitted_flow_is_read_back(registry: Registry, clock: Clock) -> None
 def test_update_and_roll_back_walk_through_the_versions(registry: Registry) -> None:
     registry.submit("counts", content(text="one"))
     registry.update("counts", content(text="two"))
-    third = registry.update("counts", content(text="three"), expected=2)
+    third = registry.update("counts", content(text="three"))
     assert third.version.number == 3
     fourth = registry.roll_back("counts")
     assert (fourth.version.number, fourth.version.copy_of) == (4, 2)
@@ -90,15 +95,6 @@ def test_update_and_roll_back_walk_through_the_versions(registry: Registry) -> N
     assert [v.number for v in registry.versions("counts")] == [1, 2, 3, 4, 5, 6]
     with pytest.raises(VersionError, match="no such version"):
         registry.roll_back("counts", to=9)
-
-
-def test_an_update_from_an_old_view_is_refused(registry: Registry) -> None:
-    registry.submit("counts", content())
-    registry.update("counts", content(text="b"), expected=1)
-    with pytest.raises(VersionError) as caught:
-        registry.update("counts", content(text="c"), expected=1)
-    assert (caught.value.version, caught.value.current) == (1, 2)
-    assert registry.flow("counts").version.content.definition == {"text": "b"}
 
 
 @pytest.mark.parametrize("status", ["KILLED", "REBALANCING"])
@@ -148,7 +144,7 @@ def test_kill_removes_after_the_delay_and_keeps_the_last_assignment(
     registry: Registry, places: Places, clock: Clock
 ) -> None:
     first = registry.submit("counts", content())
-    places.assign(first, {("s1", 1): [1, 2]}, kind="NEW")
+    placed(places, first, {("s1", 1): [1, 2]}, "NEW")
     registry.kill("counts", wait_seconds=10)
     clock.now += 9
     assert registry.fire() == []
@@ -205,7 +201,7 @@ def test_a_refused_rebalance_changes_nothing(registry: Registry) -> None:
     assert registry.flow("counts") == before
 
 
-def test_history_tells_what_happened_and_forget_ends_it(registry: Registry, clock: Clock) -> None:
+def test_history_tells_what_happened_and_pruning_ends_it(store: Store, registry: Registry, clock: Clock) -> None:
     registry.submit("counts", content())
     registry.activate("counts")
     registry.deactivate("counts")
@@ -220,8 +216,8 @@ def test_history_tells_what_happened_and_forget_ends_it(registry: Registry, cloc
         ("KILL", Status.INACTIVE, Status.KILLED, 2),
         ("REMOVE", Status.KILLED, None, 2),
     ]
-    assert registry.forget(clock.now) == 0
-    assert registry.forget(clock.now + 1) == 1
+    clock.now += 1
+    prune(store, days=0, events_a_flow=None, clock=clock)
     assert registry.history("counts") == []
     assert registry.submit("counts", content()).serial == 2, "a serial never comes again"
 
@@ -232,22 +228,22 @@ def test_history_tells_what_happened_and_forget_ends_it(registry: Registry, cloc
 def test_only_tasks_that_move_get_a_new_start_time(registry: Registry, places: Places, clock: Clock) -> None:
     flow = registry.submit("counts", content())
     began = clock.now
-    made = places.assign(flow, {("s1", 1): [2, 1], ("s2", 1): [3, 4]}, kind="NEW")
+    made = placed(places, flow, {("s1", 1): [2, 1], ("s2", 1): [3, 4]}, "NEW")
     assert (made.revision, made.kind, made.workers[0].tasks) == (1, "NEW", (1, 2))
     lease = registry.leases.take("counts/1", "w", 100)
     places.beat(flow, 1, ("s1", 1), lease, lease_seconds=100, figures={"batch": 7})
     places.beat(flow, 3, ("s2", 1), registry.leases.take("counts/3", "w", 100), lease_seconds=100)
     clock.now += 5
-    moved = places.assign(flow, {("s1", 1): [1, 2], ("s3", 2): [3, 4]}, kind="MONITOR")
+    moved = placed(places, flow, {("s1", 1): [1, 2], ("s3", 2): [3, 4]}, "MONITOR")
     assert moved.revision == 2
     assert [dict(w.started_at) for w in moved.workers] == [{1: began, 2: began}, {3: clock.now, 4: clock.now}]
     assert {task: dict(beat.figures) for task, beat in places.beats(flow).items()} == {1: {"batch": 7}}
     assert places.used_slots() == {("s1", 1): ["counts"], ("s3", 2): ["counts"]}
     with pytest.raises(ValueError, match="assigned twice"):
-        places.assign(flow, {("s1", 1): [1], ("s2", 1): [1]}, kind="NEW")
+        placed(places, flow, {("s1", 1): [1], ("s2", 1): [1]}, "NEW")
     assert places.assignment(flow) == moved
     clock.now += 5
-    anew = places.assign(flow, {("s1", 1): [1, 2]}, kind="NEW")
+    anew = placed(places, flow, {("s1", 1): [1, 2]}, "NEW")
     assert dict(anew.workers[0].started_at) == {1: clock.now, 2: clock.now}
     assert places.beats(flow) == {}
 
@@ -255,9 +251,9 @@ def test_only_tasks_that_move_get_a_new_start_time(registry: Registry, places: P
 def test_an_assignment_for_an_old_version_leaves_the_wish_for_a_new_one(registry: Registry, places: Places) -> None:
     seen = registry.submit("counts", content(workers=2))
     registry.update("counts", content(workers=3))
-    places.assign(seen, {("s1", 1): [1]}, kind="NEW")
+    placed(places, seen, {("s1", 1): [1]}, "NEW")
     assert registry.flow("counts").scratch
-    places.assign(registry.flow("counts"), {("s1", 1): [1]}, kind="REBALANCE")
+    placed(places, registry.flow("counts"), {("s1", 1): [1]}, "REBALANCE")
     assert not registry.flow("counts").scratch
 
 
@@ -265,13 +261,13 @@ def test_a_rebalance_behind_the_planners_back_is_still_wished_for(registry: Regi
     seen = registry.submit("counts", content())
     registry.rebalance("counts", wait_seconds=0)
     registry.fire()
-    places.assign(seen, {("s1", 1): [1]}, kind="MONITOR")
+    placed(places, seen, {("s1", 1): [1]}, "MONITOR")
     assert registry.flow("counts").scratch
 
 
 def test_dead_tasks_take_their_worker_along(registry: Registry, places: Places, clock: Clock) -> None:
     flow = registry.submit("counts", content())
-    places.assign(flow, {("s1", 1): [1, 2], ("s2", 1): [3]}, kind="NEW")
+    placed(places, flow, {("s1", 1): [1, 2], ("s2", 1): [3]}, "NEW")
     leases = {task: registry.leases.take(f"counts/{task}", "w", 1000) for task in (1, 2)}
 
     def dead() -> set[int]:
@@ -320,20 +316,16 @@ def test_a_late_worker_hears_it_at_its_next_beat(registry: Registry, places: Pla
 
 def test_a_nimbus_that_lost_its_leadership_changes_nothing(registry: Registry, places: Places, clock: Clock) -> None:
     frozen = registry.leases.take("nimbus", "n1", 10)
-    flow = registry.submit("counts", content(), under=frozen)
+    flow = registry.submit("counts", content())
     clock.now += 10
     leader = registry.leases.take("nimbus", "n2", 10)
     calls: list[Callable[[], object]] = [
-        lambda: registry.submit("other", content(), under=frozen),
-        lambda: registry.update("counts", content(text="b"), under=frozen),
-        lambda: registry.roll_back("counts", under=frozen),
-        lambda: registry.kill("counts", wait_seconds=0, under=frozen),
-        lambda: registry.rebalance("counts", under=frozen),
-        lambda: registry.deactivate("counts", under=frozen),
         lambda: registry.fire(under=frozen),
         lambda: registry.gain_leadership(under=frozen),
-        lambda: registry.forget(clock.now, under=frozen),
-        lambda: places.assign(flow, {("s1", 1): [1]}, kind="NEW", under=frozen),
+        lambda: registry.hurry(flow, under=frozen),
+        lambda: registry.tell(flow, "PROBLEM", {}, under=frozen),
+        lambda: registry.problem(flow, "no slot is free", under=frozen),
+        lambda: places.assign_all([Placing(flow, {("s1", 1): [1]}, "NEW")], under=frozen),
     ]
     for call in calls:
         with pytest.raises(LeaseLostError) as caught:
@@ -341,7 +333,8 @@ def test_a_nimbus_that_lost_its_leadership_changes_nothing(registry: Registry, p
         assert (caught.value.token, caught.value.seen_token, caught.value.seen_holder) == (1, 2, "n2")
     assert registry.flows() == [flow]
     assert places.assignment(flow) is None
-    assert registry.deactivate("counts", under=leader).status is Status.INACTIVE
+    registry.problem(flow, "no slot is free", under=leader)
+    assert registry.flow("counts").problem == "no slot is free"
 
 
 def test_attempts_survive_and_are_fenced(store: Store, clock: Clock) -> None:

@@ -45,6 +45,7 @@ except LeaseLostError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_was_stopped_finds_its_lease_gone(store: Store, url: str) -> None:
     command = [sys.executable, "-c", _HOLDER, url]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as frozen:

@@ -84,6 +84,7 @@ def submit(store: Store, name: str) -> None:
     Registry(store).submit(name, Content({"kind": "catalog", "name": name}, {"q": 1}))
 
 
+@pytest.mark.slow
 def test_a_network_that_falls_silent_is_an_error_and_no_wait_for_good(proxy: Proxy, database: str) -> None:
     Store(database).close()
     store = Store(through(proxy, database), busy_seconds=2, silent_seconds=1)

@@ -134,6 +134,20 @@ def test_a_slot_with_work_gets_a_worker_and_loses_it_with_the_work(host: Host) -
     assert host.registry.history("a")[-1].event == "REMOVE"
 
 
+def test_a_stand_in_supervises_while_nobody_else_does(host: Host) -> None:
+    other = host.another()
+    assert not other.stand_in()
+    host.supervisor.end()
+    assert other.stand_in()
+    assert not host.another().stand_in()
+    flow = host.submit()
+    host.until(host.works, other)
+    assert not other.empties
+    host.registry.kill(flow.name, wait_seconds=0)
+    host.until(lambda: host.worker() is None, other)
+    assert not other.empties
+
+
 def test_a_worker_that_is_killed_comes_again_at_once_and_its_leases_are_free(host: Host) -> None:
     host.submit()
     host.until(host.works)

@@ -78,6 +78,7 @@ def wait_until(reached: Callable[[], bool]) -> None:
         pause.wait(0.02)
 
 
+@pytest.mark.slow
 def test_a_catch_up_and_a_backfill_report_as_if_they_ran_here(
     spark: SparkSession, home: Path, warm: WarmRuntime, topology: TridentTopology
 ) -> None:
@@ -155,6 +156,7 @@ def test_other_code_is_refused_and_done_here_if_it_can_be(
     assert "a Spark of this process's own starts" in lines[-1]
 
 
+@pytest.mark.slow
 def test_whoever_asks_may_go_away_and_whole_slices_stay(
     home: Path, warm: WarmRuntime, worker: Server, topology: TridentTopology
 ) -> None:

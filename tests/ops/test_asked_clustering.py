@@ -57,6 +57,7 @@ def test_what_cannot_be_is_refused_at_once(nimbus: Nimbus, asked: Any, says: str
     assert nimbus.registry.flows() == []
 
 
+@pytest.mark.slow
 def test_the_tables_that_are_there_are_looked_at(home: Path) -> None:
     flow: Any = SimpleNamespace(
         name="shop", settings={"clustering": {STATE: "part", "other": ["x"], "not_made": ["y"]}}
@@ -70,6 +71,7 @@ def test_the_tables_that_are_there_are_looked_at(home: Path) -> None:
     assert table_loads(state.lake, SimpleNamespace(name="shop", settings={}), [STATE]) == ()  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_the_rebalance_decides_and_is_content_once_it_is_done(nimbus: Nimbus, monkeypatch: pytest.MonkeyPatch) -> None:
     nimbus.submit("flights", clustering={"airport_hour": ["hour"]}, rebalance={"cluster_bytes": 1})
     flow = nimbus.registry.flow("flights")

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from ops.cli import app as command_line
 from ops.cli.app import app
-from ops.cli.deployed_options import counts, settings_of
+from ops.cli.deployed import counts, settings_of
 from pipelines.errors import DefinitionError
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -51,6 +51,7 @@ NUMBERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["-5", "nan", "inf", "1" + "0" * 20, "²", "", "9" * 5000])
 def test_numbers_out_of_bounds(given: str) -> None:
     for command in NUMBERS:

@@ -127,6 +127,7 @@ def test_key_values_take_the_type_of_their_column(home: Path) -> None:
     assert "write it as name=value" in runner.invoke(app, ["state", "hours", "--key", "five"]).stderr
 
 
+@pytest.mark.slow
 def test_the_command_line_starts_without_dagster_and_spark() -> None:
     code = (
         "import sys, ops.cli.app;"

@@ -55,7 +55,7 @@ def test_submit_deploys_starts_a_supervisor_and_waits_until_the_flow_runs(nimbus
         ("ensure_supervisor",),
         ("wait", "flights", "running", deployed.RUNS_WITHIN),
     ]
-    assert "flights is submitted: ACTIVE, version 1, runs; batch 41, 250.5 rows a second" in said(done)
+    assert "flights is submitted: ACTIVE, version 1, runs; batch 41, 250.5 rows per second" in said(done)
     assert nimbus.closed == 1
 
 
@@ -188,7 +188,7 @@ def test_status_shows_queries_gates_errors_and_history(nimbus: FakeNimbus) -> No
         Happened(NOW, "WORKER_DIED", Status.ACTIVE, Status.ACTIVE, 2, {"port": 6900, "code": -9}),
     ]
     text = said(run("status", "flights"))
-    assert "flights: ACTIVE, version 2; batch 41, 250.5 rows a second Problem: s2 does not beat" in text
+    assert "flights: ACTIVE, version 2; batch 41, 250.5 rows per second Problem: s2 does not beat" in text
     assert "│ flights │ running │ s1:6900 │ 41 │ 1 │ 6,000 │ 250.50 │ 2.0 s of 5.0 s │ 7.5 s │ 3 files, 4 kB │" in text
     assert "│ weather │ silent │" in text
     assert "│ flights │ accepted │ origin_is_there │ drop │ 500 │ 3 │ no │ 4 of 12 │" in text
@@ -231,7 +231,7 @@ def test_top_once_and_as_json(nimbus: FakeNimbus) -> None:
 def test_top_looks_again_until_it_is_ended(
     nimbus: FakeNimbus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from ops.cli import deployed_top
+    from ops.cli import deployed_view
 
     looks: list[float] = []
 
@@ -240,9 +240,9 @@ def test_top_looks_again_until_it_is_ended(
         if len(looks) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("ops.cli.deployed_top.time.sleep", pause)
+    monkeypatch.setattr("ops.cli.deployed_view.time.sleep", pause)
     nimbus.flows = {"flights": flow("flights", RUNNING)}
-    deployed_top.live(nimbus.cluster, 0.5)
+    deployed_view.live(nimbus.cluster, 0.5)
     assert "q: end" in capsys.readouterr().out
     assert looks == [0.5] * 3
 

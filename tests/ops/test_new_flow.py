@@ -40,12 +40,14 @@ def in_it(folder: Path, *command: str, **more: str) -> subprocess.CompletedProce
     return subprocess.run(command, cwd=folder, env=given | more, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_package_holds_the_flows(written: Path) -> None:
     code = "import flows; print([spec.name for spec in flows.FLOWS])"
     done = in_it(written, sys.executable, "-c", code)
     assert done.stdout.strip() == "['large_sales', 'orders', 'quick']", done.stderr
 
 
+@pytest.mark.slow
 def test_the_command_line_finds_them(written: Path) -> None:
     done = in_it(written, str(BIN / "tridelta"), "list", "--json")
     listed = {one["flow"]: one for one in json.loads(done.stdout)}

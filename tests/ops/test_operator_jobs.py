@@ -167,6 +167,7 @@ def test_each_field_and_job_is_explained(desk: Desk) -> None:
 # --- refused before Spark starts ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_impossible_is_a_failure_with_its_next_step(desk: Desk) -> None:
     never = refusal(desk.run(trips(3), "replay_quarantine", {"flow": "trips"}), "replay_quarantine")
     assert "quarantine of trips" in never

@@ -24,6 +24,7 @@ def flights(tmp_path: Path) -> FlowView:
     return FlowView.of(flow("flights"), FlowSettings(tmp_path))
 
 
+@pytest.mark.slow
 def test_catch_up_waits_for_news(flights: FlowView, tmp_path: Path) -> None:
     schedule = catch_up_schedule([flights], catch_up_job([flights]))
     folder = tmp_path / "data" / "flights"

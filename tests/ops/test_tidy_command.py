@@ -62,6 +62,7 @@ def test_the_registry_is_tidied_where_there_is_one(home: Path) -> None:
     assert "registry" in {one.what for one in report.things}
 
 
+@pytest.mark.slow
 def test_the_op_tells_what_it_did(home: Path) -> None:
     log = _old_log(home)
 
@@ -81,6 +82,7 @@ def test_the_op_tells_what_it_did(home: Path) -> None:
     assert not log.exists()
 
 
+@pytest.mark.slow
 def test_only_old_runs_of_dagster_go(monkeypatch: pytest.MonkeyPatch) -> None:
     @dg.op
     def nothing() -> None:

@@ -47,6 +47,7 @@ def kept(stream: Stream) -> list[tuple[Any, ...]]:
     return sorted((tuple(row.values()) for row in found), key=repr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["compact", "preserve"])
 def test_all_kinds_of_joins(spark: SparkSession, mode: str) -> None:
     frames = {name: source(spark, SCHEMAS[name], rows) for name, rows in GIVEN.items()}
@@ -107,6 +108,7 @@ def iter_of(*rows: tuple[str, int]) -> Iterator[tuple[str, int]]:
     yield from rows
 
 
+@pytest.mark.slow
 def test_multi_reduce(spark: SparkSession) -> None:
     frames = {name: source(spark, SCHEMAS[name], GIVEN[name]) for name in "ab"}
 

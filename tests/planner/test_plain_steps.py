@@ -9,7 +9,7 @@ import pytest
 
 from pipelines.errors import FunctionError, NeedsSparkError, StateAccessError
 from pipelines.graph import nodes
-from pipelines.planner.plain import Context, Evaluated, Table, needs_spark, read, step
+from pipelines.planner.plain import Evaluated, PlainContext, Table, needs_spark, read, step
 from pipelines.planner.plain.partitions import by_hash, entered
 from pipelines.quality import warn
 from pipelines.sources import FixedBatches
@@ -56,7 +56,7 @@ def test_what_only_spark_can_evaluate(case: str) -> None:
     node = node_of(LEFT_TO_SPARK[case](stream()))
     assert needs_spark([node])
     with pytest.raises(NeedsSparkError, match="Spark is needed to evaluate"):
-        step(node, [table(("a", 1))], Context(tasks={node.id: 2}))
+        step(node, [table(("a", 1))], PlainContext(tasks={node.id: 2}))
 
 
 PLAIN: dict[str, Callable[[Stream], Any]] = {
@@ -74,12 +74,12 @@ PLAIN: dict[str, Callable[[Stream], Any]] = {
 def test_what_needs_no_spark(case: str) -> None:
     node = node_of(PLAIN[case](stream()))
     assert not needs_spark([node])
-    assert step(node, [table(("a", 1))], Context()).fields == node.fields
+    assert step(node, [table(("a", 1))], PlainContext()).fields == node.fields
 
 
 def test_spark_is_not_asked_about_nothing() -> None:
     node = node_of(stream().filter("n > 1"))
-    assert step(node, [table()], Context()).rows == ()
+    assert step(node, [table()], PlainContext()).rows == ()
 
 
 def test_what_spark_gives_is_taken() -> None:
@@ -88,7 +88,7 @@ def test_what_spark_gives_is_taken() -> None:
         return Evaluated([[(10,), (11,)], []], ("bigint",))
 
     node = node_of(stream().each("n", lambda n: n, "m"))
-    found = step(node, [table(("a", 1), ("b", 2), tasks=(1, 0))], Context(evaluate=evaluate))
+    found = step(node, [table(("a", 1), ("b", 2), tasks=(1, 0))], PlainContext(evaluate=evaluate))
     assert (found.rows, found.types, found.tasks) == (
         (("a", 1, 10), ("a", 1, 11)),
         ("string", "bigint", "bigint"),
@@ -98,9 +98,9 @@ def test_what_spark_gives_is_taken() -> None:
 
 def test_rows_stay_in_their_tasks() -> None:
     given = table(("a b", 1), ("", 2), ("c", 3), tasks=(2, 1, 0))
-    split = step(node_of(stream().each("word", Split(), "w")), [given], Context())
+    split = step(node_of(stream().each("word", Split(), "w")), [given], PlainContext())
     assert split.tasks == (2, 2, 0)
-    kept = step(node_of(stream().filter(RowFunction(lambda word, n: n > 1))), [given], Context())
+    kept = step(node_of(stream().filter(RowFunction(lambda word, n: n > 1))), [given], PlainContext())
     assert (kept.rows, kept.tasks) == ((("", 2), ("c", 3)), (1, 0))
     assert [part.rows for part in given.by_task(3)] == [(("c", 3),), (("", 2),), (("a b", 1),)]
 
@@ -120,21 +120,21 @@ def test_maps_do_not_count_for_a_hash() -> None:
 def test_batch_global_is_the_task_of_the_txid() -> None:
     node = node_of(stream().batch_global())
     for txid, task in ((0, 0), (4, 1), (5, 2)):
-        found = step(node, [table(("a", 1), ("b", 2))], Context(batch=txid, tasks={node.id: 3}))
+        found = step(node, [table(("a", 1), ("b", 2))], PlainContext(batch=txid, tasks={node.id: 3}))
         assert found.tasks == (task, task)
 
 
 def test_a_task_that_is_not_chosen() -> None:
     node = node_of(stream().partition(RowFunction(lambda word, n: None if n else [], ("int",))))
-    context = Context(tasks={node.id: 2})
+    context = PlainContext(tasks={node.id: 2})
     assert step(node, [table(("a", 1))], context).tasks == (0,)
-    with pytest.raises(FunctionError, match="must give one task a tuple"):
+    with pytest.raises(FunctionError, match="must give one task per tuple"):
         step(node, [table(("a", 0))], context)
 
 
 def test_queries_ask_a_view() -> None:
     view = StateView.of_rows(["word"], ["n", "m"], [("a", 1, 2), ("b", 3, 4)])
-    context = Context(view=lambda name: view, state_types=lambda name: {"m": "int", "n": "bigint"})
+    context = PlainContext(view=lambda name: view, state_types=lambda name: {"m": "int", "n": "bigint"})
     topology = TridentTopology("q")
     asked = topology.new_query_stream("ask")
     given = Table(("args",), ("string",), (("b",), ("z",)))
@@ -151,7 +151,7 @@ def test_all_tuples_behind_a_broadcast_come_once() -> None:
     view = StateView.of_rows(["word"], ["n"], [(f"w{n}", n) for n in range(20)])
     asked = TridentTopology("q").new_query_stream("ask").broadcast()
     query = node_of(asked.state_query("others", None, TupleCollectionGet(), ["w", "n"]))
-    context = Context(tasks={asked.node: 3, query.id: 3}, view=lambda name: view)
+    context = PlainContext(tasks={asked.node: 3, query.id: 3}, view=lambda name: view)
     copies = step(node_of(asked), [Table(("args",), ("string",), (("x",),))], context)
     found = step(query, [copies], context)
     assert sorted(row[2] for row in found.rows) == list(range(20))
@@ -160,12 +160,12 @@ def test_all_tuples_behind_a_broadcast_come_once() -> None:
 def test_a_state_that_nobody_gives() -> None:
     query = node_of(TridentTopology("q").new_query_stream("ask").state_query("others", "args", MapGet(), "n"))
     with pytest.raises(NotImplementedError):
-        step(query, [Table(("args",), ("string",), (("x",),))], Context())
+        step(query, [Table(("args",), ("string",), (("x",),))], PlainContext())
     with pytest.raises(NotImplementedError):
-        step(node_of(stream()), [], Context())
+        step(node_of(stream()), [], PlainContext())
 
 
 def test_first_n_keeps_the_types_of_its_inputs() -> None:
     node = node_of(stream().aggregate(["n", "word"], FirstN(1, "n"), ["least", "its"]))
-    found = step(node, [table(("a", 2), ("b", 1))], Context())
+    found = step(node, [table(("a", 2), ("b", 1))], PlainContext())
     assert (found.rows, found.types) == (((1, "b"),), ("bigint", "string"))

@@ -14,6 +14,7 @@ from pipelines.quality import fail
 from resources import LakeResource, QualityResource, SparkResource
 
 
+@pytest.mark.slow
 def test_resources_can_be_made_without_spark(tmp_path: Path) -> None:
     code = (
         "import sys; from resources import *;"

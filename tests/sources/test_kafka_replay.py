@@ -158,6 +158,6 @@ def test_a_topic_made_anew_and_filled_past_the_offset(spark: SparkSession, tmp_p
     flow.catch_up()
     flow.topic.recreate()
     flow.send(100, 119)
-    with pytest.raises(LostRowsError, match="was deleted and made anew"):
+    with pytest.raises(LostRowsError, match="was deleted and created again"):
         flow.catch_up()
     assert flow.held == list(range(5))

@@ -10,8 +10,10 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipelines.state.kinds import LOG, MAP, ROWS
 from pipelines.state.lake import Lake
+from pipelines.state.reading import Reader
 from pipelines.state.record import BATCH, BatchRecord
 from pipelines.state.schema import REMOVED, StateSchema, ValueColumn
+from pipelines.state.snapshot import Snapshot
 from pipelines.state.table import StateTable
 from pipelines.state.writer import StateWriter
 
@@ -69,7 +71,7 @@ class SmallTable:
         return in_order(self.table.scan(**at))
 
     def base(self, txid: int) -> list[tuple[Any, ...]]:
-        return in_order(self.table.base_rows(txid))
+        return in_order(Reader(Snapshot.open(self.table.path), self.table.declared, txid).scan())
 
 
 def record(txid: int, epoch: int = 1) -> BatchRecord:

@@ -83,6 +83,7 @@ def test_every_condition_for_datafusion_names_what_it_was_given(table_of_texts: 
         assert named(range_condition([{"key": one}], ["key"], types)) == {one}
 
 
+@pytest.mark.slow
 def test_a_fold_without_spark_keeps_hostile_slices_and_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_module, "GENERATION", 2)
     state = hostile_state(tmp_path, KNOWN)

@@ -58,6 +58,7 @@ def commit(state: SmallTable, schema: pa.Schema, txid: int, keys: list[Any]) -> 
     state.writer.commit_batch(rows, record(txid), APP, known=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [LOG, MAP])
 @pytest.mark.parametrize("kind", TYPES)
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))

@@ -11,10 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 from pipelines.errors import BehindStateError
-from pipelines.state import writer as state_writer
 from pipelines.state.kinds import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRANSACTIONAL
 from pipelines.state.record import REPLAY, RESET, SLICE, BatchRecord
-from pipelines.state.turns import LateWriterError, stream_id
+from pipelines.state.turns import LateWriterError, Turn, stream_id
 from tests.state.small_kinds import ARROW, FLOW, SmallTable, record
 
 LAYOUTS = (LOG, MAP, ROWS)
@@ -28,15 +27,15 @@ def overtaken(monkeypatch: pytest.MonkeyPatch, when: str, other: Callable[[], An
     if when == OVERTAKEN[0]:
         other()
         return
-    opened, waiting = state_writer.turn, [other]
+    opened, waiting = Turn.judge, [other]
 
-    def judged(table: DeltaTable, **given: Any) -> dict[str, int]:
-        found = opened(table, **given)
+    def judged(turn: Turn, table: DeltaTable) -> dict[str, int]:
+        found = opened(turn, table)
         if waiting:
             waiting.pop()()
         return found
 
-    monkeypatch.setattr(state_writer, "turn", judged)
+    monkeypatch.setattr(Turn, "judge", judged)
 
 
 def app_id(epoch: int = 1) -> str:

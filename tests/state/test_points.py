@@ -36,6 +36,7 @@ def values(table: StateTable, *keys: dict[str, Any]) -> list[int]:
     return [row["n"] for row in table.get(keys)]
 
 
+@pytest.mark.slow
 def test_a_key_is_read_once_and_new_batches_are_followed(state: SmallTable, monkeypatch: pytest.MonkeyPatch) -> None:
     table = state.table
     assert (values(table, A, NOBODY), seen(table)) == ([1], (0, 2))
@@ -79,6 +80,7 @@ def test_other_commits_start_afresh(state: SmallTable, tmp_path: Path) -> None:
     assert values(table, A) == [12]
 
 
+@pytest.mark.slow
 def test_a_handle_that_slept_over_a_cleanup_of_the_log(state: SmallTable, tmp_path: Path) -> None:
     """The next commit that it looks for is gone, and so is its own."""
     reader = Lake(tmp_path).state("counts")

@@ -14,11 +14,10 @@ from pyspark.sql.types import DecimalType, StringType, StructField, StructType
 
 from pipelines.errors import BehindStateError, DuplicateKeyError
 from pipelines.state import table as state_table
-from pipelines.state import writer as state_writer
 from pipelines.state.kinds import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRANSACTIONAL
 from pipelines.state.schema import REMOVED
 from pipelines.state.sums import StateOverflowError
-from pipelines.state.turns import LateWriterError
+from pipelines.state.turns import LateWriterError, Turn
 from tests.state.small_kinds import APP, SmallTable, in_order, record
 
 STEPS: list[tuple[int, bool, list[tuple[Any, ...]]]] = [
@@ -65,6 +64,7 @@ def test_both_writers_make_the_same_table(
     assert in_order(by_arrow.table.base_frame(spark, 2).toArrow()) == by_arrow.base(2)
 
 
+@pytest.mark.slow
 def test_what_is_observed_in_a_merged_frame_is_seen(spark: SparkSession, tmp_path: Path) -> None:
     state, seen = SmallTable(tmp_path, MAP, TRANSACTIONAL), Observation()
     frame = spark.range(10).selectExpr("CAST(id AS STRING) AS word", "id AS n")
@@ -83,15 +83,15 @@ class Overtaking:
     """Another process commits when Spark's writer has judged its table: before Delta opens it, or while it writes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, commit: Callable[[], Any]) -> None:
-        judged, waiting = state_writer.turn, [commit]
+        judged, waiting = Turn.judge, [commit]
 
-        def turn(table: Any, **given: Any) -> dict[str, int]:
-            found = judged(table, **given)
+        def judge(turn: Turn, table: Any) -> dict[str, int]:
+            found = judged(turn, table)
             if waiting:
                 waiting.pop()()
             return found
 
-        monkeypatch.setattr(state_writer, "turn", turn)
+        monkeypatch.setattr(Turn, "judge", judge)
 
 
 @pytest.mark.slow

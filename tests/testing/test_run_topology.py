@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from pipelines.aggregators.ordering import freeze
 from pipelines.errors import DefinitionError, FunctionError, UnknownQueryError, UnknownStateError
-from pipelines.planner.plain.table import freeze, in_order, plain, sql_type_of
+from pipelines.planner.plain.table import in_order, plain, sql_type_of
 from pipelines.sources import FixedBatches
 from pipelines.testing import TICK, ReferenceEngine, query_topology, run_topology
 from pipelines.trident import (

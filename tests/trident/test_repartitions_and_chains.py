@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from pipelines.aggregators.calls import Running
+from pipelines.aggregators.folds import Running
 from pipelines.errors import (
     ChainOutputsError,
     DuplicateFieldError,

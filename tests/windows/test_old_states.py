@@ -20,7 +20,7 @@ from tests.windows.window_runs import context
 CHAIN = (agg.Count("n"), agg.Sum("v"), agg.Min("w"))
 COUNTED = AggregateWindow(CHAIN, Policy.count(3), Policy.count(5), False, 60_000)
 SLIDING = AggregateWindow(CHAIN, Policy.time(2), Policy.time(5), False, 60_000)
-EVENT = [(one, pa.int64() if one in (ev.TIME, ev.CLOCK) else pa.string()) for one in ev.COLUMNS]
+EVENT = [(name, pa.int64() if name in (ev.TIME, ev.CLOCK) else pa.string()) for name in ev.COLUMNS]
 MADE = pa.schema([("k", pa.string()), ("n", pa.int64()), ("sum", pa.int64()), ("min", pa.float64()), *EVENT])
 # As windows in arrays get them: without the ids, times and origins of events.
 TAKEN = pa.schema(
@@ -36,9 +36,9 @@ def rows(first: int, end: int) -> list[tuple[Any, ...]]:
 
 def batch(first: int, end: int, clock: int) -> pa.Table:
     """Events of an arrays' batch, and the word that the clock of the channel "c" has come so far."""
-    found = [*rows(first, end), (None, None, None, clock, None)]
-    table = pa.table([pa.array(c, f.type) for c, f in zip(zip(*found, strict=True), TAKEN, strict=True)], schema=TAKEN)
-    return table.append_column(ev.FROM, pa.array([None] * (len(found) - 1) + ["c"], pa.string()))
+    given = [*rows(first, end), (None, None, None, clock, None)]
+    table = pa.table([pa.array(c, f.type) for c, f in zip(zip(*given, strict=True), TAKEN, strict=True)], schema=TAKEN)
+    return table.append_column(ev.FROM, pa.array([None] * (len(given) - 1) + ["c"], pa.string()))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_bucket_goes_on_with_it(operation: AggregateWindow, file: str, form: t
     kept = Path(__file__).with_name(file).read_bytes()
     if form is ArrayBucket:
         kept = make().signature + kept
-    clocks, found = Clocks({"c": 11_500}, 0), []
+    clocks, results = Clocks({"c": 11_500}, 0), []
     for first, end, clock in ((14, 22, 19_700), (22, 22, 21_900), (22, 30, 90_000)):
         bucket = make()
         assert bucket.starts(batch(first, end, clock), clocks)
@@ -59,17 +59,17 @@ def test_a_bucket_goes_on_with_it(operation: AggregateWindow, file: str, form: t
         assert type(bucket) is form
         assert kept.startswith(bucket.signature)
         bucket.restore(kept[len(bucket.signature) :])
-        found += bucket.run(1).to_pylist()
+        results += bucket.run(1).to_pylist()
         kept, clocks = bucket.signature + bucket.save(), Clocks.of_json(bucket.clocks.to_json())
     one_by_one = KeyedWindows(operation, context("k"))
     events = [(Event({"k": k, "v": v, "w": w}, "e", clock), clock, order) for k, v, w, clock, order in rows(0, 30)]
     one_by_one.feed(events[:14], 11_500)
     wanted = [
-        one
+        result
         for first, end, clock in ((14, 22, 19_700), (22, 22, 21_900), (22, 30, 90_000))
-        for one in one_by_one.feed(events[first:end], clock)
+        for result in one_by_one.feed(events[first:end], clock)
     ]
-    assert [(row["n"], row["sum"], row["min"], row[ev.ID], row[ev.ORDER]) for row in found] == [
+    assert [(row["n"], row["sum"], row["min"], row[ev.ID], row[ev.ORDER]) for row in results] == [
         (event["n"], event["sum"], event.get("min"), event.id, order) for event, _, order in wanted
     ]
 

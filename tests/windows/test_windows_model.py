@@ -162,6 +162,7 @@ def test_sort(
     check(operation, events, cuts)
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(streams(), policies, policies, policies, lifetimes, cuts)
 def test_switch(

@@ -1,4 +1,4 @@
-"""What a batch says of the clock when it commits into a channel (docs/architecture.md#event-flows).
+"""The watermarks that a batch commits into a channel (docs/architecture.md#event-flows).
 
 A channel's commit ends with a row that is no event: nothing older than its clock will come. Behind a source the clock is the
 latest event so far less the allowed delay; behind other channels that of the origin that is furthest behind.

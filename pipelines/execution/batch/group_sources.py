@@ -177,7 +177,7 @@ class Entrance:
         return frame.select(F.lit(number).alias(SOURCE), *structs, CORRUPT, FILE)
 
     def frames(self, batch: DataFrame, files: frozenset[str]) -> Frames:
-        """Return a stream's batch by spout, words about the clock included. One that is `kept` should be kept first."""
+        """Return a stream's batch by spout, watermark rows included. One that is `kept` should be kept first."""
         if len(self.spouts) == 1:
             only = self.spouts[0]
             return {only.id: only.source.of_batch(batch, files)}
@@ -189,7 +189,7 @@ class Entrance:
         return found
 
     def bounded(self, spark: SparkSession) -> tuple[Frames, frozenset[str]]:
-        """Return all that the sources hold now, by spout, and its positions. Words about the clock are included."""
+        """Return all that the sources hold now, by spout, and its positions. Watermark rows are included."""
         frames, positions = {}, frozenset[str]()
         for spout in self.spouts:
             frame, own = spout.source.bounded(spark)
@@ -209,7 +209,7 @@ class Entrance:
         return found
 
     def events(self, frames: Frames) -> Frames:
-        """Return the frames without words about the clock."""
+        """Return the frames without watermark rows."""
         own = {spout.id for spout in self.spouts if events.ID in spout.fields}
         return {
             id_: frame.where(F.col(events.ID).isNotNull()) if id_ in own else frame for id_, frame in frames.items()

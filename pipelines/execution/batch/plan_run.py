@@ -75,7 +75,7 @@ class Base:
 
 @dataclass(frozen=True)
 class Reads:
-    """What a plan reads beside its sources.
+    """Reads of a plan beside its sources.
 
     Attributes:
         state: gives the table and version that a state query reads, by the name and whether it is behind the persist.

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pipelines.execution.events.hooks import Listener
     from pipelines.state.table import StateTable
 
-# Up to so many rows a commit travels through the driver as Arrow (some tens of MB), beyond Spark writes it where it lies.
+# Up to so many rows per commit travels through the driver as Arrow (some tens of MB), beyond Spark writes it where it lies.
 # At 500,000 rows of a key and a count both ways take about as long on two cores; fewer rows favour the driver.
 DRIVER_ROWS = 500_000
 # A first batch has no earlier one to judge by: above so many bytes of input assume that the result is large.
@@ -134,7 +134,7 @@ class StreamBatch:
         self._counters.start()
         self._tracker.commit_signal(batch)
         # What the rows are made for: a commit that counts rows behind this version is another process's.
-        self._seen = {sink.name: sink.table.version() for sink in self._group.sinks}
+        self._seen = {sink.name: sink.writer.version() for sink in self._group.sinks}
         known = {sink.name: self._known(sink, batch.txid) for sink in self._group.sinks}
         attempt = _Attempt(batch, sources, position, known)
         try:
@@ -341,7 +341,7 @@ class StreamBatch:
         if ready.emitted is not None:
             self._emitted[sink.node.id] = ready.emitted
         if sink.is_channel:
-            # Its words about the clock are no rows of the batch, so a channel is accounted for by count.
+            # Its watermark rows are no rows of the batch, so a channel is accounted for by count.
             clocks = self._clocks(attempt, run, sink, pc.max(rows[events.CLOCK]).as_py())
             # Its readers know no slices, and take a commit whole if it is one file: so one partition, the clock's row in it.
             rows = rows.drop_columns([SLICE_COLUMN]) if SLICE_COLUMN in rows.column_names else rows

@@ -1,8 +1,8 @@
-"""Whether a checkpoint and its tables belong together: of the same life, and neither older than the other. No Spark here.
+"""The check that a checkpoint and its tables belong together: of the same life, and neither older than the other. No Spark here.
 
 Three things tell: the last txid that each table holds in this epoch, the last batch that Spark has planned, and the last one that
 the engine has closed. A table holds every closed batch and none that was never planned. Beside the checkpoint the tables'
-ids and versions are noted (`tables.json`), so that a table that was made anew, or copied back from a backup, is known. Every
+ids and versions are noted (`tables.json`), so that a table that was created again, or copied back from a backup, is known. Every
 commit carries the digest of its batch's plan, so that another checkpoint with as many batches is known too.
 """
 
@@ -71,7 +71,7 @@ class OtherCheckpointError(NotTogetherError):
 
 
 class TableBehindError(NotTogetherError):
-    """A table was lost, made anew, or restored to an older version than its checkpoint."""
+    """A table was lost, created again, or restored to an older version than its checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,7 @@ class Belonging:
         if not table.exists():
             return "the table is gone"
         if known is not None and table.id != known.id:
-            return "the table was removed and made anew"
+            return "the table was removed and created again"
         since = known.since if known is not None else epoch.txid(epoch.first_batch)
         undone = sorted(txid for txid in table.commits.undone(epoch.number) if txid >= since)
         if undone:

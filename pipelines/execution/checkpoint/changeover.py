@@ -1,4 +1,4 @@
-"""Checkpoints under a changed flow: which can go on as they are, and how the others begin anew without losing their place.
+"""Checkpoints under a changed flow: which can go on as they are, and how the others begin again without losing their place.
 
 Spark takes a checkpoint for the same sources and the same number of stateful operations alone. A query whose channels or number
 of windows have changed gets a fresh checkpoint, and takes up its channels where the old one has stopped: behind the last
@@ -140,7 +140,7 @@ class Changeover:
             only: the one query to make ready, where others of the flow may be running; None: all.
 
         Returns:
-            What the start is to do with fresh checkpoints (`on_fresh_checkpoint`), and the queries that begin anew.
+            What the start is to do with fresh checkpoints (`on_fresh_checkpoint`), and the queries that begin again.
 
         Raises:
             ChangeoverError: a query stands where a fresh checkpoint could not go on; nothing was changed for it.

@@ -23,9 +23,9 @@ OWN = {
     "epoch.json": (_TABLES_AND_SPARK, f"{_BACKUP}; {_OTHERWISE}"),
     "attempts.json": (
         _TABLES_AND_SPARK,
-        f"{_BACKUP}, or remove it: attempts are counted anew, and a batch that was just left out comes again",
+        f"{_BACKUP}, or remove it: attempts are counted again, and a batch that was just left out comes again",
     ),
-    "tables.json": (_TABLES_AND_SPARK, "remove it: the next start notes the tables anew"),
+    "tables.json": (_TABLES_AND_SPARK, "remove it: the next start notes the tables again"),
     "partitions.json": (_TABLES_AND_SPARK, "remove it: the flow then runs with the number that is asked for"),
     "start.json": (
         "the flow's tables, the channels included",
@@ -143,13 +143,13 @@ def make_whole(flow: str, spark: Path, in_a_table: Callable[[int], bool]) -> set
     """Remove what a loss of power has left of the last batch where that is safe; else refuse.
 
     A mark of the last batch that is cut off goes: the batch comes again, which is exact. So does a plan that is cut off of a
-    batch that is not marked and in no table: Spark plans it anew.
+    batch that is not marked and in no table: Spark plans it again.
 
     Args:
         in_a_table: whether a table holds a batch (Spark's id).
 
     Returns:
-        The batches (Spark's ids) that are planned anew.
+        The batches (Spark's ids) that are planned again.
 
     Raises:
         DamagedCheckpointError

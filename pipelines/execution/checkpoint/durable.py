@@ -1,7 +1,7 @@
 """A batch that is on the disk before it counts as done: for lakes that are to outlive a loss of power (docs/adr/0036).
 
 Neither delta-rs nor Delta on Spark nor Spark's checkpoint ask the disk for anything: what they have written is whole for every
-process, and for half a minute in the memory of the machine alone. A durable lake asks twice a batch: for the plan before
+process, and for half a minute in the memory of the machine alone. A durable lake asks twice per batch: for the plan before
 anything of the batch is committed, and for the commits before the batch is closed.
 """
 

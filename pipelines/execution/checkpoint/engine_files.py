@@ -1,4 +1,4 @@
-"""What the engine keeps beside Spark's own checkpoint: the epoch, stored attempts, locks."""
+"""The engine's files beside Spark's own checkpoint: the epoch, stored attempts, locks."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Checkpoint:
         return self.epoch is None and bool(self._start_file) and self._start_file["behind"] == self._last_epoch
 
     def begin_at(self, start: Start, aside: Path | None = None) -> None:
-        """Begin anew at `start`, with the next run. Cut off in between, the old checkpoint goes on as before.
+        """Begin again at `start`, with the next run. Cut off in between, the old checkpoint goes on as before.
 
         Args:
             start: what it leaves out the old checkpoint has behind itself.
@@ -210,6 +210,14 @@ class Checkpoint:
         """Hold the lock of the query: one query per checkpoint, in any process."""
         with self._locked("run.lock", wait_seconds):
             yield
+
+    def is_running(self) -> bool:
+        """Return whether a query holds this checkpoint, in any process."""
+        try:
+            with self.running(0):
+                return False
+        except LockedError:
+            return True
 
     @contextmanager
     def committing(self, wait_seconds: float) -> Iterator[None]:

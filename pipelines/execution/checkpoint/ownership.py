@@ -1,4 +1,4 @@
-"""Which host a checkpoint belongs to: locks of files hold within a host, so another one is kept out by name.
+"""The host that a checkpoint belongs to: locks of files hold within a host, so another one is kept out by name.
 
 Every lock of a checkpoint is taken on behalf of this host. A small file beside the locks names the host that took one first; it
 stays when the run ends, and when the host goes down. The same host goes on at once, whatever became of its last run. Another
@@ -121,7 +121,7 @@ def ask_of_leases(elsewhere: Elsewhere | None, *, always: bool = False) -> None:
 
 @contextlib.contextmanager
 def leased() -> Iterator[None]:
-    """What this thread does, it does under a lease of the registry: a checkpoint that it takes is its host's from then on."""
+    """Mark this thread as working under a lease of the registry: a checkpoint that it takes belongs to its host from then on."""
     token = _LEASED.set(True)
     try:
         yield

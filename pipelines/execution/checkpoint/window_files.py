@@ -1,4 +1,4 @@
-"""State of windows as files that are written once and named by the records of the batches that they belong to (docs/adr/0051).
+"""State of windows as files that are written once and named by the records of the batches that they belong to (docs/adr/0054).
 
 A file holds what a batch has left: the windows, whole or as the keys that have changed since files that it names, the rows that
 wait for the clock, and the results. What a record does not name is of a batch that never was, and nobody reads it.
@@ -80,7 +80,7 @@ class StateFolder:
         return (self._folder / name).read_bytes()
 
     def names(self) -> list[str]:
-        return sorted(one.name for one in self._folder.iterdir()) if self._folder.is_dir() else []
+        return sorted(file.name for file in self._folder.iterdir()) if self._folder.is_dir() else []
 
     def remove(self, name: str) -> None:
         (self._folder / name).unlink(missing_ok=True)
@@ -111,7 +111,7 @@ class _Read:
     @property
     def below(self) -> list[StateRef]:
         """Return the files on which it stands, the whole one first."""
-        return [StateRef.of_json(one) for one in self.head["below"]]
+        return [StateRef.of_json(ref) for ref in self.head["below"]]
 
 
 class WindowFiles:
@@ -155,7 +155,7 @@ class WindowFiles:
             "txid": txid,
             "clock": clock,
             "keys": state.keys,
-            "below": [one.to_json() for one in below],
+            "below": [file.to_json() for file in below],
             "parts": {name: len(blob) for name, blob in blobs.items()},
         }
         text = json.dumps(head).encode()
@@ -183,10 +183,10 @@ class WindowFiles:
             ref: named by the batch's record.
         """
         below = self._below[1] if self._below and self._below[0] == ref else self._read(ref).below
-        kept, txid = {ref.file, *(one.file for one in below)}, _txid(ref.file)
+        kept, txid = {ref.file, *(file.file for file in below)}, _txid(ref.file)
         for name in self._files.names():
-            found = _txid(name)
-            if name not in kept and found is not None and txid is not None and found <= txid:
+            own = _txid(name)
+            if name not in kept and own is not None and txid is not None and own <= txid:
                 self._files.remove(name)
 
     def check(self, ref: StateRef) -> None:
@@ -206,12 +206,12 @@ class WindowFiles:
 
     def _loaded(self, ref: StateRef) -> State:
         last = self._read(ref)
-        parts = [*(self._read(one) for one in last.below), last]
-        found = [one.tables[_WINDOWS] for one in parts if _WINDOWS in one.tables]
+        parts = [*(self._read(file) for file in last.below), last]
+        windows = [part.tables[_WINDOWS] for part in parts if _WINDOWS in part.tables]
         clock = last.head["clock"]
-        size = sum(one.head["parts"].get(_WINDOWS, 0) for one in parts)
+        size = sum(part.head["parts"].get(_WINDOWS, 0) for part in parts)
         self._below = (ref, last.below, size)
-        return State(self._windows.laid_over(found, clock), last.tables.get(_PENDING), clock)
+        return State(self._windows.laid_over(windows, clock), last.tables.get(_PENDING), clock)
 
     def _stands_on(self, before: StateRef | None, state: State) -> list[StateRef]:
         """Return the files on which the next one is to stand, none for a whole one: whichever is less to write, and to read."""
@@ -256,5 +256,5 @@ def _digest(data: bytes) -> str:
 
 def _txid(name: str) -> int | None:
     """Return the txid in a file's name; None: it is no file of ours."""
-    found = _NAME.match(name)
-    return int(found[1]) if found else None
+    match = _NAME.match(name)
+    return int(match[1]) if match else None

@@ -43,7 +43,7 @@ def partition_rows(checkpoint: Path) -> tuple[int, ...]:
         checkpoint: Spark's checkpoint of the query.
 
     Returns:
-        A number a partition, in order; nothing if the query has no state, or if a snapshot cannot be read.
+        A number per partition, in order; nothing if the query has no state, or if a snapshot cannot be read.
     """
     found: dict[int, int] = {}
     try:
@@ -81,7 +81,7 @@ class WindowFieldError(TrideltaError):
         super().__init__(
             f'flow "{flow}": field "{field}" is {now} now where the windows of the query "{query}" take it, and they hold it '
             f"as {before}",
-            hint=f"cast it to {before} before the window, or give the new form a new field name; or count anew: remove the "
+            hint=f"cast it to {before} before the window, or give the new form a new field name; or count again: remove the "
             f"flow's checkpoints and run it with --on-fresh-checkpoint reset",
         )
 
@@ -90,7 +90,7 @@ def check_fields(checkpoint: Checkpoint, query: str, taken: Taken) -> None:
     """Refuse a field of another type; else keep what the windows take in, beside the checkpoint, for the next start.
 
     A new field is null in the events that windows hold already; a field that is gone is forgotten. Windows of an operation
-    that was changed itself begin anew, so its fields may be anything.
+    that was changed itself begin again, so its fields may be anything.
 
     Raises:
         WindowFieldError

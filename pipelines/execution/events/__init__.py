@@ -1,1 +1,1 @@
-"""What a run reports while it runs: hooks, listeners, OpenLineage events."""
+"""Reports of a run while it runs: hooks, listeners, OpenLineage events."""

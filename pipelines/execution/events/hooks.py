@@ -23,7 +23,7 @@ logger = logs.logger(__name__)
 
 @dataclass(frozen=True)
 class StageEvent:
-    """What happened at one stage of one attempt.
+    """An event at one stage of one attempt.
 
     Attributes:
         flow: the topology.

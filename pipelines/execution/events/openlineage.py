@@ -1,4 +1,4 @@
-"""OpenLineage: each run of a batch group told to whoever collects lineage, with its tables, columns and where they come from.
+"""OpenLineage: report each run of a batch group to a collector of lineage, with its tables, columns and where they come from.
 
 Off unless TRIDELTA_OPENLINEAGE is set. Where the events go is the OpenLineage client's own matter: OPENLINEAGE_URL,
 OPENLINEAGE_CONFIG or OPENLINEAGE__TRANSPORT__... of its documentation; OPENLINEAGE_NAMESPACE names the namespace of the jobs.
@@ -62,7 +62,7 @@ def _client() -> OpenLineageClient:
 
 @contextmanager
 def told(group: BatchGroup, processing: str, slices: Sequence[str] = ()) -> Iterator[LineageRun | None]:
-    """Tell the start and the end of a run of a batch group; the block gets the run, or None where nothing is told.
+    """Report the start and the end of a run of a batch group; the block gets the run, or None if nothing is reported.
 
     Args:
         processing: `BATCH` for what ends by itself, `STREAMING` for what does not.
@@ -105,11 +105,11 @@ class LineageRun:
         self._ended, self._sending = False, threading.Lock()
 
     def wrote(self, commits: Sequence[StateCommit]) -> None:
-        """Take in what a batch or slice committed; of a run that goes on and on it is told from time to time."""
+        """Take in what a batch or slice committed; a run without an end reports from time to time."""
         with self._lock:
-            for one in commits:
-                self._rows[one.state] = self._rows.get(one.state, 0) + one.rows
-                self._versions[one.state] = one.version
+            for commit in commits:
+                self._rows[commit.state] = self._rows.get(commit.state, 0) + commit.rows
+                self._versions[commit.state] = commit.version
             due = self._processing == STREAMING and time.monotonic() - self._last > RUNNING_EVERY_SECONDS
             if due:
                 self._last = time.monotonic()
@@ -138,7 +138,7 @@ class LineageRun:
             eventTime=datetime.now(UTC).isoformat(),
             run=ol.Run(self._id, facets=self._of_run(error)),
             job=ol.Job(self._namespace, f"{self._group.topology.name}.{self._group.name}", facets=self._of_job()),
-            inputs=[ol.InputDataset(*one) for one in self._read()],
+            inputs=[ol.InputDataset(*dataset) for dataset in self._read()],
             outputs=[self._output(sink) for sink in self._group.sinks],
             producer=PRODUCER,
         )
@@ -174,11 +174,13 @@ class LineageRun:
         """Return the sources, channels and states that the group reads, without the states that it writes itself."""
         group = self._group
         written = {dataset_of(sink.table.path) for sink in group.sinks}
-        found: list[Dataset] = []
+        datasets: list[Dataset] = []
         for spout in group.spouts:
-            found += [one for some in datasets_of(spout, group.lake, group.topology.name).values() for one in some]
-        found += [dataset_of(group.lake.state_path(name)) for name in sorted(_queried(group))]
-        return [one for one in dict.fromkeys(found) if one not in written]
+            datasets += [
+                dataset for some in datasets_of(spout, group.lake, group.topology.name).values() for dataset in some
+            ]
+        datasets += [dataset_of(group.lake.state_path(name)) for name in sorted(_queried(group))]
+        return [dataset for dataset in dict.fromkeys(datasets) if dataset not in written]
 
     def _output(self, sink: Sink) -> Any:
         from openlineage.client import event_v2 as ol
@@ -196,7 +198,7 @@ class LineageRun:
         rows = facets.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(self._rows.get(sink.name, 0))
         return ol.OutputDataset(*dataset_of(sink.table.path), facets=made, outputFacets={"outputStatistics": rows})
 
-    def _column_lineage(self, found: Lineage, columns: Sequence[str]) -> Any:
+    def _column_lineage(self, traced: Lineage, columns: Sequence[str]) -> Any:
         from openlineage.client.generated import column_lineage_dataset as columns_of
 
         group = self._group
@@ -207,8 +209,8 @@ class LineageRun:
             places |= datasets_of(spout, group.lake, group.topology.name)
         fields = {}
         for name in columns:
-            origins = [(*one, field) for origin, field in found.get(name, ()) for one in places.get(origin, ())]
-            fields[name] = columns_of.Fields([columns_of.InputField(*one) for one in origins])
+            origins = [(*place, field) for origin, field in traced.get(name, ()) for place in places.get(origin, ())]
+            fields[name] = columns_of.Fields([columns_of.InputField(*origin) for origin in origins])
         return columns_of.ColumnLineageDatasetFacet(fields)
 
 

@@ -15,7 +15,7 @@ from pipelines.errors import BatchError
 
 
 class BatchState(StrEnum):
-    """Where a txid stands."""
+    """The state of a txid."""
 
     NEW = "new"  # never opened
     PROCESSING = "processing"  # an attempt is live
@@ -57,7 +57,7 @@ class Count:
 
 @dataclass(frozen=True)
 class AttemptRecord:
-    """What a store keeps about a txid.
+    """The record that a store keeps of a txid.
 
     Attributes:
         attempt: The number of the latest attempt. It only grows, through restarts and replays too.
@@ -93,7 +93,7 @@ class AttemptRecord:
 
 
 class AttemptStore(Protocol):
-    """Where attempts survive a restart. `put` must be durable when it returns; one tracker writes to a group."""
+    """A store in which attempts survive a restart. `put` must be durable when it returns; one tracker writes to a group."""
 
     def get(self, group: str) -> Mapping[int, AttemptRecord]:
         """Return every record of the group, by txid."""

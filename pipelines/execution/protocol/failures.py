@@ -1,4 +1,4 @@
-"""What an error of a batch says, and how long to wait behind it."""
+"""The reason in an error of a batch, and the wait after it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Whether a state counts a quarantined row already, as the logs of the tables tell. No Spark here.
+"""The check whether a state counts a quarantined row already, by the logs of the tables. No Spark here.
 
 | refused by | it is in the state if | it cannot be said if |
 |---|---|---|
-| a batch | never: what backfills judge anew they take out of quarantine | the state was emptied since |
+| a batch | never: what backfills judge again they take out of quarantine | the state was emptied since |
 | a backfill | never | the state's slice was not replaced with it, or later |
 | as a poison batch | the state has the batch; or a backfill read the row's file, before or since | the log does not reach back |
 """
@@ -49,14 +49,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of a lot's rows: those that each state counts already, and those that have to be left, with the reason."""
+    """The rows of a lot that each state counts already, and those that have to be left, with the reason."""
 
     counted: Mapping[str, frozenset[int]]
     left: Mapping[int, str]
 
 
 class Ledger:
-    """What a table's log says, as far as it reaches back.
+    """A table's log, as far as it reaches back.
 
     Args:
         group: of quarantine the batch group that is meant.
@@ -64,21 +64,21 @@ class Ledger:
 
     def __init__(self, table: StateTable, group: str | None = None) -> None:
         kept = table.history()
-        commits = [one for one in table.commits.counting() if group is None or one.group in (None, group)]
+        commits = [commit for commit in table.commits.counting() if group is None or commit.group in (None, group)]
         self.whole = not kept or kept[0].version == 0
         self.oldest = kept[0].time if kept else None
         self.claims = table.commits.claims(group)
-        self.replaced = _last(one for one in commits if one.kind == SLICE)
-        self.reset = max((one.time for one in commits if one.kind == RESET), default=None)
+        self.replaced = _last(commit for commit in commits if commit.kind == SLICE)
+        self.reset = max((commit.time for commit in commits if commit.kind == RESET), default=None)
         self.batches: dict[tuple[int | None, int | None], datetime] = {}
         self.poison: dict[tuple[int | None, int | None], datetime] = {}
-        for one in commits:
-            if one.kind in (BATCH, POISON):
-                (self.batches if one.kind == BATCH else self.poison)[one.epoch, one.txid] = one.time
+        for commit in commits:
+            if commit.kind in (BATCH, POISON):
+                (self.batches if commit.kind == BATCH else self.poison)[commit.epoch, commit.txid] = commit.time
 
     def refused_at(self, txid: int) -> datetime | None:
         """Return when a batch refused rows, the first time that is known to a quarantine."""
-        return min((at for (_, one), at in self.batches.items() if one == txid), default=None)
+        return min((at for (_, refused), at in self.batches.items() if refused == txid), default=None)
 
     def reaches(self, time: datetime) -> bool:
         """Return whether all commits since a time are known."""
@@ -129,7 +129,7 @@ class Counted:
         at = self._quarantine.refused_at(row.txid)
         for name, ledger in self._states.items():
             if ledger.reset is not None and (at is None or at <= ledger.reset):
-                return f'state "{name}" was emptied since, and its source read anew', set()
+                return f'state "{name}" was emptied since, and its source read again', set()
         return None, set()
 
     def _of_backfill(self, row: Row) -> str | None:
@@ -153,7 +153,7 @@ class Counted:
             return f"its batch {row.txid} waits to be tried again, or to be left out (tridelta skip)", set()
         inside = set()
         for name, ledger in self._states.items():
-            claimed = {file_key(one) for one in ledger.claims.get(row.slice, ())}
+            claimed = {file_key(file) for file in ledger.claims.get(row.slice, ())}
             replaced = ledger.replaced.get(row.slice)
             if (
                 (epoch.number, row.txid) in ledger.batches
@@ -181,17 +181,17 @@ class Counted:
 
 
 def replaced_since(table: StateTable, version: int, group: str | None = None) -> set[str] | None:
-    """Return the slices that a table has got anew since a version; None: all of it, or the log does not say.
+    """Return the slices that a table has got again since a version; None: all of it, or the log does not say.
 
     Args:
         group: of quarantine the batch group that is meant.
     """
-    later = [one for one in table.history() if one.version > version]
+    later = [commit for commit in table.history() if commit.version > version]
     known = not later or later[0].version == version + 1
-    own = [one for one in later if group is None or one.group in (None, group)]
-    if not known or any(one.kind == RESET for one in own) or any(one.restored is not None for one in later):
+    own = [commit for commit in later if group is None or commit.group in (None, group)]
+    if not known or any(commit.kind == RESET for commit in own) or any(commit.restored is not None for commit in later):
         return None
-    return {str(one.slice) for one in own if one.kind == SLICE}
+    return {str(commit.slice) for commit in own if commit.kind == SLICE}
 
 
 def is_poison(stage: str) -> bool:
@@ -201,4 +201,4 @@ def is_poison(stage: str) -> bool:
 
 def _last(commits: Iterable[CommitRecord]) -> dict[str | None, datetime]:
     """Return when each slice was last replaced."""
-    return {one.slice: one.time for one in commits}
+    return {commit.slice: commit.time for commit in commits}

@@ -1,4 +1,4 @@
-"""Where quarantined rows enter the flow again, and what must not stand behind it."""
+"""The place where quarantined rows enter the flow again, and what must not follow it."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ def entry_of(topology: TridentTopology, lot: Lot) -> Entry:
     (spouts,) = [
         group for group in spout_groups(topology) if any(node in graph.descendants(spout.id) for spout in group)
     ] or [()]
-    sinks = tuple(one.id for one in graph.descendants(node.id) if isinstance(one, nodes.PersistNode))
+    sinks = tuple(behind.id for behind in graph.descendants(node.id) if isinstance(behind, nodes.PersistNode))
     if not sinks:
         raise ReplayError(topology.name, lot.what, "no state stands behind their place", instead(topology))
     between = list(_between(graph, node, sinks))
-    for one in between:
-        problem = one.alone or _compares(one)
+    for step in between:
+        problem = step.alone or _compares(step)
         if problem:
-            raise ReplayError(topology.name, lot.what, f'"{one.label}" at {one.at} {problem}', instead(topology))
-    drops = any(isinstance(one, nodes.GateNode) and one.gate.drops for one in between)
+            raise ReplayError(topology.name, lot.what, f'"{step.label}" at {step.at} {problem}', instead(topology))
+    drops = any(isinstance(step, nodes.GateNode) and step.gate.drops for step in between)
     return Entry(node, spouts, sinks, drops)
 
 
@@ -70,25 +70,25 @@ def instead(topology: TridentTopology) -> str:
     """Return what to do about rows that cannot be replayed."""
     if any(spout.slice_by is not None for spout in topology.spouts):
         return f"backfill their slices (tridelta backfill {topology.name}): that judges the source's rows again, all together"
-    return f"count the source's rows anew: remove the checkpoint and tridelta run {topology.name} --on-fresh-checkpoint reset"
+    return f"count the source's rows again: remove the checkpoint and tridelta run {topology.name} --on-fresh-checkpoint reset"
 
 
 def _spout(topology: TridentTopology, lot: Lot) -> nodes.SpoutNode:
-    found = [one for one in topology.spouts if one.stream == lot.stream]
-    if not found:
-        known = ", ".join(one.stream for one in topology.spouts)
+    spouts = [spout for spout in topology.spouts if spout.stream == lot.stream]
+    if not spouts:
+        known = ", ".join(spout.stream for spout in topology.spouts)
         seen = "they name no stream (an earlier release wrote them)" if lot.stream is None else "it has no such stream"
         raise ReplayError(topology.name, lot.what, f"{seen}; its streams are {known}", instead(topology))
-    if found[0].source.inner is not found[0].source:
+    if spouts[0].source.inner is not spouts[0].source:
         problem = "they are events, whose id and order come from their place in the source"
         raise ReplayError(topology.name, lot.what, problem, instead(topology))
     if lot.rows["rule"].to_pylist().count(NO_TIME):
         raise ReplayError(topology.name, lot.what, "they are events without a time", instead(topology))
-    return found[0]
+    return spouts[0]
 
 
 def _gate(topology: TridentTopology, lot: Lot) -> nodes.GateNode:
-    gates = {one.gate.name: one for one in topology.graph if isinstance(one, nodes.GateNode)}
+    gates = {behind.gate.name: behind for behind in topology.graph if isinstance(behind, nodes.GateNode)}
     if lot.stage not in gates:
         known = ", ".join(gates) or "none"
         raise ReplayError(
@@ -105,16 +105,16 @@ def _between(graph: nodes.Graph, entry: nodes.Node, sinks: tuple[int, ...]) -> I
     seen, waiting = {entry.id}, list(sinks)
     yield entry
     while waiting:
-        one = waiting.pop()
-        if one not in seen:
-            seen.add(one)
-            yield graph[one]
-            waiting += graph[one].parents
+        node_id = waiting.pop()
+        if node_id not in seen:
+            seen.add(node_id)
+            yield graph[node_id]
+            waiting += graph[node_id].parents
 
 
 def _compares(node: nodes.Node) -> str | None:
     """Return why a gate cannot judge a row alone."""
     if not isinstance(node, nodes.GateNode):
         return None
-    checks = [one.name for one in node.gate.checks if one.action == "drop" and one.expectation in _UNIQUE]
+    checks = [check.name for check in node.gate.checks if check.action == "drop" and check.expectation in _UNIQUE]
     return f"compares the rows of a batch ({checks[0]}), and theirs is over" if checks else None

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from pipelines.execution.batch.group import BatchGroup
     from pipelines.execution.replays.selection import Lot
-    from pipelines.graph import nodes
     from pipelines.quality.results import GateResult
     from pipelines.trident.topology import TridentTopology
 
@@ -107,9 +106,9 @@ class ReplayRun(PlanRun):
         compiled = self.group.compiled_gate(node, frame.drop(REPLAYED), compile_gate)
         annotated = self._cache(compiled.annotate(frame))
         metrics = annotated.agg(*compiled.metrics()).collect()[0].asDict()
-        found = compiled.verdict(metrics, compiled.run_batch_checks(annotated.drop(REPLAYED)))
-        self.results[node.gate.name] = found
-        found.raise_if_refused(self.label)
+        result = compiled.verdict(metrics, compiled.run_batch_checks(annotated.drop(REPLAYED)))
+        self.results[node.gate.name] = result
+        result.raise_if_refused(self.label)
         if compiled.drop_names:
             also = [REPLAYED] if REPLAYED in annotated.columns else []
             self._refused_rows[node.gate.name] = refused_by_gate(

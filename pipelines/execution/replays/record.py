@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.execution.checkpoint.engine_files import write_json
 from pipelines.execution.replays.selection import Lot
-from pipelines.execution.report import StateCommit
+from pipelines.execution.report import Report, StateCommit
 
 
 @dataclass(frozen=True)
-class Record:
+class Record(Report):
     """One replay.
 
     Attributes:
@@ -49,9 +48,6 @@ class Record:
     landed: int = 0
     refused: Mapping[str, int] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 class Records:
     """The replays of one flow.
@@ -70,7 +66,7 @@ class Records:
 
     def unfinished(self) -> list[Record]:
         """Return those that were cut off."""
-        return [one for one in self.all() if one.finished is None]
+        return [record for record in self.all() if record.finished is None]
 
     def begin(self, record: Record, lot: Lot) -> None:
         """Write a replay down: its rows first, so that a record without rows is never there."""
@@ -97,10 +93,12 @@ class Records:
     def forget(self, before: datetime) -> int:
         """Remove the records of replays that were finished before a time. Return how many."""
         # The last one stays: its number is the highest that was given.
-        old = [one for one in self.all()[:-1] if one.finished and datetime.fromisoformat(one.finished) < before]
-        for one in old:
-            (self.folder / f"{one.number}.json").unlink(missing_ok=True)
-            self._rows(one.number).unlink(missing_ok=True)
+        old = [
+            record for record in self.all()[:-1] if record.finished and datetime.fromisoformat(record.finished) < before
+        ]
+        for record in old:
+            (self.folder / f"{record.number}.json").unlink(missing_ok=True)
+            self._rows(record.number).unlink(missing_ok=True)
         return len(old)
 
     def _rows(self, number: int) -> Path:
@@ -141,7 +139,7 @@ class LotReport:
 
 
 @dataclass(frozen=True)
-class ReplayReport:
+class ReplayReport(Report):
     """A replay: a report a place, in the order of the flow. `resumed`: numbers of replays that were cut off before."""
 
     flow: str
@@ -152,19 +150,16 @@ class ReplayReport:
 
     @property
     def selected(self) -> int:
-        return sum(one.selected for one in self.lots)
+        return sum(lot.selected for lot in self.lots)
 
     @property
     def landed(self) -> int:
-        return sum(one.landed for one in self.lots)
+        return sum(lot.landed for lot in self.lots)
 
     @property
     def refused(self) -> int:
-        return sum(sum(one.refused.values()) for one in self.lots)
+        return sum(sum(lot.refused.values()) for lot in self.lots)
 
     @property
     def left(self) -> int:
-        return sum(sum(one.left.values()) for one in self.lots)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return sum(sum(lot.left.values()) for lot in self.lots)

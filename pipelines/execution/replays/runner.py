@@ -35,13 +35,11 @@ from pipelines.graph import nodes
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipelines.execution.checkpoint.engine_files import Checkpoint
     from pipelines.execution.events.hooks import Listener
-    from pipelines.graph import nodes
     from pipelines.state.lake import Lake
     from pipelines.trident.topology import TridentTopology
 
-UNLIKE = "its text is not what the fields of today would be written as: the flow's fields have changed since"
+UNLIKE = "the stored text no longer matches the flow's fields: they have changed since"
 
 
 class Replayer:
@@ -51,7 +49,7 @@ class Replayer:
         spark: the session.
         lake: where the tables are.
         topology: the flow, as it is now.
-        listeners: told of each commit; the txid that they are told is the replay's number.
+        listeners: called around each commit; the txid that they get is the replay's number.
         lock_wait_seconds: how long to wait for a batch, a backfill or a compaction of the flow.
         progress: called with each lot's report.
     """
@@ -110,17 +108,14 @@ class Replayer:
             problem = f"they are {lot.rows.num_rows:,}, more than the {ROWS_AT_ONCE:,} that are replayed at once"
             raise ReplayError(self._topology.name, lot.what, problem, "name fewer txids, or fewer reasons")
         with self._named(lot):
-            entry = entry_of(self._topology, lot)
-            group = self._group(entry.spouts)
-            work = Work(self._spark, self._lake, group, entry, self._listeners)
+            work = self._work(entry_of(self._topology, lot))
             rows, unlike = work.look(lot)
-            verdict = self._judge(entry, group).judge(row for row in rows if row.number not in unlike)
+            verdict = self._judge(work).judge(row for row in rows if row.number not in unlike)
             left = {**dict.fromkeys(unlike, UNLIKE), **verdict.left}
             going = lot.only({row.number for row in rows} - set(left))
             if not going.rows.num_rows:
                 return self._report(lot, left=left)
-            number = self._next_number(group, entry)
-            record = self._record(number, going, work, verdict)
+            record = self._record(self._next_number(work), going, work, verdict)
             report = work.run(going, record, verdict.counted, begin=lambda: self._records.begin(record, going))
             self._records.finish(record, report.landed, report.refused)
             return self._report(lot, report, left)
@@ -136,8 +131,7 @@ class Replayer:
                 raise ReplayError(
                     self._topology.name, lot.what, problem, "give the flow its former shape back"
                 ) from None
-            group = self._group(entry.spouts)
-            work = Work(self._spark, self._lake, group, entry, self._listeners)
+            work = self._work(entry)
             rows, unlike = work.look(lot)
             if unlike:
                 problem = f"replay {record.number} was cut off, and has to be finished first: {UNLIKE}"
@@ -151,9 +145,12 @@ class Replayer:
             self._records.finish(record, report.landed, report.refused)
             return self._report(lot, report, {})
 
-    def _judge(self, entry: Entry, group: BatchGroup) -> Counted:
-        states = {sink.name: sink.table for sink in group.sinks if sink.node.id in entry.sinks}
-        return Counted(self._writer.table, states, self._checkpoint(group.name), drops=entry.drops)
+    def _work(self, entry: Entry) -> Work:
+        return Work(self._spark, self._lake, self._group(entry.spouts), entry, self._listeners)
+
+    def _judge(self, work: Work) -> Counted:
+        states = {sink.name: sink.table for sink in work.sinks}
+        return Counted(self._writer.table, states, self._checkpoint(work.group.name), drops=work.entry.drops)
 
     def _record(self, number: int, lot: Lot, work: Work, verdict: Verdict) -> Record:
         versions = {sink.name: sink.table.version() for sink in work.sinks}
@@ -167,26 +164,18 @@ class Replayer:
             rows=lot.rows.num_rows,
         )
 
-    def _next_number(self, group: BatchGroup, entry: Entry) -> int:
+    def _next_number(self, work: Work) -> int:
         """Return a number above all that a table knows, also where the records were lost."""
         known = [record.number for record in self._records.all()]
         known.append(self._writer.committed(app_id(self._topology.name, NAME)) or 0)
-        for sink in group.sinks:
-            if sink.node.id in entry.sinks:
-                known.append(sink.writer.committed(app_id(self._topology.name, sink.name)) or 0)
+        known += [sink.writer.committed(app_id(self._topology.name, sink.name)) or 0 for sink in work.sinks]
         return max(known) + 1
 
     def _report(self, lot: Lot, done: LotReport | None = None, left: Mapping[int, str] | None = None) -> LotReport:
-        return LotReport(
-            stage=lot.stage,
-            stream=lot.stream,
+        return replace(
+            done or LotReport(lot.stage, lot.stream, {}),
             rows=by_rule(lot),
-            number=done.number if done else None,
-            landed=done.landed if done else 0,
-            counted=done.counted if done else 0,
-            refused=done.refused if done else {},
             left=dict(Counter((left or {}).values())),
-            commits=done.commits if done else (),
             hint=instead(self._topology) if left else "",
         )
 
@@ -197,9 +186,9 @@ class Replayer:
         """Hold the flow between two batches of its streams, with no backfill or compaction of it at work."""
         checkpoints = [self._checkpoint(group_name(spouts)) for spouts in spout_groups(self._topology)]
         with ExitStack() as locks:
-            for one in sorted(checkpoints, key=lambda one: one.folder.name):
-                locks.enter_context(one.rewriting(self._wait))
-                Belonging(one, self._lake).check()
+            for checkpoint in sorted(checkpoints, key=lambda checkpoint: checkpoint.folder.name):
+                locks.enter_context(checkpoint.rewriting(self._wait))
+                Belonging(checkpoint, self._lake).check()
             locks.enter_context(wait_for_whole_batches(self._lake, self._topology, checkpoints, self._wait))
             yield
 
@@ -235,15 +224,15 @@ def look(lake: Lake, topology: TridentTopology, selection: Selection) -> ReplayR
         UnknownStateError: nothing of the flow was ever quarantined.
         ReplayError: the flow has no such gate or stream.
     """
-    found = []
+    reports = []
     check_names(selection, lake.quarantine(topology.name), topology)
     for lot in lots(lake.quarantine(topology.name), selection, topology):
         try:
             entry_of(topology, lot)
-            found.append(LotReport(lot.stage, lot.stream, by_rule(lot)))
+            reports.append(LotReport(lot.stage, lot.stream, by_rule(lot)))
         except ReplayError as error:
-            found.append(refused_lot(lot, error))
-    return ReplayReport(topology.name, tuple(found), dry_run=True)
+            reports.append(refused_lot(lot, error))
+    return ReplayReport(topology.name, tuple(reports), dry_run=True)
 
 
 def planned(lake: Lake, topology: TridentTopology, selection: Selection) -> ReplayReport:
@@ -254,7 +243,7 @@ def planned(lake: Lake, topology: TridentTopology, selection: Selection) -> Repl
         ReplayError: none of the selected rows can be replayed.
     """
     report = look(lake, topology, selection)
-    possible = [one for one in report.lots if not one.left]
+    possible = [lot_report for lot_report in report.lots if not lot_report.left]
     if report.lots and not possible and not unfinished(lake, topology):
         first = report.lots[0]
         lot = Lot(first.stage, first.stream, pa.table({}))
@@ -298,14 +287,14 @@ def wait_for_whole_batches(
     deadline = time.monotonic() + wait_seconds
     while True:
         with ExitStack() as locks:
-            for one in sorted(checkpoints, key=lambda one: one.folder.name):
-                locks.enter_context(one.committing(wait_seconds))
+            for query in sorted(checkpoints, key=lambda query: query.folder.name):
+                locks.enter_context(query.committing(wait_seconds))
             half = _half(lake, topology, checkpoints)
             if half is None:
                 yield
                 return
         checkpoint, txid = half
-        if not _runs(checkpoint):
+        if not checkpoint.is_running():
             raise ReplayError(
                 topology.name,
                 "quarantined rows",
@@ -319,7 +308,7 @@ def wait_for_whole_batches(
 
 def _half(lake: Lake, topology: TridentTopology, checkpoints: Sequence[Checkpoint]) -> tuple[Checkpoint, int] | None:
     """Return a batch that some table has committed and that Spark has not marked as done."""
-    by_name = {one.folder.name: one for one in checkpoints}
+    by_name = {checkpoint.folder.name: checkpoint for checkpoint in checkpoints}
     for spouts in spout_groups(topology):
         checkpoint = by_name[group_name(spouts)]
         epoch = checkpoint.epoch
@@ -335,11 +324,3 @@ def _half(lake: Lake, topology: TridentTopology, checkpoints: Sequence[Checkpoin
             if last is not None and last.epoch == epoch.number and last.txid is not None and last.txid >= done:
                 return checkpoint, last.txid
     return None
-
-
-def _runs(checkpoint: Checkpoint) -> bool:
-    try:
-        with checkpoint.running(0):
-            return False
-    except LockedError:
-        return True

@@ -34,7 +34,7 @@ ROWS_AT_ONCE = 500_000
 
 @dataclass(frozen=True)
 class Selection:
-    """Which quarantined rows are meant; nothing said: all.
+    """A selection of quarantined rows; by default all.
 
     Attributes:
         gates: refused by these gates.
@@ -56,14 +56,14 @@ class Selection:
         terms = ["true"]
         if self.gates or self.spouts:
             stages = [*self.gates, *((SOURCE, BATCH) if self.spouts else ())]
-            terms.append(f"stage IN ({', '.join(_text(one) for one in stages)})")
+            terms.append(f"stage IN ({', '.join(_text(stage) for stage in stages)})")
         if self.first is not None:
             terms.append(f"{TXID} >= {int(self.first)}")
         if self.last is not None:
             terms.append(f"{TXID} <= {int(self.last)}")
         if self.reasons:
             # A row may violate several checks, whose names then stand side by side.
-            held = [f"strpos(concat(', ', rule, ', '), {_text(f', {one}, ')}) > 0" for one in self.reasons]
+            held = [f"strpos(concat(', ', rule, ', '), {_text(f', {reason}, ')}) > 0" for reason in self.reasons]
             terms.append(f"({' OR '.join(held)})")
         return " AND ".join(terms)
 
@@ -110,9 +110,9 @@ def txids_of(text: str) -> tuple[int | None, int | None]:
         return None, None
     if text == BACKFILLS:
         return -1, -1
-    # Of digits that no txid has so many of none is read: int() refuses thousands.
-    found = re.fullmatch(r"([0-9]{1,19})(?:-([0-9]{1,19}))?", text)
-    first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+    # More digits than any txid has are not read: int() refuses thousands.
+    parts = re.fullmatch(r"([0-9]{1,19})(?:-([0-9]{1,19}))?", text)
+    first, last = (int(parts[1]), int(parts[2] or parts[1])) if parts else (1, 0)
     if last < first or last > TXID_LIMIT.most:
         raise DefinitionError(
             f"not a range of txids: {shown(text)}",
@@ -128,8 +128,8 @@ def check_names(selection: Selection, table: StateTable, topology: TridentTopolo
         ReplayError
     """
     stages = set(table.stored("true")["stage"].to_pylist()) - {SOURCE, BATCH} if selection.gates else set()
-    gates = sorted({one.gate.name for one in topology.graph if isinstance(one, GateNode)} | stages)
-    streams = sorted(one.stream for one in topology.spouts)
+    gates = sorted({node.gate.name for node in topology.graph if isinstance(node, GateNode)} | stages)
+    streams = sorted(spout.stream for spout in topology.spouts)
     for kind, asked, known in (("gate", selection.gates, gates), ("stream", selection.spouts, streams)):
         for name in asked:
             if name not in known:
@@ -143,15 +143,15 @@ def check_names(selection: Selection, table: StateTable, topology: TridentTopolo
 
 def lots(table: StateTable, selection: Selection, topology: TridentTopology) -> Iterator[Lot]:
     """Yield the selected rows by the place where they enter: sources first, then gates in the order of the flow."""
-    found = completed(table.stored(selection.where()))
+    held = completed(table.stored(selection.where()))
     if len(topology.spouts) == 1:
-        found = _with_stream(found, topology.spouts[0])
-    keys = sorted({(stage, stream) for stage, stream in _pairs(found)}, key=lambda key: _order(key, topology))
+        held = _with_stream(held, topology.spouts[0])
+    keys = sorted({(stage, stream) for stage, stream in _pairs(held)}, key=lambda key: _order(key, topology))
     for stage, stream in keys:
         if not selection.takes(stage, stream):
             continue
-        mine = pc.and_(pc.equal(found["stage"], stage), _equal(found["stream"], stream))
-        rows = found.filter(mine)
+        mine = pc.and_(pc.equal(held["stage"], stage), _equal(held["stream"], stream))
+        rows = held.filter(mine)
         yield Lot(stage, stream, rows.append_column(NUMBER, pa.array(range(rows.num_rows), pa.int64())))
 
 

@@ -47,13 +47,13 @@ class Work:
         lake: where the tables are.
         group: the batch group of the place.
         entry: the place.
-        listeners: told of each commit.
+        listeners: called around each commit.
     """
 
     def __init__(
         self, spark: SparkSession, lake: Lake, group: BatchGroup, entry: Entry, listeners: tuple[Listener, ...]
     ) -> None:
-        self._spark, self._lake, self._group, self._entry, self._listeners = spark, lake, group, entry, listeners
+        self._spark, self._lake, self.group, self.entry, self._listeners = spark, lake, group, entry, listeners
         self.sinks: tuple[Sink, ...] = tuple(sink for sink in group.sinks if sink.node.id in entry.sinks)
         self._flow = group.topology.name
 
@@ -63,39 +63,39 @@ class Work:
         """Return the rows with the slice that each will be counted in, and the numbers of those that do not read back."""
         run = self._run(lot, 0)
         try:
-            frame, sliced = run.entered, self._entry.sliced
+            frame, sliced = run.entered, self.entry.sliced
             slice_ = F.col(SLICE_COLUMN) if sliced else F.lit(UNSLICED)
             if CORRUPT in frame.columns and not sliced:
                 slice_ = F.when(F.col(CORRUPT).isNotNull(), NO_SLICE).otherwise(slice_)
-            found = frame.select(REPLAYED, slice_.alias("slice"), UNREADABLE).toArrow().to_pylist()
+            entered = frame.select(REPLAYED, slice_.alias("slice"), UNREADABLE).toArrow().to_pylist()
         finally:
             run.close()
-        slices = {one[REPLAYED]: one["slice"] for one in found}
+        slices = {row[REPLAYED]: row["slice"] for row in entered}
         rows = [
             Row(
-                number=one[NUMBER],
-                txid=one[TXID],
-                stored=one[SLICE_COLUMN],
-                slice=slices[one[NUMBER]],
-                file=one["file"],
+                number=row[NUMBER],
+                txid=row[TXID],
+                stored=row[SLICE_COLUMN],
+                slice=slices[row[NUMBER]],
+                file=row["file"],
                 poison=is_poison(lot.stage),
             )
-            for one in lot.rows.select([NUMBER, TXID, SLICE_COLUMN, "file"]).to_pylist()
+            for row in lot.rows.select([NUMBER, TXID, SLICE_COLUMN, "file"]).to_pylist()
         ]
-        return rows, frozenset(one[REPLAYED] for one in found if one[UNREADABLE])
+        return rows, frozenset(row[REPLAYED] for row in entered if row[UNREADABLE])
 
     def _run(self, lot: Lot, number: int) -> ReplayRun:
-        node = self._entry.node
+        node = self.entry.node
         if isinstance(node, nodes.SpoutNode):
-            schema = self._group.entrance.schema(node)
-            check_readable(self._group.topology, lot, schema)
+            schema = self.group.entrance.schema(node)
+            check_readable(self.group.topology, lot, schema)
             rows = rows_of_source(self._spark, lot, node, schema)
         else:
-            schema = self._group.schema_at(node)
-            check_readable(self._group.topology, lot, schema)
-            rows = rows_of_gate(self._spark, lot, schema, sliced=self._entry.sliced)
+            schema = self.group.schema_at(node)
+            check_readable(self.group.topology, lot, schema)
+            rows = rows_of_gate(self._spark, lot, schema, sliced=self.entry.sliced)
         return ReplayRun(
-            self._group, node, rows, f"replay {number}", Reads(self._state(number), base=self._base(number))
+            self.group, node, rows, f"replay {number}", Reads(self._state(number), base=self._base(number))
         )
 
     def _state(self, number: int) -> Callable[[str, bool], tuple[StateTable, int | None]]:
@@ -132,7 +132,7 @@ class Work:
         """
         run, commits = self._run(lot, record.number), []
         try:
-            for wave in self._group.waves:
+            for wave in self.group.waves:
                 sinks = [sink for sink in wave if sink in self.sinks]
                 if sinks:
                     commits += self._wave(run, sinks, lot, record, counted, begin)
@@ -204,7 +204,7 @@ class Work:
         return BatchRecord(
             kind=REPLAY,
             flow=self._flow,
-            epoch=max((one.epoch or 0 for one in table.commits.batches()[-1:]), default=0),
+            epoch=max((commit.epoch or 0 for commit in table.commits.batches()[-1:]), default=0),
             txid=-1 if txid is None else txid,
             received=received,
             rows=rows,
@@ -216,18 +216,18 @@ class Work:
 
     def _again(self, run: ReplayRun, lot: Lot, record: Record) -> pa.Table:
         """Return what is refused again, as it will be stored, with `_replayed`: each row with the batch that refused it first."""
-        found = run.refused_again()
-        origin = {one[NUMBER]: one for one in lot.rows.to_pylist()}
+        refused = run.refused_again()
+        origin = {row[NUMBER]: row for row in lot.rows.to_pylist()}
         latest = max(lot.rows[TXID].to_pylist())
-        fresh = replaced_since(self._group.quarantine.table, record.versions[NAME], self._group.name)
+        fresh = replaced_since(self.group.quarantine.table, record.versions[NAME], self.group.name)
         kept = []
-        for one in found.to_pylist():
-            if fresh is None or one[SLICE_COLUMN] in fresh:
+        for refused_row in refused.to_pylist():
+            if fresh is None or refused_row[SLICE_COLUMN] in fresh:
                 continue  # a backfill, or a reset, has judged it since
-            first: Mapping[str, Any] = origin.get(one[REPLAYED], {})
+            first: Mapping[str, Any] = origin.get(refused_row[REPLAYED], {})
             txid = first.get(TXID, latest)
-            row = {**one, TXID: txid, GEN: generation(txid), "file": first.get("file"), GROUP: self._group.name}
-            if one["stage"] == SOURCE and first:
+            row = {**refused_row, TXID: txid, GEN: generation(txid), "file": first.get("file"), GROUP: self.group.name}
+            if refused_row["stage"] == SOURCE and first:
                 row["row"] = first["row"]
             kept.append(row)
         names = {name: pa.int64() if name in (TXID, GEN) else pa.string() for name in STORED}
@@ -235,7 +235,7 @@ class Work:
 
     def _quarantine(self, lot: Lot, record: Record, again: pa.Table) -> None:
         """Remove the replayed rows and add what is refused again, in one commit. All other rows of their txids stay."""
-        writer, app_id = self._group.quarantine, self._app_id(NAME)
+        writer, app_id = self.group.quarantine, self._app_id(NAME)
         if (writer.committed(app_id) or 0) >= record.number:
             return
         txids = lot.rows[TXID].to_pylist()
@@ -262,4 +262,6 @@ def app_id(flow: str, table: str) -> str:
 
 
 def _versions_of(table: StateTable, number: int) -> list[int]:
-    return [one.version for one in table.history() if one.record is not None and one.record.replay == number]
+    return [
+        commit.version for commit in table.history() if commit.record is not None and commit.record.replay == number
+    ]

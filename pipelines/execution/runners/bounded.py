@@ -2,7 +2,7 @@
 
 Each source row counts once, in whatever order streams and backfills meet it. A backfill lists the source's files (C), works
 out the wanted slices from all of them, then takes the checkpoint's commit lock, which a stream holds for each of its batches,
-and replaces each slice in one commit a state. What the stream has committed of the slice is in C, so it goes with the old
+and replaces each slice in one commit per state. What the stream has committed of the slice is in C, so it goes with the old
 rows; what C holds beyond the stream's position is claimed in the commit's record, and the stream leaves those rows out when
 it comes to them (`StreamBatch`).
 """
@@ -79,7 +79,7 @@ class SliceOfMapError(TrideltaError):
 
 @dataclass
 class _Pass:
-    """What one pass over the source worked out."""
+    """The results of one pass over the source."""
 
     slices: tuple[str, ...]
     positions: frozenset[str]
@@ -255,7 +255,7 @@ class BoundedRunner:
     def _work_out(self, slices: tuple[str, ...], wave: tuple[Sink, ...], *, last: bool) -> _Pass:
         read = versions_read(self._group.spouts) if self._group.entrance.sliced else {}
         sources, positions = self._group.entrance.bounded(self._group.spark)
-        # Of channels the windows would be run once for the clocks and once for the events.
+        # With channels the windows would run once for the clocks and once for the events.
         kept = {id_: frame.persist() for id_, frame in sources.items()} if self._group.entrance.channels else {}
         sources |= kept
         clocks = self._group.entrance.clocks(sources)

@@ -24,7 +24,7 @@ from pipelines.graph.bolts import node_tasks
 from pipelines.graph.fields import parse_ddl
 from pipelines.planner.compile import Compiler
 from pipelines.planner.failures import Where
-from pipelines.planner.plain import Context, Table, needs_spark, plain, read, step
+from pipelines.planner.plain import PlainContext, Table, needs_spark, plain, read, step
 from pipelines.planner.plain.queries import fixed_view
 from pipelines.planner.plan import answer_node
 from pipelines.sources.fixed import arrow_rows, checked_rows
@@ -57,7 +57,7 @@ class ArgumentsError(TrideltaError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of one request: its rows, or its error. `seconds` are of the request, or its share of a common job."""
+    """The answer to one request: its rows, or its error. `seconds` are of the request, or its share of a common job."""
 
     rows: list[Row] = field(default_factory=list)
     error: str | None = None
@@ -158,7 +158,9 @@ class QueryRunner:
     def _plainly(self, arguments: Arguments) -> list[Row]:
         checked_rows(self._name, self._spout.schema, arguments)
         graph, views = self._topology.graph, _Views(self._lake, self._topology, self._txid)
-        context = Context(label=f"query {self._name}", tasks=node_tasks(graph), view=views, state_types=views.types)
+        context = PlainContext(
+            label=f"query {self._name}", tasks=node_tasks(graph), view=views, state_types=views.types
+        )
         tables: dict[int, Table] = {}
         for node in graph.ancestors(self._last.id):
             if isinstance(node, nodes.QuerySpoutNode):
@@ -168,7 +170,7 @@ class QueryRunner:
                 tables[node.id] = self._step(node, [tables[parent] for parent in node.parents], context)
         return [{name: plain(value) for name, value in row.items()} for row in tables[self._last.id].dicts()]
 
-    def _step(self, node: nodes.Node, tables: list[Table], context: Context) -> Table:
+    def _step(self, node: nodes.Node, tables: list[Table], context: PlainContext) -> Table:
         try:
             return step(node, tables, context)
         except TrideltaError:
@@ -215,7 +217,7 @@ class QueryRunner:
         return [name for name, _ in parse_ddl(self._spout.schema)] if last is self._spout else last.fields
 
 
-def _offending(node: nodes.Node, tables: list[Table], context: Context) -> Any:
+def _offending(node: nodes.Node, tables: list[Table], context: PlainContext) -> Any:
     """Return the row on which a step failed, found by trying each; None if it is no single row's fault."""
     if len(tables) == 1:
         for number, row in enumerate(tables[0].rows):

@@ -61,7 +61,7 @@ class _Drained(Exception):  # noqa: N818 - not an error: the query is asked to e
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """How a batch group runs as a stream.
+    """The settings of a batch group's stream.
 
     Attributes:
         listeners: called around each commit.
@@ -132,7 +132,7 @@ class StreamRunner:
             FreshCheckpointError: a fresh checkpoint meets tables that an earlier epoch wrote, and `on_fresh` is `refuse`.
             NotTogetherError: the checkpoint or one of the tables is older than the other, or another one.
             WindowFieldError: a field that windows hold has got another type.
-            RewrittenSourceError, LostRowsError: a source holds other files than backfills have counted, or was made anew.
+            RewrittenSourceError, LostRowsError: a source holds other files than backfills have counted, or was created again.
         """
         self._make_whole()
         self._epoch = self._open_epoch(on_fresh)
@@ -404,7 +404,7 @@ class StreamRunner:
                     # This also runs the windows to their end, which the state store demands even of a batch replayed.
                     clocks = self._group.entrance.clocks(frames)
                 report = stream_batch.run(batch, sources, replace(position, clocks=clocks))
-                if batch.attempt:
+                if batch.attempt or self._takes_over(txid):
                     self._poison.forget(txid)
                 self._tell("closed", txid)
                 return report
@@ -418,6 +418,10 @@ class StreamRunner:
                 in_windows = clocks is None and self._group.entrance.has_windows
                 self._after_failure(batch, error, sources, tries, in_windows=in_windows)
                 time.sleep(back_off(tries))
+
+    def _takes_over(self, txid: int) -> bool:
+        """Return whether an earlier life of the checkpoint may have left poison rows under a txid: its last, begun again."""
+        return txid == self._epoch.first_txid and self._epoch.number > 1
 
     def _open(self, txid: int, sources: Frames) -> Batch:
         """Open the next attempt.

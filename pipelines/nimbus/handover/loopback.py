@@ -74,7 +74,7 @@ class BoundedThreads(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     @property
     def waiting(self) -> int:
-        """How many connections are not admitted yet."""
+        """Count the connections that are not admitted yet."""
         return len(self._waiting)
 
     def server_activate(self) -> None:
@@ -132,17 +132,15 @@ class KeyedServer(BoundedThreads):
     Args:
         key: What both sides know.
         serve: Gets each that does, in a thread of its own, with what admits it. The connection is closed when it returns.
+
+    Attributes:
         send_seconds: A line that the other side has not taken in after so long ends the connection.
     """
 
-    def __init__(
-        self,
-        key: bytes,
-        serve: Callable[[Connection, Callable[[], None]], None],
-        *,
-        send_seconds: float = 60.0,
-    ) -> None:
-        self._key, self._serve, self._send_seconds = key, serve, send_seconds
+    send_seconds = 60
+
+    def __init__(self, key: bytes, serve: Callable[[Connection, Callable[[], None]], None]) -> None:
+        self._key, self._serve = key, serve
         super().__init__((HOST, 0), socketserver.BaseRequestHandler)
         self.port = int(self.server_address[1])
 
@@ -157,7 +155,7 @@ class KeyedServer(BoundedThreads):
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Let the other side prove that it knows the key, then serve it."""
-        request.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(self._send_seconds), 0))
+        request.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", self.send_seconds, 0))
         # The socket stays, to end what a thread waits for on its duplicate.
         with Connection(request.dup().detach()) as connection:
             try:

@@ -1,4 +1,4 @@
-"""Where the queries of deployed flows run, for runs of this host: a query that another host runs keeps them off."""
+"""The hosts of deployed flows' queries, for runs of this host: a query that another host runs keeps them off."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class Endpoint:
 
     @property
     def alive(self) -> bool:
-        """Whether its process is there and runs."""
+        """Return whether its process exists and runs."""
         return self.worker.runs
 
 
@@ -122,7 +122,7 @@ class Server:
 
     @property
     def busy(self) -> bool:
-        """Whether a request is under way."""
+        """Return whether a request is under way."""
         return self._serving > 0
 
     def start(self) -> None:

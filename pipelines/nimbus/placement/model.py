@@ -1,4 +1,4 @@
-"""What the assignment planner takes and gives: supervisors, what a flow demands, and its assignment."""
+"""The input and output of the assignment planner: supervisors, what a flow demands, and its assignment."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Demand:
     Args:
         flow: Its name.
         components: What it consists of.
-        workers: The most workers it wants; one a task if None (Nimbus rules 5.2).
+        workers: The most workers it wants; one per task if None (Nimbus rules 5.2).
         user_workers: Workers that the user defines.
         hosts: The only hosts it may use (isolation); all if empty.
         use_old_assignment: Workers come up where they were, with the tasks that they had.
@@ -141,7 +141,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Which task of a flow runs in which worker.
+    """The worker of each task of a flow.
 
     Attributes:
         flow: The flow.

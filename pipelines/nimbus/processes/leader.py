@@ -133,7 +133,7 @@ class Leader:
 
     @property
     def leads(self) -> bool:
-        """Whether it led in its last round."""
+        """Return whether it led in its last round."""
         return self._lease is not None
 
     def tick(self) -> None:

@@ -115,6 +115,29 @@ class Supervisor:
             began = time.monotonic()
             self.look()
             self.ending.wait(max(0.05, self._settings.beat_seconds - (time.monotonic() - began)))
+        self.end()
+
+    def stand_in(self) -> bool:
+        """Supervise this host for a caller that calls `look`. Returns False if another supervisor of its name runs.
+
+        Raises:
+            RegistryError: The registry does not answer.
+        """
+        try:
+            if self._own is None:
+                self.take_name()
+        except LeaseHeldError:
+            return False
+        self.find_workers()
+        return True
+
+    @property
+    def empties(self) -> bool:
+        """Check whether a worker has nothing to run any more and has not ended yet."""
+        return any(slot.record is not None and slot.empty_since is not None for slot in self._kept)
+
+    def end(self) -> None:
+        """Give its leases back. Workers that have something to run go on."""
         try:
             self._leader.resign()
             if self._own is not None:
@@ -245,19 +268,9 @@ class Supervisor:
 
     def _start(self, slot: Slot) -> None:
         life = uuid.uuid4().hex[:12]
-        folder = self._settings.worker_folder(self.name, slot.port)
         private_folder(self._settings.home / "logs")
-        private_folder(folder)
-        with open(folder / "worker.out", "ab", opener=private_opener) as out:
-            # A session of its own: neither the end of the supervisor nor Ctrl-C in its terminal reaches the worker.
-            child = subprocess.Popen(
-                self._command(self.name, slot.port, life),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env=worker_environment(self._store, self._settings),
-            )
+        out = self._settings.worker_folder(self.name, slot.port) / "worker.out"
+        child = _detached(self._command(self.name, slot.port, life), out, self._store, self._settings)
         self._children.append(child)
         slot.record = LifeRecord(life, ProcessIdentity.of(child.pid))
         slot.started_at = slot.heard_at = time.monotonic()
@@ -329,20 +342,25 @@ def worker_environment(store: Store, settings: NimbusSettings) -> dict[str, str]
     return os.environ | texts | {"TRIDELTA_REGISTRY": url, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
 
 
-def start_detached(store: Store, settings: NimbusSettings) -> int:
-    """Start a supervisor that outlives this process. Returns its pid."""
-    folder = settings.supervisor_folder(default_name())
-    private_folder(settings.home / "supervisors")
-    private_folder(folder)
-    with open(folder / "supervisor.out", "ab", opener=private_opener) as out:
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "pipelines.nimbus.processes.supervisor"],
+def _detached(command: list[str], out: Path, store: Store, settings: NimbusSettings) -> subprocess.Popen[bytes]:
+    """Start a process that neither the end of this one nor Ctrl-C in its terminal reaches; what it prints goes to a file."""
+    private_folder(out.parent)
+    with open(out, "ab", opener=private_opener) as printed:
+        return subprocess.Popen(
+            command,
             stdin=subprocess.DEVNULL,
-            stdout=out,
+            stdout=printed,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             env=worker_environment(store, settings),
         )
+
+
+def start_detached(store: Store, settings: NimbusSettings) -> int:
+    """Start a supervisor that outlives this process. Returns its pid."""
+    private_folder(settings.home / "supervisors")
+    out = settings.supervisor_folder(default_name()) / "supervisor.out"
+    child = _detached([sys.executable, "-P", "-m", "pipelines.nimbus.processes.supervisor"], out, store, settings)
     # Nobody here waits for it; it is not to stay as a zombie either.
     threading.Thread(target=child.wait, name="supervisor", daemon=True).start()
     return child.pid
@@ -368,8 +386,7 @@ def run(
         RegistryError: The registry cannot be opened.
     """
     settings = NimbusSettings.from_environment(ports=tuple(ports) if ports else None, metrics_port=metrics_port)
-    # Not to wait long for a lock: it may be one of its own workers, frozen, that keeps it.
-    store = _opened(settings.lease_seconds / 4)
+    store = open_registry(settings)
     supervisor = Supervisor(store, settings, name)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: supervisor.ending.set())
@@ -384,8 +401,8 @@ def run(
         store.close()
 
 
-def _opened(busy_seconds: float) -> Store:
-    """Open the registry; after a start of the whole host its database may be up a moment later.
+def open_registry(settings: NimbusSettings) -> Store:
+    """Open the registry for a supervisor; after a start of the whole host its database may be up a moment later.
 
     Raises:
         RegistryError: It is not there, or does not answer for a minute.
@@ -393,7 +410,8 @@ def _opened(busy_seconds: float) -> Store:
     until = time.monotonic() + _REGISTRY_SECONDS
     while True:
         try:
-            return Store(registry_url(), busy_seconds=busy_seconds)
+            # Not to wait long for a lock: it may be one of its own workers, frozen, that keeps it.
+            return Store(registry_url(), busy_seconds=settings.lease_seconds / 4)
         except RegistryError as error:
             if not error.problem.startswith("does not answer") or time.monotonic() > until:
                 raise

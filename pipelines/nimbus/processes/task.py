@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from pipelines import logs
-from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.errors import DefinitionError, FreshCheckpointError, StateSchemaError
+from pipelines.execution.checkpoint.engine_files import CONTINUE, Checkpoint
 from pipelines.execution.checkpoint.ownership import leased
 from pipelines.execution.events.openlineage import STREAMING, LineageRun, told
 from pipelines.nimbus.deployed import Query, component_id
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError
 from pipelines.nimbus.registry.attempts import FencedAttempts, RegistryAttempts
 from pipelines.nimbus.registry.leases import Lease
-from pipelines.nimbus.status import ASSIGNED, DRAINED, DRAINING, FAILED, REPARTITIONING, STARTING
+from pipelines.nimbus.status import ASSIGNED, DRAINED, DRAINING, REPARTITIONING, STARTING
 from pipelines.nimbus.telemetry.figures import TaskFigures
 from pipelines.state.delta_log import has_log
 
@@ -47,6 +48,17 @@ _RECOVERED_SECONDS = 120.0
 # Another run of the flow may hold the checkpoint; the task shows that it waits, and tries again after this.
 _LOCK_WAIT_SECONDS = 5.0
 _POLL_SECONDS = 0.1
+
+FINAL = (DefinitionError, StateSchemaError, FreshCheckpointError)
+"""What waiting does not mend."""
+
+WINDOWS_ANEW, EVENTS_WAIT = "WINDOWS_ANEW", "EVENTS_WAIT"
+"""Events of a flow's history that say what a change has made of its windows."""
+
+
+def anew_reason(query: str) -> str:
+    """Say why windows restart empty."""
+    return f"windows of {query} start anew: their number, or the channels that it reads, have changed"
 
 
 @dataclass(frozen=True)
@@ -93,8 +105,10 @@ class Task(threading.Thread):
         self._streaming: StreamingQuery | None = None
         self._lineage: LineageRun | None = None
         self.lost: LeaseLostError | None = None
+        self.ran = False
+        """Whether its query has ever run here."""
         self.revision = 0
-        """Of the assignment that put it here."""
+        """The version of the assignment that put it here."""
 
     # --- what the worker asks ---------------------------------------------------------------------------------------
 
@@ -172,6 +186,7 @@ class Task(threading.Thread):
                 with told(group, STREAMING) as self._lineage:
                     with self._application.preparing:
                         self._streaming = streaming = runner.start(on_fresh=on_fresh, trigger_seconds=self._trigger)
+                    self.ran = True
                     self.figures.started(self._failures > 0)
                     self._told("running", None)
                     self._watch(runner, streaming, checkpoint.spark)
@@ -217,8 +232,9 @@ class Task(threading.Thread):
             changeover.check()
             on_fresh, anew = changeover.make(_LOCK_WAIT_SECONDS, only=self.query.group)
         if anew:
-            self._told("windows anew", "their number, or the channels that the query reads, have changed")
-        return str(self.flow.settings.get("on_fresh_checkpoint", on_fresh))
+            self._told("windows anew", anew_reason(self.query.group))
+            self._application.registry.tell(self.flow, WINDOWS_ANEW, {"reason": anew_reason(self.query.group)})
+        return CONTINUE if on_fresh == CONTINUE else str(self.flow.settings.get("on_fresh_checkpoint", on_fresh))
 
     def _repartition(self, checkpoint: Checkpoint, on_fresh: str) -> None:
         """Change the number of partitions, if the flow's parallelism asks for another than the checkpoint has."""
@@ -325,17 +341,16 @@ class Task(threading.Thread):
             self.lost = error.__cause__
             return
         self._failures += 1
-        self.figures.failed(str(error))
         pause = min(LONGEST_BACK_OFF, 2.0 ** (self._failures - 1))
         logger.error("query failed", reason=str(error), kind=type(error).__name__, again_in_seconds=pause)
+        detail = {"group": self.query.group, "reason": str(error), "final": isinstance(error, FINAL)}
         try:
+            # Before a beat says so: whoever sees that it has failed finds out here what waiting helps.
             if self._failures == 1:
-                self._application.registry.tell(
-                    self.flow, "TASK_FAILED", {"group": self.query.group, "reason": str(error)}
-                )
+                self._application.registry.tell(self.flow, "TASK_FAILED", detail)
         except RegistryError as problem:
             logger.warning("failure not told", reason=str(problem))
-        self.figures.state = FAILED
+        self.figures.failed(str(error))
         until = time.monotonic() + pause
         while time.monotonic() < until and self._wanted.is_set():
             time.sleep(_POLL_SECONDS)

@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines import logs
 from pipelines.errors import TrideltaError
+from pipelines.execution.checkpoint.engine_files import CONTINUE
+from pipelines.execution.checkpoint.ownership import leased
 from pipelines.nimbus import deployed
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, NimbusError, NotAliveError, RegistryError
 from pipelines.nimbus.handover.other_hosts import watch_registry
 from pipelines.nimbus.handover.serving import Server
 from pipelines.nimbus.processes.life import Life, holder_of
-from pipelines.nimbus.processes.task import Application, Task
+from pipelines.nimbus.processes.task import EVENTS_WAIT, Application, Task
 from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.records import Flow
 from pipelines.nimbus.registry.registry import Registry
@@ -62,6 +64,8 @@ class Worker:
         self._slot, self._holder = (supervisor, port), holder_of(supervisor, port, life)
         self._tasks: dict[Key, Task] = {}
         self._loaded: dict[int, tuple[int, TridentTopology | TrideltaError]] = {}
+        self._ran: set[int] = set()
+        """Flows whose loaded version has run here."""
         self._renewed_at = 0.0
         self._supervised_at = time.monotonic()
         self._revisions: dict[int, int] = {}
@@ -142,19 +146,22 @@ class Worker:
 
     def _follow(self, flows: dict[Key, Flow]) -> None:
         """Begin, drain and drop tasks."""
-        for flow in flows.values():
+        here = {flow.serial: flow for flow in flows.values()}
+        for flow in here.values():
             loaded = self._loaded.get(flow.serial)
-            if loaded is not None and loaded[0] != flow.version.number and not self.ending.is_set():
+            other = loaded is not None and loaded[0] != flow.version.number
+            if other and not deployed.changes_in_place(flow) and not self.ending.is_set():
                 # Python code that was imported stays as it was: another version needs another process.
                 logger.info("worker restarts for a new version", flow=flow.name, version=flow.version.number)
                 self.ending.set()
         for key, task in self._tasks.items():
-            if key not in flows:
-                task.leave()
-                # The flow is removed: its time to drain is over.
-                task.force()
-            else:
+            if key in flows:
                 self._steer(task, flows[key])
+                continue
+            task.leave()
+            if key[0] not in here or not _outdated(task, here[key[0]]):
+                # The flow is removed, or the query placed elsewhere: its time to drain is over.
+                task.force()
         if not self.ending.is_set():
             for key in flows.keys() - self._tasks.keys():
                 self._begin(key, flows[key])
@@ -162,19 +169,20 @@ class Worker:
     def _steer(self, task: Task, flow: Flow) -> None:
         """Tell a task what its flow's status means for it."""
         query = next((one for one in deployed.queries_of(flow) if one.task == task.query.task), None)
-        if self.ending.is_set() or query is None or flow.scale != task.flow.scale:
-            # It comes again, with another number of partitions or in another process.
+        if self.ending.is_set() or query is None or flow.scale != task.flow.scale or _outdated(task, flow):
+            # It comes again, with another number of partitions, in another process or in another version.
             task.leave()
         else:
             task.want(flow.standing.accepting)
         revision = self._revisions[flow.serial]
-        if task.figures.state == DRAINING and task.revision != revision:
+        if task.figures.state == DRAINING and task.revision != revision and not _outdated(task, flow):
             # The flow goes on with another assignment: the rebalance has waited as long as it was to.
             task.force()
 
     def _begin(self, key: Key, flow: Flow) -> None:
         query = next((one for one in deployed.queries_of(flow) if one.task == key[1]), None)
-        if query is None:
+        if query is None or any(_outdated(task, flow) for task in self._tasks.values()):
+            # The version before drains first.
             return
         topology = self._load(flow)
         if isinstance(topology, TrideltaError):
@@ -193,15 +201,42 @@ class Worker:
             try:
                 deployed.check_deployed(flow)
                 made = deployed.load(flow, self._settings.home / "flows")
+                if loaded is not None and flow.serial in self._ran and not isinstance(loaded[1], TrideltaError):
+                    self._read_to_the_end(flow, loaded[1], made)
             except TrideltaError as error:
                 logger.error("flow not loaded", flow=flow.name, reason=str(error))
                 self._registry.problem(flow, str(error))
                 made = error
             self._loaded[flow.serial] = loaded = (flow.version.number, made)
+            self._ran.discard(flow.serial)
         return loaded[1]
+
+    def _read_to_the_end(self, flow: Flow, old: TridentTopology, new: TridentTopology) -> None:
+        """Let the queries of the version before read what is in their channels, where others will read on behind it."""
+        from pipelines import Lake, Runtime
+        from pipelines.execution.checkpoint.changeover import Changeover
+
+        lake = Lake(flow.version.content.definition["lake"])
+        former, changeover = Changeover(lake, old), Changeover(lake, new)
+        if not changeover.moves(former):
+            return
+        try:
+            with leased():
+                Runtime(self._application.spark, lake).catch_up(old, on_fresh_checkpoint=CONTINUE)
+            waiting = former.left_waiting(changeover)
+        except Exception as error:
+            # Perhaps the change is what mends it. Each query finds out when it starts whether it can go on from there.
+            logger.error("former version not read to its end", flow=flow.name, reason=str(error))
+            return
+        for query, count in waiting.items():
+            reason = f"{count} event(s) wait for the clock in the windows of {query}, which the flow has no more"
+            logger.warning("events wait", flow=flow.name, reason=reason)
+            self._registry.tell(flow, EVENTS_WAIT, {"reason": reason})
 
     def _collect(self, key: Key) -> None:
         task = self._tasks.pop(key)
+        if task.ran:
+            self._ran.add(key[0])
         if task.lost is not None:
             self._end_now(LEASE_LOST, str(task.lost))
 
@@ -234,7 +269,7 @@ class Worker:
         lease = task.lease
         if lease is None:
             return
-        figures = task.figures.to_json() | {"memory_bytes": memory}
+        figures = task.figures.to_json() | {"memory_bytes": memory, "version": task.flow.version.number}
         try:
             self._places.beat(
                 task.flow,
@@ -279,7 +314,7 @@ class Worker:
         from pipelines.private import spark_values
         from pipelines.spark.session import cores, is_local, spark_session
 
-        # Of a flow whose settings cannot be read no task begins: it must not keep those of others from beginning.
+        # If a flow's settings cannot be read, none of its tasks begins; those of other flows still do.
         here = [flow for flow in flows if _readable(flow)]
         wanted = [query.partitions or 0 for flow in here for query in deployed.queries_of(flow)]
         chosen = [flow.settings["master"] for flow in here if flow.settings.get("master")]
@@ -299,6 +334,11 @@ class Worker:
         for flow in here:
             conf |= spark_values(flow.settings.get("spark", {}))
         return spark_session(f"tridelta {self._slot[0]}:{self._slot[1]}", master=master, conf=conf)
+
+
+def _outdated(task: Task, flow: Flow) -> bool:
+    """Return whether a task runs another version of this flow."""
+    return task.flow.serial == flow.serial and task.flow.version.number != flow.version.number
 
 
 def _readable(flow: Flow) -> bool:

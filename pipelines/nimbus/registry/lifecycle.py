@@ -41,7 +41,7 @@ class Status(StrEnum):
 
     ACTIVE = "ACTIVE"  # batches are opened
     INACTIVE = "INACTIVE"  # no batch is opened; open ones go on to their commit
-    REBALANCING = "REBALANCING"  # it drains, to be assigned anew
+    REBALANCING = "REBALANCING"  # it drains, to be assigned again
     KILLED = "KILLED"  # it drains, to be removed
 
 
@@ -122,7 +122,7 @@ class Standing:
 
     @property
     def accepting(self) -> bool:
-        """Whether new batches are opened."""
+        """Return whether new batches are opened."""
         return self.status is Status.ACTIVE
 
 

@@ -1,4 +1,4 @@
-"""Where deployed flows run, and who is alive: assignments, the beats of supervisors and tasks.
+"""The places of deployed flows, and who is alive: assignments, the beats of supervisors and tasks.
 
 A part of the registry, over the same database. A task beats under its lease, so that a worker which lost it hears so at
 its next beat, and its beat cannot pass for its successor's.
@@ -48,37 +48,15 @@ class Places:
 
     # --- assignments
 
-    def assign(
-        self,
-        flow: Flow,
-        slots: Mapping[tuple[str, int], Iterable[int]],
-        *,
-        kind: str,
-        under: Lease | None = None,
-    ) -> AssignmentRecord:
-        """Replace a flow's assignment.
+    def assign_all(self, placed: Sequence[Placing], *, under: Lease | None = None) -> dict[int, AssignmentRecord]:
+        """Replace the assignments of several flows in one transaction.
 
         A task that stays in its slot keeps its start time and its beat; one that moves gets a new start time and has no
         beat; with kind NEW all begin now (Nimbus rules 5.1.7).
 
         Args:
-            flow: The flow, as the planner saw it.
-            slots: (supervisor, port) to the ids of its tasks.
-            kind: NEW, REBALANCE or MONITOR.
+            placed: The flows as the planner saw them, with their places.
             under: The caller's lease on leadership.
-
-        Raises:
-            ValueError: A task is in two slots.
-            NotAliveError: The flow was removed meanwhile.
-            LeaseLostError: `under` is no longer held.
-        """
-        made = self.assign_all([Placing(flow, slots, kind)], under=under)
-        if flow.serial not in made:
-            raise NotAliveError(flow.name)
-        return made[flow.serial]
-
-    def assign_all(self, placed: Sequence[Placing], *, under: Lease | None = None) -> dict[int, AssignmentRecord]:
-        """Replace the assignments of several flows in one transaction, each as `assign` does.
 
         Returns:
             The new assignments by the flows' serials; those of flows that were removed meanwhile are not among them.
@@ -290,7 +268,7 @@ def dead_of(
     there more than `launch_seconds` ago. All tasks of its worker are dead with it: they are one process.
 
     Args:
-        assignment: Of the flow.
+        assignment: the flow's assignment.
         beat_at: Task to its last beat, in seconds since 1970.
         now: The same clock's time.
         timeout_seconds, launch_seconds: See above.

@@ -1,4 +1,4 @@
-"""What the registry need not remember: flows removed long ago, silent supervisors, history beyond its length, old attempts."""
+"""Records that the registry need not keep: flows removed long ago, silent supervisors, overlong history, old attempts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.registry.tables import attempts, beats, events, flows, supervisors
 
 _DAY = 86_400.0
-# Below so much free space in its file a SQLite database is not worth being written anew.
+# Below so much free space in its file a SQLite database is not worth a rewrite.
 _LEAST_FREE_BYTES, _LEAST_FREE_PART = 1_000_000, 0.25
 
 

@@ -107,7 +107,7 @@ class Flow:
 
     @property
     def status(self) -> Status:
-        """Where it stands."""
+        """Return the flow's status."""
         return self.standing.status
 
     @property
@@ -187,7 +187,7 @@ class SupervisorBeat:
 
 @dataclass(frozen=True)
 class TaskBeat:
-    """The last beat of a task, with the token it ran under and its figures (batch, lag, rows a second)."""
+    """The last beat of a task, with the token it ran under and its figures (batch, lag, rows per second)."""
 
     task: int
     supervisor: str

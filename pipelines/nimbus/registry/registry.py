@@ -64,22 +64,19 @@ class Registry:
 
     # --- versions
 
-    def submit(
-        self, name: str, content: Content, *, options: SubmitOptions | None = _ACTIVE, under: Lease | None = None
-    ) -> Flow:
+    def submit(self, name: str, content: Content, *, options: SubmitOptions | None = _ACTIVE) -> Flow:
         """Deploy a flow as version 1 (Nimbus rules 1.2).
 
         Raises:
             DeployNameError: The name is not possible.
             SubmitError: The options or the content are not.
             AlreadyAliveError: A flow of this name is deployed; a killed one counts until it is removed.
-            LeaseLostError: `under` is no longer held.
         """
         check_name(name)
         chosen = check_options(name, options)
         self._check(name, content)
         try:
-            with self._write(under) as connection:
+            with self._store.write() as connection:
                 alive = self._alive(connection, name)
                 if alive is not None:
                     raise AlreadyAliveError(name, alive.status)
@@ -88,30 +85,20 @@ class Registry:
             # Another process has submitted it between the look and the insert (PostgreSQL).
             raise AlreadyAliveError(name, Status.ACTIVE) from error
 
-    def update(self, name: str, content: Content, *, expected: int | None = None, under: Lease | None = None) -> Flow:
+    def update(self, name: str, content: Content) -> Flow:
         """Give a flow a new version; what rebalances have set stays, but for components that are gone.
-
-        Args:
-            name: The flow's name.
-            content: The new version.
-            expected: The version that the caller has seen as the current one; None: whichever it is.
-            under: The caller's lease on leadership.
 
         Raises:
             NotAliveError: No flow of this name is deployed.
             SubmitError: The content is not possible.
             NoTransitionError: It is REBALANCING or KILLED.
-            VersionError: `expected` is not the current version.
-            LeaseLostError: `under` is no longer held.
         """
-        with self._write(under) as connection:
+        with self._store.write() as connection:
             row = self._changeable(connection, name, "UPDATE")
             self._check(name, content)
-            if expected is not None and row.version != expected:
-                raise VersionError(name, expected, "is not the current one", row.version)
             return self._new_version(connection, row, content, "UPDATE", before=row.version)
 
-    def roll_back(self, name: str, to: int | None = None, *, under: Lease | None = None) -> Flow:
+    def roll_back(self, name: str, to: int | None = None) -> Flow:
         """Make an earlier version's content the current one, as a new version: history is only added to.
 
         Without `to` it is the one before the current; called again, the one before that.
@@ -120,9 +107,8 @@ class Registry:
             NotAliveError: No flow of this name is deployed.
             NoTransitionError: It is REBALANCING or KILLED.
             VersionError: There is no such version, or none before the current one.
-            LeaseLostError: `under` is no longer held.
         """
-        with self._write(under) as connection:
+        with self._store.write() as connection:
             row = self._changeable(connection, name, "ROLL_BACK")
             current = self._version(connection, row, row.version)
             target = current.before if to is None else to
@@ -142,39 +128,31 @@ class Registry:
 
     # --- statuses
 
-    def activate(self, name: str, *, under: Lease | None = None) -> Flow:
+    def activate(self, name: str) -> Flow:
         """Set ACTIVE; a flow that has this status keeps it. Raises as `kill`."""
-        return self._send(name, Event.ACTIVATE, under)
+        return self._send(name, Event.ACTIVATE)
 
-    def deactivate(self, name: str, *, under: Lease | None = None) -> Flow:
+    def deactivate(self, name: str) -> Flow:
         """Set INACTIVE; a flow that has this status keeps it. Raises as `kill`."""
-        return self._send(name, Event.INACTIVATE, under)
+        return self._send(name, Event.INACTIVATE)
 
-    def kill(self, name: str, *, wait_seconds: float | None = None, under: Lease | None = None) -> Flow:
+    def kill(self, name: str, *, wait_seconds: float | None = None) -> Flow:
         """Set KILLED at once; assignment and all stay until the delay is over (`fire`). Killed again: a new delay.
 
         Raises:
             NotAliveError: No flow of this name is deployed.
             NoTransitionError: Its status does not allow it.
-            LeaseLostError: `under` is no longer held.
         """
-        return self._send(name, Event.KILL, under, wait_seconds=wait_seconds)
+        return self._send(name, Event.KILL, wait_seconds=wait_seconds)
 
-    def rebalance(
-        self,
-        name: str,
-        request: Request | None = None,
-        *,
-        wait_seconds: float | None = None,
-        under: Lease | None = None,
-    ) -> Flow:
+    def rebalance(self, name: str, request: Request | None = None, *, wait_seconds: float | None = None) -> Flow:
         """Set REBALANCING at once; the request is applied and the flow placed again when the delay is over (`fire`).
 
         Raises:
-            NotAliveError, NoTransitionError, LeaseLostError: As `kill`.
+            NotAliveError, NoTransitionError: As `kill`.
             RebalanceError: The request names an unknown component, or a number that is not above 0.
         """
-        return self._send(name, Event.REBALANCE, under, wait_seconds=wait_seconds, request=request)
+        return self._send(name, Event.REBALANCE, wait_seconds=wait_seconds, request=request)
 
     def fire(self, *, under: Lease | None = None) -> list[tuple[Flow, Step]]:
         """Apply what has come due: apply rebalances, remove killed flows.
@@ -221,7 +199,7 @@ class Registry:
             return changed.rowcount > 0
 
     def tell(self, flow: Flow, event: str, detail: Mapping[str, Any], *, under: Lease | None = None) -> None:
-        """Adds a line to a flow's history that changes nothing: `detail` is plain JSON."""
+        """Add a line to a flow's history that changes nothing: `detail` is plain JSON."""
         with self._write(under) as connection:
             line = {"flow": flow.serial, "at": self._clock(), "event": event, "from_status": flow.status}
             values = {**line, "to_status": flow.status, "version": flow.version.number, "detail": dict(detail)}
@@ -272,11 +250,6 @@ class Registry:
             for row in rows
         ]
 
-    def forget(self, before: float, *, under: Lease | None = None) -> int:
-        """Delete flows that were removed before a time, with all that belongs to them. Returns how many."""
-        with self._write(under) as connection:
-            return connection.execute(delete(flows).where(flows.c.removed_at < before)).rowcount
-
     # --- inside a transaction
 
     @contextmanager
@@ -292,15 +265,9 @@ class Registry:
             self._validate(name, content)
 
     def _send(
-        self,
-        name: str,
-        event: Event,
-        under: Lease | None,
-        *,
-        wait_seconds: float | None = None,
-        request: Request | None = None,
+        self, name: str, event: Event, *, wait_seconds: float | None = None, request: Request | None = None
     ) -> Flow:
-        with self._write(under) as connection:
+        with self._store.write() as connection:
             row = self._found(connection, name, lock=True)
             seen = self._read(connection, row)
             if request is not None:

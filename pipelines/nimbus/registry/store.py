@@ -129,7 +129,7 @@ class Store:
                 raise
             problem = " ".join(str(error.orig if isinstance(error, DBAPIError) else error).split())
             if "read-only" in problem:
-                # A fail-over has made a standby of it: the next transaction connects anew, to the primary if the URL says so.
+                # A fail-over has made a standby of it: the next transaction connects again, to the primary if the URL says so.
                 self.engine.dispose()
                 hint = (
                     "wait for the fail-over; a URL with all hosts and target_session_attrs=read-write finds the primary"

@@ -56,7 +56,7 @@ def gone(progress: Mapping[str, Any]) -> list[str]:
     """
     described = [str(source.get("description") or "") for source in progress.get("sources") or ()]
     paths = [_path(one) for one in described if one.startswith(("FileStreamSource[", "DeltaSource["))]
-    # Of a pattern or another file system nobody knows it here.
+    # For a pattern or another file system nobody knows it here.
     return [path for path in paths if path.startswith("/") and not glob.has_magic(path) and not Path(path).exists()]
 
 
@@ -136,10 +136,10 @@ LAST_BATCHES = 20
 # Counting what waits lists folders: not with every look.
 _COUNT_SECONDS = 5.0
 
-# Rows of the state by partition change slowly, and cost a file a partition.
+# Rows of the state by partition change slowly, and cost a file per partition.
 _ROWS_SECONDS = 60.0
 
-# Of a gate's result those details that are rows. Beats are written every few seconds: they carry each rule's rows once, and
+# Those details of a gate's result that are rows. Beats are written every few seconds: they carry each rule's rows once, and
 # no more of them than this, which is ten rows of a hundred letters, or few wide ones.
 _ROWS_OF_A_RESULT = ("sample", "partial_unexpected_list")
 _MOST_CHARACTERS = 4000
@@ -151,8 +151,8 @@ class CheckFigures:
 
     Attributes:
         batches: How often it was asked.
-        rows: Rows that it has looked at.
-        unexpected: Of these, those that violate it.
+        rows: Rows that it has checked.
+        unexpected: How many of these violate it.
         failures: Batches in which it did not hold.
         last_failed: The last of these, by txid.
         said: What it said there.

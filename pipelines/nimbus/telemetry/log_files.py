@@ -155,7 +155,6 @@ def configure(
     files: int = 5,
     *,
     always: Mapping[str, Any] | None = None,
-    level: int = logging.INFO,
 ) -> Callable[[], None]:
     """Make this process log into a file: its own lines, warnings, and uncaught errors.
 
@@ -164,7 +163,6 @@ def configure(
         megabytes: The size at which the file is turned over.
         files: How many turned-over files are kept.
         always: Facts that every line has, whichever thread writes it.
-        level: The lowest level that is written.
 
     Returns:
         What takes it all back (for tests; a process just ends).
@@ -174,7 +172,7 @@ def configure(
     before = root.level, sys.excepthook, threading.excepthook
     levels = {name: logging.getLogger(name).level for name in QUIET}
     root.addHandler(handler)
-    root.setLevel(level)
+    root.setLevel(logging.INFO)
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.captureWarnings(True)
@@ -275,7 +273,7 @@ def read(
         flow: Only lines of this flow, and warnings that name no flow: those of the worker itself.
         level: Only this level and worse.
         follow: Go on with what is written from now on, without end; files that are turned over or new are followed too.
-        last: Of what is there already, only so many lines, the last ones.
+        last: how many of the existing lines to give, counted from the end.
         concerns: Whether warnings that name no flow count, by file.
         poll_seconds: How often to look for new lines.
 

@@ -1,6 +1,6 @@
 """Figures of deployed flows for Prometheus, on a port of this host alone.
 
-Each scrape looks at the registry anew, so any supervisor can answer for the whole of it. Counters are those of the workers:
+Each scrape looks at the registry again, so any supervisor can answer for the whole of it. Counters are those of the workers:
 they begin at 0 again when a worker starts, as Prometheus expects of counters.
 """
 

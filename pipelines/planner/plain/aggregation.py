@@ -7,17 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipelines.aggregators import Average, Collect, Count, DistinctCount, Max, Min, Sum
-from pipelines.aggregators.calls import Running
+from pipelines.aggregators.folds import Running
+from pipelines.aggregators.ordering import freeze
 from pipelines.graph import nodes
 from pipelines.graph.nodes import Aggregation
-from pipelines.planner.plain.context import Context
+from pipelines.planner.plain.context import PlainContext
 from pipelines.planner.plain.partitions import by_hash, in_batch_task
-from pipelines.planner.plain.table import Row, Table, freeze
+from pipelines.planner.plain.table import Row, Table
 
 Groups = Iterable[tuple[Row, list[Running]]]
 
 
-def aggregated(node: nodes.AggregateNode, table: Table, context: Context) -> Table:
+def aggregated(node: nodes.AggregateNode, table: Table, context: PlainContext) -> Table:
     """Return a batch, or each partition of it, aggregated: the group's fields, then the cross product of the chain's rows."""
     types = aggregate_types(table, node.group, node.aggregations)
     tasks = context.tasks_of(node.id)
@@ -30,7 +31,7 @@ def aggregated(node: nodes.AggregateNode, table: Table, context: Context) -> Tab
     return by_hash(made, node.group, tasks) if node.group else in_batch_task(made, tasks, context)
 
 
-def _rows(node: nodes.AggregateNode, table: Table, context: Context) -> list[Row]:
+def _rows(node: nodes.AggregateNode, table: Table, context: PlainContext) -> list[Row]:
     rows: list[Row] = []
     for key, chain in running(table, node.group, node.aggregations, context.batch):
         for product in itertools.product(*(one.complete() for one in chain)):

@@ -11,13 +11,13 @@ from pipelines.aggregators.calls import taking
 from pipelines.errors import FunctionError
 from pipelines.graph import nodes
 from pipelines.graph.arrow_types import ARROW_TYPES
-from pipelines.planner.plain.context import Context
+from pipelines.planner.plain.context import PlainContext
 from pipelines.planner.plain.table import Row, Table
 from pipelines.trident.functions import ArrowFunction, ColumnFunction, Function, RowFunction
 
 
 def call(
-    function: Function, inputs: Table, names: tuple[str, ...], context: Context
+    function: Function, inputs: Table, names: tuple[str, ...], context: PlainContext
 ) -> tuple[list[list[Row]], tuple[str | None, ...]]:
     """For each row of the inputs the rows that a function gives, and the types of the outputs.
 
@@ -38,7 +38,7 @@ def call(
     return found.rows, found.types
 
 
-def keeps(node: nodes.FilterNode, inputs: Table, context: Context) -> list[bool]:
+def keeps(node: nodes.FilterNode, inputs: Table, context: PlainContext) -> list[bool]:
     """For each row whether the predicate is true; null counts as false."""
     predicate = node.predicate
     plain: Callable[..., object] | None = None

@@ -1,4 +1,4 @@
-"""What the steps of a batch ask of the run that they serve."""
+"""The run that the steps of a batch serve."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _no_types(name: str) -> Mapping[str, str]:
 
 
 @dataclass(frozen=True)
-class Context:
+class PlainContext:
     """One batch.
 
     Attributes:

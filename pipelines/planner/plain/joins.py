@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from pipelines.aggregators.calls import emitted, row_of, taking
+from pipelines.aggregators.calls import taking
+from pipelines.aggregators.folds import General
+from pipelines.aggregators.ordering import freeze
 from pipelines.graph import nodes
-from pipelines.planner.plain.context import Context
+from pipelines.planner.plain.context import PlainContext
 from pipelines.planner.plain.partitions import by_hash
-from pipelines.planner.plain.table import Row, Table, freeze
+from pipelines.planner.plain.table import Row, Table
 
 
-def merged(node: nodes.MergeNode, tables: Sequence[Table], context: Context) -> Table:
+def merged(node: nodes.MergeNode, tables: Sequence[Table], context: PlainContext) -> Table:
     """Return all parents' tuples, by position, the first parent's first; each stays in its task."""
     types = tuple(
         next((kind for kind in kinds if kind), None) for kinds in zip(*(t.types for t in tables), strict=True)
@@ -25,7 +26,7 @@ def merged(node: nodes.MergeNode, tables: Sequence[Table], context: Context) -> 
     return Table(node.fields, types, tuple(row for table in tables for row in table.rows)).dealt(tasks)
 
 
-def joined(node: nodes.JoinNode, tables: Sequence[Table], context: Context) -> Table:
+def joined(node: nodes.JoinNode, tables: Sequence[Table], context: PlainContext) -> Table:
     """Join the tuples of one batch on equal keys; null equals null. A side that is absent is one row of nulls if it is outer."""
     by_key: dict[Any, tuple[Row, list[list[Row]]]] = {}
     for side, table in enumerate(tables):
@@ -68,7 +69,7 @@ def _key_types(node: nodes.JoinNode, tables: Sequence[Table]) -> tuple[str | Non
     return tuple(tables[0].type_of(name) for name in node.sides[0].keys)
 
 
-def multi_reduced(node: nodes.MultiReduceNode, tables: Sequence[Table], context: Context) -> Table:
+def multi_reduced(node: nodes.MultiReduceNode, tables: Sequence[Table], context: PlainContext) -> Table:
     """Return the tuples of several streams through one reducer, per partition or per group."""
     tasks = context.tasks_of(node.id)
     if any(node.groups):
@@ -111,18 +112,13 @@ class _Reduction:
     """One reducer at work on a partition or group."""
 
     def __init__(self, node: nodes.MultiReduceNode, group: Row) -> None:
-        self._reducer, self._label, self._width = node.reducer, node.label, len(node.outputs)
-        self._state = node.reducer.init(*group)
+        self._reducer, self._general = node.reducer, General(node.label, len(node.outputs))
+        self._value = [node.reducer.init(*group), []]
         leading = 3 if any(node.groups) else 2
         self._execute = [taking(node.reducer.execute, leading, len(inputs)) for inputs in node.inputs]
-        self._rows: list[Row] = []
 
     def execute(self, stream: int, group: tuple[Row, ...], values: Row) -> None:
-        given = self._execute[stream](self._state, stream, *group, *values)
-        if inspect.isgenerator(given):
-            self._rows += [row_of(self._label, item, self._width) for item in given]
-        elif given is not None:
-            self._state = given
+        self._general.take(self._value, self._execute[stream](self._value[0], stream, *group, *values))
 
     def complete(self, group: tuple[Row, ...]) -> list[Row]:
-        return self._rows + emitted(self._label, self._reducer.complete(self._state, *group), self._width)
+        return self._general.last(self._value, self._reducer.complete(self._value[0], *group))

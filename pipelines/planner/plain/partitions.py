@@ -9,7 +9,7 @@ from typing import Any
 from pipelines.errors import FunctionError
 from pipelines.graph import nodes
 from pipelines.planner.plain.calls import call
-from pipelines.planner.plain.context import Context
+from pipelines.planner.plain.context import PlainContext
 from pipelines.planner.plain.murmur import task_of
 from pipelines.planner.plain.table import Row, Table, order
 
@@ -28,7 +28,7 @@ def by_hash(table: Table, by: Sequence[str], tasks: int) -> Table:
     return table.dealt(task_of(row, types, tasks) for row in table.select(hashed).rows)
 
 
-def repartitioned(node: nodes.PartitionNode, table: Table, context: Context) -> Table:
+def repartitioned(node: nodes.PartitionNode, table: Table, context: PlainContext) -> Table:
     """`shuffle`, `partition_by` and the others."""
     tasks = context.tasks_of(node.id)
     if tasks == 1:
@@ -50,22 +50,22 @@ def repartitioned(node: nodes.PartitionNode, table: Table, context: Context) -> 
     return by_hash(table, node.by or node.fields, tasks)
 
 
-def in_batch_task(table: Table, tasks: int, context: Context) -> Table:
+def in_batch_task(table: Table, tasks: int, context: PlainContext) -> Table:
     """Put all tuples in the one task that takes the batch."""
     return table.dealt(None if tasks == 1 else [context.batch % tasks] * len(table.rows))
 
 
-def _chosen(node: nodes.PartitionNode, table: Table, context: Context) -> list[Any]:
+def _chosen(node: nodes.PartitionNode, table: Table, context: PlainContext) -> list[Any]:
     if node.kind == nodes.DIRECT:
         return table.column(node.by[0])
     found, _ = call(node.function, table, ("task",), context)
     if any(len(rows) != 1 for rows in found):
-        raise FunctionError(node.label, f"{node.function} must give one task a tuple")
+        raise FunctionError(node.label, f"{node.function} must give one task per tuple")
     return [rows[0][0] for rows in found]
 
 
-def extreme(node: nodes.ExtremeNode, table: Table, context: Context) -> Table:
-    """Of each partition the tuple with the least or the largest value; of equals the last."""
+def extreme(node: nodes.ExtremeNode, table: Table, context: PlainContext) -> Table:
+    """Keep the tuple of each partition with the least or the largest value; the last of equals."""
     parts = table.by_task(context.tasks_of(node.id))
     found = [(task, row) for task, part in enumerate(parts) for row in _extreme_of(node, part)]
     tasks = None if len(parts) == 1 else tuple(task for task, _ in found)

@@ -8,7 +8,7 @@ from typing import Any
 from pipelines.aggregators.calls import emitted
 from pipelines.errors import StateQueryError
 from pipelines.graph import nodes
-from pipelines.planner.plain.context import Context
+from pipelines.planner.plain.context import PlainContext
 from pipelines.planner.plain.partitions import by_hash
 from pipelines.planner.plain.table import Row, Table
 from pipelines.state.views import StateView
@@ -16,7 +16,7 @@ from pipelines.trident.query_functions import MapGet, SnapshotGet, TupleCollecti
 from pipelines.trident.states import FixedState
 
 
-def queried(node: nodes.StateQueryNode, table: Table, context: Context) -> Table:
+def queried(node: nodes.StateQueryNode, table: Table, context: PlainContext) -> Table:
     """Return what a query function makes of each tuple; asked once a batch, not at all for an empty one.
 
     Raises:
@@ -66,7 +66,7 @@ def _columns(outputs: tuple[str, ...], columns: tuple[str, ...]) -> tuple[str, .
     return outputs if set(outputs) <= set(columns) else columns[: len(outputs)]
 
 
-def _types(node: nodes.StateQueryNode, context: Context) -> tuple[str | None, ...]:
+def _types(node: nodes.StateQueryNode, context: PlainContext) -> tuple[str | None, ...]:
     if node.types:
         return node.types
     known = context.state_types(node.state)

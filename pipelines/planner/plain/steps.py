@@ -1,4 +1,4 @@
-"""What each node makes of one batch: tables in, a table out."""
+"""The steps of each node over one batch: tables in, a table out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pipelines.graph import nodes
 from pipelines.graph.fields import parse_ddl
 from pipelines.planner.plain.aggregation import aggregated
 from pipelines.planner.plain.calls import call, keeps
-from pipelines.planner.plain.context import Context
+from pipelines.planner.plain.context import PlainContext
 from pipelines.planner.plain.joins import joined, merged, multi_reduced
 from pipelines.planner.plain.partitions import entered, extreme, repartitioned
 from pipelines.planner.plain.queries import queried
@@ -55,11 +55,11 @@ class _Plain:
         needs_spark: whether the step asks Spark for something.
     """
 
-    step: Callable[[Any, Tables, Context], Table]
+    step: Callable[[Any, Tables, PlainContext], Table]
     needs_spark: Callable[[Any], bool]
 
 
-def step(node: nodes.Node, tables: Tables, context: Context) -> Table:
+def step(node: nodes.Node, tables: Tables, context: PlainContext) -> Table:
     """Return what a node makes of one batch.
 
     Args:
@@ -85,30 +85,30 @@ def needs_spark(found: Iterable[nodes.Node]) -> bool:
     return any(plain is not None and plain.needs_spark(node) for node, plain in steps)
 
 
-def _each(node: nodes.EachNode, tables: Tables, context: Context) -> Table:
+def _each(node: nodes.EachNode, tables: Tables, context: PlainContext) -> Table:
     table = tables[0]
     made, types = call(node.function, table.select(node.inputs), node.outputs, context)
     of_row = [[row + new for new in found] for row, found in zip(table.rows, made, strict=True)]
     return table.replaced(node.fields, table.types + types, of_row)
 
 
-def _map(node: nodes.MapNode, tables: Tables, context: Context) -> Table:
+def _map(node: nodes.MapNode, tables: Tables, context: PlainContext) -> Table:
     made, types = call(node.function, tables[0], node.fields, context)
     return tables[0].replaced(node.fields, types, made)
 
 
-def _filter(node: nodes.FilterNode, tables: Tables, context: Context) -> Table:
+def _filter(node: nodes.FilterNode, tables: Tables, context: PlainContext) -> Table:
     kept = keeps(node, tables[0].select(node.inputs), context)
     return tables[0].take([number for number, keep in enumerate(kept) if keep])
 
 
-def _peek(node: nodes.PeekNode, tables: Tables, context: Context) -> Table:
+def _peek(node: nodes.PeekNode, tables: Tables, context: PlainContext) -> Table:
     for row in tables[0].dicts():
         node.consumer(row)
     return tables[0]
 
 
-def _gate(node: nodes.GateNode, tables: Tables, context: Context) -> Table:
+def _gate(node: nodes.GateNode, tables: Tables, context: PlainContext) -> Table:
     if context.gate is None:
         raise NeedsSparkError(node.label)
     return context.gate(node.gate, tables[0], context.label)

@@ -74,17 +74,6 @@ class Table:
         return [dict(zip(self.fields, row, strict=True)) for row in self.rows]
 
 
-def freeze(value: Any) -> Any:
-    """Return a hashable stand-in for a value, equal for values that Spark groups together (two NaN, two equal arrays)."""
-    if isinstance(value, float) and math.isnan(value):
-        return "NaN", float
-    if isinstance(value, Mapping):
-        return tuple((key, freeze(item)) for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return tuple(freeze(item) for item in value)
-    return value
-
-
 def plain(value: Any) -> Any:
     """Return a value as every engine shows it: timestamps without time zone, in UTC; no Arrow or numpy types."""
     if isinstance(value, datetime.datetime) and value.tzinfo is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
-from pipelines.execution.flow_folder import FlowFolder, Happening
+from pipelines.nimbus import Nimbus
+from pipelines.nimbus.flow_folder import FlowFolder, Happening, run_once
+from pipelines.nimbus.settings import registry_url
+from tests.nimbus.deployment import PATIENCE, Deployment
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 HEAD = """\
 flow: {name}
@@ -46,21 +49,40 @@ EACH_ONCE = """\
 class Place:
     """A lake, a folder of events and a watched folder."""
 
-    def __init__(self, spark: SparkSession, root: Path) -> None:
+    def __init__(self, here: Deployment, root: Path) -> None:
         self.lake, self._in, self._flows = Lake(root / "lake"), root / "in", root / "flows"
         self._in.mkdir()
         self._flows.mkdir()
-        self.folder = FlowFolder(Runtime(spark, self.lake), self._flows, trigger_seconds=0.2, settle_seconds=0)
+        self.here, self.nimbus = here, Nimbus(registry_url(), self.lake)
+        self.folder = FlowFolder(self.nimbus, self._flows, trigger_seconds=0.2, settle_seconds=0)
         self._files = 0
 
     def write(self, operations: str, *, name: str = "f", delay: int = 0) -> list[tuple[str, str | None]]:
         """Write a flow's file and have it looked at; returns what happened."""
         (self._flows / f"{name}.yaml").write_text(HEAD.format(name=name, delay=delay) + operations)
-        return what(self.folder.look())
+        return self.looked(self.folder.look)
 
     def remove(self, name: str) -> list[tuple[str, str | None]]:
         (self._flows / f"{name}.yaml").unlink()
-        return what(self.folder.look())
+        return self.looked(self.folder.look)
+
+    def looked(self, look: Callable[[], list[Happening]]) -> list[tuple[str, str | None]]:
+        """Look until all that was asked for is done."""
+        end, happened = time.monotonic() + PATIENCE, what(look())
+        while any(one.awaited for one in self.folder.deployed.values()):
+            assert time.monotonic() < end, self.here.told()
+            time.sleep(0.2)
+            happened += what(look())
+        return happened
+
+    def starts(self, flow: str) -> list[str]:
+        """The times at which queries of a flow have started."""
+        log = self.here.log()
+        return [line["timestamp"] for line in log if (line["event"], line.get("flow")) == ("query running", flow)]
+
+    def end(self) -> None:
+        self.looked(self.folder.stop)
+        self.nimbus.close()
 
     def events(self, values: list[int], second: int, key: str = "a") -> None:
         """Events one second after the other."""
@@ -92,11 +114,24 @@ def what(happened: list[Happening]) -> list[tuple[str, str | None]]:
     return [(one.what, one.flow) for one in happened]
 
 
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    # Nothing is to be found dead here, however busy the machine.
+    patient = {
+        "lease_seconds": 120,
+        "task_timeout_seconds": 200,
+        "task_launch_seconds": 300,
+        "supervisor_timeout_seconds": 120,
+    }
+    with Deployment(tmp_path_factory.mktemp("watched"), **patient) as made:
+        yield made
+
+
 @pytest.fixture
-def place(spark: SparkSession, tmp_path: Path) -> Any:
-    made = Place(spark, tmp_path)
+def place(here: Deployment, tmp_path: Path) -> Iterator[Place]:
+    made = Place(here, tmp_path)
     yield made
-    made.folder.stop()
+    made.end()
 
 
 def test_a_changed_threshold_restarts_that_flow_and_the_other_windows_stay(place: Place) -> None:
@@ -107,14 +142,14 @@ def test_a_changed_threshold_restarts_that_flow_and_the_other_windows_stay(place
     assert place.write(RUNNING_SUM + "      - persist: beside\n", name="g") == [("started", "g")]
     place.await_rows("latest", [(3, 2)], "v", "n")
     place.await_rows("beside", [1, 3, 6], "v")
-    other = place.folder.running["g"]
+    other = place.starts("g")
 
     assert place.write(first.replace("{count: 2}", "{count: 3}")) == [("changed", "f")]
     place.events([4, 5, 6], 10)
     # The sums go on at 6; the windows of the changed operation forget the third event and wait for three new ones.
     place.await_rows("latest", [(3, 2), (21, 6)], "v", "n")
     place.await_rows("beside", [1, 3, 6, 10, 15, 21], "v")
-    assert place.folder.running["g"] is other
+    assert place.starts("g") == other
 
     assert place.remove("f") == [("stopped", "f")]
     place.events([7, 8, 9], 20)
@@ -195,20 +230,19 @@ def test_a_definition_that_does_not_fit_its_tables_leaves_the_flow_running(place
     place.events([1], 0)
     place.write(RUNNING_SUM + "      - persist: sums\n")
     place.await_rows("sums", [1], "v")
-    before = place.folder.running["f"]
+    before = place.starts("f")
     fewer = RUNNING_SUM.replace(", {count: {output: n}}", "")
     assert place.write(fewer + "      - persist: sums\n") == [("refused", "f")]
-    assert place.folder.running["f"] is before
+    assert place.starts("f") == before
     place.events([2], 1)
     place.await_rows("sums", [1, 3], "v")
 
 
-def test_once_goes_on_where_the_last_run_ended(place: Place) -> None:
-    (place.lake.root.parent / "flows" / "f.yaml").write_text(
-        HEAD.format(name="f", delay=0) + RUNNING_SUM + "      - persist: sums\n"
-    )
+def test_once_goes_on_where_the_last_run_ended(place: Place, spark: SparkSession) -> None:
+    flows, runtime = place.lake.root.parent / "flows", Runtime(spark, place.lake)
+    (flows / "f.yaml").write_text(HEAD.format(name="f", delay=0) + RUNNING_SUM + "      - persist: sums\n")
     place.events([1, 2], 0)
-    assert what(place.folder.once()) == [("started", "f")]
+    assert what(run_once(runtime, flows)) == [("started", "f")]
     place.events([3], 10)
-    place.folder.once()
+    run_once(runtime, flows)
     assert place.rows("sums", "v") == [1, 3, 6]

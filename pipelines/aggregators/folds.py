@@ -1,7 +1,4 @@
-"""Aggregators at work in Spark's workers: many groups at a time, their values found by key. No Spark here.
-
-`pipelines.aggregators.calls.Running` is the same for one group; here the user's calls are prepared once for all groups.
-"""
+"""Aggregators at work: `Fold` for many groups whose values are found by key, `Running` for one. No Spark here."""
 
 from __future__ import annotations
 
@@ -9,16 +6,15 @@ import inspect
 from abc import ABC, abstractmethod
 from typing import Any
 
-from pipelines.aggregators import CombinerAggregator, ReducerAggregator
-from pipelines.aggregators.calls import emitted, initial, row_of, taking
-from pipelines.planner.values import Row
+from pipelines.aggregators.base import CombinerAggregator, ReducerAggregator
+from pipelines.aggregators.calls import Row, emitted, initial, row_of, taking
 
 UNSET = object()
 """The value of a combiner that has seen nothing: its zero is put in once, at the end, however the tuples were spread."""
 
 
 class Fold(ABC):
-    """One aggregator of a chain.
+    """One aggregator of a chain (Trident rules 1.3).
 
     Attributes:
         rows_early: whether rows come before the end; `early` then takes them out of a value.
@@ -42,6 +38,10 @@ class Fold(ABC):
         """Return the rows so far, which are taken out."""
         return []
 
+    def kept(self, value: Any) -> Any:
+        """Return what a state keeps of a value."""
+        return value
+
 
 class CombinerFold(Fold):
     """A combiner; those over columns by their plain form."""
@@ -60,13 +60,13 @@ class CombinerFold(Fold):
         """Return the value with a partial value more."""
         return other if value is UNSET else self.aggregator.merge(value, other)
 
-    def total(self, value: Any) -> Any:
+    def kept(self, value: Any) -> Any:
         """Return the partial value of all tuples, zero included."""
         zero = self.aggregator.zero()
         return zero if value is UNSET else self.aggregator.merge(zero, value)
 
     def rows(self, value: Any) -> list[Row]:
-        return [(self.aggregator.finish(self.total(value)),)]
+        return [(self.aggregator.finish(self.kept(value)),)]
 
 
 class ReducerFold(Fold):
@@ -136,6 +136,9 @@ class AggregatorFold(Fold):
     def early(self, value: list[Any]) -> list[Row]:
         return self._general.early(value)
 
+    def kept(self, value: list[Any]) -> Any:
+        return value[0]
+
 
 def fold_of(aggregator: Any, inputs: int, outputs: int) -> Fold:
     """Return the fold of an aggregator of any of the three contracts."""
@@ -144,3 +147,35 @@ def fold_of(aggregator: Any, inputs: int, outputs: int) -> Fold:
     if isinstance(aggregator, ReducerAggregator):
         return ReducerFold(aggregator, inputs)
     return AggregatorFold(aggregator, inputs, outputs)
+
+
+class Running:
+    """One aggregator at work on the tuples of one partition, group or batch.
+
+    Args:
+        aggregator: any of the three contracts; those over columns too, by their plain form.
+        inputs: how many input fields.
+        outputs: how many fields it makes.
+        batch: the batch's id, for `init(batch_id)`.
+    """
+
+    def __init__(self, aggregator: Any, inputs: int, outputs: int, batch: Any = None) -> None:
+        self._fold = fold_of(aggregator, inputs, outputs)
+        self._value = self._fold.start(batch)
+
+    @property
+    def state(self) -> Any:
+        """Return what a state keeps of it."""
+        return self._fold.kept(self._value)
+
+    def go_on_from(self, value: Any) -> None:
+        """Go on from a value that a state holds: what is taken in is merged into it or reduced onto it."""
+        self._value = value
+
+    def add(self, values: Row) -> None:
+        """Take in one tuple's input values."""
+        self._value = self._fold.add(self._value, values)
+
+    def complete(self) -> list[Row]:
+        """Return the rows: exactly one of a combiner or reducer, any number of a general aggregator."""
+        return self._fold.rows(self._value)

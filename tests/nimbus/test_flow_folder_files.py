@@ -1,0 +1,402 @@
+"""What a watched folder makes of its files; the flows themselves do not run here."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines import Lake
+from pipelines.errors import LostRowsError, MissingPathError
+from pipelines.flowmix import load_flow
+from pipelines.nimbus import flow_folder
+from pipelines.nimbus.errors import NotAliveError
+from pipelines.nimbus.flow_folder import FlowFolder
+from pipelines.nimbus.registry.records import Content, Version
+from pipelines.nimbus.status import ClusterStatus, FlowStatus
+from tests.nimbus.looks import RUNNING, cluster, flow
+
+FLOW = """\
+flow: {name}
+streams:
+  - name: s
+    source: {{json_files: {{path: in, schema: "k string, v bigint"}}}}
+    operations:
+      - filter: v > {least}
+      - output
+"""
+
+
+class Deployed:
+    """Stands for Nimbus: what was deployed and removed, in order; everything takes effect at once."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake, self.log, self.fails = lake, [], []
+        self.flows: dict[str, FlowStatus] = {}
+        self.texts: dict[str, dict[int, Path]] = {}
+
+    def deploy(self, name: str, *, file: Path, **settings: Any) -> tuple[FlowStatus, str]:
+        verb = "update" if name in self.flows else "submit"
+        self.log.append((verb, name, load_flow(file).streams["s"].operations[0].label))
+        self.texts.setdefault(name, {})[self.version(name) + 1] = file
+        return self._put(name, settings), {"submit": "submitted", "update": "updated"}[verb]
+
+    def roll_back(self, name: str, to: int) -> FlowStatus:
+        self.log.append(("roll back", name, to))
+        return self._put(name, self.flows[name].settings)
+
+    def version(self, name: str) -> int:
+        return self.flows[name].version if name in self.flows else 0
+
+    def _put(self, name: str, settings: Any) -> FlowStatus:
+        number = self.version(name) + 1
+        task = replace(RUNNING, version=number)
+        if self.fails:
+            task = replace(task, state="failed", last_error=str(self.fails.pop(0)))
+        self.flows[name] = flow(name, task, version=number, settings=settings)
+        return self.flows[name]
+
+    def kill(self, name: str) -> None:
+        self.log.append(("kill", self.flows.pop(name).name))
+
+    def dies(self, name: str, reason: str) -> None:
+        (task,) = self.flows[name].tasks
+        self.flows[name] = replace(self.flows[name], tasks=(replace(task, state="failed", last_error=reason),))
+
+    def lives(self, name: str) -> None:
+        (task,) = self.flows[name].tasks
+        self.flows[name] = replace(self.flows[name], tasks=(replace(task, state="running", last_error=None),))
+
+    def cluster(self) -> ClusterStatus:
+        return cluster(*self.flows.values())
+
+    def flow(self, name: str) -> FlowStatus:
+        if name not in self.flows:
+            raise NotAliveError(name)
+        return self.flows[name]
+
+    def history(self, name: str) -> list[Any]:
+        return []
+
+    def versions(self, name: str) -> list[Version]:
+        return [Version(number, Content({"file": str(file)}, {}), 0.0) for number, file in self.texts[name].items()]
+
+    def news(self) -> list[tuple[str, ...]]:
+        found, self.log = self.log, []
+        return found
+
+
+@pytest.fixture
+def streams(lake_root: str) -> Deployed:
+    return Deployed(Lake(lake_root))
+
+
+@pytest.fixture
+def flows(tmp_path: Path) -> Path:
+    folder = tmp_path / "flows"
+    folder.mkdir()
+    return folder
+
+
+def write(flows: Path, file: str, name: str, least: int = 0) -> None:
+    (flows / file).write_text(FLOW.format(name=name, least=least))
+
+
+def watched(streams: Any, flows: Path) -> FlowFolder:
+    return FlowFolder(streams, flows, settle_seconds=0)
+
+
+def running(folder: FlowFolder) -> set[str]:
+    return {name for name, one in folder.deployed.items() if not one.awaited}
+
+
+def what(happened: list[flow_folder.Happening]) -> list[tuple[str, str | None]]:
+    return [(one.what, one.flow) for one in happened]
+
+
+def test_files_are_added_changed_and_removed_each_for_itself(streams: Deployed, flows: Path) -> None:
+    """BUG 3.4 of the original: flows were only ever added; a removed flow kept running. Here it stops, and it alone."""
+    folder = watched(streams, flows)
+    assert folder.look() == []
+    write(flows, "a.yaml", "first")
+    write(flows, "b.yml", "second")
+    assert what(folder.look()) == [("started", "first"), ("started", "second")]
+    streams.news()
+    assert folder.look() == []
+    write(flows, "a.yaml", "first", least=5)
+    assert what(folder.look()) == [("changed", "first")]
+    assert streams.news() == [("update", "first", "filter v > 5")]
+    (flows / "a.yaml").unlink()
+    assert what(folder.look()) == [("stopped", "first")]
+    assert streams.news() == [("kill", "first")]
+    assert running(folder) == {"second"}
+    assert what(folder.stop()) == [("stopped", "second")]
+
+
+def test_a_faulty_file_is_told_once_and_the_running_version_goes_on(
+    streams: Deployed, flows: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = watched(streams, flows)
+    write(flows, "a.yaml", "first")
+    folder.look()
+    streams.news()
+    (flows / "a.yaml").write_text((flows / "a.yaml").read_text().replace("- output", "- outptu"))
+    (found,) = folder.look()
+    assert (found.what, found.file) == ("refused", flows / "a.yaml")
+    assert "line 7, streams[0].operations[1]" in found.reason
+    assert f"file='{flows / 'a.yaml'}'" in caplog.text
+    assert "line=7" in caplog.text
+    assert folder.look() == []
+    assert streams.news() == []
+    assert running(folder) == {"first"}
+    write(flows, "a.yaml", "first", least=1)
+    assert what(folder.look()) == [("changed", "first")]
+
+
+def test_what_cannot_run_on_spark_is_refused_before_anything_stops(streams: Deployed, flows: Path) -> None:
+    folder = watched(streams, flows)
+    write(flows, "a.yaml", "first")
+    folder.look()
+    streams.news()
+    text = (flows / "a.yaml").read_text()
+    (flows / "a.yaml").write_text(text.replace('{json_files: {path: in, schema: "k string, v bigint"}}', '"v bigint"'))
+    (found,) = folder.look()
+    assert found.what == "refused"
+    assert "has a schema and no source" in found.reason
+    assert streams.news() == []
+    assert folder.look() == []
+
+
+def test_of_two_files_of_one_name_the_running_one_stays(streams: Deployed, flows: Path) -> None:
+    folder = watched(streams, flows)
+    write(flows, "a.yaml", "same")
+    folder.look()
+    write(flows, "b.yaml", "same", least=3)
+    (found,) = folder.look()
+    assert (found.what, found.file) == ("refused", flows / "b.yaml")
+    assert f"{flows / 'a.yaml'}, {flows / 'b.yaml'}" in found.reason
+    assert folder.look() == []
+    (flows / "a.yaml").write_text("flow: [")
+    assert [one.file for one in folder.look()] == [flows / "a.yaml"]
+    streams.news()
+    (flows / "a.yaml").unlink()
+    assert what(folder.look()) == [("changed", "same")]
+    assert streams.news() == [("update", "same", "filter v > 3")]
+
+
+def test_two_new_files_of_one_name_are_both_refused(streams: Deployed, flows: Path) -> None:
+    folder = watched(streams, flows)
+    write(flows, "a.yaml", "same")
+    write(flows, "b.yaml", "same", least=3)
+    assert [one.file for one in folder.look()] == [flows / "a.yaml", flows / "b.yaml"]
+    assert streams.news() == []
+
+
+def test_a_renamed_file_stops_nothing(streams: Deployed, flows: Path) -> None:
+    folder = watched(streams, flows)
+    write(flows, "a.yaml", "first")
+    folder.look()
+    streams.news()
+    (flows / "a.yaml").rename(flows / "b.yaml")
+    assert folder.look() == []
+    assert streams.news() == []
+
+
+def test_a_flow_that_gets_another_name_is_another_flow(streams: Deployed, flows: Path) -> None:
+    folder = watched(streams, flows)
+    write(flows, "a.yaml", "first")
+    folder.look()
+    write(flows, "a.yaml", "other")
+    assert what(folder.look()) == [("stopped", "first"), ("started", "other")]
+
+
+def test_a_file_that_is_being_written_waits(streams: Deployed, flows: Path) -> None:
+    folder = FlowFolder(streams, flows, settle_seconds=30)  # type: ignore[arg-type]
+    write(flows, "a.yaml", "first")
+    assert folder.look() == []
+    os.utime(flows / "a.yaml", (time.time() - 60, time.time() - 60))
+    assert what(folder.look()) == [("started", "first")]
+    (flows / "a.yaml").write_text("")
+    assert folder.look() == []
+    assert running(folder) == {"first"}
+
+
+def test_a_change_that_does_not_start_brings_the_former_flow_back(streams: Deployed, flows: Path) -> None:
+    folder = watched(streams, flows)
+    write(flows, "a.yaml", "first")
+    folder.look()
+    streams.news()
+    write(flows, "a.yaml", "first", least=5)
+    streams.fails = [MissingPathError("s", "in")]
+    assert what(folder.look() + folder.look()) == [("refused", "first"), ("started", "first")]
+    assert streams.news() == [("update", "first", "filter v > 5"), ("roll back", "first", 1)]
+    assert folder.look() == []
+
+
+def test_a_change_that_has_failed_is_tried_again_later_and_later(
+    streams: Deployed, flows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(flow_folder.time, "monotonic", lambda: now[0])
+    folder = watched(streams, flows)
+    write(flows, "a.yaml", "first")
+    folder.look()
+    write(flows, "a.yaml", "first", least=5)
+    for pause in (10, 20, 40):
+        streams.fails = [MissingPathError("s", "in")]
+        streams.news()
+        folder.look()
+        assert what(folder.look()) == [("started", "first")]
+        assert [verb for verb, *_ in streams.news()] == ["update", "roll back"]
+        now[0] += pause - 0.1
+        assert folder.look() == []
+        now[0] += 0.2
+    assert what(folder.look()) == [("changed", "first")]
+
+
+def test_a_flow_that_dies_is_told_and_so_is_its_next_start(streams: Deployed, flows: Path) -> None:
+    """Its worker starts it again, after 1, 2, 4, ... seconds."""
+    folder = watched(streams, flows)
+    write(flows, "a.yaml", "first")
+    write(flows, "b.yaml", "second")
+    folder.look()
+    streams.news()
+    for _ in range(3):
+        streams.dies("first", str(LostRowsError("s", "files 1 to 3")))
+        (found,) = folder.look()
+        assert found.what == "died"
+        assert "files 1 to 3" in found.reason
+        assert folder.look() == []
+        streams.lives("first")
+        assert what(folder.look()) == [("started", "first")]
+    assert streams.news() == []
+
+
+def test_a_watch_takes_over_what_one_that_was_killed_has_deployed(streams: Deployed, flows: Path) -> None:
+    write(flows, "a.yaml", "first")
+    write(flows, "b.yaml", "second")
+    watched(streams, flows).look()
+    (flows / "b.yaml").unlink()
+    streams.news()
+    folder = watched(streams, flows)
+    assert what(folder.look()) == [("started", "first"), ("stopped", "second")]
+    assert ("kill", "second") in streams.news()
+
+
+def test_a_flow_that_somebody_else_has_deployed_is_refused(streams: Deployed, flows: Path) -> None:
+    streams.flows["first"] = flow("first")
+    folder = watched(streams, flows)
+    write(flows, "a.yaml", "first")
+    (found,) = folder.look()
+    assert (found.what, found.file) == ("refused", flows / "a.yaml")
+    assert "already alive" in found.reason
+    assert folder.look() == []
+    assert folder.stop() == []
+    assert streams.news() == []
+
+
+def test_a_folder_that_is_gone_for_a_while_stops_nothing(streams: Deployed, flows: Path) -> None:
+    folder = watched(streams, flows)
+    write(flows, "a.yaml", "first")
+    folder.look()
+    flows.rename(flows.with_name("away"))
+    (found,) = folder.look()
+    assert found.what == "refused"
+    assert running(folder) == {"first"}
+    flows.with_name("away").rename(flows)
+    assert folder.look() == []
+    with pytest.raises(MissingPathError):
+        watched(streams, flows / "none")
+
+
+class Keeper:
+    """Stands for a supervisor."""
+
+    def __init__(self) -> None:
+        self.ending, self.log, self.empties = threading.Event(), [], False
+
+    def stand_in(self) -> bool:
+        self.log.append("stands in")
+        return True
+
+    def look(self) -> None:
+        self.log.append("looks")
+
+    def end(self) -> None:
+        self.log.append("ends")
+
+
+def test_the_end_drains_all(streams: Deployed, flows: Path) -> None:
+    folder, keeper = watched(streams, flows), Keeper()
+    write(flows, "a.yaml", "first")
+    watcher = threading.Thread(target=flow_folder.watch, args=(folder, keeper), kwargs={"poll_seconds": 0.01})
+    watcher.start()
+    while not running(folder):
+        time.sleep(0.01)
+    keeper.ending.set()
+    watcher.join(10)
+    assert streams.news()[-1] == ("kill", "first")
+    assert folder.deployed == {}
+    assert (keeper.log[0], keeper.log[-1], set(keeper.log[1:-1])) == ("stands in", "ends", {"looks"})
+
+
+class Once:
+    """Stands for the runtime of a single run."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake, self.log = lake, []
+
+    def catch_up(self, flow: Any, **_: Any) -> None:
+        self.log.append(("catch up", flow.name))
+
+
+def test_once_runs_each_flow_to_its_end(lake_root: str, flows: Path) -> None:
+    write(flows, "a.yaml", "first")
+    (flows / "b.yaml").write_text("flow: second\n")
+    runtime = Once(Lake(lake_root))
+    assert what(flow_folder.run_once(runtime, flows)) == [("refused", None), ("started", "first")]  # type: ignore[arg-type]
+    assert runtime.log == [("catch up", "first")]
+
+
+def test_hostile_files_are_told_each_for_itself_and_all_other_flows_go_on(streams: Deployed, flows: Path) -> None:
+    folder = watched(streams, flows)
+    write(flows, "a.yaml", "first")
+    folder.look()
+    streams.news()
+    (flows / "b.yaml").write_text("[" * 5000)
+    os.mkfifo(flows / "c.yaml")
+    (flows / "d.yaml").symlink_to("/dev/zero")
+    (flows / "e.yaml").write_text(FLOW.format(name="e", least="(" * 300 + "1" + ")" * 300))
+    (flows / "f.yaml").write_bytes(b"\xff\xfe\x00")
+    (flows / "g.yaml").write_text("x" * 1_000_000)
+    write(flows, "h.yaml", "last")
+    happened = folder.look()
+    refused = [one.file for one in happened if one.what == "refused"]
+    assert refused == [flows / f"{letter}.yaml" for letter in "bcdefg"]
+    assert running(folder) == {"first", "last"}
+    assert streams.news() == [("submit", "last", "filter v > 0")]
+    assert folder.look() == []
+
+
+def test_a_file_that_raises_what_nobody_foresaw_is_that_files_fault(
+    streams: Deployed, flows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = watched(streams, flows)
+    write(flows, "a.yaml", "first")
+    folder.look()
+    for raised in (RecursionError("deep"), MemoryError(), SystemExit(3), KeyError("x")):
+
+        def fails(*_: Any, raised: BaseException = raised) -> None:
+            raise raised
+
+        with monkeypatch.context() as patch:
+            patch.setattr("pipelines.nimbus.flow_folder.load_flow", fails)
+            (flows / "b.yaml").write_text(f"# {raised!r}")
+            (told,) = folder.look()
+        assert (told.what, type(raised).__name__ in told.reason) == ("refused", True)
+    assert running(folder) == {"first"}
