@@ -64,8 +64,11 @@ def _weight(item: pytest.Item) -> int:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The session that all tests share: there is never a second one in this process."""
+    from pipelines.places.location import Location
     from pipelines.spark.session import spark_session
 
+    # A session that reads S3 is one that was started after somebody named a place there.
+    Location.of("s3://tests")
     # The first compiler only: tests start fast and run each query a few times, so the optimising one never pays.
     # 3 GB of heap: the processes of tests, and what they start, share a machine.
     session = spark_session(

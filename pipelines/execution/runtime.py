@@ -19,12 +19,13 @@ from pipelines.execution.protocol.groups import spout_groups
 from pipelines.execution.report import BackfillReport, BatchReport, RunReport, SliceReport
 from pipelines.execution.runners.bounded import BoundedRunner, check_sliced
 from pipelines.execution.runners.bounded_inputs import bounded_folder
-from pipelines.execution.runners.on_stores import check_places
+from pipelines.execution.runners.on_stores import check_places, check_session
 from pipelines.execution.runners.partitioned_session import Partitions, asked_for, own_session
 from pipelines.execution.runners.queries import Answer, QueryRunner
 from pipelines.execution.runners.stream import StreamOptions, StreamRunner
 from pipelines.flowmix.compile import as_topology
 from pipelines.graph import nodes
+from pipelines.places.location import Location
 from pipelines.state.lake import Lake
 from pipelines.state.schema import UNSLICED
 from pipelines.trident.topology import TridentTopology
@@ -278,7 +279,7 @@ class Runtime:
             BatchError: a function of the query failed, or the arguments do not fit its schema.
         """
         topology = as_topology(topology)
-        return QueryRunner(self.lake, topology, name, lambda: self.spark, txid).ask(args)
+        return QueryRunner(self.lake, topology, name, self._reaching, txid).ask(args)
 
     def query_each(
         self, topology: TridentTopology | Flow, name: str, requests: Sequence[Sequence[Any]], *, txid: int | None = None
@@ -292,9 +293,15 @@ class Runtime:
             UnknownQueryError: if the topology has no such query stream.
         """
         topology = as_topology(topology)
-        return QueryRunner(self.lake, topology, name, lambda: self.spark, txid).ask_each([[one] for one in requests])
+        return QueryRunner(self.lake, topology, name, self._reaching, txid).ask_each([[one] for one in requests])
 
     # --- parts ------------------------------------------------------------------------------------------------------
+
+    def _reaching(self) -> SparkSession:
+        """Return the session, which reaches the lake."""
+        if isinstance(self.lake.root, Location):
+            check_session(self.spark, self.lake.root)
+        return self.spark
 
     def _groups(self, topology: TridentTopology, lake: Lake | None = None) -> list[BatchGroup]:
         if not topology.spouts:

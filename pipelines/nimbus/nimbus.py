@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pipelines.catalog.flow import FlowSettings
+from pipelines.execution.runners.on_stores import refuse_sources_on_stores
 from pipelines.nimbus import deployed, flow_settings
 from pipelines.nimbus.cluster import Cluster
 from pipelines.nimbus.errors import NotAliveError, RegistryError, WaitError
@@ -319,6 +320,7 @@ class Nimbus:
         topology, definition = deployed.from_file(file) if file is not None else deployed.from_catalog(flow or "")
         if flow is not None and topology.name != flow:
             raise ValueError(f"{file} holds the flow {topology.name}, not {flow}")
+        refuse_sources_on_stores(topology, "a deployed flow with a source there")
         definition |= {"lake": str(self.lake.root), "code": deployed.code_digest(definition)}
         content = deployed.content_of(
             topology,

@@ -157,7 +157,7 @@ def _is_free(seen: Stored) -> bool:
         # Of containers each sees its own processes only.
         here = (boot_id(), _namespace())
         return here[0] != "" and here == (process["boot"], process["namespace"]) and not _runs(process)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError, AttributeError):
         return False
 
 

@@ -69,6 +69,13 @@ class Store(ABC):
             FileNotFoundError
         """
 
+    def tag(self, key: str) -> str | None:
+        """Return the tag of a file, None if there is none."""
+        try:
+            return self.read(key).tag
+        except FileNotFoundError:
+            return None
+
     @abstractmethod
     def part(self, key: str, start: int, length: int) -> bytes:
         """Return some bytes of a file, fewer where it ends before.

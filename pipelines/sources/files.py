@@ -14,7 +14,7 @@ from pipelines.errors import MissingPathError, SourceError, SourceSchemaError
 from pipelines.graph.fields import checked_name
 from pipelines.places.location import Location, Place
 from pipelines.sources.base import CORRUPT, FILE, StoredSource, file_address, file_key, place_of
-from pipelines.sources.layouts import first_objects, has_other_fields, header_of, named_otherwise, opened, refused_lines
+from pipelines.sources.layouts import as_text, first_objects, has_other_fields, header_of, named_otherwise, refused_lines
 from pipelines.sources.offsets import files_of_batches, log_offset
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ class JsonFiles(FileSource):
     def check_file(self, name: str, file: Place) -> None:
         """Check that the first good lines share at least one field with the schema; if none does, the schema is wrong."""
         seen: dict[str, None] = {}
-        with opened(str(file), "utf-8-sig") as lines:
+        with as_text(file, "utf-8-sig") as lines:
             for _, record in zip(range(20), first_objects(lines), strict=False):
                 seen.update(dict.fromkeys(record))
         if seen and not {s.lower() for s in seen} & {f.lower() for f in self.fields}:

@@ -37,6 +37,8 @@ class FixedBatches(FileSource):
 
     format = "parquet"
     text = False
+    # Their order is that of the times which files are given, and a store dates them itself.
+    on_stores = False
     max_parallelism: int | None = 1
 
     def __init__(self, schema: str, batches: Sequence[Sequence[Sequence[Any] | Mapping[str, Any]]]) -> None:

@@ -17,7 +17,7 @@ from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from pipelines.places.location import Location
+from pipelines.places.location import Location, Place
 from pipelines.sources.base import place_of
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def header_of(file: str, options: Mapping[str, Any]) -> Header | None:
     given = {name.lower(): value for name, value in options.items()}
     comment = str(given.get("comment") or "")
     try:
-        with opened(file, _encoding(given)) as lines:
+        with _opened(file, _encoding(given)) as lines:
             # By so many characters at the most: a file may have no end of a line at all.
             for line in iter(lambda: lines.readline(_LONGEST_HEADER), ""):
                 line = line.removeprefix("\ufeff")
@@ -115,13 +115,20 @@ def has_other_fields(file: str, fields: Iterable[str]) -> bool:
     """Return whether one of the first lines of a JSON file is an object that has none of some fields."""
     known = set(fields)
     try:
-        with opened(file, "utf-8-sig") as lines:
+        with _opened(file, "utf-8-sig") as lines:
             return any(record and not known & set(record) for record in first_objects(lines))
     except _UNREADABLE:
         return False
 
 
-def opened(file: str, encoding: str) -> IO[str]:
+def as_text(file: Place, encoding: str) -> IO[str]:
+    """Open a file as the text that it is; of a store's file its beginning."""
+    if isinstance(file, Location):
+        return TextIOWrapper(BytesIO(_beginning(file)), encoding=encoding, errors="replace")
+    return file.open(encoding=encoding, errors="replace")
+
+
+def _opened(file: str, encoding: str) -> IO[str]:
     """Open a file by its key (`file_key`) as text; one that is packed is unpacked.
 
     Raises:
@@ -131,13 +138,11 @@ def opened(file: str, encoding: str) -> IO[str]:
     if suffix in _PACKED:
         raise OSError(file)
     place = place_of(file)
-    data: str | BytesIO = file if isinstance(place, Path) else BytesIO(_beginning(place))
-    if suffix in _OPENERS:
-        unpacked: IO[str] = _OPENERS[suffix](data, "rt", encoding=encoding, errors="replace", newline=None)
-        return unpacked
-    if isinstance(data, str):
-        return Path(data).open(encoding=encoding, errors="replace")
-    return TextIOWrapper(data, encoding=encoding, errors="replace", newline=None)
+    if suffix not in _OPENERS:
+        return as_text(place, encoding)
+    packed: Path | BytesIO = BytesIO(_beginning(place)) if isinstance(place, Location) else place
+    unpacked: IO[str] = _OPENERS[suffix](packed, "rt", encoding=encoding, errors="replace", newline=None)
+    return unpacked
 
 
 def _beginning(file: Location) -> bytes:

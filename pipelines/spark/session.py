@@ -60,7 +60,7 @@ def spark_session(
 
     Raises:
         JavaError: there is no Java 17 or 21.
-        JarsError: Delta's jars, or those of S3 where it is asked for, are not in the project's cache.
+        JarsError: Delta's jars are not in the project's cache.
         TrideltaError: a session runs already, with another master or other values of the settings asked for.
     """
     with _lock:
@@ -225,7 +225,7 @@ def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
     extra = conf.pop("spark.driver.extraJavaOptions", "")
     chosen["spark.driver.extraJavaOptions"] = f"{chosen['spark.driver.extraJavaOptions']} {extra}".strip()
     on_s3 = asked_for(S3)
-    jars = s3_paths(cache) if on_s3 else []
+    jars = _s3_jars(cache) if on_s3 else []
     chosen |= s3_settings() if on_s3 else {}
     if jars and not is_local(master):
         chosen["spark.jars"] = ",".join([chosen["spark.jars"], *map(str, jars)])
@@ -245,6 +245,14 @@ def _kafka_jars(cache: Path) -> list[Path]:
     """Return Kafka's jars, or none: without them all but Kafka sources works, and those say what is missing."""
     try:
         return kafka_paths(cache)
+    except JarsError:
+        return []
+
+
+def _s3_jars(cache: Path) -> list[Path]:
+    """Return S3's jars, or none: without them all but lakes and sources there works, and those say what is missing."""
+    try:
+        return s3_paths(cache)
     except JarsError:
         return []
 

@@ -1,12 +1,19 @@
-"""A server of S3 for the tests of places, started with the first of them."""
+"""Servers of S3 for the tests of places, each started with the first of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
+from pipelines.places.location import Location
 from tests.places.s3_servers import Server, moto, versity, versity_program
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SERVERS = ["moto", pytest.param("versity", marks=pytest.mark.exhaustive)]
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +40,32 @@ def use(server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def bucket(moto_server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
     return use(moto_server, monkeypatch)
+
+
+@pytest.fixture(params=SERVERS)
+def server(request: pytest.FixtureRequest) -> Server:
+    chosen: Server = request.getfixturevalue(f"{request.param}_server")
+    return chosen
+
+
+@pytest.fixture
+def place(server: Server, monkeypatch: pytest.MonkeyPatch) -> Location:
+    """A bucket of its own for each test."""
+    return Location.of(f"s3://{use(server, monkeypatch)}")
+
+
+@pytest.fixture
+def reaching(spark: SparkSession, server: Server, place: Location) -> SparkSession:
+    """The tests' session, told of the bucket: its Spark was up before the server."""
+    hadoop = spark._jsc.hadoopConfiguration()  # type: ignore[union-attr]
+    given = server.environment
+    told = {
+        "endpoint": server.url,
+        "endpoint.region": given["AWS_REGION"],
+        "path.style.access": "true",
+        "access.key": given["AWS_ACCESS_KEY_ID"],
+        "secret.key": given["AWS_SECRET_ACCESS_KEY"],
+    }
+    for name, value in told.items():
+        hadoop.set(f"fs.s3a.bucket.{place.bucket}.{name}", value)
+    return spark

@@ -17,7 +17,7 @@ from pipelines.errors import LockedError
 from pipelines.execution.checkpoint.damage import read_own
 from pipelines.execution.checkpoint.ownership import claim
 from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
-from pipelines.places.lease import Lease, held
+from pipelines.places.lease import Lease, LeaseLostError, held
 from pipelines.places.location import Location, Place, on_disk
 from pipelines.sources.channels import Start
 from pipelines.surroundings import told
@@ -275,17 +275,35 @@ class StoredAttempts:
     """The `AttemptStore` of a checkpoint: one small JSON file, replaced and synced before any work of the attempt."""
 
     def __init__(self, file: Place, flow: str = "") -> None:
-        self._file = file
+        self._file, self._flow = file, flow
         found: dict[str, dict[str, Any]] = read_own(flow, file, _checked_attempts) or {}
         # What the last run meant to forget with its next put: else each short run would leave a record for good.
         self._records = {group: _since_committed(records) for group, records in found.items()}
+        self._tag = file.store.tag(file.key) if isinstance(file, Location) else None
 
     def get(self, group: str) -> Mapping[int, AttemptRecord]:
         return {int(txid): AttemptRecord.from_json(one) for txid, one in self._records.get(group, {}).items()}
 
     def put(self, group: str, txid: int, record: AttemptRecord) -> None:
         self._records.setdefault(group, {})[str(txid)] = record.to_json()
-        write_json(self._file, self._records)
+        if isinstance(self._file, Location):
+            self._swap(self._file)
+        else:
+            write_json(self._file, self._records)
+
+    def _swap(self, file: Location) -> None:
+        """Replace what this run has read or put: one that has lost its lease must not write over the next one's.
+
+        Raises:
+            LeaseLostError
+        """
+        data = json.dumps(self._records).encode()
+        store = file.store
+        known = self._tag
+        tag = store.compare_and_swap(file.key, data, known) if known else store.put_if_absent(file.key, data)
+        if tag is None:
+            raise LeaseLostError(self._flow, str(file), "another process has written it")
+        self._tag = tag
 
     def forget(self, group: str, before: int) -> None:
         # Not written by itself: the next put does, and a record too many does no harm.

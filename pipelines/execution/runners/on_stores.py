@@ -9,7 +9,8 @@ from py4j.protocol import Py4JError
 from pipelines.errors import TrideltaError
 from pipelines.graph import nodes
 from pipelines.places.location import Location, RemoteLakeError
-from pipelines.sources.base import place_of
+from pipelines.sources.base import StoredSource, place_of
+from pipelines.spark.s3_jars import s3_paths
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,35 +33,63 @@ class SessionWithoutS3Error(TrideltaError):
 
 
 def check_places(spark: SparkSession, lake: Lake, topology: TridentTopology) -> None:
-    """Refuse a flow that does not run where its lake, or a session that does not reach where its sources are.
+    """Refuse a flow that does not run where its lake is, and a session that does not reach where lake and sources are.
 
     Raises:
-        RemoteLakeError, SessionWithoutS3Error
+        RemoteLakeError, SessionWithoutS3Error, JarsError
     """
-    places = [lake.root, *(place_of(spout.source.path) for spout in topology.spouts if spout.source.path)]
-    remote = next((str(place) for place in places if isinstance(place, Location)), None)
-    if remote is None:
-        return
-    if not _reads_s3(spark):
-        raise SessionWithoutS3Error(remote)
     if isinstance(lake.root, Location):
-        _check_flow(str(lake.root), topology)
+        _check_flow(lake.root, topology)
+        check_session(spark, lake.root)
+    for source in sources_on_stores(topology):
+        check_session(spark, source)
 
 
-def _check_flow(lake: str, topology: TridentTopology) -> None:
+def check_session(spark: SparkSession, place: Location) -> None:
+    """Refuse a session that does not reach a place.
+
+    Raises:
+        JarsError: S3's jars are not in the cache, so no session of this host reaches it.
+        SessionWithoutS3Error
+    """
+    if not _reads_s3(spark):
+        s3_paths()
+        raise SessionWithoutS3Error(str(place))
+
+
+def refuse_sources_on_stores(topology: TridentTopology, what: str) -> None:
+    """Refuse a flow whose sources are on a store.
+
+    Raises:
+        RemoteLakeError
+    """
+    for place in sources_on_stores(topology):
+        raise RemoteLakeError(str(place), what)
+
+
+def sources_on_stores(topology: TridentTopology) -> list[Location]:
+    """Return what sources read on stores."""
+    sources = [spout.source.inner for spout in topology.spouts]
+    named = [place_of(source.path) for source in sources if isinstance(source, StoredSource)]
+    return [place for place in named if isinstance(place, Location)]
+
+
+def _check_flow(lake: Location, topology: TridentTopology) -> None:
     """Refuse what a flow has that works on folders of this host alone."""
     for node in topology.graph:
         if isinstance(node, nodes.ChannelNode | nodes.ChannelSpoutNode | nodes.WindowNode):
-            raise RemoteLakeError(lake, f'a flow with windows or channels ("{topology.name}")')
+            raise RemoteLakeError(str(lake), f'a flow with windows or channels ("{topology.name}")')
     for spout in topology.spouts:
-        if not spout.source.on_stores:
-            kind = type(spout.source.inner).__name__
-            raise RemoteLakeError(lake, f'a flow with a source of the kind {kind} ("{spout.stream}")')
+        source = spout.source.inner
+        if not source.on_stores:
+            raise RemoteLakeError(str(lake), f'a source of the kind {type(source).__name__} ("{spout.stream}")')
 
 
 def _reads_s3(spark: SparkSession) -> bool:
     try:
-        spark._jvm.java.lang.Class.forName(_FILE_SYSTEM)  # type: ignore[union-attr]
+        # Where a cluster is, jars are not on the class path but in a loader of Spark's own.
+        thread = spark._jvm.java.lang.Thread.currentThread()  # type: ignore[union-attr]
+        thread.getContextClassLoader().loadClass(_FILE_SYSTEM)
     except Py4JError:
         return False
     return True

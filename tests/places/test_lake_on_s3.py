@@ -1,0 +1,249 @@
+"""A lake, its sources and its checkpoints in a bucket: each row counts once, as on a disk."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipelines import Lake, Runtime
+from pipelines.errors import FreshCheckpointError
+from pipelines.execution.batch import stream_batch
+from pipelines.flowmix import Flow
+from pipelines.places.location import Location, Place
+from pipelines.sources import CsvFiles, JsonFiles, ParquetFiles, TextFiles
+from pipelines.trident import Count, DeltaState, MapGet, Sum, TridentTopology
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+SCHEMA = "key string, n bigint, day string"
+STATES = ("rows", "again", "counts", "latest")
+
+
+def put(folder: Place, name: str, *rows: tuple[str, int, str], torn: str = "") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({"key": key, "n": n, "day": day}) for key, n, day in rows]
+    (folder / name).write_bytes("\n".join([*lines, *([torn] if torn else [])]).encode())
+
+
+def sales(folder: Place, name: str = "sales") -> TridentTopology:
+    topology = TridentTopology(name)
+    source = JsonFiles(folder, SCHEMA, max_files_per_batch=1)
+    stream = topology.new_stream("sold", source, slice_by="day")
+    stream.partition_persist(DeltaState("rows"))
+    stream.partition_persist(DeltaState("again", "opaque"))
+    keys = stream.group_by("key")
+    counts = keys.persistent_aggregate(DeltaState("counts"), [Count("sales"), Sum("n", "total")])
+    keys.persistent_aggregate(DeltaState("latest", "opaque", "map"), "n", Sum(), "total")
+    topology.new_query_stream("of", "key string").state_query(counts, "key", MapGet(), "sales")
+    return topology
+
+
+def held(lake: Lake, *names: str) -> dict[str, list[str]]:
+    return {name: sorted(map(str, lake.state(name).scan().to_pylist())) for name in names or STATES}
+
+
+def reference(spark: SparkSession, folder: Path, files: Sequence[tuple[Any, ...]]) -> dict[str, list[str]]:
+    """The same on a disk."""
+    for number, rows in enumerate(files):
+        put(folder / "in", f"{number}.json", *rows)
+    lake = Lake(folder / "lake")
+    Runtime(spark, lake).catch_up(sales(folder / "in"))
+    return held(lake)
+
+
+FILES: list[tuple[tuple[str, int, str], ...]] = [
+    (("a", 1, "d1"), ("b", 2, "d1"), ("a", 3, "d2")),
+    (("b", 4, "d2"), ("ü/c %", 5, "d 3:0/x")),
+    (("a", 6, "d1"),),
+]
+
+
+def test_a_topology_counts_each_row_once(reaching: SparkSession, place: Location, tmp_path: Path) -> None:
+    lake, source = Lake(place / "lake"), place / "in"
+    for number, rows in enumerate(FILES[:2]):
+        put(source, f"{number}.json", *rows, torn="{torn" if number else "")
+    first = Runtime(reaching, lake).catch_up(sales(source))
+    assert [batch.txid for batch in first.batches] == [0, 1]
+    assert [one["row"] for one in lake.quarantine("sales").scan().to_pylist()] == ["{torn"]
+    put(source, "2.json", *FILES[2])
+    # Another lake object: nothing is remembered in the process.
+    runtime = Runtime(reaching, Lake(f"s3://{place.bucket}/lake"))
+    assert [batch.txid for batch in runtime.catch_up(sales(source)).batches] == [2]
+    assert runtime.catch_up(sales(source)).batches == ()
+    assert held(lake) == reference(reaching, tmp_path, FILES)
+    assert runtime.query(sales(source), "of", [("a",)]) == [{"key": "a", "sales": 3}]
+    assert runtime.query(sales(source), "of", [("a",)], txid=0) == [{"key": "a", "sales": 2}]
+    assert lake.states() == sorted(STATES)
+    assert not Path("s3a:").exists() and not Path("s3:").exists()
+
+
+def test_large_results_are_written_by_spark_and_committed_beside_small_ones(
+    reaching: SparkSession, place: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, source = Lake(place / "lake"), place / "in"
+    put(source, "0.json", *FILES[0])
+    Runtime(reaching, lake).catch_up(sales(source))
+    monkeypatch.setattr(stream_batch, "DRIVER_ROWS", -1)
+    put(source, "1.json", *FILES[1])
+    report = Runtime(reaching, lake).catch_up(sales(source))
+    assert {one.state: one.rows for one in report.batches[0].commits}["rows"] == 2
+    monkeypatch.undo()
+    assert any("commit-" in entry.key for entry in place.store.entries("lake/states/rows"))
+    put(source, "2.json", *FILES[2])
+    Runtime(reaching, lake).catch_up(sales(source))
+    assert held(lake) == reference(reaching, tmp_path, FILES)
+    # Statistics, partitions and types are such that Delta's own reader agrees, and skips files rightly.
+    frame = reaching.read.format("delta").load(str(lake.state_path("rows")))
+    assert frame.where("_txid = 1").count() == 2
+    assert frame.where("n >= 4").count() == 3
+    assert lake.state("rows").count() == frame.count() == 6
+
+
+def test_a_flow_takes_each_event_once(reaching: SparkSession, place: Location) -> None:
+    lake, source = Lake(place / "lake"), place / "in"
+    put(source, "0.json", *FILES[0])
+    flow = (
+        Flow("events")
+        .stream("sold", JsonFiles(source, SCHEMA, max_files_per_batch=1))
+        .filter("n > 1")
+        .persist("kept")
+        .build()
+    )
+    assert len(Runtime(reaching, lake).catch_up(flow).batches) == 1
+    put(source, "1.json", *FILES[1])
+    assert len(Runtime(reaching, lake).catch_up(flow).batches) == 1
+    assert sorted(row["n"] for row in lake.state("kept").scan().to_pylist()) == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_run_that_ends_at_a_commit_goes_on(
+    reaching: SparkSession, place: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    """It ends ahead of each commit of the second batch and behind it, and once ahead of Spark's mark."""
+    if large:
+        monkeypatch.setattr(stream_batch, "DRIVER_ROWS", -1)
+        monkeypatch.setattr(stream_batch, "DRIVER_BYTES", -1)
+    lake, source = Lake(place / "lake"), place / "in"
+    for number, rows in enumerate(FILES):
+        put(source, f"{number}.json", *rows)
+
+    class Gone(BaseException):
+        pass
+
+    for moment, state in (("committing", "rows"), ("committed", "again"), ("committing", "latest"), ("closed", "")):
+
+        def ends(told: str, name: str, txid: int, at: tuple[str, str, int] = (moment, state, 1)) -> None:
+            if (told, name, txid) == at:
+                raise Gone
+
+        with pytest.raises(Gone):
+            Runtime(reaching, lake, listeners=[ends], max_attempts=9).catch_up(sales(source))
+    Runtime(reaching, lake, max_attempts=9).catch_up(sales(source))
+    # Spark's mark of the last batch is lost as well.
+    spark = lake.checkpoint_path("sales", "sold") / "spark"
+    (spark / "commits" / "2").unlink()
+    assert [batch.txid for batch in Runtime(reaching, lake).catch_up(sales(source)).batches] == [2]
+    monkeypatch.undo()
+    assert held(lake) == reference(reaching, tmp_path, FILES)
+
+
+def test_two_drivers_of_one_flow_take_turns(reaching: SparkSession, place: Location, tmp_path: Path) -> None:
+    source = place / "in"
+    for number, rows in enumerate(FILES):
+        put(source, f"{number}.json", *rows)
+    taken: list[list[int]] = []
+
+    def drive() -> None:
+        report = Runtime(reaching, Lake(place / "lake"), lock_wait_seconds=200).catch_up(sales(source))
+        taken.append([batch.txid for batch in report.batches])
+
+    threads = [threading.Thread(target=drive) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(taken) == [[], [0, 1, 2]]
+    assert held(Lake(place / "lake")) == reference(reaching, tmp_path, FILES)
+
+
+def test_a_lost_checkpoint_is_told_and_begun_again_as_asked(
+    reaching: SparkSession, place: Location, tmp_path: Path
+) -> None:
+    lake, source = Lake(place / "lake"), place / "in"
+    put(source, "0.json", *FILES[0])
+    put(source, "1.json", *FILES[1])
+    Runtime(reaching, lake).catch_up(sales(source))
+    for entry in list(place.store.entries("lake/checkpoints")):
+        place.store.delete(entry.key)
+    put(source, "2.json", *FILES[2])
+    with pytest.raises(FreshCheckpointError):
+        Runtime(reaching, lake).catch_up(sales(source))
+    Runtime(reaching, lake).catch_up(sales(source), on_fresh_checkpoint="reset")
+    assert held(lake) == reference(reaching, tmp_path, FILES)
+
+
+def test_partitions_asked_for_are_kept(reaching: SparkSession, place: Location) -> None:
+    lake, source = Lake(place / "lake"), place / "in"
+    put(source, "0.json", *FILES[0])
+    Runtime(reaching, lake).catch_up(sales(source), partitions=3)
+    put(source, "1.json", *FILES[1])
+    Runtime(reaching, lake).catch_up(sales(source))
+    assert lake.state("rows").count() == 5
+
+
+# --- sources there, the lake on a disk ------------------------------------------------------------------------------
+
+
+def csv(folder: Location) -> None:
+    (folder / "0.csv").write_bytes(b"n,key,day\n1,a,d1\n2,b,d1\n")
+    (folder / "1.csv").write_bytes(b"key,n,day\na,3,d2\nb,x,d2\n")
+
+
+def parquet(folder: Location) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for number, rows in enumerate(([("a", 1, "d1"), ("b", 2, "d1")], [("a", 3, "d2")])):
+        table = pa.Table.from_pylist([dict(zip(("key", "n", "day"), row, strict=True)) for row in rows])
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink)
+        (folder / f"{number}.parquet").write_bytes(sink.getvalue().to_pybytes())
+
+
+@pytest.mark.parametrize(("kind", "given"), [(CsvFiles, csv), (ParquetFiles, parquet)])
+def test_sources_there_feed_a_lake_on_a_disk(
+    reaching: SparkSession, place: Location, tmp_path: Path, kind: type[Any], given: Callable[[Location], None]
+) -> None:
+    given(place / "in")
+    topology = TridentTopology("sales")
+    stream = topology.new_stream("sold", kind(f"s3a://{place.bucket}/in", SCHEMA), slice_by="day")
+    stream.group_by("key").persistent_aggregate(DeltaState("counts"), [Count("sales"), Sum("n", "total")])
+    lake = Lake(tmp_path)
+    runtime = Runtime(reaching, lake)
+    assert not runtime.backfill(topology, ["d1"]).failed
+    runtime.catch_up(topology)
+    assert held(lake, "counts") == {
+        "counts": ["{'key': 'a', 'sales': 2, 'total': 4}", "{'key': 'b', 'sales': 1, 'total': 2}"]
+    }
+
+
+def test_lines_there_are_streamed_into_a_lake_on_a_disk(
+    reaching: SparkSession, place: Location, tmp_path: Path
+) -> None:
+    (place / "in" / "0.txt").write_bytes(b"a\nb\n")
+    topology = TridentTopology("lines")
+    topology.new_stream("lines", TextFiles(place / "in")).partition_persist(DeltaState("kept"))
+    lake = Lake(tmp_path)
+    seen = threading.Event()
+    running = Runtime(reaching, lake).stream(topology, trigger_seconds=0.1, progress=lambda _: seen.set())
+    try:
+        assert seen.wait(120)
+    finally:
+        running.stop()
+    assert sorted(row["line"] for row in lake.state("kept").scan().to_pylist()) == ["a", "b"]

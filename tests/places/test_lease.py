@@ -1,0 +1,157 @@
+"""A lease: one holder at a time, whoever waits watches, and who has lost it notices."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from pipelines.errors import LockedError
+from pipelines.execution.checkpoint.engine_files import Checkpoint, StoredAttempts
+from pipelines.execution.protocol.coordinator import AttemptRecord
+from pipelines.places import lease
+from pipelines.places.lease import Lease, LeaseLostError, held
+from pipelines.places.location import Location
+from pipelines.places.store import StoreError
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Location:
+    return Location.of(tmp_path / "run.lock")
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def other_process(file: Location, **changed: str) -> None:
+    """Have the lease say that a process has it that is not here."""
+    said = json.loads(lease._content(lease.ProcessIdentity.of()))
+    said["process"] |= {"boot": "another", **changed}
+    file.write_bytes(json.dumps(said).encode())
+
+
+def test_one_holder_at_a_time(file: Location) -> None:
+    inside, seen = [0], []
+
+    def work(_: int) -> None:
+        with held(file, "f", 30.0):
+            inside[0] += 1
+            seen.append(inside[0])
+            inside[0] -= 1
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert seen == [1, 1, 1, 1]
+
+
+def test_who_holds_it_keeps_it_however_long(file: Location) -> None:
+    with held(file, "f", 0.0, seconds=0.5) as mine:
+        before = file.read_bytes()
+        until(lambda: file.read_bytes() != before)
+        with pytest.raises(LockedError), held(file, "f", 1.0, seconds=0.5):
+            pass
+        mine.check()
+
+
+def test_that_of_a_process_elsewhere_is_taken_when_it_was_not_put_anew(file: Location) -> None:
+    other_process(file)
+    with pytest.raises(LockedError), held(file, "f", 0.0, seconds=0.4):
+        pass
+    with held(file, "f", 30.0, seconds=0.4) as mine:
+        mine.check()
+
+
+def test_that_of_a_process_of_this_kernel_that_has_ended_is_free(file: Location) -> None:
+    other_process(file, boot=lease.boot_id())
+    said = json.loads(file.read_bytes())
+    said["process"]["pid"] = 2**22 + 1
+    file.write_bytes(json.dumps(said).encode())
+    with held(file, "f", 0.0):
+        pass
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"no json"])
+def test_one_that_is_damaged_is_waited_for(file: Location, content: bytes) -> None:
+    file.write_bytes(content)
+    with pytest.raises(LockedError), held(file, "f", 0.0, seconds=0.3):
+        pass
+    with held(file, "f", 30.0, seconds=0.3):
+        pass
+
+
+def test_who_has_lost_it_notices_and_leaves_the_others(file: Location) -> None:
+    with held(file, "f", 0.0, seconds=0.5) as mine:
+        other_process(file)
+        theirs = file.read_bytes()
+        until(lambda: bool(mine._lost))
+        with pytest.raises(LeaseLostError, match="another process has taken it over"):
+            mine.check()
+    assert file.read_bytes() == theirs
+
+
+def test_without_the_store_it_is_lost_before_another_may_take_it(
+    file: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise StoreError(str(file), "the store does not answer", hint="")
+
+    with held(file, "f", 0.0, seconds=0.5) as mine:
+        monkeypatch.setattr(type(file.store), "compare_and_swap", away)
+
+        def lost() -> bool:
+            try:
+                mine.check()
+            except LeaseLostError:
+                return True
+            return False
+
+        until(lost)
+        monkeypatch.undo()
+
+
+def test_it_is_released_on_the_way_out_of_an_error(file: Location) -> None:
+    with pytest.raises(ZeroDivisionError), held(file, "f", 0.0):
+        raise ZeroDivisionError
+    with held(file, "f", 0.0):
+        pass
+    assert "lease" not in {thread.name for thread in threading.enumerate()}
+
+
+# --- what a run does with it ----------------------------------------------------------------------------------------
+
+
+def test_a_run_that_has_lost_its_lease_begins_no_batch(file: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = Checkpoint("f", file.parent / "checkpoint")
+    with checkpoint.running(0.0):
+        assert checkpoint.is_running()
+        with checkpoint.committing(0.0):
+            pass
+
+        def taken(_: Lease) -> None:
+            raise LeaseLostError("f", str(file), "another process has taken it over")
+
+        monkeypatch.setattr(Lease, "check", taken)
+        with pytest.raises(LeaseLostError), checkpoint.committing(0.0):
+            pass
+    assert not checkpoint.is_running()
+
+
+def test_a_late_run_does_not_write_over_the_attempts_of_the_next(file: Location) -> None:
+    first = AttemptRecord(0)
+    late = StoredAttempts(file, "f")
+    late.put("in/1", 0, first)
+    late.put("in/1", 1, first)
+    now = StoredAttempts(file, "f")
+    now.put("in/1", 2, first)
+    with pytest.raises(LeaseLostError, match="another process has written it"):
+        late.put("in/1", 1, first)
+    assert set(StoredAttempts(file, "f").get("in/1")) == {0, 1, 2}
