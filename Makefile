@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-setup: ## Create .venv, install Java if missing, fetch Delta's and Kafka's jars, prepare Spark
+setup: ## Create .venv, install Java if missing, fetch Delta's, Kafka's and S3's jars, prepare Spark
 	@.ci/setup
 
 setup-tests: ## Run setup and install what the tests need: packages, PostgreSQL, a browser

@@ -55,16 +55,21 @@ class NotAFolderError(FileAccessError):
 class RemoteLocationError(TrideltaError):
     """A place on another system was named where a folder of this host belongs."""
 
-    def __init__(self, location: str, what: str) -> None:
+    def __init__(self, location: str, what: str, also: str = "") -> None:
         self.location, self.what = location, what
         super().__init__(
-            f"{location}: {what} must be a folder of this host; other stores and HDFS are not supported",
+            f"{location}: {what} must be a folder of this host{also}; HDFS and other stores are not supported",
             hint="name a local folder, or one where the store is mounted",
         )
 
 
-def local_folder(location: str | Path, what: str) -> Path:
+def local_folder(location: str | Path, what: str, *, also: str = "") -> Path:
     """Return the path of a folder of this host, which may be given as a `file:` URL.
+
+    Args:
+        location: the path.
+        what: is there.
+        also: where else it might be.
 
     Raises:
         RemoteLocationError: It is a URL of another scheme. As a path it would be a folder `s3a:` in the working directory.
@@ -74,7 +79,7 @@ def local_folder(location: str | Path, what: str) -> Path:
     if scheme is None:
         return Path(text)
     if scheme[1].lower() != "file":
-        raise RemoteLocationError(text, what)
+        raise RemoteLocationError(text, what, also)
     return Path(unquote(urlsplit(text).path))
 
 
@@ -90,7 +95,7 @@ def any_folder(location: str | Path | Location, what: str) -> Place:
     scheme = _SCHEME.match(str(location))
     if scheme is not None and scheme[1].lower() in ("s3", "s3a"):
         return Location.of(location)
-    return local_folder(location, what)
+    return local_folder(location, what, also=" or of S3")
 
 
 def refuse_unless_folder(path: Place, what: str) -> None:

@@ -1,35 +1,73 @@
-"""Places that are no folder of this host are refused before anything is written."""
+"""Places that are neither a folder of this host nor, where that works, of S3, are refused before anything is written."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pipelines import Lake
 from pipelines.catalog.flow import FlowSettings
-from pipelines.sources import CsvFiles, DeltaChangeFeed, DeltaTableSource, JsonFiles
+from pipelines.places.location import Location, LocationError
+from pipelines.sources import CsvFiles, DeltaChangeFeed, DeltaTableSource, JsonFiles, ParquetFiles
 from pipelines.surroundings import RemoteLocationError, local_folder
 
-REMOTE = ["s3a://bucket/x", "s3://bucket/x", "hdfs://name:9000/x", "gs://b", "abfss://c@a.dfs.core.windows.net/x"]
+ON_S3 = ["s3a://bucket/x", "s3://bucket/x"]
+ELSEWHERE = ["hdfs://name:9000/x", "gs://b", "abfss://c@a.dfs.core.windows.net/x", "wasbs://c@a/x", "https://a/x"]
 
 
-@pytest.mark.parametrize("place", [*REMOTE, Path("s3a://bucket/x")])
-def test_a_lake_is_a_folder_of_this_host(place: str | Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def nothing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RemoteLocationError, match="the lake must be a folder of this host"):
-        Lake(place)
-    monkeypatch.setenv("TRIDELTA_HOME", str(place))
-    with pytest.raises(RemoteLocationError, match="TRIDELTA_HOME"):
-        FlowSettings.from_environment()
+    yield
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("source", [JsonFiles, CsvFiles, DeltaTableSource, DeltaChangeFeed])
-@pytest.mark.parametrize("place", REMOTE)
-def test_a_source_reads_this_host(source: type, place: str) -> None:
+@pytest.mark.parametrize("place", [*ELSEWHERE, Path("gs://bucket/x")])
+def test_a_lake_elsewhere_is_refused(place: str | Path) -> None:
+    with pytest.raises(RemoteLocationError, match="the lake must be a folder of this host or of S3"):
+        Lake(place)
+
+
+@pytest.mark.parametrize("place", [*ON_S3, Path("s3a://bucket/x"), Location.of("s3://bucket/x/")])
+def test_a_lake_may_be_on_s3(place: str | Path) -> None:
+    assert str(Lake(place).root) == "s3a://bucket/x"
+
+
+@pytest.mark.parametrize("place", ["s3://", "s3://B/x", "s3://bucket/a b", "s3://bucket/a//b", "s3://bucket/a%20b"])
+def test_a_name_that_libraries_read_otherwise_is_refused(place: str) -> None:
+    for taken in (Lake, lambda named: JsonFiles(named, "k string")):
+        with pytest.raises(LocationError):
+            taken(place)
+
+
+@pytest.mark.parametrize("place", [*ON_S3, *ELSEWHERE])
+def test_the_home_is_a_folder_of_this_host(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIDELTA_HOME", place)
+    with pytest.raises(RemoteLocationError, match=r"TRIDELTA_HOME.* must be a folder of this host;"):
+        FlowSettings.from_environment()
+
+
+@pytest.mark.parametrize("source", [JsonFiles, CsvFiles, ParquetFiles, DeltaTableSource, DeltaChangeFeed])
+@pytest.mark.parametrize("place", ELSEWHERE)
+def test_a_source_elsewhere_is_refused(source: type, place: str) -> None:
     with pytest.raises(RemoteLocationError, match="what a source reads must be a folder of this host"):
         source(place, "k string")
+
+
+@pytest.mark.parametrize("source", [DeltaTableSource, DeltaChangeFeed])
+@pytest.mark.parametrize("place", ON_S3)
+def test_a_delta_table_is_read_on_this_host(source: type, place: str) -> None:
+    with pytest.raises(RemoteLocationError, match="what a source reads must be a folder of this host;"):
+        source(place, "k string")
+
+
+@pytest.mark.parametrize("source", [JsonFiles, CsvFiles, ParquetFiles])
+@pytest.mark.parametrize("place", ON_S3)
+def test_files_may_be_on_s3(source: type, place: str) -> None:
+    assert source(place, "k string").path == "s3a://bucket/x"
+    assert source(place, "k string").datasets() == (("s3://bucket", "x"),)
 
 
 def test_a_file_url_is_a_path(tmp_path: Path) -> None:

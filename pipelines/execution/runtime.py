@@ -166,7 +166,7 @@ class Runtime:
         """
         from pipelines.execution.batch.poison import skip
 
-        skip(self.lake.on_disk("skip"), as_topology(topology), txid, stream=stream, lock_wait_seconds=self._wait)
+        skip(self.lake, as_topology(topology), txid, stream=stream, lock_wait_seconds=self._wait)
 
     # --- bounded input ----------------------------------------------------------------------------------------------
 

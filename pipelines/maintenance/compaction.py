@@ -111,7 +111,7 @@ def compact_quarantine(lake: Lake, flow: str, keep: Retention) -> TableReport:
         UnknownStateError: the flow has none.
         LockedError: a backfill or another compaction holds the flow for too long.
     """
-    table = lake.quarantine(flow)
+    table = lake.on_disk("compaction").quarantine(flow)
     work = _Compaction(None, lake, flow, keep)
     with work.alone(checkpoints_of(lake, flow), None):
         return work.table(table)

@@ -55,11 +55,8 @@ class Nimbus:
     """
 
     def __init__(self, store_url: str, lake: Lake, *, settings: NimbusSettings | None = None) -> None:
-        self.store, self.settings, self.lake = (
-            Store(store_url),
-            settings or NimbusSettings.from_environment(),
-            lake.on_disk("a deployed flow"),
-        )
+        self.lake = lake.on_disk("a deployed flow")
+        self.store, self.settings = Store(store_url), settings or NimbusSettings.from_environment()
         self.registry, self.places = Registry(self.store), Places(self.store)
         self._cluster = Cluster(self.store, self.settings)
 

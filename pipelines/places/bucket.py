@@ -146,7 +146,7 @@ class BucketStore(Store):
                 raise StoreError(place, "there is no such bucket", hint="make it, or correct its name") from None
             raise FileNotFoundError(place) from None
         except (PermissionDeniedError, UnauthenticatedError) as error:
-            hint = "look at AWS_ACCESS_KEY_ID, AWS_PROFILE or the role of this host, and at the bucket's policy"
+            hint = "look at AWS_ACCESS_KEY_ID or the role of this host, and at the bucket's policy"
             raise StoreError(place, "the store refuses these credentials", hint=hint) from error
         except BaseError as error:
             if any(said in str(error) for said in _NO_BUCKET):

@@ -14,7 +14,14 @@ from pipelines.errors import MissingPathError, SourceError, SourceSchemaError
 from pipelines.graph.fields import checked_name
 from pipelines.places.location import Location, Place
 from pipelines.sources.base import CORRUPT, FILE, StoredSource, file_address, file_key, place_of
-from pipelines.sources.layouts import as_text, first_objects, has_other_fields, header_of, named_otherwise, refused_lines
+from pipelines.sources.layouts import (
+    as_text,
+    first_objects,
+    has_other_fields,
+    header_of,
+    named_otherwise,
+    refused_lines,
+)
 from pipelines.sources.offsets import files_of_batches, log_offset
 
 if TYPE_CHECKING:

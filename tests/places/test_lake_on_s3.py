@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from pipelines import Lake, Runtime
-from pipelines.errors import FreshCheckpointError
+from pipelines import Lake, Runtime, flowmix
+from pipelines.errors import FreshCheckpointError, PoisonBatchError
 from pipelines.execution.batch import stream_batch
-from pipelines.flowmix import Flow
+from pipelines.flowmix import Flow, Policy
 from pipelines.places.location import Location, Place
+from pipelines.quality import fail
 from pipelines.sources import CsvFiles, JsonFiles, ParquetFiles, TextFiles
 from pipelines.trident import Count, DeltaState, MapGet, Sum, TridentTopology
+from tests.tiers import EXHAUSTIVE
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SCHEMA = "key string, n bigint, day string"
 STATES = ("rows", "again", "counts", "latest")
@@ -57,6 +60,15 @@ def reference(spark: SparkSession, folder: Path, files: Sequence[tuple[Any, ...]
     return held(lake)
 
 
+@contextlib.contextmanager
+def large_results(large: bool = True) -> Iterator[None]:
+    """Have each result taken for one that is too large for the driver."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("DRIVER_ROWS", "DRIVER_BYTES") if large else ():
+            patch.setattr(stream_batch, name, -1)
+        yield
+
+
 FILES: list[tuple[tuple[str, int, str], ...]] = [
     (("a", 1, "d1"), ("b", 2, "d1"), ("a", 3, "d2")),
     (("b", 4, "d2"), ("ü/c %", 5, "d 3:0/x")),
@@ -80,20 +92,20 @@ def test_a_topology_counts_each_row_once(reaching: SparkSession, place: Location
     assert runtime.query(sales(source), "of", [("a",)]) == [{"key": "a", "sales": 3}]
     assert runtime.query(sales(source), "of", [("a",)], txid=0) == [{"key": "a", "sales": 2}]
     assert lake.states() == sorted(STATES)
-    assert not Path("s3a:").exists() and not Path("s3:").exists()
+    assert not Path("s3a:").exists()
+    assert not Path("s3:").exists()
 
 
 def test_large_results_are_written_by_spark_and_committed_beside_small_ones(
-    reaching: SparkSession, place: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    reaching: SparkSession, place: Location, tmp_path: Path
 ) -> None:
     lake, source = Lake(place / "lake"), place / "in"
     put(source, "0.json", *FILES[0])
     Runtime(reaching, lake).catch_up(sales(source))
-    monkeypatch.setattr(stream_batch, "DRIVER_ROWS", -1)
     put(source, "1.json", *FILES[1])
-    report = Runtime(reaching, lake).catch_up(sales(source))
+    with large_results():
+        report = Runtime(reaching, lake).catch_up(sales(source))
     assert {one.state: one.rows for one in report.batches[0].commits}["rows"] == 2
-    monkeypatch.undo()
     assert any("commit-" in entry.key for entry in place.store.entries("lake/states/rows"))
     put(source, "2.json", *FILES[2])
     Runtime(reaching, lake).catch_up(sales(source))
@@ -121,14 +133,12 @@ def test_a_flow_takes_each_event_once(reaching: SparkSession, place: Location) -
     assert sorted(row["n"] for row in lake.state("kept").scan().to_pylist()) == [2, 3, 4, 5]
 
 
+@EXHAUSTIVE
 @pytest.mark.parametrize("large", [False, True])
 def test_a_run_that_ends_at_a_commit_goes_on(
-    reaching: SparkSession, place: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool
+    reaching: SparkSession, place: Location, tmp_path: Path, large: bool
 ) -> None:
-    """It ends ahead of each commit of the second batch and behind it, and once ahead of Spark's mark."""
-    if large:
-        monkeypatch.setattr(stream_batch, "DRIVER_ROWS", -1)
-        monkeypatch.setattr(stream_batch, "DRIVER_BYTES", -1)
+    """It ends ahead of a commit of the second batch and behind one, and once ahead of Spark's mark."""
     lake, source = Lake(place / "lake"), place / "in"
     for number, rows in enumerate(FILES):
         put(source, f"{number}.json", *rows)
@@ -142,15 +152,36 @@ def test_a_run_that_ends_at_a_commit_goes_on(
             if (told, name, txid) == at:
                 raise Gone
 
-        with pytest.raises(Gone):
+        with pytest.raises(Gone), large_results(large):
             Runtime(reaching, lake, listeners=[ends], max_attempts=9).catch_up(sales(source))
     Runtime(reaching, lake, max_attempts=9).catch_up(sales(source))
     # Spark's mark of the last batch is lost as well.
     spark = lake.checkpoint_path("sales", "sold") / "spark"
     (spark / "commits" / "2").unlink()
     assert [batch.txid for batch in Runtime(reaching, lake).catch_up(sales(source)).batches] == [2]
-    monkeypatch.undo()
     assert held(lake) == reference(reaching, tmp_path, FILES)
+
+
+@EXHAUSTIVE
+def test_a_poison_batch_is_kept_and_left_out(reaching: SparkSession, place: Location) -> None:
+    lake, source = Lake(place / "lake"), place / "in"
+    for number, rows in enumerate(FILES):
+        put(source, f"{number}.json", *rows)
+    topology = TridentTopology("sales")
+    stream = topology.new_stream("sold", JsonFiles(source, SCHEMA, max_files_per_batch=1))
+    stream.gate(fail("expect_column_values_to_be_between", column="n", max_value=4), name="small").partition_persist(
+        DeltaState("rows")
+    )
+    runtime = Runtime(reaching, lake, max_attempts=1)
+    with pytest.raises(PoisonBatchError):
+        runtime.catch_up(topology)
+    runtime.skip(topology, 1)
+    with pytest.raises(PoisonBatchError, match="batch 2"):
+        runtime.catch_up(topology)
+    runtime.skip(topology, 2)
+    runtime.catch_up(topology)
+    assert sorted(row["n"] for row in lake.state("rows").scan().to_pylist()) == [1, 2, 3]
+    assert lake.quarantine("sales").count() == 3
 
 
 def test_two_drivers_of_one_flow_take_turns(reaching: SparkSession, place: Location, tmp_path: Path) -> None:
@@ -172,6 +203,7 @@ def test_two_drivers_of_one_flow_take_turns(reaching: SparkSession, place: Locat
     assert held(Lake(place / "lake")) == reference(reaching, tmp_path, FILES)
 
 
+@EXHAUSTIVE
 def test_a_lost_checkpoint_is_told_and_begun_again_as_asked(
     reaching: SparkSession, place: Location, tmp_path: Path
 ) -> None:
@@ -188,6 +220,7 @@ def test_a_lost_checkpoint_is_told_and_begun_again_as_asked(
     assert held(lake) == reference(reaching, tmp_path, FILES)
 
 
+@EXHAUSTIVE
 def test_partitions_asked_for_are_kept(reaching: SparkSession, place: Location) -> None:
     lake, source = Lake(place / "lake"), place / "in"
     put(source, "0.json", *FILES[0])
@@ -231,6 +264,18 @@ def test_sources_there_feed_a_lake_on_a_disk(
     assert held(lake, "counts") == {
         "counts": ["{'key': 'a', 'sales': 2, 'total': 4}", "{'key': 'b', 'sales': 1, 'total': 2}"]
     }
+
+
+@EXHAUSTIVE
+def test_windows_over_a_source_there(reaching: SparkSession, place: Location, tmp_path: Path) -> None:
+    for number, rows in enumerate(FILES):
+        put(place / "in", f"{number}.json", *rows)
+    two = Policy.count(2)
+    flow = Flow("pairs").stream("sold", JsonFiles(place / "in", SCHEMA, max_files_per_batch=1)).partition("key")
+    built = flow.aggregate(flowmix.Sum("n"), trigger=two, evict=two).persist("sums").build()
+    lake = Lake(tmp_path)
+    Runtime(reaching, lake).catch_up(built)
+    assert lake.state("sums").count() == 2
 
 
 def test_lines_there_are_streamed_into_a_lake_on_a_disk(

@@ -254,7 +254,7 @@ def planned(lake: Lake, topology: TridentTopology, selection: Selection) -> Repl
 
 def unfinished(lake: Lake, topology: TridentTopology) -> list[Record]:
     """Return the replays of a flow that were cut off."""
-    return Records(on_disk(lake.quarantine_path(topology.name))).unfinished()
+    return Records(on_disk(lake.quarantine_path(topology.name), "a replay of quarantine")).unfinished()
 
 
 def by_rule(lot: Lot) -> dict[str, int]:

@@ -1,0 +1,71 @@
+"""Writers of one table in a bucket: each txid counts once, whoever comes first, and no commit is lost. No Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from pipelines.errors import BehindStateError
+from pipelines.places.location import Location
+from pipelines.state.kinds import LOG, MAP, OPAQUE, ROWS, TRANSACTIONAL
+from pipelines.state.turns import LateWriterError
+from tests.state.small_kinds import SmallTable, record
+from tests.tiers import tier
+
+WRITERS, BATCHES = 4, 8
+
+
+@pytest.mark.parametrize(
+    ("layout", "kind"),
+    [
+        pytest.param(LOG, TRANSACTIONAL, marks=tier(True)),
+        pytest.param(MAP, TRANSACTIONAL, marks=tier(False)),
+        pytest.param(ROWS, OPAQUE, marks=tier(False)),
+    ],
+)
+def test_of_writers_who_commit_the_same_batches_each_counts_once(place: Location, layout: str, kind: str) -> None:
+    """All of them know of nobody else, as drivers that have each taken the other for dead."""
+    SmallTable(place / "lake", layout, kind)
+
+    def write(_: int) -> list[int]:
+        state, done = SmallTable(place / "lake", layout, kind), []
+        for txid in range(BATCHES):
+            try:
+                known = state.writer.committed("shop/counts/1")
+                if known is None or known < txid:
+                    state.commit(txid, ("a", txid) if layout == MAP else ("a", 1))
+                    done.append(txid)
+            except (LateWriterError, BehindStateError):
+                continue
+        return done
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        done = Counter(txid for writer in pool.map(write, range(WRITERS)) for txid in writer)
+    assert done == dict.fromkeys(range(BATCHES), 1)
+    state = SmallTable(place / "lake", layout, kind)
+    assert [commit.txid for commit in state.table.commits.batches()] == list(range(BATCHES))
+    expected = {LOG: [("a", BATCHES)], MAP: [("a", BATCHES - 1)], ROWS: [("a", 1)] * BATCHES}
+    assert state.held() == expected[layout]
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_no_commit_of_several_writers_is_lost(place: Location) -> None:
+    """Commits that do not stand in each other's way, as of flows that share a quarantine."""
+    SmallTable(place / "lake", ROWS, TRANSACTIONAL)
+
+    def write(writer: int) -> None:
+        state = SmallTable(place / "lake", ROWS, TRANSACTIONAL)
+        for number in range(BATCHES):
+            rows = pa.Table.from_pylist([{"word": str(writer), "n": number}], schema=state.arrow)
+            state.writer.append_arrow(rows, record(number), f"{writer}/counts/1")
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        list(pool.map(write, range(WRITERS)))
+    held = SmallTable(place / "lake", ROWS, TRANSACTIONAL).held()
+    assert sorted(held) == sorted((str(writer), number) for writer in range(WRITERS) for number in range(BATCHES))
+    assert DeltaTable(f"s3://{place.bucket}/lake/states/counts").version() >= WRITERS * BATCHES

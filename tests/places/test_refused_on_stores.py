@@ -1,0 +1,156 @@
+"""What does not work on an object store is refused in a sentence, before the store is asked for anything. No server, no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from py4j.protocol import Py4JError
+
+from pipelines import Lake, Runtime
+from pipelines.errors import JarsError
+from pipelines.execution.checkpoint.belonging import adopt
+from pipelines.execution.checkpoint.changeover import Changeover
+from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.replays.runner import unfinished
+from pipelines.execution.runners.on_stores import SessionWithoutS3Error
+from pipelines.execution.verify import verify
+from pipelines.flowmix import Count, Flow, Policy
+from pipelines.maintenance import compact, run_housekeeping
+from pipelines.maintenance.repartition import repartition
+from pipelines.nimbus.nimbus import Nimbus
+from pipelines.nimbus.settings import NimbusSettings
+from pipelines.places.location import Location, RemoteLakeError
+from pipelines.sources import DeltaTableSource, FixedBatches, JsonFiles, Kafka, Rate
+from pipelines.trident import DeltaState, TridentTopology
+from resources import LakeResource
+
+PLACE = "s3://nowhere/lake"
+NO_SPARK: Any = None
+
+
+@pytest.fixture(autouse=True)
+def no_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let nobody ask a store, nor make a folder that is called like one."""
+
+    def asked(place: Location) -> None:
+        raise AssertionError(f"{place} is asked for")
+
+    monkeypatch.setattr(Location, "store", property(asked))
+    monkeypatch.chdir(tmp_path)
+
+
+def rows(source: Any = None) -> TridentTopology:
+    topology = TridentTopology("rows")
+    topology.new_stream("in", source or JsonFiles("/in", "k string")).partition_persist(DeltaState("kept"))
+    return topology
+
+
+def windows() -> Flow:
+    five = Policy.count(5)
+    flow = Flow("windows").stream("in", JsonFiles("/in", "k string")).partition("k")
+    return flow.aggregate(Count(), trigger=five, evict=five).persist("counts").build()
+
+
+ASKED: list[tuple[str, Callable[[Lake], object]]] = [
+    ("a stream", lambda lake: Runtime(NO_SPARK, lake).stream(rows())),
+    ("a backfill", lambda lake: Runtime(NO_SPARK, lake).backfill(rows(), ["d1"])),
+    ("a bounded run", lambda lake: Runtime(NO_SPARK, lake).run_bounded(rows())),
+    ("a replay of quarantine", lambda lake: Runtime(NO_SPARK, lake).replay_quarantine(rows())),
+    ("a replay of quarantine", lambda lake: unfinished(lake, rows())),
+    ("compaction", lambda lake: compact(NO_SPARK, lake, rows())),
+    ("housekeeping", run_housekeeping),
+    ("verify", lambda lake: verify(NO_SPARK, lake, rows())),
+    ("adopt", lambda lake: adopt(lake, rows())),
+    ("a changed definition", lambda lake: Changeover(lake, rows())),
+    (
+        "repartition",
+        lambda lake: repartition(
+            NO_SPARK, Checkpoint("rows", lake.checkpoint_path("rows", "in")), 4, copies=Path("copies")
+        ),
+    ),
+    (
+        "a deployed flow",
+        lambda lake: Nimbus("sqlite:///registry.db", lake, settings=cast("NimbusSettings", SimpleNamespace())),
+    ),
+    ('a flow with windows or channels ("windows")', lambda lake: Runtime(NO_SPARK, lake).catch_up(windows())),
+    (
+        'a source of the kind FixedBatches ("in")',
+        lambda lake: Runtime(NO_SPARK, lake).catch_up(rows(FixedBatches("k string", [[("a",)]]))),
+    ),
+    ('a source of the kind Rate ("in")', lambda lake: Runtime(NO_SPARK, lake).catch_up(rows(Rate(rows_per_second=5)))),
+    (
+        'a source of the kind DeltaTableSource ("in")',
+        lambda lake: Runtime(NO_SPARK, lake).catch_up(rows(DeltaTableSource("/table", "k string"))),
+    ),
+    (
+        'a source of the kind Kafka ("in")',
+        lambda lake: Runtime(NO_SPARK, lake).catch_up(rows(Kafka("host:9092", "topic", "k string"))),
+    ),
+]
+
+
+@pytest.mark.parametrize(("what", "ask"), ASKED)
+def test_what_needs_a_disk_is_refused(what: str, ask: Callable[[Lake], object], tmp_path: Path) -> None:
+    lake = Lake(PLACE)
+    with pytest.raises(RemoteLakeError) as caught:
+        ask(lake)
+    assert str(caught.value).startswith("s3a://nowhere/lake")
+    assert f": {what} does not work on an object store yet; nothing was written" in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_of_dagster_is_refused() -> None:
+    with pytest.raises(RemoteLakeError, match="a run of Dagster does not work on an object store yet"):
+        LakeResource(root=PLACE).lake()
+
+
+# --- sessions -------------------------------------------------------------------------------------------------------
+
+
+def session(*classes: str) -> Any:
+    """A session that knows some classes."""
+
+    def load(name: str) -> str:
+        if name not in classes:
+            raise Py4JError(f"{name} is not there")
+        return name
+
+    loader = SimpleNamespace(loadClass=load)
+    thread = SimpleNamespace(getContextClassLoader=lambda: loader)
+    lang = SimpleNamespace(Thread=SimpleNamespace(currentThread=lambda: thread))
+    return SimpleNamespace(_jvm=SimpleNamespace(java=SimpleNamespace(lang=lang)))
+
+
+def remote_lake(root: Path) -> tuple[Lake, TridentTopology]:
+    return Lake(PLACE), rows()
+
+
+def remote_source(root: Path) -> tuple[Lake, TridentTopology]:
+    return Lake(root), rows(JsonFiles("s3a://nowhere/in", "k string"))
+
+
+@pytest.mark.parametrize("made", [remote_lake, remote_source])
+@pytest.mark.parametrize("jars", [True, False])
+def test_a_session_that_does_not_read_s3_is_refused(
+    made: Callable[[Path], tuple[Lake, TridentTopology]], jars: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, topology = made(tmp_path / "lake")
+    if jars:
+        monkeypatch.setattr("pipelines.execution.runners.on_stores.s3_paths", lambda: [])
+    else:
+        monkeypatch.setenv("TRIDELTA_CACHE", str(tmp_path / "cache"))
+    error = SessionWithoutS3Error if jars else JarsError
+    with pytest.raises(error, match="S3"):
+        Runtime(session(), lake).catch_up(topology)
+    assert not (tmp_path / "lake").exists()
+
+
+def test_a_source_on_a_disk_asks_for_no_such_session(tmp_path: Path) -> None:
+    from pipelines.execution.runners.on_stores import check_places
+
+    for source in (None, Rate(rows_per_second=5), FixedBatches("k string", []), DeltaTableSource("/table", "k string")):
+        check_places(NO_SPARK, Lake(tmp_path), rows(source))
