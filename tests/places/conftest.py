@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pipelines.errors import JarsError
 from pipelines.places.location import Location
+from pipelines.spark.s3_jars import s3_paths
 from tests.places.s3_servers import Server, moto, versity, versity_program
 
 if TYPE_CHECKING:
@@ -54,8 +56,17 @@ def place(server: Server, monkeypatch: pytest.MonkeyPatch) -> Location:
     return Location.of(f"s3://{use(server, monkeypatch)}")
 
 
+@pytest.fixture(scope="session")
+def s3_jars() -> None:
+    try:
+        s3_paths()
+    except JarsError as error:
+        # As with Kafka's: `make setup` goes on where they cannot be fetched.
+        pytest.skip(str(error))
+
+
 @pytest.fixture
-def reaching(spark: SparkSession, server: Server, place: Location) -> SparkSession:
+def reaching(s3_jars: None, spark: SparkSession, server: Server, place: Location) -> SparkSession:
     """The tests' session, told of the bucket: its Spark was up before the server."""
     hadoop = spark._jsc.hadoopConfiguration()  # type: ignore[union-attr]
     given = server.environment

@@ -117,8 +117,9 @@ def test_large_results_are_written_by_spark_and_committed_beside_small_ones(
     assert lake.state("rows").count() == frame.count() == 6
 
 
-def test_a_flow_takes_each_event_once(reaching: SparkSession, place: Location) -> None:
-    lake, source = Lake(place / "lake"), place / "in"
+@pytest.mark.parametrize("on_disk", [False, pytest.param(True, marks=EXHAUSTIVE)])
+def test_a_flow_takes_each_event_once(reaching: SparkSession, place: Location, tmp_path: Path, on_disk: bool) -> None:
+    lake, source = Lake(place / "lake", durable=True), tmp_path / "in" if on_disk else place / "in"
     put(source, "0.json", *FILES[0])
     flow = (
         Flow("events")

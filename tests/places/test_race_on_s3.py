@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 
 from pipelines.errors import BehindStateError
 from pipelines.places.location import Location
+from pipelines.state.damage import table_damages
 from pipelines.state.kinds import LOG, MAP, OPAQUE, ROWS, TRANSACTIONAL
 from pipelines.state.turns import LateWriterError
 from tests.state.small_kinds import SmallTable, record
@@ -50,6 +51,24 @@ def test_of_writers_who_commit_the_same_batches_each_counts_once(place: Location
     assert [commit.txid for commit in state.table.commits.batches()] == list(range(BATCHES))
     expected = {LOG: [("a", BATCHES)], MAP: [("a", BATCHES - 1)], ROWS: [("a", 1)] * BATCHES}
     assert state.held() == expected[layout]
+
+
+@pytest.mark.slow
+def test_damage_of_a_table_there_is_found(place: Location) -> None:
+    state = SmallTable(place / "lake", ROWS, TRANSACTIONAL)
+    for txid in range(2):
+        state.commit(txid, ("a", txid))
+    assert list(table_damages("counts", state.table.path)) == []
+    folder = place / "lake" / "states" / "counts"
+    first, second = sorted(folder.rglob("*.parquet"), key=str)
+    first.write_bytes(b"x" * first.stat().st_size)
+    second.unlink()
+    problems = {damage.path: damage.problem for damage in table_damages("counts", state.table.path)}
+    assert problems[str(first)].endswith("is no whole Parquet file")
+    assert problems[str(second)].endswith("it is missing")
+    commit = folder / "_delta_log" / f"{1:020d}.json"
+    commit.write_bytes(commit.read_bytes()[:-20])
+    assert [damage.path for damage in table_damages("counts", state.table.path)] == [str(commit)]
 
 
 @pytest.mark.slow

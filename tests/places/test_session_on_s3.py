@@ -1,0 +1,88 @@
+"""A session that reads S3: what it is told, from where, and the program that the page shows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelines.errors import JarsError
+from pipelines.places import location
+from pipelines.places.location import S3, Location, asked_for
+from pipelines.spark import session
+from pipelines.spark.s3_jars import s3_paths, s3_settings
+from tests.places.s3_servers import Server
+
+PROGRAM = """
+import sys
+from pipelines import Lake, Runtime, spark_session
+from pipelines.places.location import Location
+from pipelines.sources import JsonFiles
+from pipelines.trident import Count, DeltaState, TridentTopology
+
+place = sys.argv[1]
+Location.of(place + "/sold/0.json").write_bytes(b'{"key": "a"}\\n{"key": "b"}\\n{"key": "a"}\\n')
+flow = TridentTopology("sales")
+source = JsonFiles(place + "/sold", "key string", max_files_per_batch=100)
+flow.new_stream("sold", source).group_by("key").persistent_aggregate(DeltaState("counts"), Count(), "n")
+lake = Lake(place + "/lake")
+report = Runtime(spark_session(master="local[1]"), lake).catch_up(flow)
+print(len(report.batches), sorted(tuple(row.values()) for row in lake.state("counts").scan().to_pylist()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, {}),
+        ({"AWS_REGION": "eu-west-1"}, {"endpoint.region": "eu-west-1"}),
+        ({"AWS_DEFAULT_REGION": "eu-west-1"}, {"endpoint.region": "eu-west-1"}),
+        ({"AWS_ENDPOINT_URL": "http://h:1"}, {"endpoint": "http://h:1", "path.style.access": "true"}),
+        (
+            {"AWS_ENDPOINT_URL": "http://h:1", "AWS_ENDPOINT_URL_S3": "http://h:2"},
+            {"endpoint": "http://h:2", "path.style.access": "true"},
+        ),
+        ({"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}, {}),
+    ],
+)
+def test_what_hadoop_is_told_has_no_secrets(
+    given: dict[str, str], told: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert s3_settings() == {f"spark.hadoop.fs.s3a.{name}": value for name, value in told.items()}
+
+
+def test_a_place_that_was_named_is_known_by_its_scheme(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(location, "_asked", set())
+    Location.of(tmp_path)
+    assert not asked_for(S3)
+    Location.of("s3a://bucket/x")
+    assert asked_for(S3)
+
+
+def test_a_session_does_without_the_jars(tmp_path: Path) -> None:
+    assert session._s3_jars(tmp_path) == []
+    with pytest.raises(JarsError, match=r"S3's jars are not in .*make setup"):
+        s3_paths(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_program_finds_all_in_its_environment(server: Server, place: Location, tmp_path: Path, s3_jars: None) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM, f"s3://{place.bucket}"],
+        env={**os.environ, **server.environment, "PYTHONPATH": str(Path(__file__).parents[2])},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "1 [('a', 2), ('b', 1)]\n"
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("s3")]
