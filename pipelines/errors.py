@@ -498,7 +498,9 @@ class JarsError(TrideltaError):
 
     def __init__(self, cache: str, missing: Sequence[str], name: str = "Delta") -> None:
         self.cache, self.missing, self.name = cache, tuple(missing), name
+        first, more = missing[:5], len(missing) - 5
+        shown = ", ".join([*first, *([f"and {more} more"] if more > 0 else [])])
         super().__init__(
-            f"{name}'s jars are not in {cache}: {', '.join(missing)}",
+            f"{name}'s jars are not in {cache}: {shown}",
             hint="run `make setup` once with access to Maven Central (or your mirror of it)",
         )
