@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 # Checkpoints of the Delta log: a reader opens at most so many small files on top of one. Our history needs the small
 # files, so the log is only cleaned by the compaction job, never as a side effect of a commit.
 _CONFIGURATION = {"delta.checkpointInterval": "50", "delta.enableExpiredLogCleanup": "false"}
+# delta-rs reads the log from its last checkpoint on whenever it is asked for a transaction id: on a store a request per commit.
+_ON_STORES = {"delta.checkpointInterval": "10"}
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _TRIES = 10
 _Judge = Callable[[DeltaTable], Transactions]
@@ -95,12 +97,13 @@ class StateWriter(TableKeeper):
             self.name_files_plainly(DeltaTable(str(self.table.path)))
             return
         self.table.path.parent.mkdir(parents=True, exist_ok=True)
+        chosen = _CONFIGURATION | (_ON_STORES if isinstance(self.table.path, Location) else {})
         DeltaTable.create(
             str(self.table.path),
             wanted,
             mode="ignore",
             partition_by=None if self.declared.layout == MAP else [SLICE_COLUMN, GEN],
-            configuration={PROPERTY: self.declared.dump(), **_CONFIGURATION, **PLAIN_NAMES, **_statistics(wanted)},
+            configuration={PROPERTY: self.declared.dump(), **chosen, **PLAIN_NAMES, **_statistics(wanted)},
             raise_if_key_not_exists=False,
         )
 

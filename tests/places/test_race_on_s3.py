@@ -17,7 +17,7 @@ from pipelines.state.turns import LateWriterError
 from tests.state.small_kinds import SmallTable, record
 from tests.tiers import tier
 
-WRITERS, BATCHES = 4, 8
+WRITERS, BATCHES = 4, 12
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,10 @@ def test_of_writers_who_commit_the_same_batches_each_counts_once(place: Location
     assert done == dict.fromkeys(range(BATCHES), 1)
     state = SmallTable(place / "lake", layout, kind)
     assert [commit.txid for commit in state.table.commits.batches()] == list(range(BATCHES))
+    # Each transaction id is read from the log's last checkpoint on, a request per commit.
+    log = place / "lake" / "states" / "counts" / "_delta_log"
+    assert BATCHES > 10
+    assert list(log.glob("*.checkpoint.parquet"))
     expected = {LOG: [("a", BATCHES)], MAP: [("a", BATCHES - 1)], ROWS: [("a", 1)] * BATCHES}
     assert state.held() == expected[layout]
 
