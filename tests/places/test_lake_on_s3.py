@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -19,6 +20,9 @@ from pipelines.flowmix import Flow, Policy
 from pipelines.places.location import Location, Place
 from pipelines.quality import fail
 from pipelines.sources import CsvFiles, JsonFiles, ParquetFiles, TextFiles
+from pipelines.state.record import BATCH, BatchRecord
+from pipelines.state.turns import LateWriterError, stream_id
+from pipelines.state.writer import StateWriter
 from pipelines.trident import Count, DeltaState, MapGet, Sum, TridentTopology
 from tests.tiers import EXHAUSTIVE
 
@@ -202,6 +206,30 @@ def test_two_drivers_of_one_flow_take_turns(reaching: SparkSession, place: Locat
         thread.join()
     assert sorted(taken) == [[], [0, 1, 2]]
     assert held(Lake(place / "lake")) == reference(reaching, tmp_path, FILES)
+
+
+@pytest.mark.parametrize("large", [pytest.param(False, marks=EXHAUSTIVE), True])
+def test_a_driver_that_was_overtaken_commits_nothing(reaching: SparkSession, place: Location, large: bool) -> None:
+    """It stood still ahead of a commit, for longer than its lease; another one has made the commit meanwhile."""
+    for number, key in enumerate("aba"):
+        put(place / "in", f"{number}.json", (key, 1, "d1"))
+    topology = TridentTopology("words")
+    stream = topology.new_stream("in", JsonFiles(place / "in", SCHEMA, max_files_per_batch=1))
+    stream.group_by("key").persistent_aggregate(DeltaState("counts"), Count(), "n")
+
+    def overtaken(moment: str, state: str, txid: int) -> None:
+        if (moment, state, txid) == ("committing", "counts", 1):
+            table = Lake(place / "lake").state("counts")
+            record = BatchRecord(kind=BATCH, flow="words", epoch=1, txid=1)
+            rows = pa.table({"key": ["b"], "n": [1]})
+            StateWriter(table, table.declared).commit_batch(rows, record, stream_id("words", "counts", 1), known=False)
+
+    lake = Lake(place / "lake")
+    with pytest.raises(LateWriterError, match="batch 1 comes too late"), large_results(large):
+        Runtime(reaching, lake, listeners=[overtaken]).catch_up(topology)
+    Runtime(reaching, lake).catch_up(topology)
+    assert held(lake, "counts") == {"counts": ["{'key': 'a', 'n': 2}", "{'key': 'b', 'n': 1}"]}
+    assert [commit.txid for commit in lake.state("counts").commits.batches()] == [0, 1, 2]
 
 
 @EXHAUSTIVE
