@@ -249,11 +249,6 @@ def fire(standing: Standing, *, now: float) -> Step | None:
     return step(standing, standing.due.event, now=now)
 
 
-def allowed(status: Status) -> tuple[Event, ...]:
-    """Return the events that a user may send to a flow of this status."""
-    return tuple(event for event in _TRANSITIONS[status] if event not in SYSTEM_EVENTS)
-
-
 def _stay(standing: Standing, _: _Happening) -> Step:
     return Step(standing)
 
