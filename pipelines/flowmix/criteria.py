@@ -176,10 +176,12 @@ class Combined(Criteria):
 
 
 @dataclass(frozen=True)
-class Sql(Criteria):
-    """A Spark SQL expression over the fields; null counts as false."""
+class OfSpark(Criteria):
+    """A condition that only Spark evaluates; null counts as false. `given` is SQL text or a callable of Columns, one for each
+    of `named`.
+    """
 
-    text: str
+    given: str | Callable[..., Any]
     named: tuple[str, ...]
     plain = False
 
@@ -188,40 +190,19 @@ class Sql(Criteria):
         return self.named
 
     def matches(self, event: Event) -> bool:
-        raise FunctionError(f"criteria {self.text!r}", "SQL text is evaluated by Spark: use column(types)")
+        raise FunctionError(f"criteria {self}", "it is evaluated by Spark: use column(types)")
 
     def column(self, types: Types) -> Column:
         from pyspark.sql import functions as F
 
-        return F.coalesce(F.expr(spark_sql("criteria", self.text)), F.lit(False))
+        if isinstance(self.given, str):
+            held = F.expr(spark_sql("criteria", self.given))
+        else:
+            held = self.given(*(F.col(f"`{field}`") for field in self.named))
+        return F.coalesce(held, F.lit(False))
 
     def __str__(self) -> str:
-        return self.text
-
-
-@dataclass(frozen=True)
-class Columns(Criteria):
-    """A callable of Columns: `call` gets one for each of `named`; null counts as false."""
-
-    call: Callable[..., Any]
-    named: tuple[str, ...]
-    plain = False
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        return self.named
-
-    def matches(self, event: Event) -> bool:
-        raise FunctionError(f"criteria {self}", "a callable of Columns is evaluated by Spark: use column(types)")
-
-    def column(self, types: Types) -> Column:
-        from pyspark.sql import functions as F
-
-        return F.coalesce(self.call(*(F.col(f"`{field}`") for field in self.named)), F.lit(False))
-
-    def __str__(self) -> str:
-        name = str(getattr(self.call, "__name__", type(self.call).__name__))
-        return "function" if name == "<lambda>" else name
+        return self.given if isinstance(self.given, str) else _name(self.given, "function")
 
 
 @dataclass(frozen=True)
@@ -245,5 +226,9 @@ class Python(Criteria):
         return self.matches(event)
 
     def __str__(self) -> str:
-        name = str(getattr(self.call, "__name__", type(self.call).__name__))
-        return "python" if name == "<lambda>" else name
+        return _name(self.call, "python")
+
+
+def _name(call: Callable[..., Any], of_lambda: str) -> str:
+    name = str(getattr(call, "__name__", type(call).__name__))
+    return of_lambda if name == "<lambda>" else name

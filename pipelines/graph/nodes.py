@@ -259,9 +259,7 @@ class PeekNode(Node, by_tuple=True, asks=traits.PASSES_ON, alone=traits.REPLAYAB
 
     consumer: Any
 
-    @property
-    def label(self) -> str:
-        return "peek"
+    label = "peek"
 
     expand, field_origins, field_types = as_one, same_origins, same_types
 
@@ -364,9 +362,7 @@ class ExtremeNode(Node, by_tuple=False, asks=traits.IN_TASKS, alone="keeps one t
 class MergeNode(Node, by_tuple=False, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
     """The tuples of all parents as one stream; fields are matched by position and named as `fields`."""
 
-    @property
-    def label(self) -> str:
-        return "merge"
+    label = "merge"
 
     expand = as_one
 
@@ -555,9 +551,7 @@ class EnterWindowNode(
     inputs: tuple[str, ...]
     timestamp: str | None = None
 
-    @property
-    def label(self) -> str:
-        return "enter window"
+    label = "enter window"
 
     expand, field_types = as_one, same_types
 
@@ -716,9 +710,7 @@ class NewValuesNode(Node, by_tuple=False, asks=traits.NOTHING, alone="tells what
     A persist of the tuples themselves gives the tuples; one with an updater gives what the updater emitted.
     """
 
-    @property
-    def label(self) -> str:
-        return "new values"
+    label = "new values"
 
     field_origins, field_types = same_origins, same_types
 
