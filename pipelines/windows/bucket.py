@@ -15,7 +15,7 @@ from pipelines.windows.blob import dumps, loads
 from pipelines.windows.event import Event
 from pipelines.windows.keyed import KeyedWindows
 from pipelines.windows.signature import signature
-from pipelines.windows.vectorised import CountWindows
+from pipelines.windows.vectorised import EMPTY, ArrayWindows, State
 
 NEVER = -(2**62)
 """The clock before anything is known."""
@@ -60,7 +60,7 @@ class BucketMaker:
         edges: the origins whose clocks it waits for.
         schema: the Arrow schema of its results, the event's columns included.
         origin: what its watermark rows say for their origin.
-        in_arrays: whether `CountWindows` can do it.
+        in_arrays: whether `ArrayWindows` can do it.
         where: the operation and the user's line, for errors of the user's code.
     """
 
@@ -110,6 +110,10 @@ class Bucket:
     def _are_events(self, rows: pa.Table) -> Any:
         return pc.is_valid(rows[events.ID])
 
+    def in_form_of(self, kept: bytes) -> Bucket:
+        """Return the bucket that goes on with what the state store holds: an earlier release may have chosen another form."""
+        return self
+
     def restore(self, state: bytes | None) -> None:
         if state:
             self._windows.restore(loads(state))
@@ -119,15 +123,19 @@ class Bucket:
 
     def run(self, number: int) -> pa.Table:
         """Return the results, and in bucket 0 the watermark row."""
-        order = [(events.CLOCK, "ascending"), (events.ORDER, "ascending")]
-        rows = self._rows.take(pc.sort_indices(self._rows, sort_keys=order))
         try:
-            found = self._windows.feed(events_of(rows, self._floor), self._now)
+            found = self._fed()
         except Exception as error:
             # One line that starts like this is what reaches the user of all that a worker prints.
             raise RuntimeError(f"{self._plan.where} failed: {' '.join(repr(error).split())}") from error
+        return pa.concat_tables([found, self.passed(number)])
+
+    def _fed(self) -> pa.Table:
+        order = [(events.CLOCK, "ascending"), (events.ORDER, "ascending")]
+        rows = self._rows.take(pc.sort_indices(self._rows, sort_keys=order))
+        found = self._windows.feed(events_of(rows, self._floor), self._now)
         self.clocks.due = self._windows.due()
-        return pa.concat_tables([rows_of(found, self._plan.schema), self.passed(number)])
+        return rows_of(found, self._plan.schema)
 
     def passed(self, number: int) -> pa.Table:
         """Return the watermark row alone."""
@@ -137,52 +145,49 @@ class Bucket:
 
 
 class ArrayBucket(Bucket):
-    """A bucket whose windows work on all keys at once, in arrays (`CountWindows`)."""
+    """A bucket whose windows work on all keys at once, in arrays (`ArrayWindows`)."""
 
     def _make(self) -> None:
-        self._arrays = CountWindows(self._plan.operation, self._plan.context, self._plan.schema)
-        self._pending: pa.Table | None = None
+        self._arrays = ArrayWindows(self._plan.operation, self._plan.context, self._plan.schema)
+        self._state = EMPTY
 
     def _are_events(self, rows: pa.Table) -> Any:
         """Its events travel without id, and only watermark rows say where they come from."""
         return pc.is_null(rows[events.FROM])
 
+    def in_form_of(self, kept: bytes) -> Bucket:
+        other = Bucket(self._plan)
+        if not kept.startswith(other.signature):
+            return self
+        # Of windows one by one too nobody asks for the ids of their events.
+        missing = [name for name in (events.ID, events.TIME) if name not in self._rows.column_names]
+        other._rows = self._rows
+        for name in missing:
+            kind = self._plan.schema.field(name).type
+            other._rows = other._rows.append_column(name, pa.nulls(self._rows.num_rows, kind))
+        other.clocks, other._floor, other._now = self.clocks, self._floor, self._now
+        return other
+
     def restore(self, state: bytes | None) -> None:
         if state:
             size = int.from_bytes(state[:8], "big")
-            self._arrays.restore(state[8 : 8 + size])
-            rest = state[8 + size :]
-            self._pending = _conformed(from_ipc([rest]), self._rows.schema) if rest else None
+            windows, pending = (from_ipc([one]) if one else None for one in (state[8 : 8 + size], state[8 + size :]))
+            self._state = State(windows, pending)
 
     def save(self) -> bytes:
-        windows, rest = self._arrays.save(), b""
-        if self._pending is not None and self._pending.num_rows:
-            rest = to_ipc(self._pending)
+        state = self._state
+        windows = b"" if state.windows is None else to_ipc(state.windows, compression="lz4")
+        rest = b"" if state.pending is None else to_ipc(state.pending)
         return len(windows).to_bytes(8, "big") + windows + rest
 
-    def run(self, number: int) -> pa.Table:
-        rows = self._rows if self._pending is None else pa.concat_tables([self._pending, self._rows])
+    def _fed(self) -> pa.Table:
+        rows = self._rows
         if self._floor > NEVER:
             at = rows.schema.get_field_index(events.CLOCK)
             rows = rows.set_column(at, rows.schema.field(at), pc.max_element_wise(rows[events.CLOCK], self._floor))
-        in_time = pc.less_equal(rows[events.CLOCK], self._now)
-        self._pending = rows.filter(pc.invert(in_time))
-        by = [*self._plan.context.partition, events.CLOCK, events.ORDER]
-        rows = rows.filter(in_time).sort_by([(name, "ascending") for name in by])
-        found = self._arrays.run(rows)
-        self._arrays.forget(self._now)
-        wanted = [self._arrays.due(), pc.min(self._pending[events.CLOCK]).as_py()]
-        self.clocks.due = min((one for one in wanted if one is not None), default=None)
-        return pa.concat_tables([found.select(self._plan.schema.names), self.passed(number)])
-
-
-def _conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows of an earlier schema as those of a batch: null where a field is new, without what is not there any more."""
-    columns = [
-        rows[field.name].cast(field.type) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
+        found, self._state = self._arrays.feed(self._state, rows, self._now)
+        self.clocks.due = self._arrays.due(self._state)
+        return found
 
 
 def clock_row(schema: pa.Schema, clock: int, origin: str) -> pa.Table:

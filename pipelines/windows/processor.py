@@ -85,6 +85,7 @@ def processor(make: Callable[[], Bucket]) -> Any:
             changed = bucket.starts(table, clocks)
             if changed:
                 kept = bytes(self._windows.get()[0]) if self._windows.exists() else b""
+                bucket = bucket.in_form_of(kept)
                 # Windows of an operation that has been changed since start again.
                 own = kept.startswith(bucket.signature)
                 bucket.restore(kept[len(bucket.signature) :] if own else None)

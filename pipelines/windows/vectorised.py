@@ -1,4 +1,8 @@
-"""The fast way for windows by count: all keys of a bucket at once, in arrays. The same answers as `KeyedWindows`."""
+"""Windows by count and by time in arrays: all keys at once, as a function of state, rows and watermark.
+
+The same answers as `KeyedWindows`, for aggregates of numbers over plain keys. Nothing is changed in place: a state that a batch
+began with is there as before when the batch has failed.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +16,20 @@ import pyarrow.compute as pc
 from pipelines.aggregators import Average, Count, Max, Min, StdDev, Sum
 from pipelines.graph import events
 from pipelines.windows.array_values import Values, aggregated
-from pipelines.windows.arrow_stream import from_ipc, to_ipc
-from pipelines.windows.buffer import WindowContext, identity_of, key_text
+from pipelines.windows.buffer import FAR, SECOND, WindowContext, identity_of, key_text
 from pipelines.windows.operations import AggregateWindow
 
-WRITTEN, TICKS, FIRES = "_written", "_ticks", "_fires"
+WRITTEN, TICKS, FIRES, KEPT, BEGUN, CLOCKS = "_written", "_ticks", "_fires", "_kept", "_begun", "_clocks"
 _KINDS: Final = (Count, Sum, Average, Min, Max, StdDev)
+# Pairs of a life and a clock are compared as one number below this.
+_SAFE: Final = 2**62
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def fits(operation: Any, context: WindowContext, types: pa.Schema) -> bool:
-    """Check whether `CountWindows` can do it: COUNT trigger and eviction, built-in numeric aggregators, plain keys.
+    """Check whether `ArrayWindows` can do it: windows that fire, built-in numeric aggregators, plain keys, and few items.
+
+    A window by time that keeps all until it is cleared is not among them: one by one it is a handful of sums.
 
     Args:
         types: the fields of the events.
@@ -30,21 +37,26 @@ def fits(operation: Any, context: WindowContext, types: pa.Schema) -> bool:
     if not isinstance(operation, AggregateWindow):
         return False
     trigger, evict = operation.trigger, operation.evict
-    counts = trigger.events and trigger.ticks is None and trigger.within is None
-    if not counts or evict.events is None or evict.age is not None:
+    fires = trigger.events or trigger.ticks or _at_every_tick(operation)
+    bounded = evict.age is not None or evict.keeps or (operation.clear_on_trigger and trigger.events)
+    if not fires or not bounded:
         return False
-    if not (evict.keeps or operation.clear_on_trigger):
-        return False
-    if any(type(one) not in _KINDS for one in operation.aggregators):
+    if any(type(aggregator) not in _KINDS for aggregator in operation.aggregators):
         return False
     fields = _fields_of(operation)
     numeric = all(name in types.names and _is_number(types.field(name).type) for name in fields)
     return numeric and all(name in types.names and _is_key(types.field(name).type) for name in context.partition)
 
 
+def _at_every_tick(operation: AggregateWindow) -> bool:
+    """A threshold of 0 is never reached, but for one case of the original (rules 5.1.4)."""
+    trigger = operation.trigger
+    return trigger.threshold == 0 and trigger.ticks is None and operation.evict.age is not None
+
+
 def _fields_of(operation: AggregateWindow) -> list[str]:
     """The fields that the aggregators read."""
-    named = [getattr(one, "field", None) for one in operation.aggregators]
+    named = [getattr(aggregator, "field", None) for aggregator in operation.aggregators]
     return list(dict.fromkeys(str(name) for name in named if name is not None))
 
 
@@ -56,35 +68,92 @@ def _is_key(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_signed_integer(kind)
 
 
-@dataclass
-class _Runs:
-    """Rows of one key that share a window, one after the other: of the batch, with what the state holds of them.
+@dataclass(frozen=True)
+class State:
+    """What windows hold between two batches.
 
-    Per run: its key, first row, number of rows, items kept before, ticks and emissions so far.
+    Attributes:
+        windows: one row per key: the partition fields, the clock of its last event (`WRITTEN`, ms), the events since it fired
+            (`TICKS`), how often it has fired (`FIRES`), and its items, as lists: the fields that are aggregated. Where a clock
+            decides about them `CLOCKS` (ms), and with a trigger by time the second of the first event (`BEGUN`). None: no key.
+        pending: rows later than the clock, as they came; None: none.
+        clock: up to which all is done, in ms; None: not known.
+        changed: of `windows` the rows that the last batch has made; None: all may be.
     """
 
-    keys: list[tuple[Any, ...]]
-    first: Ints
-    rows: Ints
-    kept: Ints
-    ticks: Ints
-    fires: Ints
-    is_last: np.ndarray[Any, np.dtype[np.bool_]]
+    windows: pa.Table | None = None
+    pending: pa.Table | None = None
+    clock: int | None = None
+    changed: pa.Table | None = None
+
+    @property
+    def keys(self) -> int:
+        """Return how many windows there are."""
+        return 0 if self.windows is None else self.windows.num_rows
+
+
+EMPTY: Final = State()
+
+
+@dataclass
+class _Flat:
+    """What is kept and the rows of a batch, one after the other: by key, in their order.
+
+    By key, of those that the batch may move: its fields, its row in the state (-1: none), the number of its items and rows, its
+    first place and its first row. By row, in the same order: its number in the batch, its key, its place, its clock. By place:
+    the fields, and the clocks if they are asked for.
+    """
+
+    names: pa.Table
     state_row: Ints
+    kept: Ints
+    rows: Ints
+    begin: Ints
+    first_row: Ints
+    order: Ints
+    row_key: Ints
+    at: Ints
+    row_clocks: Ints
+    size: int
+    columns: dict[str, Values]
+    clocks: Ints
+
+
+@dataclass
+class _Lives:
+    """Windows from their first event to their end, a key's one after the other; the first of a key may be the state's.
+
+    Per life: places of its items, and of its rows; second of its first event, emissions, events since the last of them, all
+    before the batch; the clock of its last event. By row its life, by key its last life.
+    """
+
+    begin: Ints
+    end: Ints
+    rows: Ints
+    first_row: Ints
+    begun: Ints
+    fires: Ints
+    ticks: Ints
+    written: Ints
+    of_row: Ints
+    last: Ints
+    key: Ints
 
 
 @dataclass
 class _Fired:
-    """The rows that emit: where they are, their runs, the numbers and the values of their results."""
+    """Emissions: their lives, clocks, numbers, the places of what the window held, and the rows that made them (None: ticks)."""
 
-    rows: Ints
-    runs: Ints
+    life: Ints
+    clock: Ints
     number: Ints
-    outputs: list[Any]
+    start: Ints
+    end: Ints
+    row: Ints | None
 
 
-class CountWindows:
-    """The windows of one bucket of an operation that `fits`.
+class ArrayWindows:
+    """The windows by key of an operation that `fits`.
 
     Args:
         operation, context: as of `KeyedWindows`.
@@ -93,186 +162,321 @@ class CountWindows:
 
     def __init__(self, operation: AggregateWindow, context: WindowContext, schema: pa.Schema) -> None:
         self._operation, self._context, self._schema = operation, context, schema
-        self._trigger, self._clear = operation.trigger.events or 1, operation.clear_on_trigger
-        keep = operation.evict.keeps or self._trigger
-        self._keep = min(keep, self._trigger) if self._clear else keep
-        self._lifetime = operation.window_evict_millis
+        self._events = operation.trigger.events or 0
+        self._seconds = 1 if _at_every_tick(operation) else operation.trigger.ticks or 0
+        self._age, self._keep = operation.evict.age, operation.evict.keeps
+        self._clear, self._lifetime = operation.clear_on_trigger, operation.window_evict_millis
         self._fields = _fields_of(operation)
-        self.state: pa.Table | None = None
+        self._items = [name for name in self._fields if name not in context.partition]
+        self._timed = bool(self._seconds) or self._age is not None
+        # Of a window that fires before it is full only what came since counts.
+        self._since_fired = self._clear or 0 < self._keep <= self._events
 
-    def run(self, table: pa.Table) -> pa.Table:
-        """Return what the rows of a batch make, in the order of (clock, order); they are told apart from ticks by the caller.
+    def feed(self, state: State, rows: pa.Table, clock: int) -> tuple[pa.Table, State]:
+        """Run rows up to `clock`, then the ticks up to `clock` for all windows.
 
         Args:
-            table: partition and aggregated fields, `CLOCK` and `ORDER`, in the order of (partition fields, clock, order):
-                rows of one key stand together.
+            state: behind the batch before.
+            rows: partition and aggregated fields, `CLOCK` and `ORDER`, in any order; later ones than `clock` wait.
+            clock: ms; never less than that of the state.
+
+        Returns:
+            The results in the order of (clock, order), and the state behind them.
+
+        Raises:
+            ValueError: if a row or the clock goes back.
         """
-        if not table.num_rows:
-            return self._schema.empty_table()
-        clocks = table[events.CLOCK].to_numpy()
-        keys = [table[name].combine_chunks() for name in self._context.partition]
-        runs = self._runs(keys, clocks)
-        length = runs.kept + runs.rows
-        begin = np.concatenate([[0], np.cumsum(length)[:-1]])
-        of_row = np.repeat(np.arange(len(runs.rows)), runs.rows)
-        place = np.arange(table.num_rows) - runs.first[of_row]
-        at = begin[of_row] + runs.kept[of_row] + place
-        columns = {name: self._values(name, table[name], runs, begin, at) for name in self._fields}
-        counted = runs.ticks[of_row] + place + 1
-        fired = np.flatnonzero(counted % self._trigger == 0)
-        end = at[fired] + 1
-        start = np.maximum(end - self._keep, begin[of_row[fired]])
-        outputs = [aggregated(one, columns, start, end) for one in self._operation.aggregators]
-        number = runs.fires[of_row[fired]] + counted[fired] // self._trigger - 1
-        made = self._results(table, keys, runs, _Fired(fired, of_row[fired], number, outputs))
-        self._store(runs, keys, clocks, columns, begin, length)
-        return made.sort_by([(events.CLOCK, "ascending"), (events.ORDER, "ascending")])
+        if state.clock is not None and clock < state.clock:
+            raise ValueError(f"the clock goes back from {state.clock} to {clock}")
+        if state.pending is not None:
+            rows = pa.concat_tables([conformed(state.pending, rows.schema), rows])
+        in_time = pc.less_equal(rows[events.CLOCK], clock)
+        pending, rows = rows.filter(pc.invert(in_time)), in_order(rows.filter(in_time))
+        if rows.num_rows and state.clock is not None and rows[events.CLOCK][0].as_py() < state.clock:
+            raise ValueError(f"an event of clock {rows[events.CLOCK][0]} comes after clock {state.clock}")
+        made, windows, changed = self._run(state.windows, rows, clock)
+        return made, State(windows, pending if pending.num_rows else None, clock, changed)
 
-    def forget(self, clock: int) -> None:
-        """Forget the windows that have expired (Flowmix rules 5.1.4)."""
-        if self.state is not None:
-            self.state = self.state.filter(pc.greater(self.state[WRITTEN], clock - self._lifetime))
+    def laid_over(self, windows: list[pa.Table], clock: int | None) -> pa.Table | None:
+        """Return the windows of a state of which later ones hold only what had changed: of each key the last row.
 
-    def due(self) -> int | None:
-        """Return the clock at which the first window expires."""
-        if self.state is None or not self.state.num_rows:
+        Args:
+            windows: the whole one, and what has changed since, oldest first.
+            clock: of the last one; what had ended by then is left out.
+        """
+        if not windows:
             return None
-        return int(pc.min(self.state[WRITTEN]).as_py()) + self._lifetime
+        rows = pa.concat_tables([part.cast(windows[-1].schema) for part in windows]).combine_chunks()
+        numbers, _ = numbered(self._context.partition, None, rows)
+        last = np.zeros(int(numbers.max(initial=-1)) + 1, np.int64)
+        last[numbers] = np.arange(len(numbers))
+        rows = rows.take(pa.array(np.sort(last)))
+        return rows if clock is None else rows.filter(pc.greater(rows[WRITTEN], clock - self._lifetime))
 
-    def save(self) -> bytes:
-        """Return the state as an Arrow IPC stream."""
-        if self.state is None:
-            return b""
-        return to_ipc(self.state, compression="lz4")
+    def due(self, state: State) -> int | None:
+        """Return the earliest clock at which `feed` without rows would do anything; None: never."""
+        clocks = [] if state.pending is None else [int(pc.min(state.pending[events.CLOCK]).as_py())]
+        if state.windows is not None and state.windows.num_rows:
+            at = state.windows[WRITTEN].to_numpy() + self._lifetime
+            if self._seconds:
+                fires = state.windows[FIRES].to_numpy() + 1
+                at = np.minimum(at, (state.windows[BEGUN].to_numpy() + self._seconds * fires) * SECOND)
+            clocks.append(int(at.min()))
+        return min(clocks, default=None)
 
-    def restore(self, state: bytes) -> None:
-        """Take what `save` gave."""
-        self.state = from_ipc([state]) if state else None
+    def _run(self, state: pa.Table | None, rows: pa.Table, clock: int) -> tuple[pa.Table, pa.Table | None, Any]:
+        state = state if state is not None and state.num_rows else None
+        if state is None and not rows.num_rows:
+            return self._schema.empty_table(), None, None
+        flat = self._laid_out(state, rows)
+        lives = self._lives(flat, state)
+        fired = self._by_ticks(flat, lives, clock) if self._seconds else self._by_events(flat, lives)
+        made = self._results(flat, lives, fired, rows)
+        fresh = self._after(flat, lives, fired, clock)
+        if state is None:
+            return made, fresh, None
+        alive = state[WRITTEN].to_numpy() > clock - self._lifetime
+        alive[flat.state_row[flat.state_row >= 0]] = False
+        rest = state.filter(pa.array(alive))
+        return made, pa.concat_tables([rest.cast(fresh.schema), fresh]).combine_chunks(), fresh
 
-    def _runs(self, keys: list[pa.Array], clocks: Ints) -> _Runs:
-        total = len(clocks)
-        new_key = np.zeros(total, bool)
-        new_key[0] = True
-        for array in keys:
-            codes = pc.fill_null(array.dictionary_encode().indices, -1).to_numpy(zero_copy_only=False)
-            new_key[1:] |= codes[1:] != codes[:-1]
-        starts = new_key.copy()
-        starts[1:] |= clocks[1:] - clocks[:-1] >= self._lifetime
-        first = np.flatnonzero(starts)
-        rows = np.diff(np.append(first, total))
-        run_keys = list(zip(*(array.take(pa.array(first)).to_pylist() for array in keys), strict=True))
-        run_keys = run_keys or [()] * len(first)
-        state_row = np.full(len(first), -1)
-        known = self._known()
-        if known:
-            for index in np.flatnonzero(new_key[first]):
-                state_row[index] = known.get(run_keys[index], -1)
-        is_last = np.append(new_key[first][1:], True)
-        kept, ticks, fires = np.zeros((3, len(first)), np.int64)
-        runs = _Runs(run_keys, first, rows, kept, ticks, fires, is_last, state_row)
-        self._join_state(runs, clocks)
-        return runs
+    # --- items and rows by key --------------------------------------------------------------------------------------
 
-    def _known(self) -> dict[tuple[Any, ...], int]:
-        if self.state is None or not self.state.num_rows:
-            return {}
-        if not self._context.partition:
-            return {(): 0}
-        keys = zip(*(self.state[name].to_pylist() for name in self._context.partition), strict=True)
-        return {key: row for row, key in enumerate(keys)}
+    def _laid_out(self, state: pa.Table | None, rows: pa.Table) -> _Flat:
+        known = 0 if state is None else state.num_rows
+        numbers, names = numbered(self._context.partition, state, rows)
+        own = numbers[known:]
+        count = np.bincount(own, minlength=max(known, int(own.max(initial=-1)) + 1))
+        # Without a tick nothing happens to a key that has no row.
+        keys = np.arange(len(count)) if self._seconds else np.flatnonzero(count)
+        state_row = np.where(keys < known, keys, -1)
+        kept = np.zeros(len(keys), np.int64)
+        if state is not None:
+            kept[state_row >= 0] = state[KEPT].to_numpy()[state_row[state_row >= 0]]
+        each = count[keys]
+        length = kept + each
+        begin, first_row = np.cumsum(length) - length, np.cumsum(each) - each
+        order, row_key = np.argsort(own, kind="stable"), np.repeat(np.arange(len(keys)), each)
+        at = begin[row_key] + kept[row_key] + np.arange(len(order)) - first_row[row_key]
+        clocks = rows[events.CLOCK].to_numpy()[order]
+        first = np.zeros(len(count), np.int64)
+        first[numbers[::-1]] = np.arange(len(numbers))[::-1]
+        names = names.take(pa.array(first[keys])) if self._context.partition else names
+        size, none = int(length.sum()), np.zeros(0, np.int64)
+        flat = _Flat(names, state_row, kept, each, begin, first_row, order, row_key, at, clocks, size, {}, none)
+        self._fill(flat, state, rows)
+        return flat
 
-    def _join_state(self, runs: _Runs, clocks: Ints) -> None:
-        """A run goes on with the key's window, unless that has expired."""
-        found = np.flatnonzero(runs.state_row >= 0)
-        if self.state is None or not len(found):
-            return
-        of_state = runs.state_row[found]
-        alive = clocks[runs.first[found]] - self.state[WRITTEN].to_numpy()[of_state] < self._lifetime
-        found, of_state = found[alive], of_state[alive]
-        runs.ticks[found] = self.state[TICKS].to_numpy()[of_state]
-        runs.fires[found] = self.state[FIRES].to_numpy()[of_state]
-        runs.kept[found] = self.state["_kept"].to_numpy()[of_state]
+    def _fill(self, flat: _Flat, state: pa.Table | None, rows: pa.Table) -> None:
+        """Put fields and clocks at their places."""
+        old = np.flatnonzero(flat.kept)
+        to = np.repeat(flat.begin[old], flat.kept[old]) + ramps(flat.kept[old])
+        for name in self._fields:
+            values = Values.of(rows[name])
+            values = Values(values.numbers[flat.order], None if values.valid is None else values.valid[flat.order])
+            flat.columns[name] = values.spread(flat.at, flat.size)
+            if len(old) and state is not None:
+                kept = self._kept(name, flat, state, old)
+                flat.columns[name].put(to, Values.of(kept))
+        if self._timed:
+            flat.clocks = np.zeros(flat.size, np.int64)
+            flat.clocks[flat.at] = flat.row_clocks
+            if len(old) and state is not None:
+                flat.clocks[to] = self._kept(CLOCKS, flat, state, old).to_numpy()
 
-    def _values(self, name: str, column: pa.ChunkedArray, runs: _Runs, begin: Ints, at: Ints) -> Values:
-        """A field over all runs: what is kept of it, then the rows."""
-        size = int((runs.kept + runs.rows).sum())
-        found = Values.of(column).spread(at, size)
-        old = np.flatnonzero(runs.kept)
-        if len(old):
-            to = np.repeat(begin[old], runs.kept[old]) + ramps(runs.kept[old])
-            found.put(to, Values.of(pa.chunked_array([self._kept_items(name, runs, old)])))
-        return found
-
-    def _kept_items(self, name: str, runs: _Runs, old: Ints) -> pa.Array:
-        """Return what the state holds of a field for some runs, one after the other. All items of a key have the key's values."""
-        assert self.state is not None
-        column = self.state[name].combine_chunks()
+    def _kept(self, name: str, flat: _Flat, state: pa.Table, keys: Ints) -> pa.ChunkedArray:
+        """Return what the state holds of a field for some keys, one after the other. All items of a key have the key's values."""
+        rows = flat.state_row[keys]
         if name in self._context.partition:
-            return column.take(pa.array(np.repeat(runs.state_row[old], runs.kept[old])))
-        return column.take(pa.array(runs.state_row[old])).flatten()
+            return state[name].take(pa.array(np.repeat(rows, flat.kept[keys])))
+        column = state[name].combine_chunks()
+        whole = len(rows) == len(column) and (rows == np.arange(len(rows))).all()
+        return pa.chunked_array([(column if whole else column.take(pa.array(rows))).flatten()])
 
-    def _results(self, table: pa.Table, keys: list[pa.Array], runs: _Runs, fired: _Fired) -> pa.Table:
-        rows = pa.array(fired.rows)
-        clocks, orders = table[events.CLOCK].take(rows), table[events.ORDER].take(rows)
-        identity = {int(run): self._identity(runs.keys[run]) for run in np.unique(fired.runs)}
-        ids = [
-            f"{identity[run]}-{clock}-{n}"
-            for run, clock, n in zip(fired.runs.tolist(), clocks.to_pylist(), fired.number.tolist(), strict=True)
-        ]
-        made: dict[str, Any] = {name: key.take(rows) for name, key in zip(self._context.partition, keys, strict=True)}
-        made |= dict(zip(self._operation.outputs, fired.outputs, strict=True))
-        stream = pa.array([self._context.stream], pa.string()).take(pa.array(np.zeros(len(fired.rows), np.int64)))
-        made |= {events.ID: ids, events.TIME: clocks, events.CLOCK: clocks, events.FROM: stream}
-        made[events.ORDER] = pc.binary_join_element_wise(orders.cast(pa.string()), "000000", ".")
-        arrays = [_as(made[field.name], field.type) for field in self._schema]
-        return pa.Table.from_arrays(arrays, schema=self._schema)
+    # --- windows ----------------------------------------------------------------------------------------------------
 
-    def _identity(self, key: tuple[Any, ...]) -> str:
-        return identity_of(self._context, key_text(tuple(() if value is None else (value,) for value in key)))
+    def _lives(self, flat: _Flat, state: pa.Table | None) -> _Lives:
+        known, keys = flat.state_row >= 0, np.arange(len(flat.rows))
+        written = np.full(len(keys), -FAR)
+        if state is not None:
+            written[known] = state[WRITTEN].to_numpy()[flat.state_row[known]]
+        new = np.zeros(len(flat.order), bool)
+        new[1:] = flat.row_clocks[1:] - flat.row_clocks[:-1] >= self._lifetime
+        first = flat.first_row[flat.rows > 0]
+        new[first] = flat.row_clocks[first] - written[flat.rows > 0] >= self._lifetime
+        fresh = np.bincount(flat.row_key[new], minlength=len(keys))
+        number = known + fresh
+        base, total = np.cumsum(number) - number, int(number.sum())
+        of_row = (base + known - 1 - np.cumsum(fresh) + fresh)[flat.row_key] + np.cumsum(new)
+        rows = np.bincount(of_row, minlength=total)
+        begin, begun, fires, ticks, last_clock = np.zeros((5, total), np.int64)
+        begin[base[known]], begin[of_row[new]] = flat.begin[known], flat.at[new]
+        begun[of_row[new]] = flat.row_clocks[new] // SECOND
+        last_clock[base[known]] = written[known]
+        first_row = np.cumsum(rows) - rows
+        last_clock[rows > 0] = flat.row_clocks[(first_row + rows - 1)[rows > 0]]
+        if state is not None:
+            for name, values in ((BEGUN, begun), (FIRES, fires), (TICKS, ticks)):
+                if name != BEGUN or self._seconds:
+                    values[base[known]] = state[name].to_numpy()[flat.state_row[known]]
+        end, last = np.append(begin[1:], flat.size), base + number - 1
+        return _Lives(
+            begin, end, rows, first_row, begun, fires, ticks, last_clock, of_row, last, np.repeat(keys, number)
+        )
 
-    def _store(
-        self,
-        runs: _Runs,
-        keys: list[pa.Array],
-        clocks: Ints,
-        columns: dict[str, Values],
-        begin: Ints,
-        length: Ints,
-    ) -> None:
-        """The state after the batch: of each key its last run."""
-        last = np.flatnonzero(runs.is_last)
-        counted = runs.ticks[last] + runs.rows[last]
-        ticks = counted % self._trigger
-        kept = np.minimum(length[last], self._keep)
+    def _by_events(self, flat: _Flat, lives: _Lives) -> _Fired:
+        place = np.arange(len(flat.order)) - lives.first_row[lives.of_row]
+        counted = lives.ticks[lives.of_row] + place + 1
+        row = np.flatnonzero(counted % self._events == 0)
+        life, end = lives.of_row[row], flat.at[row] + 1
+        number = lives.fires[life] + counted[row] // self._events - 1
+        start = lives.begin[life]
+        if self._age is not None:
+            # The event itself is in the window, whatever its age.
+            young = _place(flat, lives, life, flat.row_clocks[row] - self._age)
+            start = np.maximum(start, np.minimum(young, end - 1))
+        elif self._keep:
+            start = np.maximum(start, end - self._keep)
         if self._clear:
-            kept = np.minimum(ticks, kept)
-        ends = begin[last] + length[last]
-        items = np.repeat(ends - kept, kept) + ramps(kept)
-        offsets = np.concatenate([[0], np.cumsum(kept)]).astype(np.int32)
-        at_end = runs.first[last] + runs.rows[last] - 1
-        made: dict[str, Any] = {
-            name: key.take(pa.array(at_end)) for name, key in zip(self._context.partition, keys, strict=True)
-        }
-        made |= {
-            WRITTEN: clocks[at_end],
-            TICKS: ticks,
-            FIRES: runs.fires[last] + counted // self._trigger,
-            "_kept": kept,
-        }
-        for name, values in columns.items():
-            if name in self._context.partition:
-                continue
-            made[name] = pa.ListArray.from_arrays(pa.array(offsets), values.array(items))
-        fresh = pa.table(made)
-        if self.state is not None and self.state.num_rows:
-            untouched = np.ones(self.state.num_rows, bool)
-            untouched[runs.state_row[runs.state_row >= 0]] = False
-            fresh = pa.concat_tables([self.state.filter(pa.array(untouched)).cast(fresh.schema), fresh])
-        self.state = fresh.combine_chunks()
+            start = np.maximum(start, end - self._events)
+        return _Fired(life, flat.row_clocks[row], number, start, end, row)
+
+    def _by_ticks(self, flat: _Flat, lives: _Lives, clock: int) -> _Fired:
+        last = np.minimum(clock, lives.written + self._lifetime - 1) // SECOND
+        count = np.maximum((last - lives.begun) // self._seconds - lives.fires, 0)
+        life = np.repeat(np.arange(len(count)), count)
+        number = lives.fires[life] + ramps(count)
+        at = (lives.begun[life] + self._seconds * (number + 1)) * SECOND
+        # A tick comes before the events of its clock.
+        end = _place(flat, lives, life, at - 1)
+        start = lives.begin[life]
+        if self._age is not None:
+            start = np.maximum(start, np.minimum(_place(flat, lives, life, at - self._age), end))
+        elif self._keep:
+            start = np.maximum(start, end - self._keep)
+        if self._clear and len(life):
+            again = np.append(False, life[1:] == life[:-1])
+            start = np.maximum(start, np.where(again, np.roll(end, 1), start))
+        return _Fired(life, at, number, start, end, None)
+
+    # --- what comes of it -------------------------------------------------------------------------------------------
+
+    def _results(self, flat: _Flat, lives: _Lives, fired: _Fired, rows: pa.Table) -> pa.Table:
+        keys = lives.key[fired.life]
+        own, of_key = np.unique(keys, return_inverse=True)
+        texts = [key_text(key) for key in self._keys(flat, own)]
+        names = [identity_of(self._context, text) for text in texts]
+        each = zip(of_key.tolist(), fired.clock.tolist(), fired.number.tolist(), strict=True)
+        made: dict[str, Any] = {name: flat.names[name].take(pa.array(keys)) for name in self._context.partition}
+        chain = self._operation.aggregators
+        outputs = [aggregated(aggregator, flat.columns, fired.start, fired.end) for aggregator in chain]
+        made |= dict(zip(self._operation.outputs, outputs, strict=True))
+        stream = pa.repeat(pa.scalar(self._context.stream, pa.string()), len(keys))
+        made |= {events.ID: [f"{names[key]}-{clock}-{number}" for key, clock, number in each]}
+        made |= {events.TIME: fired.clock, events.CLOCK: fired.clock, events.FROM: stream}
+        if fired.row is not None:
+            order = rows[events.ORDER].take(pa.array(flat.order[fired.row])).cast(pa.string())
+            made[events.ORDER] = pc.binary_join_element_wise(order, "000000", ".")
+        else:
+            bang = "!" * (1 + self._context.depth)
+            made[events.ORDER] = [f"{bang}{texts[key]}.000000" for key in of_key.tolist()]
+        table = pa.Table.from_arrays([_as(made[f.name], f.type) for f in self._schema], schema=self._schema)
+        return table.sort_by([(events.CLOCK, "ascending"), (events.ORDER, "ascending")])
+
+    def _keys(self, flat: _Flat, keys: Ints) -> list[tuple[tuple[Any, ...], ...]]:
+        columns = [flat.names[name].take(pa.array(keys)).to_pylist() for name in self._context.partition]
+        if not columns:
+            return [()] * len(keys)
+        return [tuple(() if value is None else (value,) for value in key) for key in zip(*columns, strict=True)]
+
+    def _after(self, flat: _Flat, lives: _Lives, fired: _Fired, clock: int) -> pa.Table:
+        """Return the state of the keys that the batch may have moved: of each its last life, if it has not ended."""
+        counted = lives.ticks + lives.rows
+        if self._events:
+            ticks, fires = counted % self._events, lives.fires + counted // self._events
+        else:
+            ticks, fires = counted * 0, lives.fires + np.bincount(fired.life, minlength=len(lives.fires))
+        start = self._kept_from(flat, lives, fired, ticks, clock)
+        keys = np.flatnonzero(lives.written[lives.last] > clock - self._lifetime)
+        last = lives.last[keys]
+        kept = lives.end[last] - start[last]
+        items, offsets = np.repeat(start[last], kept) + ramps(kept), np.append(0, np.cumsum(kept)).astype(np.int32)
+        made: dict[str, Any] = {name: flat.names[name].take(pa.array(keys)) for name in self._context.partition}
+        made |= {WRITTEN: lives.written[last], TICKS: ticks[last], FIRES: fires[last], KEPT: kept}
+        made |= {BEGUN: lives.begun[last]} if self._seconds else {}
+        lists = {name: flat.columns[name].array(items) for name in self._items}
+        lists |= {CLOCKS: pa.array(flat.clocks[items])} if self._timed else {}
+        made |= {name: pa.ListArray.from_arrays(pa.array(offsets), values) for name, values in lists.items()}
+        return pa.table(made)
+
+    def _kept_from(self, flat: _Flat, lives: _Lives, fired: _Fired, ticks: Ints, clock: int) -> Ints:
+        """Return the place of the first item of each life that may still count."""
+        start = lives.begin.copy()
+        if self._since_fired and self._events:
+            start = np.maximum(start, lives.end - ticks)
+        elif self._clear:
+            np.maximum.at(start, fired.life, fired.end)
+        if self._age is not None:
+            life = np.arange(len(start))
+            young = _place(flat, lives, life, np.full(len(start), clock - self._age))
+            return np.maximum(start, np.minimum(young, lives.end))
+        return np.maximum(start, lives.end - self._keep) if self._keep else start
+
+
+def _place(flat: _Flat, lives: _Lives, life: Ints, clock: Ints) -> Ints:
+    """Return for some lives and clocks the first place of the life whose item is later than the clock, or the life's end."""
+    if not flat.size or not len(life):
+        return lives.begin[life]
+    of_item = np.repeat(np.arange(len(lives.begin)), lives.end - lives.begin)
+    low, high = min(flat.clocks.min(), clock.min()), max(flat.clocks.max(), clock.max())
+    items, wanted, width = flat.clocks - low, clock - low, int(high) - int(low) + 1
+    if width * len(lives.begin) >= _SAFE:
+        # Years apart, and many keys: by rank they are small again.
+        values, ranks = np.unique(np.concatenate([flat.clocks, clock]), return_inverse=True)
+        items, wanted, width = ranks[: flat.size], ranks[flat.size :], len(values)
+    return np.searchsorted(of_item * width + items, life * width + wanted, "right")
+
+
+def numbered(partition: tuple[str, ...], state: pa.Table | None, rows: pa.Table) -> tuple[Ints, pa.Table]:
+    """Return the numbers of the keys of a state's rows and then of a batch's, from 0 as they are met, and their fields."""
+    known = 0 if state is None else state.num_rows
+    if not partition:
+        return np.zeros(known + rows.num_rows, np.int64), pa.table({})
+    both = {}
+    numbers: Any = None
+    for name in partition:
+        chunks = rows[name].chunks if state is None else [*state[name].cast(rows[name].type).chunks, *rows[name].chunks]
+        both[name] = pa.chunked_array(chunks, rows[name].type).combine_chunks()
+        own = both[name].dictionary_encode(null_encoding="encode").indices.to_numpy().astype(np.int64)
+        if numbers is not None:
+            pairs = pa.array(numbers * (int(own.max(initial=0)) + 1) + own)
+            own = pairs.dictionary_encode().indices.to_numpy().astype(np.int64)
+        numbers = own
+    return numbers, pa.table(both)
+
+
+def in_order(rows: pa.Table) -> pa.Table:
+    """Return rows in the order of (clock, order). Most come so, or in that of `ORDER`."""
+    order, clocks = rows[events.ORDER], rows[events.CLOCK].to_numpy()
+    size = rows.num_rows
+    if size > 1 and not pc.all(pc.less_equal(order.slice(0, size - 1), order.slice(1))).as_py():
+        return rows.sort_by([(events.CLOCK, "ascending"), (events.ORDER, "ascending")])
+    if (clocks[1:] >= clocks[:-1]).all():
+        return rows
+    return rows.take(pa.array(np.argsort(clocks, kind="stable")))
+
+
+def conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows of an earlier schema as those of a batch: null where a field is new, without what is not there any more."""
+    columns = [
+        rows[field.name].cast(field.type) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
 
 
 def ramps(lengths: Ints) -> Ints:
-    """0, 1, ... up to each of some lengths, one after the other."""
+    """Return 0, 1, ... up to each of some lengths, one after the other."""
     total = int(lengths.sum())
     return np.arange(total) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 

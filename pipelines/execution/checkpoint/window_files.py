@@ -1,0 +1,260 @@
+"""State of windows as files that are written once and named by the records of the batches that they belong to (docs/adr/0054).
+
+A file holds what a batch has left: the windows, whole or as the keys that have changed since files that it names, the rows that
+wait for the clock, and the results. What a record does not name is of a batch that never was, and nobody reads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+
+from pipelines.errors import TrideltaError
+from pipelines.execution.checkpoint.durable import sync
+from pipelines.windows.arrow_stream import from_ipc, to_ipc
+from pipelines.windows.vectorised import EMPTY, ArrayWindows, State
+
+FORMAT: Final = 1
+_NAME = re.compile(r"^\.?(\d+)-")
+_WINDOWS, _PENDING, _RESULTS = "windows", "pending", "results"
+# So many bytes may be read beside the whole state: below, the files of small batches would each be whole ones.
+_BESIDE: Final = 4_000_000
+_MOST_FILES: Final = 32
+
+
+class WindowStateError(TrideltaError):
+    """The state that a batch has to begin with cannot be had; nothing was run."""
+
+    def __init__(self, name: str, problem: str, *, hint: str | None = None) -> None:
+        self.name, self.problem = name, problem
+        otherwise = (
+            "bring the file back from a backup of the checkpoint; or begin with empty windows: move the flow's checkpoint away "
+            'and run it with on_fresh_checkpoint="reset" (empties its states and starts over) or "continue"'
+        )
+        super().__init__(f"the state of the windows, {name}, {problem}", hint=hint or otherwise)
+
+
+class StateFiles(Protocol):
+    """Where the files are: a folder, or what an object store has under a prefix. A file never changes."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a new file. When this returns the file is whole and outlives the machine; else there is none of the name."""
+
+    def read(self, name: str) -> bytes:
+        """Return a file's bytes; FileNotFoundError if there is none."""
+
+    def names(self) -> Sequence[str]:
+        """Return the names of all files, and of what writers have left that did not come to an end."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+
+
+class StateFolder:
+    """Files of state in a folder of this host."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: set[Path] = set()
+
+    def write(self, name: str, data: bytes) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        file, temporary = self._folder / name, self._folder / f".{name}"
+        with temporary.open("xb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        temporary.rename(file)
+        sync([file], self._folder.parent, self._known)
+
+    def read(self, name: str) -> bytes:
+        return (self._folder / name).read_bytes()
+
+    def names(self) -> list[str]:
+        return sorted(file.name for file in self._folder.iterdir()) if self._folder.is_dir() else []
+
+    def remove(self, name: str) -> None:
+        (self._folder / name).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class StateRef:
+    """What the record of a batch says of the state behind it: the file, and the hash of its bytes (hex)."""
+
+    file: str
+    hash: str
+
+    def to_json(self) -> dict[str, str]:
+        return {"file": self.file, "hash": self.hash}
+
+    @classmethod
+    def of_json(cls, value: Mapping[str, Any]) -> StateRef:
+        return cls(str(value["file"]), str(value["hash"]))
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A file's head and its tables."""
+
+    head: Mapping[str, Any]
+    tables: Mapping[str, pa.Table]
+
+    @property
+    def below(self) -> list[StateRef]:
+        """Return the files on which it stands, the whole one first."""
+        return [StateRef.of_json(ref) for ref in self.head["below"]]
+
+
+class WindowFiles:
+    """The states of an operation's windows, batch by batch.
+
+    Args:
+        files: where they are.
+        windows: the operation's.
+        signature: of the operation and its key (`pipelines.windows.signature`): windows of others are refused.
+    """
+
+    def __init__(self, files: StateFiles, windows: ArrayWindows, signature: bytes) -> None:
+        self._files, self._windows, self._signature = files, windows, signature.hex()
+        # What the last batch has left need not be read again. Of a state: its file, those below, their bytes.
+        self._last: tuple[StateRef, State] | None = None
+        self._below: tuple[StateRef, list[StateRef], int] | None = None
+
+    def run(
+        self, txid: int, attempt: int, before: StateRef | None, rows: pa.Table, clock: int
+    ) -> tuple[pa.Table, StateRef]:
+        """Run a batch from the state behind the one before, and keep what it leaves. Nothing counts until a record names it.
+
+        Args:
+            before: what the newest record below `txid` names; None: there is none, and the windows are empty.
+            rows, clock: as of `ArrayWindows.feed`.
+
+        Returns:
+            The results, and what the records of the batch are to name.
+
+        Raises:
+            WindowStateError: the state cannot be had.
+        """
+        results, state = self._windows.feed(self._state(before), rows, clock)
+        below = self._stands_on(before, state)
+        windows = state.windows if not below else state.changed
+        tables = {_WINDOWS: windows, _PENDING: state.pending, _RESULTS: results}
+        blobs = {name: to_ipc(table, "lz4") for name, table in tables.items() if table is not None}
+        head = {
+            "format": FORMAT,
+            "signature": self._signature,
+            "txid": txid,
+            "clock": clock,
+            "keys": state.keys,
+            "below": [file.to_json() for file in below],
+            "parts": {name: len(blob) for name, blob in blobs.items()},
+        }
+        text = json.dumps(head).encode()
+        data = b"".join([len(text).to_bytes(8, "big"), text, *blobs.values()])
+        ref = StateRef(f"{txid:012d}-{attempt}-{secrets.token_hex(4)}", _digest(data))
+        self._files.write(ref.file, data)
+        size = len(blobs.get(_WINDOWS, b"")) + (self._below[2] if below and self._below else 0)
+        self._last, self._below = (ref, state), (ref, below, size)
+        return results, ref
+
+    def results(self, ref: StateRef) -> pa.Table:
+        """Return what a batch has made whose record names its file.
+
+        Raises:
+            WindowStateError
+        """
+        return self._read(ref).tables[_RESULTS]
+
+    def clear(self, ref: StateRef) -> None:
+        """Remove what no batch behind one needs, once Spark has marked that batch as done.
+
+        What later batches have written stays, whoever wrote it: a process that was taken for dead may come here late.
+
+        Args:
+            ref: named by the batch's record.
+        """
+        below = self._below[1] if self._below and self._below[0] == ref else self._read(ref).below
+        kept, txid = {ref.file, *(file.file for file in below)}, _txid(ref.file)
+        for name in self._files.names():
+            own = _txid(name)
+            if name not in kept and own is not None and txid is not None and own <= txid:
+                self._files.remove(name)
+
+    def check(self, ref: StateRef) -> None:
+        """Read a state and all on which it stands.
+
+        Raises:
+            WindowStateError
+        """
+        self._loaded(ref)
+
+    def _state(self, ref: StateRef | None) -> State:
+        if ref is None:
+            return EMPTY
+        if self._last is None or self._last[0] != ref:
+            self._last = (ref, self._loaded(ref))
+        return self._last[1]
+
+    def _loaded(self, ref: StateRef) -> State:
+        last = self._read(ref)
+        parts = [*(self._read(file) for file in last.below), last]
+        windows = [part.tables[_WINDOWS] for part in parts if _WINDOWS in part.tables]
+        clock = last.head["clock"]
+        size = sum(part.head["parts"].get(_WINDOWS, 0) for part in parts)
+        self._below = (ref, last.below, size)
+        return State(self._windows.laid_over(windows, clock), last.tables.get(_PENDING), clock)
+
+    def _stands_on(self, before: StateRef | None, state: State) -> list[StateRef]:
+        """Return the files on which the next one is to stand, none for a whole one: whichever is less to write, and to read."""
+        if before is None or self._below is None or self._below[0] != before or state.changed is None:
+            return []
+        _, below, size = self._below
+        whole = state.windows.nbytes if state.windows is not None else 0
+        if 2 * state.changed.nbytes > whole or size > max(_BESIDE, 2 * whole) or len(below) + 1 >= _MOST_FILES:
+            return []
+        return [*below, before]
+
+    def _read(self, ref: StateRef) -> _Read:
+        try:
+            data = self._files.read(ref.file)
+        except FileNotFoundError:
+            raise WindowStateError(ref.file, "is gone, and the record of its batch names it") from None
+        if _digest(data) != ref.hash:
+            raise WindowStateError(ref.file, "is damaged: its bytes are others than the record of its batch says")
+        size = int.from_bytes(data[:8], "big")
+        head = json.loads(data[8 : 8 + size])
+        if head["format"] != FORMAT:
+            hint = "run the flow with the release that wrote it"
+            raise WindowStateError(
+                ref.file, f"is of format {head['format']}, and this release reads {FORMAT}", hint=hint
+            )
+        if head["signature"] != self._signature:
+            hint = "give the stream's window its former definition back; or begin with empty windows in a flow of another name"
+            raise WindowStateError(ref.file, "holds the windows of another operation, or of another key", hint=hint)
+        return _Read(head, dict(_tables(memoryview(data)[8 + size :], head["parts"])))
+
+
+def _tables(data: memoryview, parts: Mapping[str, int]) -> Iterator[tuple[str, pa.Table]]:
+    at = 0
+    for name, size in parts.items():
+        yield name, from_ipc([bytes(data[at : at + size])])
+        at += size
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _txid(name: str) -> int | None:
+    """Return the txid in a file's name; None: it is no file of ours."""
+    match = _NAME.match(name)
+    return int(match[1]) if match else None

@@ -1,0 +1,246 @@
+"""State of windows in files: whatever fails, a batch begins from the state of the one before, and no other."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipelines import aggregators as agg
+from pipelines.execution.checkpoint.window_files import StateFolder, StateRef, WindowFiles, WindowStateError
+from pipelines.graph import events as ev
+from pipelines.windows.event import Event
+from pipelines.windows.keyed import KeyedWindows
+from pipelines.windows.operations import AggregateWindow
+from pipelines.windows.policy import Policy
+from pipelines.windows.vectorised import ArrayWindows
+from tests.windows.window_runs import context
+
+OUTPUTS = [("sum", pa.int64()), ("count", pa.int64())]
+OWN = [(name, pa.int64() if name in (ev.TIME, ev.CLOCK) else pa.string()) for name in ev.COLUMNS]
+TAKEN = pa.schema([("k", pa.string()), ("v", pa.int64()), (ev.CLOCK, pa.int64()), (ev.ORDER, pa.string())])
+MADE = pa.schema([("k", pa.string()), *OUTPUTS, *OWN])
+COUNTED = AggregateWindow((agg.Sum("v"), agg.Count()), Policy.count(2), Policy.count(3))
+SIGNATURE = b"sixteen bytes of"
+START = -(10**9)
+Row = tuple[str, int, int, str]
+
+
+def files(folder: Path, operation: AggregateWindow = COUNTED, signature: bytes = SIGNATURE) -> WindowFiles:
+    return WindowFiles(StateFolder(folder), ArrayWindows(operation, context("k"), MADE), signature)
+
+
+def table(rows: list[Row]) -> pa.Table:
+    columns = zip(*rows, strict=True) if rows else [[] for _ in TAKEN]
+    return pa.table([pa.array(list(c), f.type) for c, f in zip(columns, TAKEN, strict=True)], schema=TAKEN)
+
+
+def shown(results: pa.Table) -> list[tuple[Any, ...]]:
+    return [(row["k"], row["sum"], row["count"], row[ev.ID], row[ev.CLOCK]) for row in results.to_pylist()]
+
+
+class Died(Exception):  # noqa: N818 - a process
+    pass
+
+
+@dataclass
+class Tables:
+    """Two outputs of a query, and what their records name; one behind the other, as batches commit them."""
+
+    rows: tuple[dict[int, pa.Table], dict[int, pa.Table]] = field(default_factory=lambda: ({}, {}))
+    named: dict[int, tuple[StateRef, int]] = field(default_factory=dict)
+
+    def before(self, txid: int) -> tuple[StateRef | None, int]:
+        below = [named for named in self.named if named < txid]
+        return self.named[max(below)] if below else (None, START)
+
+
+class Query:
+    """A query whose process dies at any moment, whose replays have their rows in another order, and whose dead sometimes wake."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.chance, self.folder, self.tables = random.Random(seed), folder, Tables()
+        chance = self.chance
+        self.operation = AggregateWindow(
+            (agg.Sum("v"), agg.Count()),
+            chance.choice([Policy.count(chance.randint(1, 4)), Policy.time(chance.randint(1, 4))]),
+            chance.choice([Policy.count(chance.randint(1, 5)), Policy.time(chance.randint(1, 6))]),
+            chance.random() < 0.5,
+            chance.choice([2000, 9000]),
+        )
+        self.delay = chance.choice([0, 1500])
+        self.expected = KeyedWindows(self.operation, context("k"))
+        self.wanted: list[tuple[Any, ...]] = []
+        self.left_out: set[int] = set()
+        self.earlier: list[tuple[WindowFiles, StateRef]] = []
+
+    def batches(self) -> Iterator[list[Row]]:
+        for number in range(8):
+            size, first = self.chance.choice([0, 1, 20]), number * 2000
+            yield [
+                (
+                    f"k{self.chance.randint(0, 9)}",
+                    self.chance.randint(0, 9),
+                    self.chance.randint(first, first + 4000),
+                    "",
+                )
+                for _ in range(size)
+            ]
+
+    def run(self) -> None:
+        own = files(self.folder, self.operation)
+        for txid, batch in enumerate(self.batches()):
+            attempt = 0
+            while not self._comes_through(own, txid, attempt, batch):
+                attempt += 1
+                if self.chance.random() < 0.6:
+                    # Not the attempt alone has failed: its process has died.
+                    own = files(self.folder, self.operation)
+                if self.chance.random() < 0.1:
+                    self.left_out.add(txid)
+                    break
+            self._wakes()
+
+    def _comes_through(self, own: WindowFiles, txid: int, attempt: int, batch: list[Row]) -> bool:
+        try:
+            self._attempt(own, txid, attempt, batch)
+        except Died:
+            return False
+        if self.chance.random() < 0.2:
+            # All is committed, and Spark does not know it.
+            return False
+        ref = self.tables.named[txid][0]
+        self.earlier.append((own, ref))
+        if self.chance.random() < 0.5:
+            own.clear(ref)
+        return True
+
+    def _attempt(self, own: WindowFiles, txid: int, attempt: int, batch: list[Row]) -> None:
+        if txid in self.tables.named:
+            ref, clock = self.tables.named[txid]
+            results = own.results(ref)
+        else:
+            before, floor = self.tables.before(txid)
+            # As the tasks of this attempt happened to give them.
+            rows = [(k, v, at, f"{n:06d}") for n, (k, v, at, _) in enumerate(self.chance.sample(batch, len(batch)))]
+            rows = [row for row in rows if row[2] >= floor]
+            clock = max([floor, *(row[2] - self.delay for row in rows)])
+            results, ref = own.run(txid, attempt, before, table(rows), clock)
+            self._dies(0.3)
+            self._expect(rows, clock)
+        for output in self.tables.rows:
+            if txid not in output:
+                output[txid] = results
+                self.tables.named.setdefault(txid, (ref, clock))
+                self._dies(0.3)
+
+    def _expect(self, rows: list[Row], clock: int) -> None:
+        """What this attempt makes counts: its first output commits."""
+        items = [(Event({"k": k, "v": v}, "e", at), at, order) for k, v, at, order in rows]
+        results = self.expected.feed(sorted(items, key=lambda item: item[1:]), clock)
+        self.wanted += [(e.get("k"), e.get("sum"), e.get("count"), e.id, at) for e, at, _ in results]
+
+    def _dies(self, chance: float) -> None:
+        if self.chance.random() < chance:
+            raise Died
+
+    def _wakes(self) -> None:
+        if self.earlier and self.chance.random() < 0.3:
+            own, ref = self.chance.choice(self.earlier)
+            try:
+                own.clear(ref)
+            except WindowStateError:
+                assert ref not in [named for named, _ in list(self.tables.named.values())[-1:]]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_crash(seed: int, tmp_path: Path) -> None:
+    query = Query(seed, tmp_path / "windows")
+    query.run()
+    first, second = query.tables.rows
+    assert sorted(shown(pa.concat_tables(first.values()))) == sorted(query.wanted) if first else not query.wanted
+    for txid in set(first) - query.left_out:
+        assert second[txid].equals(first[txid])
+
+
+def rows_of(first: int, end: int) -> list[Row]:
+    return [(f"k{n % 7}", n, n, f"{n:06d}") for n in range(first, end)]
+
+
+def test_only_what_changed_is_written_and_laid_over_the_whole(tmp_path: Path) -> None:
+    many = [(f"k{n}", 1, n, f"{n:06d}") for n in range(3000)]
+    own, before = files(tmp_path), None
+    results, before = own.run(0, 0, None, table(many), 2999)
+    whole = (tmp_path / before.file).stat().st_size
+    for txid in range(1, 6):
+        now = 3000 + txid
+        results, before = own.run(txid, 0, before, table([("k5", 1, now, "0"), (f"n{txid}", 1, now, "1")]), now)
+        assert (tmp_path / before.file).stat().st_size < whole / 5
+        # A process that knows nothing goes on with the same state.
+        again = files(tmp_path)
+        assert again._state(before).windows.sort_by("k").equals(own._state(before).windows.sort_by("k"))
+        own.clear(before)
+    assert len(list(tmp_path.iterdir())) == 6
+    assert shown(results)[-1][:3] == ("k5", 3, 3)
+
+
+def test_files_of_states_do_not_grow_in_number(tmp_path: Path) -> None:
+    own, before = files(tmp_path), None
+    for txid in range(80):
+        _, before = own.run(txid, 0, before, table([(f"k{txid}", 1, txid, "0")]), txid)
+        own.clear(before)
+        assert len(list(tmp_path.iterdir())) <= 33
+    assert files(tmp_path)._state(before).keys == 80
+
+
+def test_a_named_file_that_is_gone_or_damaged_is_refused(tmp_path: Path) -> None:
+    _, ref = files(tmp_path).run(0, 0, None, table(rows_of(0, 20)), 19)
+    file, rows = tmp_path / ref.file, table(rows_of(20, 30))
+    good = file.read_bytes()
+    for data in (good[:-1], b"", good[:40] + b"?" + good[41:]):
+        file.write_bytes(data)
+        with pytest.raises(WindowStateError, match="damaged"):
+            files(tmp_path).run(1, 0, ref, rows, 29)
+    file.unlink()
+    with pytest.raises(WindowStateError, match="is gone"):
+        files(tmp_path).run(1, 0, ref, rows, 29)
+    (tmp_path / ref.file).write_bytes(good)
+    with pytest.raises(WindowStateError, match="another operation"):
+        files(tmp_path, signature=b"another sixteen.").run(1, 0, ref, rows, 29)
+    results, _ = files(tmp_path).run(1, 0, ref, rows, 29)
+    assert results.num_rows
+
+
+def test_what_a_writer_left_in_the_middle_goes_and_what_is_later_stays(tmp_path: Path) -> None:
+    own = files(tmp_path)
+    _, zero = own.run(0, 0, None, table(rows_of(0, 5)), 4)
+    _, first = own.run(1, 0, zero, table(rows_of(5, 9)), 8)
+    for name in (".000000000000-1-aaaaaaaa", "000000000001-3-bbbbbbbb", "000000000002-0-cccccccc", "a stranger"):
+        (tmp_path / name).write_bytes(b"")
+    own.clear(first)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        [first.file, "000000000002-0-cccccccc", "a stranger"]
+    )
+    own.clear(first)
+    with pytest.raises(WindowStateError):
+        own.clear(zero)
+
+
+def test_a_disk_that_is_full_leaves_the_state_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = files(tmp_path)
+    _, ref = own.run(0, 0, None, table(rows_of(0, 20)), 19)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            own.run(1, 0, ref, table(rows_of(20, 30)), 29)
+    results, _ = own.run(1, 1, ref, table(rows_of(20, 30)), 29)
+    assert shown(results) == shown(files(tmp_path).run(1, 2, ref, table(rows_of(20, 30)), 29)[0])
