@@ -100,11 +100,11 @@ def watch(
 def run_folder(folder: Path, *, trigger_seconds: float, on_fresh_checkpoint: str) -> None:
     """Keep the flows of a folder deployed until SIGINT or SIGTERM, then drain them."""
     from pipelines.nimbus.flow_folder import FlowFolder, watch
-    from pipelines.nimbus.processes.supervisor import Supervisor, open_registry
+    from pipelines.nimbus.processes.supervisor import SupervisorProcess, open_registry
 
     with nimbus() as there, closing(open_registry(there.settings)) as store:
         flows = FlowFolder(there, folder, trigger_seconds=trigger_seconds, on_fresh_checkpoint=on_fresh_checkpoint)
-        keeper = Supervisor(store, there.settings)
+        keeper = SupervisorProcess(store, there.settings)
         with _ending(keeper.ending):
             watch(flows, keeper)
 

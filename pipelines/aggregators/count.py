@@ -25,7 +25,7 @@ class Count(ColumnAggregator, EventAggregator):
         super().__init__(field, output)
 
     def accumulator(self) -> Accumulator:
-        return _Events() if self.field is None else _Having(str(self.field))
+        return _EventCount() if self.field is None else _Having(str(self.field))
 
     def result_types(self, types: Types) -> list[tuple[str, str | None]]:
         return [(self.named, "bigint")]
@@ -56,7 +56,7 @@ class Count(ColumnAggregator, EventAggregator):
         return total(column, "")
 
 
-class _Events(Accumulator):
+class _EventCount(Accumulator):
     """The number of events."""
 
     fields: tuple[str, ...] | None = ()
@@ -83,7 +83,7 @@ class _Events(Accumulator):
         self._count = state
 
 
-class _Having(_Events):
+class _Having(_EventCount):
     """The number of events that have the field."""
 
     def __init__(self, field: str) -> None:

@@ -34,7 +34,7 @@ from pipelines.nimbus.status import FAILED, REPARTITIONING, STARTING
 if TYPE_CHECKING:
     from pipelines.execution.runtime import Runtime
     from pipelines.nimbus.nimbus import Nimbus
-    from pipelines.nimbus.processes.supervisor import Supervisor
+    from pipelines.nimbus.processes.supervisor import SupervisorProcess
     from pipelines.nimbus.status import FlowStatus
 
 SUFFIXES = (".yaml", ".yml")
@@ -412,7 +412,7 @@ def _reasons(reason: Exception | object) -> Iterable[tuple[int | None, str | Non
     return [(None, None if reason is None else str(reason))]
 
 
-def watch(folder: FlowFolder, supervisor: Supervisor, *, poll_seconds: float = 1.0) -> None:
+def watch(folder: FlowFolder, supervisor: SupervisorProcess, *, poll_seconds: float = 1.0) -> None:
     """Look at a folder until `supervisor.ending` is set, then have its flows drained. Workers that have nothing else end.
 
     Args:

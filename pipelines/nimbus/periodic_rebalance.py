@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pipelines.maintenance.clustering import ClusteringReport
     from pipelines.maintenance.rebalance import Decision, Figures, TableLoad
     from pipelines.nimbus.nimbus import Nimbus
-    from pipelines.nimbus.registry.records import Flow
+    from pipelines.nimbus.registry.records import DeployedFlow
     from pipelines.state.lake import Lake
 
 
@@ -103,7 +103,7 @@ def judge(
     return [_judged(nimbus, nimbus.registry.flow(name), clock()) for name in names]
 
 
-def _judged(nimbus: Nimbus, flow: Flow, now: float) -> Judged:
+def _judged(nimbus: Nimbus, flow: DeployedFlow, now: float) -> Judged:
     from pipelines.maintenance.rebalance import decide
 
     check_deployed(flow)
@@ -129,7 +129,7 @@ def _judged(nimbus: Nimbus, flow: Flow, now: float) -> Judged:
     )
 
 
-def look_at(nimbus: Nimbus, flow: Flow) -> dict[str, Figures]:
+def look_at(nimbus: Nimbus, flow: DeployedFlow) -> dict[str, Figures]:
     """Return the figures of a flow's queries that run, by group."""
     from pipelines.maintenance.rebalance import look_of_beat
 
@@ -196,7 +196,7 @@ def _look(made: Any, kept: Mapping[str, Any]) -> Any:
     return made(**{name: tuple(one) if isinstance(one, list) else one for name, one in kept.items() if name in known})
 
 
-def _cores(flow: Flow) -> int:
+def _cores(flow: DeployedFlow) -> int:
     """Return the cores of the flow's application. A cluster gives as many as are asked for."""
     from pipelines.spark.session import cores, is_local
     from pipelines.windows import BUCKETS
@@ -205,7 +205,7 @@ def _cores(flow: Flow) -> int:
     return cores(master) if is_local(master) else BUCKETS
 
 
-def table_loads(lake: Lake, flow: Flow, states: Iterable[str]) -> tuple[TableLoad, ...]:
+def table_loads(lake: Lake, flow: DeployedFlow, states: Iterable[str]) -> tuple[TableLoad, ...]:
     """Return the tables whose readers ask by some columns (setting `clustering`); those that are not made yet are left out.
 
     Args:

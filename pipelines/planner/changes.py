@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.graph.bolts import BatchGroup
+from pipelines.graph.bolts import SpoutGroup
 from pipelines.planner.plan import TopologyPlan
 from pipelines.planner.state_changes import EVOLVES, REFUSED, StateChange, state_changes
 from pipelines.planner.stored import StoredPlan, deployed_plan, load_plan, save_plan
@@ -205,7 +205,7 @@ def _alone(before: Json | None, now: Json | None, key: str, details: list[str]) 
     return Change(before[key], REMOVED, before[key], tuple(details))
 
 
-def _batch_groups(before: Json, now: tuple[BatchGroup, ...], folder: Path) -> Iterator[Change]:
+def _batch_groups(before: Json, now: tuple[SpoutGroup, ...], folder: Path) -> Iterator[Change]:
     """Compare by their streams; queries have no batches. If a flow stored no plan, the folders of its checkpoints count."""
     there = {"__".join(one["streams"]) for one in before.get("batch_groups", ()) if not one["query"]}
     if not before and folder.is_dir():

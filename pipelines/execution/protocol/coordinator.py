@@ -40,17 +40,17 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Count:
+class RowCount:
     """A number of rows and the XOR of their hashes; `xor` is None where nobody computed it."""
 
     rows: int = 0
     xor: int | None = 0
 
-    def __add__(self, other: Count) -> Count:
+    def __add__(self, other: RowCount) -> RowCount:
         unknown = self.xor is None or other.xor is None
-        return Count(self.rows + other.rows, None if unknown else (self.xor or 0) ^ (other.xor or 0))
+        return RowCount(self.rows + other.rows, None if unknown else (self.xor or 0) ^ (other.xor or 0))
 
-    def agrees_with(self, other: Count) -> bool:
+    def agrees_with(self, other: RowCount) -> bool:
         """Return whether the rows are as many, and their hashes the same where both sides have them."""
         return self.rows == other.rows and (self.xor is None or other.xor is None or self.xor == other.xor)
 
@@ -72,7 +72,7 @@ class AttemptRecord:
     attempt: int
     tries: int = 0
     state: BatchState = BatchState.PROCESSING
-    sources: Mapping[str, Count] = field(default_factory=dict)
+    sources: Mapping[str, RowCount] = field(default_factory=dict)
     reason: str = ""
     in_windows: bool = False
 
@@ -88,7 +88,7 @@ class AttemptRecord:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> AttemptRecord:
         """Return the inverse of `to_json`."""
-        sources = {name: Count(**count) for name, count in values["sources"].items()}
+        sources = {name: RowCount(**count) for name, count in values["sources"].items()}
         return cls(**{**values, "sources": sources, "state": BatchState(values["state"])})
 
 
@@ -328,7 +328,7 @@ class Coordinator:
         self._outcomes[batch.txid] = outcome
         return outcome
 
-    def delivered(self, batch: Batch, source: str, count: Count) -> Count | None:
+    def delivered(self, batch: Batch, source: str, count: RowCount) -> RowCount | None:
         """Keep what a transactional source delivered. Return what an earlier attempt got if that differs, else None."""
         record = self._records[batch.txid]
         earlier = record.sources.get(source)

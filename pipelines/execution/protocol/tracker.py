@@ -17,18 +17,18 @@ from pipelines.execution.protocol.coordinator import (
     Batch,
     BatchState,
     Coordinator,
-    Count,
     Ignored,
     OrderError,
     Outcome,
     ProtocolError,
+    RowCount,
 )
 
 
 class HashError(AccountingError):
     """The counts agree but the hashes of the rows do not: rows were lost and others doubled or changed."""
 
-    def __init__(self, stage: str, batch: Batch, expected: Count, received: Count) -> None:
+    def __init__(self, stage: str, batch: Batch, expected: RowCount, received: RowCount) -> None:
         super().__init__(stage, batch.txid, batch.attempt, expected.rows, received.rows)
         self.expected_xor, self.received_xor = expected.xor, received.xor
         self.args = (
@@ -65,9 +65,9 @@ class _Progress:
     """What one stage has seen of one attempt."""
 
     reports: int = 0
-    expected: Count = field(default_factory=Count)
+    expected: RowCount = field(default_factory=RowCount)
     receipts: int = 0
-    received: Count = field(default_factory=Count)
+    received: RowCount = field(default_factory=RowCount)
     sent: Counter[str] = field(default_factory=Counter)
     written: bool = False
     finished: bool = False
@@ -358,10 +358,10 @@ class BatchTracker:
         return plan, plan.stages[stage], ledger.stages[stage]
 
     @staticmethod
-    def _count(rows: int, xor: int | None) -> Count:
+    def _count(rows: int, xor: int | None) -> RowCount:
         if rows < 0:
             raise ValueError(f"a number of rows cannot be {rows}")
-        return Count(rows, xor)
+        return RowCount(rows, xor)
 
     @staticmethod
     def _once(ledger: _Ledger, what: str, so_far: int, tasks: int) -> None:
@@ -386,7 +386,7 @@ class BatchTracker:
             progress.finished = whole and (progress.written or not spec.commits)
         self._ack(ledger)
 
-    def _compare(self, ledger: _Ledger, stage: str, expected: Count, received: Count) -> None:
+    def _compare(self, ledger: _Ledger, stage: str, expected: RowCount, received: RowCount) -> None:
         if expected.agrees_with(received):
             return
         batch = ledger.batch
