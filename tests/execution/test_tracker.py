@@ -11,7 +11,6 @@ from pipelines.execution.protocol.coordinator import (
     AttemptRecord,
     Batch,
     BatchState,
-    MemoryAttemptStore,
     OrderError,
     Poison,
     ProtocolError,
@@ -20,6 +19,7 @@ from pipelines.execution.protocol.coordinator import (
     RowCount,
 )
 from pipelines.execution.protocol.tracker import BatchTracker, HashError, Stage
+from tests.execution.memory_attempts import MemoryAttemptStore
 
 FLIGHTS = (Stage("flights"), Stage("delays", upstream=("flights",), commits=True))
 

@@ -105,26 +105,9 @@ class AttemptStore(Protocol):
         """Remove the records of all txids lower than `before`."""
 
 
-class MemoryAttemptStore:
-    """An `AttemptStore` that lives as long as its object: for tests and notebooks."""
-
-    def __init__(self) -> None:
-        self.records: dict[str, dict[int, AttemptRecord]] = {}
-
-    def get(self, group: str) -> Mapping[int, AttemptRecord]:
-        return dict(self.records.get(group, {}))
-
-    def put(self, group: str, txid: int, record: AttemptRecord) -> None:
-        self.records.setdefault(group, {})[txid] = record
-
-    def forget(self, group: str, before: int) -> None:
-        for txid in [t for t in self.records.get(group, {}) if t < before]:
-            del self.records[group][txid]
-
-
 @dataclass(frozen=True)
-class Retry:
-    """The attempt failed; open the txid again (after a back-off that grows with `tries`), then those withdrawn."""
+class _Failed:
+    """An attempt that failed, with its tries so far and the later ones that were withdrawn."""
 
     batch: Batch
     tries: int
@@ -132,14 +115,12 @@ class Retry:
     withdrawn: tuple[Batch, ...] = ()
 
 
-@dataclass(frozen=True)
-class Poison:
-    """The attempt failed and was the last one allowed; the flow stops here."""
+class Retry(_Failed):
+    """Open the txid again (after a back-off that grows with `tries`), then those withdrawn."""
 
-    batch: Batch
-    tries: int
-    reason: str
-    withdrawn: tuple[Batch, ...] = ()
+
+class Poison(_Failed):
+    """The attempt was the last one allowed; the flow stops here."""
 
 
 @dataclass(frozen=True)
