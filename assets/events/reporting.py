@@ -101,7 +101,6 @@ class Reporter:
         self._seconds: dict[str, dict[int, float]] = {name: {} for name in view.writers}
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dagster-events")
         self._pending: list[Future[None]] = []
-        self.reported = 0
 
     def __enter__(self) -> Reporter:
         return self
@@ -142,7 +141,6 @@ class Reporter:
         )
         for commit in report.commits:
             self._seconds[commit.state][commit.version] = report.seconds
-            self.reported += 1
             self._pending.append(self._writer.submit(self._write, commit, txids, slice_))
 
     def _write(self, commit: StateCommit, txids: Mapping[str, int], slice_: str | None) -> None:

@@ -20,10 +20,6 @@ class Grouping:
     operations: dict[int, PlannedOperation]
     groups: tuple[Group, ...]
 
-    def group_of(self) -> dict[int, int]:
-        """Return the number of the group of each operation; spouts and repartitions have none."""
-        return {one: number for number, group in enumerate(self.groups) for one in group}
-
 
 def group(expansion: Expansion) -> Grouping:
     """Group a graph's operations: merge fully, then put identity partitions where nothing repartitions."""

@@ -22,20 +22,9 @@ from typing import Any, Protocol
 
 
 class CountSink(Protocol):
-    """What takes counts: a Spark accumulator of dicts, or `LocalSink`."""
+    """What takes counts: a Spark accumulator of dicts."""
 
     def add(self, counts: dict[str, int]) -> None: ...
-
-
-class LocalSink:
-    """Counts of functions that run in this process."""
-
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
-
-    def add(self, counts: dict[str, int]) -> None:
-        for name, number in counts.items():
-            self.counts[name] = self.counts.get(name, 0) + number
 
 
 _compiling: tuple[CountSink, str] | None = None

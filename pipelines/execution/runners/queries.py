@@ -94,7 +94,6 @@ class QueryRunner:
         self._lake, self._topology, self._name, self._spark, self._txid = lake, topology, name, spark, txid
         self._spout = topology.queries[name]
         graph = topology.graph
-        self._members = graph.descendants(self._spout.id)
         self._last = answer_node(graph, self._spout.id)
         self.needs_spark = needs_spark(graph.ancestors(self._last.id))
 
