@@ -27,8 +27,8 @@ class Collect(ColumnAggregator, EventAggregator):
 
     default_output: ClassVar[str] = "collected"
 
-    def accumulator(self) -> _Values:
-        return _Values(str(self.field))
+    def accumulator(self) -> _CollectedValues:
+        return _CollectedValues(str(self.field))
 
     def result_types(self, types: Types) -> list[tuple[str, str | None]]:
         kind = element_type(types.get(str(self.field)))
@@ -68,7 +68,7 @@ class Collect(ColumnAggregator, EventAggregator):
         return f"coalesce(array_sort({self.fold_sql(column)}), make_array())"
 
 
-class _Values(KeptEntries):
+class _CollectedValues(KeptEntries):
     """All values of the field, an entry an event."""
 
     def __init__(self, field: str) -> None:

@@ -124,7 +124,7 @@ class Runtime:
         topology = as_topology(topology)
         required_choice("on_fresh_checkpoint", ON_FRESH, on_fresh_checkpoint)
         required("trigger_seconds", SECONDS_APART, trigger_seconds)
-        parts: list[_Part] = []
+        parts: list[_StreamPart] = []
         try:
             for group, number in self._groups_and_partitions(topology, partitions):
                 parts.append(self._started(group, trigger_seconds, on_fresh_checkpoint, number, progress))
@@ -140,7 +140,7 @@ class Runtime:
         on_fresh: str,
         partitions: int | None,
         progress: Callable[[BatchReport], None] | None,
-    ) -> _Part:
+    ) -> _StreamPart:
         checkpoint = self._checkpoint(group)
         with ExitStack() as held:
             held.enter_context(checkpoint.running(self._wait))
@@ -149,7 +149,7 @@ class Runtime:
             runner = self._runner(group, checkpoint, _and_told(progress, run))
             query = runner.start(on_fresh=on_fresh, trigger_seconds=seconds)
             lock = held.pop_all()
-        return _Part(runner, query, lock)
+        return _StreamPart(runner, query, lock)
 
     def skip(self, topology: TridentTopology | Flow, txid: int, *, stream: str | None = None) -> None:
         """Leave a poison batch out: its rows stay in quarantine, the flow goes on behind it.
@@ -328,7 +328,7 @@ class Runtime:
 
 
 @dataclass
-class _Part:
+class _StreamPart:
     runner: StreamRunner
     query: StreamingQuery
     lock: Any
@@ -337,7 +337,7 @@ class _Part:
 class RunningFlow:
     """A flow whose streams run in this process."""
 
-    def __init__(self, flow: str, parts: list[_Part]) -> None:
+    def __init__(self, flow: str, parts: list[_StreamPart]) -> None:
         self.flow, self._parts = flow, parts
 
     @property

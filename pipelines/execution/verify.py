@@ -145,7 +145,7 @@ class _Held:
 
 
 @dataclass(frozen=True)
-class _Ledger:
+class _Commits:
     """The commits of a table since its last reset, beside what it holds of them.
 
     Attributes:
@@ -207,7 +207,7 @@ def _findings(spark: SparkSession, table: StateTable) -> Iterable[Finding]:
     held = {(row[TXID], row[SLICE_COLUMN]): _Held(row["rows"], row["hash"]) for row in sums}
     compactions = [commit.record for commit in commits if commit.kind == COMPACTION and commit.record]
     folded = max((record.folded_before or 0 for record in compactions), default=0)
-    return _Ledger(table, commits, held, folded).findings()
+    return _Commits(table, commits, held, folded).findings()
 
 
 def _since_reset(commits: list[CommitRecord]) -> list[CommitRecord]:

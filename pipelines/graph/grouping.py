@@ -25,7 +25,7 @@ def group(expansion: Expansion) -> Grouping:
     """Group a graph's operations: merge fully, then put identity partitions where nothing repartitions."""
     operations = {one.id: one for one in expansion.operations}
     merged = _merge_fully(operations, _initial(expansion.operations))
-    growing = _Growing(operations, merged)
+    growing = _GrowingGroups(operations, merged)
     growing.join_with_identities()
     growing.part_subscriptions()
     return Grouping(growing.operations, tuple(frozenset(one) for one in growing.groups))
@@ -80,7 +80,7 @@ class _Neighbours:
                     yield found, other
 
 
-class _Growing:
+class _GrowingGroups:
     """The grouped operations, to which identities are added."""
 
     def __init__(self, operations: dict[int, PlannedOperation], groups: list[Group]) -> None:

@@ -57,10 +57,10 @@ def counted(call: Callable[..., Any]) -> Callable[..., Any]:
     A generator's body runs after this returns, so what it counts goes to the same place: the function that ran last in the
     process is of the same plan.
     """
-    return call if _compiling is None else _Counted(call, _compiling)
+    return call if _compiling is None else _CountedCall(call, _compiling)
 
 
-class _Counted:
+class _CountedCall:
     """A class and not a closure: pickled by name, it finds this module's own globals in the worker."""
 
     def __init__(self, call: Callable[..., Any], target: tuple[CountSink, str]) -> None:

@@ -136,7 +136,7 @@ class Transition:
 
 
 @dataclass(frozen=True)
-class _Happening:
+class _Circumstances:
     """An event's circumstances."""
 
     now: float
@@ -239,7 +239,7 @@ def step(
             return Transition(standing)
         raise NoTransitionError(event, standing.status, standing.flow)
     delay = delay_seconds(wait_seconds, message_timeout_seconds)
-    return transition(standing, _Happening(now, delay, request or Request()))
+    return transition(standing, _Circumstances(now, delay, request or Request()))
 
 
 def fire(standing: Standing, *, now: float) -> Transition | None:
@@ -249,19 +249,19 @@ def fire(standing: Standing, *, now: float) -> Transition | None:
     return step(standing, standing.due.event, now=now)
 
 
-def _stay(standing: Standing, _: _Happening) -> Transition:
+def _stay(standing: Standing, _: _Circumstances) -> Transition:
     return Transition(standing)
 
 
-def _activate(standing: Standing, _: _Happening) -> Transition:
+def _activate(standing: Standing, _: _Circumstances) -> Transition:
     return Transition(replace(standing, status=Status.ACTIVE))
 
 
-def _inactivate(standing: Standing, _: _Happening) -> Transition:
+def _inactivate(standing: Standing, _: _Circumstances) -> Transition:
     return Transition(replace(standing, status=Status.INACTIVE))
 
 
-def _rebalance(standing: Standing, happening: _Happening) -> Transition:
+def _rebalance(standing: Standing, happening: _Circumstances) -> Transition:
     return Transition(
         replace(
             standing,
@@ -274,23 +274,23 @@ def _rebalance(standing: Standing, happening: _Happening) -> Transition:
     )
 
 
-def _do_rebalance(standing: Standing, _: _Happening) -> Transition:
+def _do_rebalance(standing: Standing, _: _Circumstances) -> Transition:
     # A standing of REBALANCING always has its previous status; ACTIVE is for one that some other hand wrote.
     back = Standing(standing.flow, standing.previous or Status.ACTIVE)
     return Transition(back, Action.REASSIGN, standing.request or Request())
 
 
-def _kill(standing: Standing, happening: _Happening) -> Transition:
+def _kill(standing: Standing, happening: _Circumstances) -> Transition:
     """Set KILLED at once; a rebalance under way is dropped, and the delay of an earlier kill is replaced."""
     due = Due(FlowEvent.REMOVE, happening.now + happening.delay)
     return Transition(Standing(standing.flow, Status.KILLED, wait_seconds=happening.delay, due=due))
 
 
-def _remove(_: Standing, __: _Happening) -> Transition:
+def _remove(_: Standing, __: _Circumstances) -> Transition:
     return Transition(None, Action.REMOVE)
 
 
-def _wait_again(standing: Standing, happening: _Happening) -> Transition:
+def _wait_again(standing: Standing, happening: _Circumstances) -> Transition:
     """Let a new leader wait the whole delay again: it cannot know how much of the drain the old one has seen."""
     if standing.due is None:
         return Transition(standing)
@@ -298,7 +298,7 @@ def _wait_again(standing: Standing, happening: _Happening) -> Transition:
     return Transition(replace(standing, due=Due(standing.due.event, happening.now + wait)))
 
 
-_TRANSITIONS: Mapping[Status, Mapping[FlowEvent, Callable[[Standing, _Happening], Transition]]] = {
+_TRANSITIONS: Mapping[Status, Mapping[FlowEvent, Callable[[Standing, _Circumstances], Transition]]] = {
     Status.ACTIVE: {
         FlowEvent.INACTIVATE: _inactivate,
         FlowEvent.ACTIVATE: _stay,

@@ -316,7 +316,7 @@ def _watch(engine: Engine, seconds: float) -> None:
 
     @event.listens_for(engine, "checkout")
     def begin(connection: Any, record: Any, proxy: Any) -> None:
-        record.info[_DEADLINE] = deadline = _Deadline(connection, seconds)
+        record.info[_DEADLINE] = deadline = _TransactionDeadline(connection, seconds)
         try:
             engine.dialect.do_ping(connection)
         except Exception as error:
@@ -332,7 +332,7 @@ def _watch(engine: Engine, seconds: float) -> None:
         event.listen(engine, what, end)
 
 
-class _Deadline:
+class _TransactionDeadline:
     """Shuts a connection's socket when its time is over: what waits on it gets an error."""
 
     def __init__(self, connection: Any, seconds: float) -> None:
