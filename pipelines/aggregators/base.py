@@ -236,3 +236,18 @@ class ColumnAggregator(ByValue, CombinerAggregator, ABC):
     def __repr__(self) -> str:
         inside = ", ".join(repr(x) for x in (self.field, self.output) if x is not None)
         return f"{type(self).__name__}({inside})"
+
+
+class AddedUp(ColumnAggregator):
+    """An aggregator whose partial values are numbers that are added up."""
+
+    def zero(self) -> int:
+        return 0
+
+    def fold(self, value: Column) -> Column:
+        from pyspark.sql import functions as F
+
+        return F.sum(value)
+
+    def fold_sql(self, column: str, total: Total = plain_total) -> str:
+        return total(column, "")

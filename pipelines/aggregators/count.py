@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pipelines.aggregators.base import ColumnAggregator, Total, plain_total
+from pipelines.aggregators.base import AddedUp
 from pipelines.aggregators.window import Accumulator, EventAggregator, Types
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
 
-class Count(ColumnAggregator, EventAggregator):
+class Count(AddedUp, EventAggregator):
     """Number of tuples, as bigint (Trident rules 1.3: init 1, zero 0). Takes no input field.
 
     In an event flow `Count("n")` names the output, "count" unless named; with `field` only events that have it count.
@@ -39,21 +39,10 @@ class Count(ColumnAggregator, EventAggregator):
     def combine(self, a: int, b: int) -> int:
         return a + b
 
-    def zero(self) -> int:
-        return 0
-
     def partial(self, *inputs: Column) -> Column:
         from pyspark.sql import functions as F
 
         return F.count(F.lit(1))
-
-    def fold(self, value: Column) -> Column:
-        from pyspark.sql import functions as F
-
-        return F.sum(value)
-
-    def fold_sql(self, column: str, total: Total = plain_total) -> str:
-        return total(column, "")
 
 
 class _EventCount(Accumulator):

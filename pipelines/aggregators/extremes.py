@@ -54,10 +54,10 @@ class Min(ColumnAggregator, EventAggregator):
     def fold(self, value: Column) -> Column:
         from pyspark.sql import functions as F
 
-        return F.min(value)
+        return F.max(value) if self.greatest else F.min(value)
 
     def fold_sql(self, column: str, total: Total = plain_total) -> str:
-        return f"min({column})"
+        return f"{'max' if self.greatest else 'min'}({column})"
 
 
 class Max(Min):
@@ -68,14 +68,6 @@ class Max(Min):
 
     default_output: ClassVar[str] = "max"
     greatest: ClassVar[bool] = True
-
-    def fold(self, value: Column) -> Column:
-        from pyspark.sql import functions as F
-
-        return F.max(value)
-
-    def fold_sql(self, column: str, total: Total = plain_total) -> str:
-        return f"max({column})"
 
 
 _COMPARED = (int, float, str)

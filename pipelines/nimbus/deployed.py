@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines import catalog
 from pipelines.catalog.flow import FlowSettings
 from pipelines.errors import TrideltaError
 from pipelines.nimbus.errors import DeployError, RebalanceError, SubmitError
@@ -226,7 +227,7 @@ def load(flow: DeployedFlow, folder: Path) -> TridentTopology:
     topology = (
         _from_yaml(flow.name, definition, folder / f"{flow.id}-{flow.version.number}")
         if definition["kind"] == YAML
-        else _from_catalog(definition["name"], FlowSettings(Path(definition["home"])))
+        else catalog.flow(definition["name"]).topology(FlowSettings(Path(definition["home"])))
     )
     seen = plan_digest(topology)
     if seen != definition["plan"]:
@@ -245,7 +246,7 @@ def from_catalog(name: str) -> tuple[TridentTopology, dict[str, Any]]:
         UnknownFlowError: The catalog has no such flow.
     """
     settings = FlowSettings.from_environment()
-    return _from_catalog(name, settings), {"kind": CATALOG, "name": name, "home": str(settings.home)}
+    return catalog.flow(name).topology(settings), {"kind": CATALOG, "name": name, "home": str(settings.home)}
 
 
 def from_file(path: Path) -> tuple[TridentTopology, dict[str, Any]]:
@@ -283,9 +284,7 @@ def source_digest(name: str, *, loaded: bool = False) -> str:
         name: The flow.
         loaded: take the file as it was when this process first asked, which is as good as when it was imported; else as it is.
     """
-    from pipelines.catalog import flow
-
-    file = inspect.getsourcefile(flow(name).build)
+    file = inspect.getsourcefile(catalog.flow(name).build)
     if file is None:
         return ""
     found = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
@@ -293,12 +292,6 @@ def source_digest(name: str, *, loaded: bool = False) -> str:
 
 
 _SOURCES: dict[str, str] = {}
-
-
-def _from_catalog(name: str, settings: FlowSettings) -> TridentTopology:
-    from pipelines.catalog import flow
-
-    return flow(name).topology(settings)
 
 
 def _from_yaml(name: str, definition: Mapping[str, Any], folder: Path) -> TridentTopology:
