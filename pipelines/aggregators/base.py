@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pipelines import spark_functions as F
 from pipelines.errors import FunctionError
 
 if TYPE_CHECKING:
@@ -245,8 +246,6 @@ class AddedUp(ColumnAggregator):
         return 0
 
     def fold(self, value: Column) -> Column:
-        from pyspark.sql import functions as F
-
         return F.sum(value)
 
     def fold_sql(self, column: str, total: Total = plain_total) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pipelines import spark_functions as F
 from pipelines.aggregators.base import ColumnAggregator, Total, plain_total
 from pipelines.aggregators.extremes import is_nan
 from pipelines.aggregators.ordering import values_of
@@ -47,18 +48,12 @@ class Collect(ColumnAggregator, EventAggregator):
         return sorted(value, key=lambda one: (is_nan(one), 0 if is_nan(one) else one))
 
     def partial(self, *inputs: Column) -> Column:
-        from pyspark.sql import functions as F
-
         return F.collect_list(inputs[0])
 
     def fold(self, value: Column) -> Column:
-        from pyspark.sql import functions as F
-
         return F.flatten(F.collect_list(value))
 
     def result(self, value: Column) -> Column:
-        from pyspark.sql import functions as F
-
         return F.array_sort(value)
 
     def fold_sql(self, column: str, total: Total = plain_total) -> str:

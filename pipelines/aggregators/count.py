@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pipelines import spark_functions as F
 from pipelines.aggregators.base import AddedUp
 from pipelines.aggregators.window import Accumulator, EventAggregator, Types
 
@@ -40,8 +41,6 @@ class Count(AddedUp, EventAggregator):
         return a + b
 
     def partial(self, *inputs: Column) -> Column:
-        from pyspark.sql import functions as F
-
         return F.count(F.lit(1))
 
 

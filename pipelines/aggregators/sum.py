@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pipelines import spark_functions as F
 from pipelines.aggregators.base import AddedUp
 from pipelines.aggregators.exact import plus
 from pipelines.aggregators.values import RunningTotal
@@ -40,8 +41,6 @@ class Sum(AddedUp, EventAggregator):
         return plus(a, b)
 
     def partial(self, *inputs: Column) -> Column:
-        from pyspark.sql import functions as F
-
         return F.coalesce(F.sum(inputs[0]), F.lit(0))
 
 

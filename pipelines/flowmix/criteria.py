@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pipelines import spark_functions as F
 from pipelines.errors import FunctionError
 from pipelines.flowmix.values import compared, of_type
 from pipelines.graph.expressions import spark_sql
@@ -83,8 +84,6 @@ class Leaf(Criteria):
         return results[0] in _TRUE_FOR[self.op]
 
     def column(self, types: Types) -> Column:
-        from pyspark.sql import functions as F
-
         there = F.col(f"`{self.field}`") if self.field in types else None
         kind = types.get(self.field)
         item = kind[6:-1] if kind and kind.startswith("array<") else None
@@ -98,8 +97,6 @@ class Leaf(Criteria):
 
     def _test(self, value: Column, kind: str | None) -> Column:
         from functools import reduce
-
-        from pyspark.sql import functions as F
 
         suited = [F.lit(wanted) for wanted in self.values if of_type(wanted, kind)]
         present = value.isNotNull()
@@ -163,8 +160,6 @@ class Combined(Criteria):
         """Build the answer from the columns of its parts."""
         from functools import reduce
 
-        from pyspark.sql import functions as F
-
         if self.op == "not_":
             return ~columns[0]
         if self.op == "and_":
@@ -193,8 +188,6 @@ class OfSpark(Criteria):
         raise FunctionError(f"criteria {self}", "it is evaluated by Spark: use column(types)")
 
     def column(self, types: Types) -> Column:
-        from pyspark.sql import functions as F
-
         if isinstance(self.given, str):
             held = F.expr(spark_sql("criteria", self.given))
         else:
