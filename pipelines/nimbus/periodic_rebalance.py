@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.execution.checkpoint.engine_files import write_json
 from pipelines.nimbus.deployed import check_deployed, queries_of
 from pipelines.nimbus.flow_settings import asked_columns
 from pipelines.thresholds import Thresholds
@@ -167,7 +168,7 @@ class LookBook:
             if earlier and now - earlier[-1]["at"] < APART_SECONDS:
                 earlier.pop()
             kept[look.query] = [*earlier, {"at": now, **asdict(look)}][-KEPT:]
-        self._write(kept)
+        write_json(self._file, kept)
         return {query: [_look(Figures, one) for one in found] for query, found in kept.items()}
 
     def _read(self) -> dict[str, list[dict[str, Any]]]:
@@ -182,12 +183,6 @@ class LookBook:
             for kept in looks.values()
         )
         return looks if whole else {}
-
-    def _write(self, kept: Mapping[str, Any]) -> None:
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._file.with_suffix(f".{os.getpid()}")
-        fresh.write_text(json.dumps(kept), "utf-8")
-        fresh.replace(self._file)
 
 
 def _look(made: Any, kept: Mapping[str, Any]) -> Any:
