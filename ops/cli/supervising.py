@@ -16,7 +16,7 @@ import typer
 
 from ops.cli import rendering
 from ops.cli.deployed import PANEL, nimbus
-from ops.cli.parts import AsJson, bounded, emit, engine, on_fresh, plainly, ports_of
+from ops.cli.parts import AsJson, OnFresh, bounded, emit, engine, plainly, ports_of
 from pipelines import bounds
 from pipelines.errors import MissingPathError
 
@@ -72,14 +72,7 @@ def watch(
         ),
     ] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Run what the sources hold now, then stop.")] = False,
-    on_fresh_checkpoint: Annotated[
-        str,
-        typer.Option(
-            parser=on_fresh,
-            metavar="WORD",
-            help="If a checkpoint is missing but the states exist: refuse, continue or reset.",
-        ),
-    ] = "refuse",
+    on_fresh_checkpoint: OnFresh = "refuse",
 ) -> None:
     """Run the flows of a folder, and follow its files: added, changed, removed. Ctrl-C or SIGTERM drains all flows."""
     from pipelines.nimbus import flow_folder
