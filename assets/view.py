@@ -110,6 +110,11 @@ class FlowView:
         """The pool that all runs share which hold the flow's checkpoint."""
         return f"checkpoint_{self.name}"
 
+    @property
+    def labels(self) -> dict[str, Any]:
+        """The group, owners and tags of the flow's assets."""
+        return {"group_name": self.name, "owners": list(self.spec.owners), "tags": dict(self.spec.tags)}
+
     @cached_property
     def writers(self) -> Mapping[str, nodes.PersistNode]:
         """Return the nodes that write the flow's tables, by table name: channels as well as states, in order."""

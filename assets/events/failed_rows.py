@@ -32,9 +32,7 @@ def quarantine_spec(view: FlowView) -> dg.AssetSpec:
         description=f"Rows that the flow {view.name} rejected, each with stage, rule and reason. No row is lost: "
         f"`tridelta replay-quarantine {view.name}` sends them through the flow again.",
         metadata={"path": dg.MetadataValue.path(str(path)), "replay": f"tridelta replay-quarantine {view.name}"},
-        group_name=view.name,
-        owners=view.spec.owners,
-        tags=dict(view.spec.tags),
+        **view.labels,
         kinds={"delta"},
     )
 
