@@ -40,10 +40,10 @@ def replay_quarantine(
     as_json: AsJson = False,
 ) -> None:
     """Replay rejected rows through a corrected flow: each lands once, or stays with its new reason."""
-    topology, lake = flow(name).topology(), opened_lake()
     from pipelines.execution.replays.record import Records
     from pipelines.execution.replays.runner import look
 
+    topology, lake = flow(name).topology(), opened_lake()
     selection = selected(gate or (), spout or (), reason or (), txids)
     if history:
         show_history(name, Records(lake.quarantine_path(name)).all(), as_json)
