@@ -29,7 +29,7 @@ from pipelines.sources.events import PROCESSING, EventSource
 from pipelines.state.kinds import ROWS
 from pipelines.trident.functions import ColumnFunction, RowFunction
 from pipelines.trident.states import DeltaState
-from pipelines.windows.operations import AggregateWindow, AlignedWindow, SessionWindow
+from pipelines.windows.operations import AggregateWindow, SpanWindow
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -167,7 +167,7 @@ class NodeChain:
     def prune(self, operation: ops.Stateful) -> None:
         """Leave out the fields that the windows do not read."""
         window = operation.operation
-        if not isinstance(window, AggregateWindow | AlignedWindow | SessionWindow):
+        if not isinstance(window, AggregateWindow | SpanWindow):
             return
         if any(isinstance(aggregator, WindowAggregator) for aggregator in window.aggregators):
             return

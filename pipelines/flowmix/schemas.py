@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.errors import FieldError
 from pipelines.flowmix.definition import Feed, Schema, StreamDefinition
 from pipelines.flowmix.operations import Each, Operation, Select, Stateful
-from pipelines.windows.operations import BOUNDS, AlignedWindow, CollectWindow, Grouping, JoinWindow, SessionWindow
+from pipelines.windows.operations import BOUNDS, CollectWindow, Grouping, JoinWindow, SpanWindow
 
 if TYPE_CHECKING:
     from pipelines.flowmix.flow import Flow
@@ -78,7 +78,7 @@ def outputs_of(window: Any, schema: Schema | None) -> dict[str, str | None]:
     """Return the outputs of an operation that makes new events, with their types, in order."""
     if isinstance(window, CollectWindow):
         return {window.field: _array_of_struct(schema)}
-    bounds = dict.fromkeys(BOUNDS, "timestamp") if isinstance(window, AlignedWindow | SessionWindow) else {}
+    bounds = dict.fromkeys(BOUNDS, "timestamp") if isinstance(window, SpanWindow) else {}
     made = (output for aggregator in window.aggregators for output in aggregator.result_types(schema or {}))
     return {**bounds, **dict(made)}
 

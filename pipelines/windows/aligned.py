@@ -17,7 +17,7 @@ from pipelines.aggregators.window import Accumulator
 from pipelines.windows.aggregate import rows_of
 from pipelines.windows.buffer import FAR, NOTHING, SECOND, Fired, Key, Window, WindowContext
 from pipelines.windows.event import Event
-from pipelines.windows.operations import BOUNDS, DAY, AlignedWindow, SessionWindow
+from pipelines.windows.operations import BOUNDS, DAY, AlignedWindow, SessionWindow, SpanWindow
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_DAY = date(1970, 1, 1).toordinal()
@@ -103,7 +103,7 @@ class SpanBuffer(Window):
 
     __slots__ = ("_group", "_makers", "_names", "_spans")
 
-    def __init__(self, operation: AlignedWindow | SessionWindow, key: Key, context: WindowContext) -> None:
+    def __init__(self, operation: SpanWindow, key: Key, context: WindowContext) -> None:
         super().__init__(key, context)
         self._makers = operation.aggregators
         self._names = [aggregator.named for aggregator in operation.aggregators]

@@ -116,7 +116,24 @@ BOUNDS: Final = ("window_start", "window_end")
 
 
 @dataclass(frozen=True)
-class AlignedWindow:
+class SpanWindow:
+    """Values over spans of time that the clock opens and closes: what aligned and session windows have in common."""
+
+    aggregators: tuple[EventAggregator, ...]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The fields that the aggregators say they read."""
+        return distinct(name for aggregator in self.aggregators for name in aggregator.reads)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The fields that a result has beside the partition fields."""
+        return (*BOUNDS, *(name for aggregator in self.aggregators for name in aggregator.result_fields))
+
+
+@dataclass(frozen=True)
+class AlignedWindow(SpanWindow):
     """Values over windows that lie at fixed places in time: tumbling, or hopping where `size` is more than `every`.
 
     A window is emitted once, when the clock of the stream has reached its end, so the clock of an event decides: its time in
@@ -136,7 +153,6 @@ class AlignedWindow:
         FunctionError, ChainOutputsError: as of `AggregateWindow`.
     """
 
-    aggregators: tuple[EventAggregator, ...]
     every: int
     size: int | None = None
     offset: int = 0
@@ -160,16 +176,6 @@ class AlignedWindow:
         return self.every if self.size is None else self.size
 
     @property
-    def inputs(self) -> tuple[str, ...]:
-        """The fields that the aggregators say they read."""
-        return distinct(name for aggregator in self.aggregators for name in aggregator.reads)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The fields that a result has beside the partition fields."""
-        return (*BOUNDS, *(name for aggregator in self.aggregators for name in aggregator.result_fields))
-
-    @property
     def label(self) -> str:
         """A short text for drawings and messages."""
         size = "" if self.lasts == self.every else f" of {self.lasts} s"
@@ -179,7 +185,7 @@ class AlignedWindow:
 
 
 @dataclass(frozen=True)
-class SessionWindow:
+class SessionWindow(SpanWindow):
     """Values over sessions: events of a key of which none is more than `gap` behind the one before.
 
     A session ends `gap` behind its last event (an event at that very ms still belongs to it, as in Spark's `session_window`)
@@ -195,23 +201,12 @@ class SessionWindow:
         FunctionError, ChainOutputsError: as of `AggregateWindow`.
     """
 
-    aggregators: tuple[EventAggregator, ...]
     gap: int
 
     def __post_init__(self) -> None:
         _aggregators("session", self.aggregators)
         _seconds("session", "gap", self.gap, least=1)
         _checked("session", self.aggregators, self.outputs)
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The fields that the aggregators say they read."""
-        return distinct(name for aggregator in self.aggregators for name in aggregator.reads)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The fields that a result has beside the partition fields."""
-        return (*BOUNDS, *(name for aggregator in self.aggregators for name in aggregator.result_fields))
 
     @property
     def label(self) -> str:
@@ -415,18 +410,9 @@ class TaskWindow:
         return f"window of {self.size}{unit} every {self.slide}{unit}"
 
 
-WindowOperation = (
-    AggregateWindow
-    | CollectWindow
-    | AlignedWindow
-    | SessionWindow
-    | SortWindow
-    | SwitchWindow
-    | JoinWindow
-    | TaskWindow
-)
+WindowOperation = AggregateWindow | CollectWindow | SpanWindow | SortWindow | SwitchWindow | JoinWindow | TaskWindow
 
-Grouping = AggregateWindow | CollectWindow | AlignedWindow | SessionWindow
+Grouping = AggregateWindow | CollectWindow | SpanWindow
 """Operations whose results are new events: of the partition fields and their own outputs."""
 
 DAY: Final = 86_400
