@@ -276,7 +276,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     ),
     "aligned-tumbling": lambda: spans('aligned(Sum("v"){members}, every=2)', STEADY, 6),
     "aligned-hopping": lambda: spans('aligned(Sum("v"){members}, every=1, size=2)', GAP[:4], 5),
-    "session": lambda: spans('session(Sum("v"){members}, gap=2)', GAP, 9),
+    "session": lambda: spans('session(Sum("v"){members}, gap=2)', GAP, 11),
     "collect": lambda: collect('collect(trigger=Policy.count(3), evict=Policy.count(4))', STEADY, 6),
     "sort-progressive": lambda: progressive('sort("v", progressive=3)', MIXED, 6, 3),
     "sort-tumbling": lambda: sort('sort("v", tumbling=Policy.count(4))', MIXED, 6, clears=True),
