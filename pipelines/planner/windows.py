@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, MapType, StructType
 
-from pipelines.aggregators import ColumnAggregator
-from pipelines.aggregators.window import EventAggregator
 from pipelines.errors import DefinitionError
 from pipelines.graph import events, nodes
 from pipelines.planner.step import ORDER, TASK, Step, column, struct
 from pipelines.sources.events import milliseconds
 from pipelines.windows import BUCKETS
 from pipelines.windows.bucket import BucketMaker
+from pipelines.windows.operations import SpanWindow
 from pipelines.windows.processor import BUCKET, PACKED, Pack, bounded, processor, unpack
 from pipelines.windows.signature import signature
+from pipelines.windows.tuples import output_types
 from pipelines.windows.vectorised import fits
 
 if TYPE_CHECKING:
@@ -86,14 +85,13 @@ def _result_schema(node: nodes.WindowNode, frame: DataFrame) -> StructType:
     types = dict(zip(node.fields, node.types, strict=True))
     if not all(types.values()):
         known = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
-        for one in node.operation.aggregations:
-            aggregator: Any = copy.copy(one.aggregator)
-            if isinstance(aggregator, ColumnAggregator):
-                aggregator.field, aggregator.output = (one.inputs[0] if one.inputs else None), one.output
-                made = cast(EventAggregator, aggregator).result_types(known)
-                types |= {name: types[name] or kind for name, kind in made if kind}
-            else:
-                types |= {o: types[o] or known[i] for o, i in zip(one.outputs, one.inputs, strict=True)}
+        operation = node.operation
+        made: dict[str, str | None] = {name: known.get(name) for name in node.key}
+        if isinstance(operation, SpanWindow):
+            made |= (output for aggregator in operation.aggregators for output in aggregator.result_types(known))
+        else:
+            made |= output_types(operation.aggregations, known)
+        types = {name: kind or made[name] or "" for name, kind in types.items()}
     return struct(", ".join(f"`{name}` {kind}" for name, kind in types.items()))
 
 
