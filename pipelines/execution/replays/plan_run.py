@@ -74,22 +74,27 @@ class ReplayRun(PlanRun):
         return self._cache(self.group.entrance.with_slice(spout, source))
 
     def frames(
-        self, sinks: Iterable[int], left_out: Mapping[str, frozenset[str]], numbers: frozenset[int] = frozenset()
+        self,
+        wanted: Iterable[int],
+        left_out: Mapping[str, frozenset[str]],
+        given: Mapping[int, DataFrame] | None = None,
+        numbers: frozenset[int] = frozenset(),
     ) -> dict[int, DataFrame]:
-        """Return the frames of the given persist nodes, by node id.
+        """Return the frames of some nodes, by id.
 
         Args:
             left_out: none, ever: here rows are left out one by one.
+            given: frames that are there already, by node.
             numbers: those rows.
         """
-        spouts, given = {}, {}
+        spouts, given = {}, dict(given or {})
         for spout in self.group.spouts:
             taken = self._without(self._marked[spout.id], numbers).where(~self._refused())
             fields = [*spout.fields, SLICE_COLUMN] if self.group.entrance.sliced else list(spout.fields)
             spouts[spout.id] = taken.select(*(f"`{name}`" for name in fields), REPLAYED)
         if isinstance(self._entry, nodes.GateNode):
             given[self._entry.id] = self.gate(self._entry, self._without(self.entered, numbers).drop(UNREADABLE))
-        return Compiler(self.group.topology.graph, tuple(sinks), self, spouts, given).frames()
+        return Compiler(self.group.topology.graph, tuple(wanted), self, spouts, given).frames()
 
     def _without(self, frame: DataFrame, numbers: frozenset[int]) -> DataFrame:
         if not numbers:
