@@ -103,12 +103,11 @@ class StreamRunner:
         self._belonging = Belonging(checkpoint, group.lake)
         self._counters = Counters(group.spark, f"{group.topology.name}/{group.name}/")
         self._stop_after: int | None = None
-        self._quarantine_noted = False
         self._durable: DurableBatches | None = None
         self._windows = DriverWindows(group, checkpoint.folder) if group.window is not None else None
         self.draining = threading.Event()
         self.reports: list[BatchReport] = []
-        self.batches = 0
+        self.batches, self._quarantine_noted = 0, False
         self.error: BaseException | None = None
 
     # --- the life of the query --------------------------------------------------------------------------------------
@@ -249,7 +248,7 @@ class StreamRunner:
         raise FreshCheckpointError(self._group.topology.name, sink.name, last.txid or 0, last.epoch or 0)
 
     def _begun(self, epoch: Epoch) -> Epoch:
-        """Begin an epoch with a fresh checkpoint, and with empty windows."""
+        """Begin an epoch with a fresh checkpoint and empty windows."""
         if self._windows:
             self._windows.begin(epoch.first_txid)
         return self._checkpoint.begin(epoch)
