@@ -135,7 +135,8 @@ def _window_damages(
     reach = {node.id: node for spout in spouts for node in topology.graph.descendants(spout.id)}
     if not any(isinstance(node, BatchWindowNode) for node in reach.values()):
         return
-    newest = next(named_by([lake.written_by(node) for node in topology.persists if node.id in reach]), None)
+    tables = [lake.written_by(node) for node in topology.persists if node.id in reach]
+    newest = next(named_by(table for table in tables if table.exists()), None)
     try:
         if newest is not None:
             check_files(StateFolder(checkpoint.folder / FOLDER), newest.state)

@@ -130,7 +130,7 @@ class Query:
             rows = [(k, v, at, f"{n:06d}") for n, (k, v, at, _) in enumerate(self.chance.sample(batch, len(batch)))]
             rows = [row for row in rows if row[2] >= floor]
             clock = max([floor, *(row[2] - self.delay for row in rows)])
-            results, ref = own.run(txid, attempt, before, [(table(rows), clock)])
+            results, ref = own.run(txid, attempt, before, self._in_pieces(rows, floor, clock))
             self._dies(0.3)
             self._expect(rows, clock)
         for output in self.tables.rows:
@@ -138,6 +138,16 @@ class Query:
                 output[txid] = results
                 self.tables.named.setdefault(txid, (ref, clock))
                 self._dies(0.3)
+
+    def _in_pieces(self, rows: list[Row], floor: int, clock: int) -> list[tuple[pa.Table, int]]:
+        """Return the rows up to each of some clocks; with the last of them those that wait."""
+        cuts = sorted({self.chance.randint(floor, clock) for _ in range(self.chance.choice([0, 0, 3]))} - {clock})
+        ends, start, pieces = [*cuts, clock], floor - 1, []
+        for end in ends:
+            own = [row for row in rows if start < row[2] and (row[2] <= end or end == clock)]
+            pieces.append((table(own), end))
+            start = end
+        return pieces
 
     def _expect(self, rows: list[Row], clock: int) -> None:
         """What this attempt makes counts: its first output commits."""
