@@ -16,12 +16,12 @@ from pyspark.sql import functions as F
 
 from pipelines.errors import TrideltaError
 from pipelines.execution.batch.accounts import xor, xor_of_rows
-from pipelines.execution.batch.driver_windows import FOLDER, named_by
+from pipelines.execution.batch.driver_windows import named_by
 from pipelines.execution.checkpoint.belonging import Belonging, NotTogetherError
 from pipelines.execution.checkpoint.copy import Marker
 from pipelines.execution.checkpoint.damage import spark_damages
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.checkpoint.window_files import StateFolder, WindowStateError, check_files
+from pipelines.execution.checkpoint.window_files import FOLDER, StateFolder, WindowStateError, check_files
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.graph.nodes import BatchWindowNode
 from pipelines.state.damage import DamagedError, DamagedTableError, table_damages

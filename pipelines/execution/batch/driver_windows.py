@@ -20,7 +20,15 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pipelines.errors import BatchError, DefinitionError
 from pipelines.execution.batch.channels import clocks_after
 from pipelines.execution.batch.group_sources import clock_of
-from pipelines.execution.checkpoint.window_files import StateFiles, StateFolder, StateRef, WindowFiles, WindowStateError
+from pipelines.execution.checkpoint.window_files import (
+    FOLDER,
+    StateFiles,
+    StateFolder,
+    StateRef,
+    WindowFiles,
+    WindowStateError,
+    has_states,
+)
 from pipelines.execution.protocol.failures import reason_of
 from pipelines.graph import events
 from pipelines.graph.dialects import SPARK
@@ -42,8 +50,6 @@ if TYPE_CHECKING:
     from pipelines.execution.protocol.coordinator import Batch
     from pipelines.state.table import StateTable
 
-FOLDER = "windows"
-"""Beside Spark's checkpoint: the files of state."""
 _BEGUN = "begun-"
 """A file whose name says with which txid the windows began, empty: batches below it are of an earlier checkpoint."""
 # Up to so many rows of a key, some numbers, a clock and an order travel at once (some 50 MB).
@@ -224,7 +230,7 @@ def refuse_without(group: BatchGroup, checkpoint: Checkpoint) -> None:
     Raises:
         WindowStateError
     """
-    if StateFolder(checkpoint.folder / FOLDER).names():
+    if has_states(checkpoint.folder):
         raise WindowStateError(
             f"of the stream {group.name} in flow {group.topology.name}",
             "belongs to windows that run in its batch, and the flow has none there now",

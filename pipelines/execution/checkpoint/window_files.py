@@ -23,6 +23,8 @@ from pipelines.execution.checkpoint.durable import sync
 from pipelines.windows.arrow_stream import from_ipc, to_ipc
 from pipelines.windows.vectorised import EMPTY, ArrayWindows, State
 
+FOLDER: Final = "windows"
+"""Beside Spark's checkpoint: the files of the windows that run in the batch."""
 FORMAT: Final = 1
 _NAME = re.compile(r"^\.?(\d+)-")
 _WINDOWS, _PENDING, _RESULTS = "windows", "pending", "results"
@@ -244,6 +246,11 @@ class WindowFiles:
             hint = "give the stream's window its former definition back; or begin with empty windows in a flow of another name"
             raise WindowStateError(ref.file, "holds the windows of another operation, or of another key", hint=hint)
         return _Read(head, dict(_tables(data, head["parts"])))
+
+
+def has_states(checkpoint: Path) -> bool:
+    """Check whether windows have run in the batches of a query, by the folder of its checkpoint."""
+    return bool(StateFolder(checkpoint / FOLDER).names())
 
 
 def check_files(files: StateFiles, ref: StateRef) -> None:
