@@ -164,6 +164,9 @@ def test_jars_go_to_the_executors_of_a_cluster_only(tmp_path: Path) -> None:
 def test_one_session_a_process(spark: SparkSession) -> None:
     assert session.spark_session() is spark
     assert session.spark_session("other", master="local[2]") is spark
+    spark.newSession().createDataFrame([(1,)], "n int")
+    assert session.spark_session() is spark
+    spark.createDataFrame([(1,)], "n int")
 
 
 @pytest.mark.parametrize(

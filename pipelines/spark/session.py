@@ -60,7 +60,8 @@ def spark_session(
         TrideltaError: a session runs already, with another master or other values of the settings asked for.
     """
     with _lock:
-        running = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+        # Not the active one first: `createDataFrame` of any other session, say of a flow's own, makes that the active one.
+        running = SparkSession._instantiatedSession or SparkSession.getActiveSession()
         if running is not None and running._jsc.sc() is not None and not running._jsc.sc().isStopped():
             _refuse_other(running, master, conf or {})
             return running

@@ -52,12 +52,14 @@ def test_every_flight_lies_in_the_file_of_its_day(year: Path) -> None:
     assert all(unknown[name] == int(frame[name].isna().sum()) for name in numbers)
 
 
+@pytest.mark.slow
 def test_a_row_has_the_fields_of_the_schema(year: Path) -> None:
     (row, *_) = rows_of(year / "flights" / "2013-01-01.json")
     assert list(row) == names(flights_data.FLIGHTS_SCHEMA)
     assert (row["dep_time"], row["tailnum"], row["time_hour"]) == (517, "N14228", "2013-01-01T10:00:00Z")
 
 
+@pytest.mark.slow
 def test_a_missing_value_is_null(year: Path) -> None:
     cancelled = next(row for row in rows_of(year / "flights" / "2013-01-01.json") if row["dep_time"] is None)
     assert [cancelled[name] for name in ("dep_delay", "arr_time", "arr_delay", "air_time")] == [None] * 4
@@ -72,6 +74,7 @@ def test_a_missing_value_is_null(year: Path) -> None:
         ("airlines", flights_data.AIRLINES_SCHEMA),
     ],
 )
+@pytest.mark.slow
 def test_the_other_tables_are_whole(year: Path, table: str, schema: str) -> None:
     rows = [row for file in sorted((year / table).iterdir()) for row in rows_of(file)]
     frame = published(table)
@@ -82,6 +85,7 @@ def test_the_other_tables_are_whole(year: Path, table: str, schema: str) -> None
         assert Counter(present) == Counter(frame[name].dropna().tolist()), name
 
 
+@pytest.mark.slow
 def test_later_days_have_later_modification_times(year: Path) -> None:
     times = [file.stat().st_mtime_ns // 1_000_000 for file in sorted((year / "flights").iterdir())]
     assert times == sorted(set(times))

@@ -57,7 +57,8 @@ def test_columns_are_traced_back_to_the_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("first", "days"), [(2, 4), pytest.param(16, 31, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(("first", "days"), [(2, 4), (16, 31)])
+@pytest.mark.exhaustive
 def test_days_in_two_runs_are_what_pandas_computes(spark: SparkSession, tmp_path: Path, first: int, days: int) -> None:
     """The second run's windows go on where those of the first were."""
     settings = FlowSettings(tmp_path)

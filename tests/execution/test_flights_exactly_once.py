@@ -22,7 +22,6 @@ from tests.crash.flights_case import (
     table_rows,
     topology,
 )
-from tests.tiers import EXHAUSTIVE
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +82,6 @@ def case(spark: SparkSession, settings: FlowSettings, tmp_path: Path) -> Case:
 
 
 Steps = Callable[[Case], None]
-LAST = "counted, half counted and not reached in one call"
 ORDERS: dict[str, Steps] = {
     "a day that the stream has counted, twice": lambda case: (case.stream(), case.backfill(1), case.backfill(1)),
     "a day half counted, twice, then the stream": lambda case: (
@@ -95,13 +93,14 @@ ORDERS: dict[str, Steps] = {
     "all days before the first batch, then the stream in pieces": lambda case: (
         case.backfill(1, 2, 3, 4, 5, 6), case.assert_counted_once(), case.stream(1), case.stream(),
     ),
-    LAST: lambda case: (
+    "counted, half counted and not reached in one call": lambda case: (
         case.stream(1), case.backfill(1, 2, 3), case.stream(1), case.backfill(2, 3, 5), case.stream(),
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("order", [pytest.param(one, marks=() if one == LAST else EXHAUSTIVE) for one in ORDERS])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.exhaustive
 def test_each_day_counts_once(case: Case, order: str) -> None:
     ORDERS[order](case)
     case.assert_counted_once()

@@ -138,6 +138,7 @@ def test_a_mended_window_takes_the_poison_batch(spark: SparkSession, tmp_path: P
     assert quarantined(lake, "inside") == []
 
 
+@pytest.mark.exhaustive
 def test_a_batch_that_fails_behind_a_window_is_skipped(spark: SparkSession, tmp_path: Path) -> None:
     """The windows have its rows all the same; what they made of it is left out."""
     lake = Lake(tmp_path)

@@ -148,6 +148,7 @@ def test_a_flow_known_by_name_alone_keeps_its_channels(spark: SparkSession, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_before_its_first_batch_a_reader_may_ask_for_all(spark: SparkSession, tmp_path: Path) -> None:
     """The reader is cut off in its first batch, which has read the channel from a version that nothing on the disk names."""
     trips = Trips(tmp_path / "trips")

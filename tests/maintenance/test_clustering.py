@@ -95,6 +95,7 @@ def test_the_open_generation_stays_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_beside_a_stream_nothing_is_lost(tmp_path: Path) -> None:
     state, chance = filled(tmp_path), random.Random(7)
     batches = [some_rows(chance) for _ in range(25)]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_tables_are_those_of_an_undisturbed_run(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

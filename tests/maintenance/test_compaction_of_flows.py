@@ -150,6 +150,7 @@ def test_reads_stay_the_same_now_and_at_every_txid(shop: Shop, way: str) -> None
 
 
 @pytest.mark.usefixtures("way")
+@pytest.mark.exhaustive
 def test_backfills_and_compactions_take_turns(shop: Shop) -> None:
     for _ in range(5):
         shop.file()

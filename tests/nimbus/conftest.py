@@ -32,7 +32,7 @@ def clock() -> Clock:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Callable[[], str]]:
-    """Gives the URL of a fresh, empty database with each call."""
+    """Give the URL of an empty schema with each call: a database of its own costs 300 files and half a second."""
     reason = why_not()
     if reason:
         pytest.skip(reason)
@@ -45,8 +45,8 @@ def postgres() -> Iterator[Callable[[], str]]:
         def fresh() -> str:
             name = f"registry_{next(_numbers)}"
             with engine.connect() as connection:
-                connection.execute(text(f"CREATE DATABASE {name}"))
-            return pattern.format(database=name)
+                connection.execute(text(f"CREATE SCHEMA {name}"))
+            return f"{pattern.format(database='postgres')}&options=-csearch_path%3D{name}"
 
         yield fresh
         engine.dispose()

@@ -195,6 +195,7 @@ def test_each_event_comes_once_through_any_changes(place: Place) -> None:
     assert len(place.rows("between", "v")) in (2, 4)
 
 
+@pytest.mark.exhaustive
 def test_a_stream_that_gets_another_feeder_reads_both(place: Place) -> None:
     feeder = "      - filter: {least} <= v and v < {most}\n      - to: x\n"
     source = HEAD.format(name="f", delay=0).partition("  - name: s")[2].replace("      - partition: k\n", "")
@@ -211,6 +212,7 @@ def test_a_stream_that_gets_another_feeder_reads_both(place: Place) -> None:
     place.await_rows("all", [1, 2, 3, 53, 4, 5, 6, 55, 56], "v")
 
 
+@pytest.mark.exhaustive
 def test_what_waits_in_windows_that_a_flow_has_no_more_is_told(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     place.events([1, 2, 3], 0)
     place.write(RUNNING_SUM + "      - persist: sums\n", delay=1)

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -272,7 +273,7 @@ def following(monkeypatch: pytest.MonkeyPatch, steps: list[Callable[[], None]], 
             raise KeyboardInterrupt
         step()
 
-    monkeypatch.setattr("pipelines.nimbus.telemetry.log_files.time.sleep", pause)
+    monkeypatch.setattr("pipelines.nimbus.telemetry.log_files.time", SimpleNamespace(sleep=pause))
     seen: list[str] = []
     with contextlib.suppress(KeyboardInterrupt):
         for line in read(follow=True, **options):

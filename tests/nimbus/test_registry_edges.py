@@ -77,7 +77,8 @@ def proxy(database: str) -> Iterator[Proxy]:
 
 
 def through(proxy: Proxy, database: str) -> str:
-    return f"postgresql://tridelta@127.0.0.1:{proxy.port}{urlsplit(database).path}"
+    options = parse_qs(urlsplit(database).query)["options"][0].replace("=", "%3D")
+    return f"postgresql://tridelta@127.0.0.1:{proxy.port}{urlsplit(database).path}?options={options}"
 
 
 def submit(store: Store, name: str) -> None:
@@ -122,6 +123,14 @@ def test_connections_have_time_outs(database: str) -> None:
         shown = {name: connection.scalar(text(f"SHOW {name}")) for name in ("lock_timeout", "statement_timeout")}
     assert shown == {"lock_timeout": "8s", "statement_timeout": "10s"}
     assert {"keepalives", "keepalives_idle", "tcp_user_timeout", "connect_timeout"} <= parameters.keys()
+    store.close()
+
+
+def test_options_of_the_url_win_and_take_no_other_limit_away(database: str) -> None:
+    store = Store(f"{database}%20-c%20lock_timeout%3D3s", busy_seconds=8)
+    with store.read() as connection:
+        shown = [connection.scalar(text(f"SHOW {name}")) for name in ("lock_timeout", "statement_timeout")]
+    assert shown == ["3s", "10s"]
     store.close()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -240,7 +241,7 @@ def test_top_looks_again_until_it_is_ended(
         if len(looks) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("ops.cli.deployed_view.time.sleep", pause)
+    monkeypatch.setattr("ops.cli.deployed_view.time", SimpleNamespace(sleep=pause))
     nimbus.flows = {"flights": flow("flights", RUNNING)}
     deployed_view.live(nimbus.cluster, 0.5)
     assert "q: end" in capsys.readouterr().out

@@ -79,6 +79,7 @@ def test_the_types_are_right(written: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_tests_pass(written: Path) -> None:
     done = in_it(written, sys.executable, "-m", "pytest", "-q", "flows")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import dagster as dg
 import pytest
@@ -97,7 +98,7 @@ def test_only_old_runs_of_dagster_go(monkeypatch: pytest.MonkeyPatch) -> None:
             assert job.execute_in_process(instance=instance).success
         assert remove_runs(instance, 1).removed == 0
         now = time.time()
-        monkeypatch.setattr(time, "time", lambda: now + 2 * DAY)
+        monkeypatch.setattr("ops.housekeeping.time", SimpleNamespace(time=lambda: now + 2 * DAY))
         assert remove_runs(instance, 1, dry_run=True).removed == 2
         found = remove_runs(instance, 1)
         assert (found.before, found.removed) == (2, 2)

@@ -293,14 +293,16 @@ def postgres(url: URL, busy_seconds: float, silent_seconds: float | None = None)
         "idle_in_transaction_session_timeout": wait,
         "statement_timeout": wait + wait // 4,
     }
+    own = url.query.get("options", "")
     arguments: dict[str, Any] = {
-        "options": " ".join(f"-c {name}={value}" for name, value in limits.items()),
         "connect_timeout": max(2, min(_CONNECT_SECONDS, int(busy_seconds))),
         "tcp_user_timeout": 20_000,
         **_TCP,
     }
-    # What the URL says itself goes before.
-    engine = create_engine(url, connect_args={name: arguments[name] for name in arguments.keys() - url.query.keys()})
+    # What the URL says itself wins: of two values of a setting in `options`, PostgreSQL takes the last.
+    connect = {name: arguments[name] for name in arguments.keys() - url.query.keys()}
+    options = [f"-c {name}={value}" for name, value in limits.items()] + ([own] if isinstance(own, str) else [*own])
+    engine = create_engine(url, connect_args=connect | {"options": " ".join(options).strip()})
     _watch(engine, 1.5 * busy_seconds + 2 if silent_seconds is None else silent_seconds)
     return engine
 
