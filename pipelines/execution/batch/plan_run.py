@@ -24,6 +24,7 @@ from pipelines.quality.compiled import FAILED, CompiledGate, compile_gate
 from pipelines.quality.results import GateResult
 from pipelines.quality.samples import with_samples
 from pipelines.sources.base import CORRUPT, FILE
+from pipelines.spark.arrow_frame import arrow_frame
 from pipelines.state.schema import NO_SLICE, SLICE_COLUMN
 from pipelines.state.views import StateView
 
@@ -269,7 +270,7 @@ class PlanRun:
     def emitted(self, node: nodes.PersistNode) -> DataFrame | None:
         """Return what an updater emitted, if its state is committed."""
         rows = self._reads.emitted.get(node.id)
-        return None if rows is None else self.group.spark.createDataFrame(rows)
+        return None if rows is None else arrow_frame(self.group.spark, rows)
 
     def gate(self, node: nodes.GateNode, frame: DataFrame) -> DataFrame:
         """Let a frame pass: count what the checks find, refuse the batch (or slices) where one says so, keep the rest."""

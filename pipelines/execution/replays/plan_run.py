@@ -31,6 +31,7 @@ from pipelines.planner.compile import Compiler
 from pipelines.planner.step import REPLAYED
 from pipelines.quality.compiled import compile_gate
 from pipelines.sources.base import CORRUPT, FILE
+from pipelines.spark.arrow_frame import arrow_frame
 from pipelines.state.schema import SLICE_COLUMN
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ def rows_of_source(spark: SparkSession, lot: Lot, spout: nodes.SpoutNode, schema
 
 def _texts(spark: SparkSession, lot: Lot) -> DataFrame:
     rows = lot.rows.select([NUMBER, "rule", "row", "file", SLICE_COLUMN])
-    return spark.createDataFrame(rows.rename_columns([REPLAYED, "rule", "row", "file", SLICE_COLUMN]))
+    return arrow_frame(spark, rows.rename_columns([REPLAYED, "rule", "row", "file", SLICE_COLUMN]))
 
 
 def _value(schema: StructType) -> Column:
