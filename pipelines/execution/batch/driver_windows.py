@@ -26,14 +26,16 @@ from pipelines.execution.checkpoint.window_files import (
     StateFolder,
     StateRef,
     WindowFiles,
+    WindowPlaceError,
     WindowStateError,
-    has_states,
+    is_elsewhere,
 )
 from pipelines.execution.protocol.failures import reason_of
 from pipelines.graph import events
 from pipelines.graph.dialects import SPARK
 from pipelines.planner.step import column, struct
 from pipelines.planner.windows import numbered
+from pipelines.spark.arrow_frame import arrow_frame
 from pipelines.windows.bucket import NEVER
 from pipelines.windows.signature import signature
 from pipelines.windows.vectorised import ArrayWindows
@@ -126,7 +128,7 @@ class DriverWindows:
         """Read the state that the next batch needs.
 
         Raises:
-            WindowStateError: it cannot be had, or the checkpoint has batches without windows.
+            WindowStateError: it cannot be had.
             DefinitionError: a bounded run has filled a table: what its windows held is not there.
         """
         flow = self._group.topology.name
@@ -139,11 +141,11 @@ class DriverWindows:
             )
         begun = [name.removeprefix(_BEGUN) for name in self._files.names() if name.startswith(_BEGUN)]
         if not begun:
-            hint = (
-                "bring the folder back from a backup of the checkpoint; where the windows began on channels, define the flow "
-                'with windows="channels" again; or move the checkpoint away and begin with on_fresh_checkpoint="reset"'
-            )
             what = f"of the stream {self._group.name} in flow {flow}"
+            hint = (
+                "bring the folder back from a backup of the checkpoint; or move the checkpoint away and begin with "
+                'on_fresh_checkpoint="reset"'
+            )
             raise WindowStateError(what, "is not there, and the checkpoint has run batches", hint=hint)
         self._begun = int(begun[0])
         newest = self._state_of(next(self._named(None), None))
@@ -168,7 +170,7 @@ class DriverWindows:
     # --- what the records name --------------------------------------------------------------------------------------
 
     def _named(self, below: int | None) -> Iterator[Named]:
-        return named_by([sink.table for sink in self._group.sinks], below)
+        return _named_of(self._group, below)
 
     def _state_of(self, named: Named | None) -> StateRef | None:
         """Return the state behind a batch; None: the windows are empty, for they began behind it."""
@@ -221,22 +223,19 @@ class DriverWindows:
         return size is not None and self._rows_a_byte is not None and size * self._rows_a_byte <= ROWS_AT_ONCE
 
     def _frame(self, results: pa.Table) -> DataFrame:
-        return self._group.spark.createDataFrame(results)
+        return arrow_frame(self._group.spark, results)
 
 
-def refuse_without(group: BatchGroup, checkpoint: Checkpoint) -> None:
-    """Refuse a query whose windows ran in its batch, and do no longer: on channels they would begin empty.
+def check_place(group: BatchGroup, checkpoint: Checkpoint) -> None:
+    """Refuse a query whose windows ran in its batch and do no longer, or the other way round: they would begin empty.
 
     Raises:
-        WindowStateError
+        WindowPlaceError
     """
-    if has_states(checkpoint.folder):
-        raise WindowStateError(
-            f"of the stream {group.name} in flow {group.topology.name}",
-            "belongs to windows that run in its batch, and the flow has none there now",
-            hint='define the flow with windows="batch" and its former window again; or start over: remove the checkpoint and run '
-            'the flow with on_fresh_checkpoint="reset"',
-        )
+    in_batch = group.window is not None
+    # A folder that the records name is lost, which the check of the states says.
+    if is_elsewhere(checkpoint, in_batch) and not (in_batch and next(_named_of(group), None)):
+        raise WindowPlaceError(group.topology.name, group.name, in_batch=in_batch)
 
 
 class _Rows:
@@ -274,6 +273,10 @@ def named_by(tables: Iterable[StateTable], below: int | None = None) -> Iterator
     """
     for _, named in groupby(merge(*(_of_table(table, below) for table in tables), key=_txid, reverse=True), key=_txid):
         yield next(named)
+
+
+def _named_of(group: BatchGroup, below: int | None = None) -> Iterator[Named]:
+    return named_by([sink.table for sink in group.sinks], below)
 
 
 def _of_table(table: StateTable, below: int | None) -> Iterator[Named]:

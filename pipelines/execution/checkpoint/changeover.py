@@ -20,7 +20,7 @@ from pipelines.errors import ChangeoverError, StateSchemaError
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.copy import recover
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, Checkpoint, Epoch
-from pipelines.execution.checkpoint.window_files import has_states
+from pipelines.execution.checkpoint.window_files import WindowPlaceError, is_elsewhere
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.graph import events, nodes
 from pipelines.planner.changes import plan_changes
@@ -103,12 +103,11 @@ class Changeover:
 
         Raises:
             StateSchemaError
-            ChangeoverError: windows would go over to the batch of their source, or from there to a channel, and begin empty.
+            WindowPlaceError
         """
         for query in self._queries:
-            if query.checkpoint.epoch is not None and query.in_batch != has_states(query.checkpoint.folder):
-                problem = f"its windows {'did not run' if query.in_batch else 'ran'} in its batch before"
-                raise ChangeoverError(self._topology.name, query.name, problem)
+            if is_elsewhere(query.checkpoint, query.in_batch):
+                raise WindowPlaceError(self._topology.name, query.name, in_batch=query.in_batch)
         for one in plan_changes(self._topology, self._lake).refused:
             table = self._lake.state_path(one.name), self._lake.channel_path(one.name)
             new = not any(map(has_log, table))

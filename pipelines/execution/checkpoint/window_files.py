@@ -14,14 +14,17 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 
-from pipelines.errors import TrideltaError
+from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.execution.checkpoint.durable import sync
 from pipelines.windows.arrow_stream import from_ipc, to_ipc
 from pipelines.windows.vectorised import EMPTY, ArrayWindows, State
+
+if TYPE_CHECKING:
+    from pipelines.execution.checkpoint.engine_files import Checkpoint
 
 FOLDER: Final = "windows"
 """Beside Spark's checkpoint: the files of the windows that run in the batch."""
@@ -43,6 +46,30 @@ class WindowStateError(TrideltaError):
             'and run it with on_fresh_checkpoint="reset" (empties its states and starts over) or "continue"'
         )
         super().__init__(f"the state of the windows, {name}, {problem}", hint=hint or otherwise)
+
+
+class WindowPlaceError(DefinitionError):
+    """Windows of a stream would go over to its batch, or from there to a channel, and begin empty; nothing was run.
+
+    Args:
+        in_batch: whether they are to run in the batch now.
+    """
+
+    def __init__(self, flow: str, query: str, *, in_batch: bool) -> None:
+        self.flow, self.query, self.in_batch = flow, query, in_batch
+        if in_batch:
+            problem = "are to run in its batch, where they would begin empty: its checkpoint has run without them"
+            hint = (
+                'define the flow with windows="channels" again, or give it another name; if the folder "windows" of the '
+                "checkpoint is lost, bring it back from a backup"
+            )
+        else:
+            problem = "ran in its batch, and the flow has none there now: on a channel they would begin empty"
+            hint = 'define the flow with windows="batch" and its former window again, or give it another name'
+        super().__init__(
+            f'flow "{flow}": the windows of its query "{query}" {problem}',
+            hint=f'{hint}; or start over: remove its checkpoints and run it with on_fresh_checkpoint="reset"',
+        )
 
 
 class StateFiles(Protocol):
@@ -248,9 +275,10 @@ class WindowFiles:
         return _Read(head, dict(_tables(data, head["parts"])))
 
 
-def has_states(checkpoint: Path) -> bool:
-    """Check whether windows have run in the batches of a query, by the folder of its checkpoint."""
-    return bool(StateFolder(checkpoint / FOLDER).names())
+def is_elsewhere(checkpoint: Checkpoint, in_batch: bool) -> bool:
+    """Check whether a checkpoint was run with windows in another place than now, in the batch or not."""
+    states = bool(StateFolder(checkpoint.folder / FOLDER).names())
+    return not states and checkpoint.epoch is not None if in_batch else states
 
 
 def check_files(files: StateFiles, ref: StateRef) -> None:

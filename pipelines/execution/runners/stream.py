@@ -24,7 +24,7 @@ from pipelines.errors import (
     StateBehindError,
     TrideltaError,
 )
-from pipelines.execution.batch.driver_windows import DriverWindows, refuse_without
+from pipelines.execution.batch.driver_windows import DriverWindows, check_place
 from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.batch.position import Position
@@ -94,11 +94,9 @@ class StreamRunner:
 
     def __init__(self, group: BatchGroup, checkpoint: Checkpoint, options: StreamOptions) -> None:
         self._group, self._checkpoint, self._listeners = group, checkpoint, options.listeners
-        self._attempt_store = options.attempts
-        self._max_attempts, self._wait = options.max_attempts, options.lock_wait_seconds
-        self._on_batch = options.on_batch
-        self._sizes: dict[str, int] = {}
-        self._hooks = options.hooks
+        self._max_attempts, self._attempt_store = options.max_attempts, options.attempts
+        self._wait, self._on_batch = options.lock_wait_seconds, options.on_batch
+        self._hooks, self._sizes = options.hooks, dict[str, int]()
         self._poison = PoisonRows(group)
         self._belonging = Belonging(checkpoint, group.lake)
         self._counters = Counters(group.spark, f"{group.topology.name}/{group.name}/")
@@ -131,12 +129,14 @@ class StreamRunner:
         Raises:
             FreshCheckpointError: a fresh checkpoint meets tables that an earlier epoch wrote, and `on_fresh` is `refuse`.
             NotTogetherError: the checkpoint or one of the tables is older than the other, or another one.
-            WindowFieldError, WindowStateError: a field that windows hold has got another type; their state cannot be had.
+            WindowFieldError, WindowStateError, WindowPlaceError: windows cannot go on with what the checkpoint holds of them.
             RewrittenSourceError, LostRowsError: a source holds other files than backfills have counted, or was created again.
         """
         self._make_whole()
+        check_place(self._group, self._checkpoint)
         self._epoch = self._open_epoch(on_fresh)
-        self._windows.check(self._checkpoint) if self._windows else refuse_without(self._group, self._checkpoint)
+        if self._windows:
+            self._windows.check(self._checkpoint)
         if self._group.lake.durable:
             self._durable = DurableBatches(self._checkpoint, self._tables(), self._group.lake.root)
         save_plan(self._group.topology, self._checkpoint.folder)
