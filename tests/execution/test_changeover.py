@@ -106,7 +106,9 @@ def test_windows_do_not_go_over_to_another_place(lake_root: str, before: str) ->
 
     def placed(windows: str) -> Changeover:
         stream = Flow("f", windows=windows).stream("s", FixedBatches("k string, v bigint, timestamp bigint", []))
-        return Changeover(lake, as_topology(stream.partition("k").aggregate(Sum("v", "sum"), **ONCE).persist("t").build()))
+        return Changeover(
+            lake, as_topology(stream.partition("k").aggregate(Sum("v", "sum"), **ONCE).persist("t").build())
+        )
 
     placed("batch").check()
     folder = _checkpoint(lake, "s", [{"logOffset": 0}])
