@@ -45,7 +45,7 @@ class KilledFolder(StateFolder):
     killer: Killer
 
     def write(self, name: str, data: bytes) -> None:
-        own, txid = self.killer, int(name.split("-")[0]) if name[0].isdigit() else -1
+        own, txid = self.killer, int(name.removeprefix(".").split("-")[0]) if name[0].isdigit() else -1
         if own.kill.get("moment") == "writing" and txid >= own.kill["txid"]:
             temporary = self._folder / f".{name}"
             with temporary.open("xb") as out:
@@ -57,9 +57,9 @@ class KilledFolder(StateFolder):
         own("written", "", txid)
 
     def remove(self, name: str) -> None:
-        self.killer("removing", "", int(name.split("-")[0]))
+        self.killer("removing", "", int(name.removeprefix(".").split("-")[0]))
         super().remove(name)
-        self.killer("removed", "", int(name.split("-")[0]))
+        self.killer("removed", "", int(name.removeprefix(".").split("-")[0]))
 
 
 if __name__ == "__main__":
