@@ -199,12 +199,12 @@ class Runtime:
         Channels between the flow's queries are the run's own, so they are not mixed up with those of its stream.
 
         Raises:
-            BoundedBesideStreamError: a flow with channels whose stream has committed batches.
+            BoundedBesideStreamError: a flow with channels or windows whose stream has committed batches.
         """
         topology = as_topology(topology)
         with bounded_folder(self.lake.root, topology.name) as channels:
             groups = self._groups(topology, self.lake.with_channels(channels))
-            if any(group.entrance.channels for group in groups):
+            if any(group.entrance.channels or group.window for group in groups):
                 _refuse_beside_stream(topology, groups)
             reports = [self._bounded(group, [UNSLICED], None) for group in groups]
         return _merged(topology.name, [UNSLICED], reports)

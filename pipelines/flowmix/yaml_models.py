@@ -267,6 +267,7 @@ class FlowForm(Form):
     flow: Name
     description: str = ""
     clock: Literal["event", "processing"] = "event"
+    windows: Literal["channels", "batch"] = "channels"
     streams: Annotated[list[StreamForm], Field(min_length=1)]
 
 

@@ -673,6 +673,25 @@ class WindowNode(Node, by_tuple=False, asks=traits.NOTHING, alone="is a window, 
 
 
 @dataclass(frozen=True, kw_only=True)
+class BatchWindowNode(
+    WindowNode, by_tuple=False, asks=traits.NOTHING, alone="is a window, and the windows have moved on"
+):
+    """A window of a stream's own source that runs within its batch (docs/adr/0054); other windows read a channel.
+
+    `channel` is the name under which `OnTimeNode` asks for its watermark; `delay` is how far, in ms, that stays behind the
+    latest event.
+    """
+
+    channel: str
+    delay: int = 0
+
+    @property
+    def clock(self) -> str:
+        """Return what its clock goes by."""
+        return EVENTS
+
+
+@dataclass(frozen=True, kw_only=True)
 class StaticStateNode(Node, by_tuple=False, asks=traits.NOTHING, alone=traits.REPLAYABLE):
     """A state without a stream (new_static_state). `fields` are its columns; no tuple passes.
 

@@ -11,7 +11,7 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 
 from pipelines.errors import DefinitionError
 from pipelines.graph import events, nodes
-from pipelines.planner.step import ORDER, TASK, Step, column, struct
+from pipelines.planner.step import ORDER, TASK, Context, Step, column, struct
 from pipelines.sources.events import milliseconds
 from pipelines.windows import BUCKETS
 from pipelines.windows.bucket import BucketMaker
@@ -31,7 +31,32 @@ if TYPE_CHECKING:
 
 def windowed(step: Step) -> DataFrame:
     """Return a stateful operation's results, and its watermark rows, as rows of the node's fields."""
-    node, frame = step.node, step.frame
+    return _windowed(step.node, step.frame, step.context)
+
+
+def windowed_in_batch(step: Step) -> DataFrame:
+    """Return the results of windows over all that is there at once; a stream gives the frame (`DriverWindows`)."""
+    last = getattr(step.context, "last_clock", None)
+    results = _windowed(step.node, with_clock_row(numbered(step.frame, 0), last() if last else None), step.context)
+    return results.where(column(events.ID).isNotNull())
+
+
+def numbered(frame: DataFrame, txid: int) -> DataFrame:
+    """Return the events of a source's batch with its txid in their order, as events of a channel have it."""
+    order = column(events.ORDER)
+    batch = F.lit(f"{max(txid, 0):08X}")
+    return frame.withColumn(events.ORDER, F.concat(order.substr(1, 4), batch, order.substr(F.lit(5), F.length(order))))
+
+
+def with_clock_row(frame: DataFrame, clock: int | None) -> DataFrame:
+    """Return events with a watermark row, if the clock is known."""
+    if clock is None:
+        return frame
+    word = frame.sparkSession.createDataFrame([(clock, "")], f"{events.CLOCK} bigint, {events.FROM} string")
+    return frame.unionByName(word, allowMissingColumns=True)
+
+
+def _windowed(node: nodes.WindowNode, frame: DataFrame, context: Context) -> DataFrame:
     schema = _result_schema(node, frame)
     results, taken = (to_arrow_schema(one, timezone="UTC") for one in (schema, frame.schema))
     in_arrays = fits(node.operation, node.context, taken)
@@ -39,7 +64,7 @@ def windowed(step: Step) -> DataFrame:
     make = BucketMaker(node.operation, node.context, node.edges, results, in_arrays=in_arrays, where=where)
     packed = _bucketed(node, frame, lean=in_arrays).mapInArrow(Pack(BUCKETS), PACKED).groupBy(BUCKET)
     if frame.isStreaming:
-        if takes := getattr(step.context, "takes", None):
+        if takes := getattr(context, "takes", None):
             takes(node, {field.name: field.dataType.simpleString() for field in frame.schema.fields})
         found = packed.transformWithStateInPandas(processor(make), PACKED, "append", "none")
     else:
