@@ -14,7 +14,7 @@ from pipelines.sources import FixedBatches
 from tests.crash.driver import Killer
 from tests.crash.flow_case import SCHEMA, batch
 
-BATCHES = 24
+BATCHES = 13
 TABLES = ("sums", "windowed_readings", "late_windowed_readings")
 
 

@@ -114,6 +114,7 @@ def test_the_results_are_those_of_channels_in_other_streams_too(spark: SparkSess
     assert {batch.group for batch in report.batches} == {"readings", "worst"}
 
 
+@pytest.mark.slow
 def test_each_output_names_the_state_and_old_states_go(
     spark: SparkSession, tmp_path: Path, on_channels: Contents
 ) -> None:
@@ -171,6 +172,7 @@ def test_an_attempt_that_fails_at_any_moment_changes_nothing(
     assert contents(lake) == on_channels
 
 
+@pytest.mark.slow
 def test_many_rows_come_in_pieces_of_the_clock(
     spark: SparkSession, tmp_path: Path, on_channels: Contents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +200,7 @@ def unlucky(event: Any) -> Any:
     return event
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_left_out_is_in_no_window(spark: SparkSession, tmp_path: Path) -> None:
     batches: list[list[Row]] = [
         [("a", 1, 1000, "1"), ("a", 1, 1000, "2"), ("a", 1, 1000, "3")],
@@ -213,6 +216,7 @@ def test_a_batch_that_is_left_out_is_in_no_window(spark: SparkSession, tmp_path:
     assert [row[:2] for row in contents(lake)["sums"]] == [("a", 8)]
 
 
+@pytest.mark.slow
 def test_a_gate_behind_the_windows(spark: SparkSession, tmp_path: Path) -> None:
     gate = Gate("small", checks=[drop("expect_column_values_to_be_between", column="sum", max_value=30)])
     lake = Lake(tmp_path)
@@ -253,6 +257,7 @@ def test_another_operation_and_another_place_are_refused(spark: SparkSession, tm
         runtime.catch_up(flow())
 
 
+@pytest.mark.slow
 def test_windows_that_began_on_channels_stay_there(spark: SparkSession, tmp_path: Path) -> None:
     runtime = Runtime(spark, Lake(tmp_path))
     runtime.catch_up(flow(windows="channels"), max_batches=1)
