@@ -210,7 +210,9 @@ class StateTable:
     def _frame(self, spark: SparkSession, reader: Reader) -> DataFrame:
         rows = reader.snapshot.stored_rows
         if rows is not None and rows <= LOCAL_ROWS:
-            return spark.createDataFrame(reader.scan())
+            scanned = reader.scan()
+            # PySpark refuses a column of lists or structs that has no chunk, as delta-rs gives it where there are no rows.
+            return spark.createDataFrame(scanned if scanned.num_rows else scanned.schema.empty_table())
         return read_by_spark(spark, self.path, reader)
 
     # --- read points ------------------------------------------------------------------------------------------------

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from pipelines import Lake, Runtime
 from pipelines.errors import FieldError, ReadPointError, UnknownStateError
 from pipelines.sources import FixedBatches
 from pipelines.state import table as state_table
+from pipelines.state.kinds import MAP, TRANSACTIONAL
 from pipelines.state.literals import KeyValueError, literal
 from pipelines.trident import Average, Count, DeltaState, Max, Min, Sum, TridentTopology
+from tests.state.small_kinds import SmallTable
 
 SCHEMA = "name string, day date, price decimal(10,2), at timestamp, x double, n bigint"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -92,6 +96,16 @@ def test_frames_and_scans_agree(
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
     """Spark gives naive local times, Arrow aware ones."""
     return {k: v.timestamp() if isinstance(v, datetime) else v for k, v in row.items()}
+
+
+@pytest.mark.parametrize("kind", ["array<bigint>", "struct<at: timestamp>", "array<struct<at: timestamp>>"])
+def test_a_state_of_lists_or_structs_that_has_no_rows_is_an_empty_frame(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    table = SmallTable(tmp_path, MAP, TRANSACTIONAL, StructType.fromDDL(f"word string, v {kind}")).table
+    frame = table.frame(spark)
+    assert frame.schema.simpleString() == f"struct<word:string,v:{kind.replace(': ', ':')}>"
+    assert frame.collect() == []
 
 
 def test_rows_states_are_read_by_any_column(lake: Lake) -> None:
