@@ -29,7 +29,7 @@ from pipelines.sources.events import PROCESSING, EventSource
 from pipelines.state.kinds import ROWS
 from pipelines.trident.functions import ColumnFunction, RowFunction
 from pipelines.trident.states import DeltaState
-from pipelines.windows.operations import AggregateWindow
+from pipelines.windows.operations import AggregateWindow, SpanWindow
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -167,7 +167,9 @@ class NodeChain:
     def prune(self, operation: ops.Stateful) -> None:
         """Leave out the fields that the windows do not read."""
         window = operation.operation
-        if not isinstance(window, AggregateWindow) or any(isinstance(a, WindowAggregator) for a in window.aggregators):
+        if not isinstance(window, AggregateWindow | SpanWindow):
+            return
+        if any(isinstance(aggregator, WindowAggregator) for aggregator in window.aggregators):
             return
         if self.pruned:
             return
@@ -176,6 +178,8 @@ class NodeChain:
         if set(wanted) < set(self.types):
             self.types = {name: kind for name, kind in self.types.items() if name in wanted}
             self.add(nodes.ProjectNode, operation.at)
+        if not isinstance(window, AggregateWindow):
+            return
         # Nor do they need an event's id or its own time: a word of text an event is half of what travels.
         origins = {name: (name,) for name in (*self.types, *events.COLUMNS)} | {events.ID: (), events.TIME: ()}
         self.add(nodes.MapNode, operation.at, function=ColumnFunction(anonymous, "anonymous", lineage=origins))
