@@ -87,12 +87,12 @@ def _part(config: Auctions, part: int) -> list[str]:
     persons = _persons(config, chance, rounds)
     auctions = _auctions(config, chance, rounds)
     bids = _bids(config, chance, rounds)
-    found = list[str]()
+    lines = list[str]()
     for number, person in enumerate(persons):
-        found.append(person)
-        found += auctions[number * AUCTIONS : (number + 1) * AUCTIONS]
-        found += bids[number * BIDS : (number + 1) * BIDS]
-    return found
+        lines.append(person)
+        lines += auctions[number * AUCTIONS : (number + 1) * AUCTIONS]
+        lines += bids[number * BIDS : (number + 1) * BIDS]
+    return lines
 
 
 def _persons(config: Auctions, chance: np.random.Generator, rounds: np.ndarray) -> list[str]:
@@ -122,7 +122,9 @@ def _auctions(config: Auctions, chance: np.random.Generator, rounds: np.ndarray)
     horizon = max(1, 2 * IN_FLIGHT * EPOCH // AUCTIONS * 1000 // config.rate)
     lasts = 1 + chance.integers(0, horizon, many)
     name, description = _words(chance, many, 20), _words(chance, many, 100)
-    extra = _extras(chance, AUCTION_BYTES - 48 - np.array([len(a) + len(b) for a, b in zip(name, description)]))
+    extra = _extras(
+        chance, AUCTION_BYTES - 48 - np.array([len(a) + len(b) for a, b in zip(name, description, strict=True)])
+    )
     began, expires = _times(config, numbers), _times(config, numbers, lasts)
     return [
         f'{{"event_type":1,"auction":{{"id":{FIRST_ID + ids[n]},"itemName":"{name[n]}","description":"{description[n]}",'
@@ -136,8 +138,8 @@ def _bids(config: Auctions, chance: np.random.Generator, rounds: np.ndarray) -> 
     numbers = (rounds[:, None] * EPOCH + PERSONS + AUCTIONS + np.arange(BIDS)).ravel()
     many, newest = len(numbers), np.repeat(rounds * AUCTIONS + AUCTIONS - 1, BIDS)
     oldest = np.maximum(newest - IN_FLIGHT, 0)
-    open_one = oldest + (chance.random(many) * (newest - oldest + 1 + AHEAD)).astype("int64")
-    auction = np.where(chance.random(many) < HOT_AUCTIONS, newest // HOT * HOT, open_one)
+    other_auction = oldest + (chance.random(many) * (newest - oldest + 1 + AHEAD)).astype("int64")
+    auction = np.where(chance.random(many) < HOT_AUCTIONS, newest // HOT * HOT, other_auction)
     person = np.repeat(rounds, BIDS)
     # The second of a hundred, so that hot bidders are not the hot sellers.
     bidder = np.where(chance.random(many) < HOT_BIDDERS, person // HOT * HOT + 1, _person(chance, person))
@@ -185,7 +187,10 @@ def _way(seed: int, channel: int) -> tuple[str, str]:
 def _times(config: Auctions, numbers: np.ndarray, later: np.ndarray | int = 0) -> list[str]:
     """The times of events, in milliseconds."""
     since = np.datetime64(datetime.fromisoformat(config.start), "ms")
-    return [f"{at}Z" for at in np.datetime_as_string(since + (numbers * 1000 // config.rate + later).astype("timedelta64[ms]"))]
+    return [
+        f"{at}Z"
+        for at in np.datetime_as_string(since + (numbers * 1000 // config.rate + later).astype("timedelta64[ms]"))
+    ]
 
 
 def _words(chance: np.random.Generator, many: int, longest: int) -> list[str]:

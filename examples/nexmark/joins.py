@@ -10,9 +10,22 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
-from pipelines.trident import Collect, CombinerAggregator, DeltaState, MapGet, Max, Stream, TridentTopology
+from pipelines.trident import (
+    Collect,
+    CombinerAggregator,
+    DeltaState,
+    FilterNull,
+    MapGet,
+    Max,
+    Not,
+    Stream,
+    TridentTopology,
+)
 
-BID = {"bidder": "bigint", "price": "bigint", "channel": "string", "url": "string", "bid_dateTime": "timestamp", "bid_extra": "string"}
+BID = {
+    "bidder": "bigint", "price": "bigint", "channel": "string", "url": "string", "bid_dateTime": "timestamp",
+    "bid_extra": "string",
+}  # fmt: skip
 AUCTION = {
     "itemName": "string", "description": "string", "initialBid": "bigint", "reserve": "bigint",
     "auction_dateTime": "timestamp", "expires": "timestamp", "seller": "bigint", "category": "bigint", "auction_extra": "string",
@@ -43,11 +56,11 @@ def sellers_of(auctions: Stream, persons: Stream, topology: TridentTopology) -> 
     # A person comes once, so the largest of its values is its value.
     known = persons.group_by("id").persistent_aggregate(DeltaState("q3_persons"), [Max(name, name) for name in told])
     asked = auctions.project(["seller", "id"]).state_query(known, "seller", MapGet(), told)
-    early = asked.filter("name is null").group_by("seller")
+    early = asked.filter("name", Not(FilterNull())).group_by("seller")
     waiting = early.persistent_aggregate(DeltaState("q3_waiting"), "id", Collect(), "auctions")
-    late = persons.state_query(waiting, "id", MapGet(), "auctions").filter("auctions is not null")
+    late = persons.state_query(waiting, "id", MapGet(), "auctions").filter("auctions", FilterNull())
     return topology.merge(
-        asked.filter("name is not null").project(["id", *told]),
+        asked.filter("name", FilterNull()).project(["id", *told]),
         late.each("auctions", F.explode, "auction").project(["auction", *told]),
         outputs=["auction", *told],
     )
@@ -60,12 +73,12 @@ def bids_with_auctions(bids: Stream, auctions: Stream, query: str, topology: Tri
     # An auction comes once, so the largest of its values is its value.
     known = offered.group_by("id").persistent_aggregate(DeltaState(f"{query}_auctions"), [Max(n, n) for n in AUCTION])
     asked = renamed.state_query(known, "auction", MapGet(), list(AUCTION))
-    early = asked.filter("category is null").group_by("auction")
+    early = asked.filter("category", Not(FilterNull())).group_by("auction")
     waiting = early.persistent_aggregate(DeltaState(f"{query}_waiting"), list(BID), Together(BID), "bids")
-    late = offered.state_query(waiting, "id", MapGet(), "bids").filter("bids is not null")
+    late = offered.state_query(waiting, "id", MapGet(), "bids").filter("bids", FilterNull())
     each_late = late.each("bids", F.explode, "bid").each("bid", lambda bid: tuple(bid[name] for name in BID), list(BID))
     return topology.merge(
-        asked.filter("category is not null"),
+        asked.filter("category", FilterNull()),
         each_late.project(["id", *BID, *AUCTION]),
         outputs=["auction", *JOINED],
     )

@@ -6,7 +6,7 @@ docs/nexmark.md says which are missing, and why.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,7 @@ from pipelines.trident import (
     Count,
     DeltaState,
     DistinctCount,
+    FilterNull,
     FixedState,
     MapGet,
     Max,
@@ -39,7 +40,7 @@ AUCTION = (
     "expires timestamp, seller bigint, category bigint, extra string"
 )
 BID = "auction bigint, bidder bigint, price bigint, channel string, url string, dateTime timestamp, extra string"
-EVENTS = f"event_type int, person struct<{PERSON}>, auction struct<{AUCTION}>, bid struct<{BID}>"
+EVENTS = f"person struct<{PERSON}>, auction struct<{AUCTION}>, bid struct<{BID}>"
 DAY = "date_format(coalesce(bid.dateTime, auction.dateTime, person.dateTime), 'yyyy-MM-dd')"
 SIDE_INPUT = 10_000
 
@@ -58,19 +59,19 @@ class Events:
 
     @cached_property
     def persons(self) -> Stream:
-        return self._kind(0, "person", PERSON)
+        return self._kind("person", PERSON)
 
     @cached_property
     def auctions(self) -> Stream:
-        return self._kind(1, "auction", AUCTION)
+        return self._kind("auction", AUCTION)
 
     @cached_property
     def bids(self) -> Stream:
-        return self._kind(2, "bid", BID)
+        return self._kind("bid", BID)
 
-    def _kind(self, number: int, name: str, schema: str) -> Stream:
+    def _kind(self, name: str, schema: str) -> Stream:
         fields = names(schema)
-        kind = self.stream.filter(f"event_type = {number}").project(name).name(name)
+        kind = self.stream.project(name).filter(FilterNull()).name(name)
         return kind.map(lambda event: tuple(event[field] for field in fields), fields)
 
 
@@ -129,7 +130,7 @@ def q13(events: Events) -> None:
         FixedState("side_input", "key bigint, value string", "key", [(n, f"value-{n}") for n in range(SIDE_INPUT)])
     )
     keyed = events.bids.each("auction", lambda auction: auction % SIDE_INPUT, "key")
-    joined = keyed.state_query(side, "key", MapGet(), "value").filter("value is not null")
+    joined = keyed.state_query(side, "key", MapGet(), "value").filter("value", FilterNull())
     joined.partition_persist(DeltaState("q13"), ["auction", "bidder", "price", "dateTime", "value"])
 
 
@@ -195,7 +196,14 @@ def q18(events: Events) -> None:
 
 def q19(events: Events) -> None:
     """Auction top 10: the ten highest bids of each auction, the latest of equals first."""
-    kept = {"bidder": "bigint", "price": "bigint", "channel": "string", "url": "string", "dateTime": "timestamp", "extra": "string"}
+    kept = {
+        "bidder": "bigint",
+        "price": "bigint",
+        "channel": "string",
+        "url": "string",
+        "dateTime": "timestamp",
+        "extra": "string",
+    }
     highest = Largest(kept, by=["price", "dateTime"], number=10)
     events.bids.group_by("auction").persistent_aggregate(DeltaState("q19"), list(kept), highest, "top")
 
@@ -217,7 +225,7 @@ def q21(events: Events) -> None:
         # Spark gives an empty text where nothing matches.
         return F.coalesce(by_name, F.nullif(told, F.lit("")))
 
-    numbered = events.bids.each(["channel", "url"], channel_id, "channel_id").filter("channel_id is not null")
+    numbered = events.bids.each(["channel", "url"], channel_id, "channel_id").filter("channel_id", FilterNull())
     numbered.partition_persist(DeltaState("q21"), ["auction", "bidder", "price", "channel", "channel_id"])
 
 
@@ -235,17 +243,13 @@ RANKS = ("rank1", "rank2", "rank3")
 def ranked_by(bids: Stream, fields: list[str]) -> Stream:
     """Bids with 0 or 1 for each level of price, and per level the fields, null in bids of another one."""
 
-    def levels(price: Column) -> tuple[Column, ...]:
+    def levels(price: Column, *values: Column) -> tuple[Column, ...]:
         low, high = price < 10_000, price >= 1_000_000
-        return tuple(condition.cast("int") for condition in (low, ~low & ~high, high))
+        ranks = (low, ~low & ~high, high)
+        return (*(rank.cast("int") for rank in ranks), *(F.when(rank, value) for value in values for rank in ranks))
 
-    ranked = bids.each("price", levels, list(RANKS))
-    for field in fields:
-        of_rank = [f"{rank}_{field}" for rank in RANKS]
-        ranked = ranked.each(
-            [field, *RANKS], lambda value, *ranks: tuple(F.when(rank == 1, value) for rank in ranks), of_rank
-        )
-    return ranked
+    of_ranks = [f"{rank}_{field}" for field in fields for rank in RANKS]
+    return bids.each(["price", *fields], levels, [*RANKS, *of_ranks])
 
 
 def bids_by_rank() -> list[Any]:
@@ -267,20 +271,21 @@ def _window(now: Column, seconds: int) -> tuple[Column, Column]:
 
 
 QUERIES: dict[str, Callable[[Events], None]] = {
-    query.__name__: query
-    for query in (q0, q1, q2, q3, q9, q10, q12, q13, q14, q15, q16, q17, q18, q19, q20, q21, q22)
+    query.__name__: query for query in (q0, q1, q2, q3, q9, q10, q12, q13, q14, q15, q16, q17, q18, q19, q20, q21, q22)
 }
 SLICED = ("q0", "q1", "q2", "q10", "q13", "q14", "q15", "q16", "q17", "q21", "q22")
 """What can be backfilled by day: its states are rows or logs."""
 
 
-def topology(queries: list[str], folder: Path, files_per_batch: int | None = None, slice_by: str | None = None) -> TridentTopology:
+def topology(
+    queries: Sequence[str], folder: Path, files_per_batch: int | None = None, slice_by: str | None = None
+) -> TridentTopology:
     """Queries over the events of a folder, as one topology."""
-    found = TridentTopology("nexmark")
-    events = Events(found, JsonFiles(folder, EVENTS, max_files_per_batch=files_per_batch), slice_by)
+    made = TridentTopology("nexmark")
+    events = Events(made, JsonFiles(folder, EVENTS, max_files_per_batch=files_per_batch), slice_by)
     for name in queries:
         QUERIES[name](events)
-    return found
+    return made
 
 
 def rows_of(query: str, scanned: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -33,6 +33,13 @@ _JOINED = """
     initialBid, reserve, a.dateTime as auction_dateTime, expires, seller, category, a.extra as auction_extra
     from bid b join auction a on b.auction = a.id"""
 
+
+def _tumbling(seconds: int) -> str:
+    """The bounds of the window of an event, as fields."""
+    start = f"time_bucket(interval {seconds} seconds, dateTime)"
+    return f"{start} as window_start, {start} + interval {seconds} seconds as window_end"
+
+
 SQL = {
     "q0": "select * from bid",
     "q1": "select auction, bidder, 0.908 * price as euros, dateTime, extra from bid",
@@ -40,10 +47,35 @@ SQL = {
     "q3": """
         select p.name, p.city, p.state, a.id as auction from auction a join person p on a.seller = p.id
         where a.category = 10 and p.state in ('OR', 'ID', 'CA')""",
+    "q5": """
+        with ends as (
+            select auction, unnest(generate_series(2, 10, 2)) as seconds,
+                time_bucket(interval 2 seconds, dateTime) + to_seconds(seconds) as window_end
+            from bid
+        ), counted as (select auction, window_end, count(*) as num from ends group by all)
+        select auction, num, window_end from counted qualify num = max(num) over (partition by window_end)""",
+    "q7": f"""
+        select auction, bidder, price, dateTime, extra, {_tumbling(10)} from bid
+        qualify price = max(price) over (partition by window_start)""",
+    "q8": f"""
+        select distinct person, name, window_start, window_end
+        from (select id as person, name, {_tumbling(10)} from person)
+        join (select seller as person, {_tumbling(10)} from auction) using (person, window_start, window_end)""",
     "q9": f"""
         select * from (select {_JOINED} where b.dateTime between a.dateTime and expires)
         qualify row_number() over (partition by auction order by price desc, bid_dateTime) = 1""",
     "q10": f"select auction, bidder, price, dateTime, extra, {_DAY} as dt, {_MINUTE} as hm from bid",
+    "q11": """
+        with gaps as (
+            select bidder, dateTime,
+                dateTime > lag(dateTime) over (partition by bidder order by dateTime) + interval 10 seconds as begins
+            from bid
+        ), sessions as (
+            select bidder, dateTime, count(*) filter (where begins) over (partition by bidder order by dateTime) as session
+            from gaps
+        )
+        select bidder, count(*) as bid_count, min(dateTime) as window_start, max(dateTime) + interval 10 seconds as window_end
+        from sessions group by bidder, session""",
     # The clock is not in the events: windows of the wall's clock have, together, all bids of each bidder.
     "q12": "select bidder, count(*) as bid_count from bid group by all",
     "q13": "select auction, bidder, price, dateTime, value from bid join side_input on auction % 10000 = key",
@@ -95,6 +127,6 @@ def connect(folder: Path) -> Any:
 
 def answer(connection: Any, query: str) -> list[dict[str, Any]]:
     """The rows of a query."""
-    found = connection.execute(SQL[query])
-    columns = [column[0] for column in found.description]
-    return [dict(zip(columns, row, strict=True)) for row in found.fetchall()]
+    result = connection.execute(SQL[query])
+    columns = [column[0] for column in result.description]
+    return [dict(zip(columns, row, strict=True)) for row in result.fetchall()]

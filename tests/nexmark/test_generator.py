@@ -52,7 +52,9 @@ def share(events: list[Any]) -> float:
     return sum(map(bool, events)) / len(events)
 
 
-def test_half_of_the_bids_are_for_a_hot_auction_and_three_quarters_by_a_hot_bidder(events: list[dict[str, Any]]) -> None:
+def test_half_of_the_bids_are_for_a_hot_auction_and_three_quarters_by_a_hot_bidder(
+    events: list[dict[str, Any]],
+) -> None:
     bids, auctions = of_kind(events, "bid"), of_kind(events, "auction")
     assert share([bid["auction"] % 100 == 0 for bid in bids]) == pytest.approx(1 / 2, abs=0.03)
     assert share([bid["bidder"] % 100 == 1 for bid in bids]) == pytest.approx(3 / 4, abs=0.03)
