@@ -98,14 +98,29 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
     return {k: v.timestamp() if isinstance(v, datetime) else v for k, v in row.items()}
 
 
-@pytest.mark.parametrize("kind", ["array<bigint>", "struct<at: timestamp>", "array<struct<at: timestamp>>"])
-def test_a_state_of_lists_or_structs_that_has_no_rows_is_an_empty_frame(
-    spark: SparkSession, tmp_path: Path, kind: str
+LONG = "a text of more than twelve letters"
+NESTED = {
+    "array<bigint>": [1, None],
+    "array<string>": [LONG, None],
+    "struct<at:timestamp>": {"at": NOON},
+    "map<string,binary>": {LONG: LONG.encode()},
+    "array<struct<at:timestamp,name:string>>": [{"at": NOON, "name": LONG}],
+}
+
+
+@pytest.mark.parametrize(("kind", "value"), NESTED.items(), ids=list(NESTED))
+def test_lists_and_structs_are_frames_with_rows_and_without(
+    spark: SparkSession, tmp_path: Path, kind: str, value: Any
 ) -> None:
-    table = SmallTable(tmp_path, MAP, TRANSACTIONAL, StructType.fromDDL(f"word string, v {kind}")).table
-    frame = table.frame(spark)
-    assert frame.schema.simpleString() == f"struct<word:string,v:{kind.replace(': ', ':')}>"
-    assert frame.collect() == []
+    state = SmallTable(tmp_path, MAP, TRANSACTIONAL, StructType.fromDDL(f"word string, v {kind}"))
+    for rows in ([], [("a", value)]):
+        if rows:
+            state.commit(0, *rows)
+        frame = state.table.frame(spark)
+        assert frame.schema.simpleString() == f"struct<word:string,v:{kind}>"
+        assert [tuple(row.values()) for row in frame.toArrow().to_pylist()] == [
+            (word, list(v.items()) if kind[:3] == "map" else v) for word, v in rows
+        ]
 
 
 def test_rows_states_are_read_by_any_column(lake: Lake) -> None:
