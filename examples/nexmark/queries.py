@@ -34,7 +34,10 @@ from pipelines.trident import (
     TridentTopology,
 )
 
-PERSON = "id bigint, name string, emailAddress string, creditCard string, city string, state string, dateTime timestamp, extra string"
+PERSON = (
+    "id bigint, name string, emailAddress string, creditCard string, city string, state string, "
+    "dateTime timestamp, extra string"
+)
 AUCTION = (
     "id bigint, itemName string, description string, initialBid bigint, reserve bigint, dateTime timestamp, "
     "expires timestamp, seller bigint, category bigint, extra string"
@@ -197,13 +200,9 @@ def q18(events: Events) -> None:
 def q19(events: Events) -> None:
     """Auction top 10: the ten highest bids of each auction, the latest of equals first."""
     kept = {
-        "bidder": "bigint",
-        "price": "bigint",
-        "channel": "string",
-        "url": "string",
-        "dateTime": "timestamp",
+        "bidder": "bigint", "price": "bigint", "channel": "string", "url": "string", "dateTime": "timestamp",
         "extra": "string",
-    }
+    }  # fmt: skip
     highest = Largest(kept, by=["price", "dateTime"], number=10)
     events.bids.group_by("auction").persistent_aggregate(DeltaState("q19"), list(kept), highest, "top")
 

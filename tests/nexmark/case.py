@@ -94,9 +94,8 @@ def assert_rows(query: str, scanned: Rows, expected: Rows) -> None:
     columns = sorted(expected[0])
     ours, theirs = (Counter(_comparable(row, columns) for row in side) for side in (rows, expected))
     missing, surplus = list((theirs - ours).elements()), list((ours - theirs).elements())
-    assert not (missing or surplus), (
-        f"{query}: {len(missing)} missing, as {missing[:2]}; {len(surplus)} more, as {surplus[:2]}"
-    )
+    shown = f"{query}: {len(missing)} missing, as {missing[:2]}; {len(surplus)} more, as {surplus[:2]}"
+    assert missing == surplus == [], shown
 
 
 def _without_clock(rows: Rows) -> Rows:
