@@ -22,7 +22,7 @@ TOPOLOGIES = [
     pytest.param(("q9", "q16", "q19"), id="some"),
     pytest.param(tuple(QUERIES), id="all", marks=EXHAUSTIVE),
 ]
-FLOWS = [pytest.param(query, marks=() if query in ("q5", "q11") else EXHAUSTIVE) for query in WINDOWED]
+FLOWS = [pytest.param(query, marks=() if query == "q5" else EXHAUSTIVE) for query in WINDOWED]
 
 
 @pytest.fixture(scope="module")
