@@ -1,4 +1,4 @@
-"""The queries of Nexmark as DuckDB's SQL over the same files: what the tests compare with, and what benchmarks show beside.
+"""The queries of Nexmark as DuckDB's SQL over the same files, with which the tests compare.
 
 Orders that the published queries leave to chance (bids of one time, bids of one price) are total here and in `queries.py`.
 """
