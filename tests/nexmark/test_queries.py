@@ -91,6 +91,7 @@ KILLS: tuple[Kill, ...] = (
 
 
 @EXHAUSTIVE
+@pytest.mark.timeout(1800)
 def test_after_kills(spark: SparkSession, tmp_path: Path, events: Path, expected: dict[str, Rows]) -> None:
     home = tmp_path / "lake"
     for kill in KILLS:
