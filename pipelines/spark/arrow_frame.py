@@ -1,4 +1,8 @@
-"""Frames of Arrow tables. Spark reads a table chunk by chunk, and of what follows an empty one it sees nothing."""
+"""Frames of Arrow tables.
+
+Spark reads a table chunk by chunk, and of what follows an empty one it sees nothing; a column of lists or structs that has no
+chunk it refuses.
+"""
 
 from __future__ import annotations
 
@@ -11,4 +15,4 @@ if TYPE_CHECKING:
 
 def arrow_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
     """Return a table as a frame, all of its rows, however it was put together."""
-    return spark.createDataFrame(table.combine_chunks())
+    return spark.createDataFrame(table.combine_chunks() if table.num_rows else table.schema.empty_table())
