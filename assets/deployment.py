@@ -53,9 +53,7 @@ def deployment_asset(view: FlowView) -> dg.AssetsDefinition:
         code_version=view.plan.digest(),
         description=f"The flow {view.name}, deployed: it runs around the clock and writes {', '.join(view.states)}.\n\n"
         f"{view.description}".rstrip(),
-        group_name=view.name,
-        owners=list(view.spec.owners),
-        tags=dict(view.spec.tags),
+        **view.labels,
         kinds={"spark", "nimbus"},
         metadata={"plan": view.drawn_plan},
     )

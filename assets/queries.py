@@ -75,9 +75,7 @@ def query_asset(view: FlowView, question: QueryAsset) -> dg.AssetsDefinition:
         name=question.name,
         deps=[state_key(state) for state in question.reads],
         description=question.description,
-        group_name=view.name,
-        owners=list(view.spec.owners),
-        tags=dict(view.spec.tags),
+        **view.labels,
         kinds={"spark", "delta"} if question.query else {"delta"},
     )
     def answer(context: dg.AssetExecutionContext, spark: SparkResource, lake: LakeResource) -> dg.MaterializeResult:

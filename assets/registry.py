@@ -39,9 +39,7 @@ def registry_spec(view: FlowView) -> dg.AssetSpec:
         registry_key(view.name),
         deps=list(dict.fromkeys(map(view.key_of, view.spouts))),
         description=f"The version of the flow {view.name} in the registry, whoever put it there.",
-        group_name=view.name,
-        owners=view.spec.owners,
-        tags=dict(view.spec.tags),
+        **view.labels,
         kinds={"nimbus"},
     )
 

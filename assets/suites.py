@@ -9,7 +9,7 @@ import dagster as dg
 from assets.events import failed_rows, table_metadata
 from assets.events.reporting import plain_failures
 from assets.events.results_page import Checked, page_facts, write
-from assets.view import FlowView, identifier, state_key
+from assets.view import FlowView, identifier, severity, state_key
 from pipelines.quality import Check, CheckResult, GateResult
 from resources import LakeResource, QualityResource, SparkResource
 
@@ -27,11 +27,6 @@ _ROWS = ("sample", "partial_unexpected_list")
 def check_name(check: Check | CheckResult) -> str:
     """Return the name of a suite's check in Dagster."""
     return f"suite__{identifier(check.name)}"
-
-
-def severity(action: str) -> dg.AssetCheckSeverity:
-    """Return an error for a check that fails a batch at a gate, a warning for any other."""
-    return dg.AssetCheckSeverity.ERROR if action == "fail" else dg.AssetCheckSeverity.WARN
 
 
 def check_table(

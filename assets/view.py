@@ -29,6 +29,11 @@ def identifier(text: str) -> str:
     return re.sub(r"\W+", "_", text).strip("_")
 
 
+def severity(action: str) -> dg.AssetCheckSeverity:
+    """Return an error for a check that fails a batch at a gate, a warning for any other."""
+    return dg.AssetCheckSeverity.ERROR if action == "fail" else dg.AssetCheckSeverity.WARN
+
+
 @dataclass(frozen=True)
 class GateCheck:
     """A check of a gate, and the asset behind the gate that shows it."""
@@ -45,6 +50,16 @@ class GateCheck:
     @property
     def key(self) -> dg.AssetCheckKey:
         return dg.AssetCheckKey(self.asset, self.name)
+
+    def judged(self, passed: bool, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a verdict on it: the arguments of a result, or of an evaluation."""
+        return {
+            "asset_key": self.asset,
+            "check_name": self.name,
+            "passed": passed,
+            "severity": severity(self.check.action),
+            "metadata": metadata,
+        }
 
 
 def state_key(state: str) -> dg.AssetKey:
@@ -94,6 +109,11 @@ class FlowView:
     def pool(self) -> str:
         """The pool that all runs share which hold the flow's checkpoint."""
         return f"checkpoint_{self.name}"
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """The group, owners and tags of the flow's assets."""
+        return {"group_name": self.name, "owners": list(self.spec.owners), "tags": dict(self.spec.tags)}
 
     @cached_property
     def writers(self) -> Mapping[str, nodes.PersistNode]:
@@ -209,9 +229,32 @@ class FlowView:
         path = on_disk(Lake(self.settings.lake).path_written_by(self.writers[name]))
         return table_metadata.definition_metadata(name, path, self.plan.lineage[name], self.drawn_plan)
 
-    def event_metadata(self, name: str) -> dict[str, Any]:
-        """Return `table_metadata` for each event of a table, without the plan: the table's page shows it, and events are many."""
-        return {key: value for key, value in self.table_metadata(name).items() if key != "plan"}
+    def event_metadata(self, name: str, schema: dg.TableSchema) -> dict[str, Any]:
+        """Return the metadata of each event of a table, without the plan: the table's page shows it, and events are many.
+
+        Args:
+            name: The table.
+            schema: Its columns.
+        """
+        own = {key: value for key, value in self.table_metadata(name).items() if key != "plan"}
+        lineage = table_metadata.column_lineage(self.plan.lineage[name], self.keys)
+        return {"dagster/column_schema": schema, "dagster/column_lineage": lineage, **own}
+
+    def materialization(self, name: str, slice_: str | None, metadata: Mapping[str, Any]) -> dg.AssetMaterialization:
+        """Report what a commit has written: all of it, or one slice.
+
+        Args:
+            name: The table.
+            slice_: The slice; one that is no partition of the flow is told in the metadata alone.
+            metadata: With `delta_version`.
+        """
+        known = slice_ is not None and self.partitions is not None and self.partitions.has_partition_key(slice_)
+        return dg.AssetMaterialization(
+            table_key(self.writers[name]),
+            partition=slice_ if self.partitions is None or known else None,
+            metadata=metadata if slice_ is None else {"slice": slice_, **metadata},
+            tags={"dagster/data_version": f"delta-{metadata['delta_version']}"},
+        )
 
     @cached_property
     def drawn_plan(self) -> dg.MarkdownMetadataValue:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EVENTS, KEYS, COUNT, BATCH, ROUNDS = 2_000_000, 10_000, 100, 500_000, 3
+PLACED_BATCH = 200_000
 # The one-by-one processor needs so long for two million that a part tells its pace as well: enough that windows fill.
 ONE_BY_ONE_EVENTS = 1_200_000
 SLIDING_EVENTS = 1_000_000
@@ -50,10 +51,12 @@ def measure(spark: SparkSession) -> list[Ratio]:
             lambda: sparks_windows(spark, sliding, folder / f"sparks{next(number)}") / SLIDING_EVENTS * 1e6,
             ROUNDS,
         )
+        placed = in_batch_beside_channels(spark, folder)
         show_growth(spark, folder)
     return [
         Ratio("count windows of 100, 10 k keys, 2 M events", "row-at-a-time processor", ours, theirs, "us/event", 3, "higher"),
         Ratio("the same", "the original, in memory (92 k/s)", ours, 1e6 / ORIGINAL, "us/event", 2, "higher"),
+        placed,
         Ratio("sums of 10 s every 5 s, 1 k keys", "Spark's sliding windows", own, sparks, "us/event", 1, "higher"),
     ]  # fmt: skip
 
@@ -75,9 +78,9 @@ def source(folder: Path) -> ParquetFiles:
     return ParquetFiles(folder, SCHEMA, max_files_per_batch=1)
 
 
-def count_flow(folder: Path) -> Flow:
+def count_flow(folder: Path, place: str = "channels") -> Flow:
     return (
-        Flow("counted")
+        Flow("counted", windows=place)
         .stream("events", source(folder))
         .partition("k")
         .aggregate(Sum("v", "sum"), trigger=Policy.count(COUNT), evict=Policy.count(COUNT))
@@ -86,8 +89,29 @@ def count_flow(folder: Path) -> Flow:
     )
 
 
-def count_windows(spark: SparkSession, folder: Path, lake: Path) -> float:
-    return seconds(lambda: Runtime(spark, Lake(lake)).catch_up(count_flow(folder)))
+def count_windows(spark: SparkSession, folder: Path, lake: Path, place: str = "channels") -> float:
+    return seconds(lambda: Runtime(spark, Lake(lake)).catch_up(count_flow(folder, place)))
+
+
+def in_batch_beside_channels(spark: SparkSession, folder: Path, rounds: int = ROUNDS) -> Ratio:
+    """The same windows in the batch of their source and on a channel, both warm; the same sums come out of both."""
+    many = folder / "placed"
+    generate(many, EVENTS, KEYS, PLACED_BATCH)
+    lakes = {place: folder / f"warm_{place}" for place in ("batch", "channels")}
+    sums = []
+    for place, lake in lakes.items():
+        count_windows(spark, many, lake, place)
+        sums.append(sorted(map(repr, Lake(lake).state("sums").scan().select(["k", "sum"]).to_pylist())))
+    assert sums[0] == sums[1]
+    assert sums[0]
+    number = iter(range(1000))
+    ours, theirs = paired(
+        lambda: count_windows(spark, many, folder / f"batch{next(number)}", "batch") / EVENTS * 1e6,
+        lambda: count_windows(spark, many, folder / f"channels{next(number)}") / EVENTS * 1e6,
+        rounds,
+    )
+    what = "count windows of 100 in the batch of their source, batches of 200 k"
+    return Ratio(what, "on a channel", ours, theirs, "us/event", 1.5, "higher")
 
 
 def one_by_one(spark: SparkSession, folder: Path, out: Path) -> float:

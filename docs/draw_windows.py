@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from pipelines.flowmix import Flow
 from pipelines.sources import FixedBatches
 from pipelines.testing import run_flow, run_topology
 from pipelines.trident import Aggregator, DeltaState, Sum, TridentTopology
+from pipelines.windows.operations import BOUNDS
 
 FOLDER = Path(__file__).parent / "pictures"
 NAMES = {name: getattr(pipelines.flowmix, name) for name in pipelines.flowmix.__all__}
@@ -86,6 +87,22 @@ def aggregate(call: str, events: Events, seconds: int, *, age: int = 0, clears: 
         picture.window(lane, start, one.at, members, "bar" if members else "empty")
         picture.result(lane, one.at, f"sum {result['sum']}")
         before = one.at
+    return picture.svg()
+
+
+def spans(call: str, events: Events, seconds: int) -> str:
+    """A bar for each window from its start to its end, with the events in it."""
+    results = [
+        (emission.at, result)
+        for emission in emissions(call.format(members=MEMBERS), events, seconds)
+        for result in emission.events
+    ]
+    picture = _rows(call.format(members=""), events, seconds, len(results))
+    times = {value: at for at, value in events}
+    for lane, (at, result) in enumerate(results, 1):
+        start, end = (int(result[bound].replace(tzinfo=UTC).timestamp() * 1000) for bound in BOUNDS)
+        picture.window(lane, max(start, 0), end, [times[value] for value in result["members"]])
+        picture.result(lane, at, f"sum {result['sum']}")
     return picture.svg()
 
 
@@ -257,6 +274,9 @@ PICTURES: dict[str, Callable[[], str]] = {
     "aggregate-time-eviction": lambda: aggregate(
         'aggregate(Sum("v"){members}, trigger=Policy.time(1), evict=Policy.time(3))', GAP[:5], 9, age=3000
     ),
+    "aligned-tumbling": lambda: spans('aligned(Sum("v"){members}, every=2)', STEADY, 6),
+    "aligned-hopping": lambda: spans('aligned(Sum("v"){members}, every=1, size=2)', GAP[:4], 5),
+    "session": lambda: spans('session(Sum("v"){members}, gap=2)', GAP, 11),
     "collect": lambda: collect('collect(trigger=Policy.count(3), evict=Policy.count(4))', STEADY, 6),
     "sort-progressive": lambda: progressive('sort("v", progressive=3)', MIXED, 6, 3),
     "sort-tumbling": lambda: sort('sort("v", tumbling=Policy.count(4))', MIXED, 6, clears=True),

@@ -82,14 +82,6 @@ class FlowGroup:
         return [flow for flow in self.flows if flow.view.partitions is not None]
 
 
-@dataclass(frozen=True)
-class _Wired:
-    """The jobs and the schedules of a group."""
-
-    jobs: list[Any]
-    schedules: list[Any]
-
-
 def flow_definitions(
     groups: Sequence[FlowGroup], lake: str, *, resources: bool = True, one_process: bool = True
 ) -> dg.Definitions:
@@ -110,8 +102,8 @@ def flow_definitions(
     return dg.Definitions(
         assets=assets_of(flows),
         asset_checks=[check for flow in flows for check in flow.checks],
-        jobs=[job for group_wired in wired for job in group_wired.jobs],
-        schedules=[schedule for group_wired in wired for schedule in group_wired.schedules],
+        jobs=[job for jobs, _ in wired for job in jobs],
+        schedules=[schedule for _, schedules in wired for schedule in schedules],
         sensors=[
             flows_sensor(group.deployable, f"{group.name}_sensor" if group.name else "flows_sensor")
             for group in groups
@@ -122,43 +114,39 @@ def flow_definitions(
     )
 
 
-def _wired(group: FlowGroup) -> _Wired:
+def _wired(group: FlowGroup) -> tuple[list[Any], list[Any]]:
+    """Return the jobs and the schedules of a group."""
     views, prefix, at = group.views, group.prefix, group.schedules
     catch_up = catch_up_job(views, f"{prefix}catch_up_job")
     compaction = checkpoint_compaction_job(views, f"{prefix}checkpoint_compaction_job", tidies=group.is_whole)
-    wired = _Wired([catch_up, compaction, *operator_jobs(views, prefix)], [])
+    jobs: list[Any] = [catch_up, compaction, *operator_jobs(views, prefix)]
+    schedules: list[Any] = []
     if at.catch_up:
-        wired.schedules.append(catch_up_schedule(views, catch_up, name=f"{prefix}catch_up_schedule", cron=at.catch_up))
+        schedules.append(catch_up_schedule(views, catch_up, name=f"{prefix}catch_up_schedule", cron=at.catch_up))
     if at.compaction:
         name = f"{prefix}checkpoint_compaction_schedule"
-        wired.schedules.append(compaction_schedule(compaction, name=name, cron=at.compaction))
-    _wire_deployment(group, wired)
-    _wire_slices(group, wired)
-    return wired
-
-
-def _wire_deployment(group: FlowGroup, wired: _Wired) -> None:
-    if not (group.is_whole or group.deployable):
-        return
-    jobs = nimbus_jobs(group.deployable, group.prefix)
-    wired.jobs.extend(jobs)
+        schedules.append(compaction_schedule(compaction, name=name, cron=at.compaction))
+    if group.is_whole or group.deployable:
+        jobs += nimbus_jobs(group.deployable, prefix)
     if group.is_whole:
-        wired.schedules.append(rebalance_schedule(next(job for job in jobs if job.name == "rebalance_job")))
+        schedules.append(rebalance_schedule(next(job for job in jobs if job.name == "rebalance_job")))
+    _wire_slices(group, jobs, schedules)
+    return jobs, schedules
 
 
-def _wire_slices(group: FlowGroup, wired: _Wired) -> None:
+def _wire_slices(group: FlowGroup, jobs: list[Any], schedules: list[Any]) -> None:
     # The usual time is the schedule's own to choose: that of a flow behind another one is later.
     cron = None if group.schedules.slices == SLICES_AT else group.schedules.slices
     for flow in group.sliced:
         job = slices_job(flow)
-        wired.jobs.append(job)
+        jobs.append(job)
         if group.schedules.slices:
-            wired.schedules.append(slices_schedule(flow.view, job, cron=cron))
+            schedules.append(slices_schedule(flow.view, job, cron=cron))
     if group.is_whole or group.sliced:
         relaunch = relaunch_slices_job(group.views, f"{group.prefix}relaunch_slices_job")
-        wired.jobs.append(relaunch)
+        jobs.append(relaunch)
         if group.is_whole:
-            wired.schedules.append(relaunch_schedule(relaunch))
+            schedules.append(relaunch_schedule(relaunch))
 
 
 @cache

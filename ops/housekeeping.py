@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from pipelines.maintenance import HousekeepingItem, HousekeepingReport, Retention
     from pipelines.maintenance.housekeeping import RegistryWork
-    from pipelines.nimbus.registry.store import Store
     from pipelines.state.lake import Lake
 
 
@@ -42,10 +41,10 @@ def tidied(
 
     known = {spec.name: spec for spec in flows()}
     named = flows_in(lake) if compacts else []
-    with _store(settings) as store:
+    with _registry(settings) as registry:
         report = run_housekeeping(
             lake,
-            _registry(store),
+            registry,
             kept,
             nimbus_home=settings.home / "nimbus",
             flows=[known[name].topology(settings) if name in known else name for name in named],
@@ -58,29 +57,19 @@ def tidied(
 
 
 @contextmanager
-def _store(settings: FlowSettings) -> Iterator[Store | None]:
-    """Open the registry; None where it was never made: housekeeping makes none."""
+def _registry(settings: FlowSettings) -> Iterator[RegistryWork | None]:
+    """Open the registry and yield its part of a round; None where it was never made: housekeeping makes none."""
     from pipelines.nimbus.settings import registry_exists
 
     url = os.environ.get("TRIDELTA_REGISTRY") or f"sqlite:///{settings.home / 'nimbus' / 'registry.db'}"
     if not registry_exists(url):
         yield None
         return
+    from pipelines.nimbus.registry.pruning import remove_old_records
     from pipelines.nimbus.registry.store import Store
 
-    store = Store(url)
-    try:
-        yield store
-    finally:
-        store.close()
-
-
-def _registry(store: Store | None) -> RegistryWork | None:
-    if store is None:
-        return None
-    from pipelines.nimbus.registry.pruning import remove_old_records
-
-    return partial(remove_old_records, store)
+    with closing(Store(url)) as store:
+        yield partial(remove_old_records, store)
 
 
 # --- Dagster's runs -------------------------------------------------------------------------------------------------

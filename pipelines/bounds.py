@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
 
 from pipelines.errors import DefinitionError
 
@@ -71,6 +71,13 @@ class Range:
 
     def _limit(self, number: float) -> float:
         return int(number) if self.whole else number
+
+
+@cache
+def limits(kind: type) -> dict[str, Range]:
+    """Return the ranges of a class's fields, with which they are annotated."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: hint.__metadata__[0] for name, hint in hints.items() if get_origin(hint) is Annotated}
 
 
 def shown(given: object) -> str:

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Annotated
 
-from pipelines.bounds import TASKS, OutOfBoundsError, Range
+from pipelines.bounds import TASKS, OutOfBoundsError, Range, limits
 from pipelines.windows import BUCKETS
 
 _SHARE, _FACTOR, _NUMBER = Range(0.001, 1_000), Range(1, 1_000_000), Range(1, 1_000, whole=True)
-_LIMITS: Mapping[str, Range] = {
-    "busy": _SHARE,
-    "overloaded": _SHARE,
-    "idle": _SHARE,
-    "growth": _FACTOR,
-    "looks": _NUMBER,
-    "cool_down_seconds": Range(0, 366 * 86_400),
-    "least": TASKS,
-    "most": TASKS,
-    "partitions_a_core": _NUMBER,
-    "gain": Range(0.001, 1),
-    "similar_load": _FACTOR,
-    "skewed": _FACTOR,
-    "cluster_bytes": Range(0, 2**63 - 1, whole=True),
-}
 
 
 @dataclass(frozen=True)
@@ -49,24 +34,24 @@ class Thresholds:
         cluster_bytes: a smaller table is read whole in some milliseconds, however it lies.
     """
 
-    busy: float = 0.8
-    overloaded: float = 1.5
-    idle: float = 0.2
-    growth: float = 1.1
-    looks: int = 3
-    cool_down_seconds: float = 600.0
-    least: int = 1
-    most: int = BUCKETS
-    partitions_a_core: int = 2
-    gain: float = 0.9
-    similar_load: float = 1.25
-    skewed: float = 4.0
-    cluster_bytes: int = 64 * 1024 * 1024
+    busy: Annotated[float, _SHARE] = 0.8
+    overloaded: Annotated[float, _SHARE] = 1.5
+    idle: Annotated[float, _SHARE] = 0.2
+    growth: Annotated[float, _FACTOR] = 1.1
+    looks: Annotated[int, _NUMBER] = 3
+    cool_down_seconds: Annotated[float, Range(0, 366 * 86_400)] = 600.0
+    least: Annotated[int, TASKS] = 1
+    most: Annotated[int, TASKS] = BUCKETS
+    partitions_a_core: Annotated[int, _NUMBER] = 2
+    gain: Annotated[float, Range(0.001, 1)] = 0.9
+    similar_load: Annotated[float, _FACTOR] = 1.25
+    skewed: Annotated[float, _FACTOR] = 4.0
+    cluster_bytes: Annotated[int, Range(0, 2**63 - 1, whole=True)] = 64 * 1024 * 1024
 
     def __post_init__(self) -> None:
         for one in fields(self):
             try:
-                _LIMITS[one.name].taken(getattr(self, one.name))
+                limits(Thresholds)[one.name].taken(getattr(self, one.name))
             except OutOfBoundsError as error:
                 raise ValueError(f"{one.name} {error}") from None
         if not self.idle <= self.busy / 4 or not self.busy < self.overloaded:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from assets.view import FlowView, GateCheck
+from pipelines.graph.dialects import DATAFUSION
 from pipelines.quality import Check, CheckResult
 
 if TYPE_CHECKING:
@@ -32,9 +33,7 @@ def quarantine_spec(view: FlowView) -> dg.AssetSpec:
         description=f"Rows that the flow {view.name} rejected, each with stage, rule and reason. No row is lost: "
         f"`tridelta replay-quarantine {view.name}` sends them through the flow again.",
         metadata={"path": dg.MetadataValue.path(str(path)), "replay": f"tridelta replay-quarantine {view.name}"},
-        group_name=view.name,
-        owners=view.spec.owners,
-        tags=dict(view.spec.tags),
+        **view.labels,
         kinds={"delta"},
     )
 
@@ -99,27 +98,23 @@ def of_gate(
         slices: The slices that are meant; with neither, none.
     """
     batches = ", ".join(str(int(value)) for value in sorted(set(txids))[-1000:])
-    days = ", ".join(_text(value) for value in sorted(set(slices))[-1000:])
+    days = DATAFUSION.texts(sorted(set(slices))[-1000:])
     terms = [f"_txid IN ({batches})"] * bool(batches) + [f"_slice IN ({days})"] * bool(days)
     quarantine = lake.table(lake.quarantine_path(view.name), f"quarantine of {view.name}")
     if not terms or gate_check.check.action == "warn" or not quarantine.exists():
         return []
     if gate_check.check.action == "drop":
-        rule = f"strpos(concat(', ', rule, ', '), {_text(f', {gate_check.check.name}, ')}) > 0"
-        where = f"stage = {_text(gate_check.gate)} AND {rule}"
+        rule = f"strpos(concat(', ', rule, ', '), {DATAFUSION.text(f', {gate_check.check.name}, ')}) > 0"
+        where = f"stage = {DATAFUSION.text(gate_check.gate)} AND {rule}"
     else:
         # A batch that is refused as a whole: all of its rows are there, with what the gate said of it.
-        said = _text(f'gate "{gate_check.gate}" refused')
-        where = f"stage = 'batch' AND strpos(reason, {said}) > 0 AND strpos(reason, {_text(f' {gate_check.check.name}: ')}) > 0"
+        by = [DATAFUSION.text(said) for said in (f'gate "{gate_check.gate}" refused', f" {gate_check.check.name}: ")]
+        where = f"stage = 'batch' AND strpos(reason, {by[0]}) > 0 AND strpos(reason, {by[1]}) > 0"
     rows = quarantine.stored(f"{where} AND ({' OR '.join(terms)}) ORDER BY _txid DESC LIMIT {SHOWN}")
     kept = ("reason", "row", "file", "_slice", "_txid")
     return [
         {name.removeprefix("_"): row[name] for name in kept if row.get(name) is not None} for row in rows.to_pylist()
     ]
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
 
 
 def quarantine_links(view: FlowView, gate_check: GateCheck) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from assets.events.liveness import liveness, trouble
 from assets.events.reporting import refuses, written_slices
 from assets.events.table_plots import LAST, TablePlots
 from assets.registry import registered, version_of
-from assets.view import FlowView, GateCheck, table_key
+from assets.view import FlowView, GateCheck
 from pipelines.nimbus.status import FAILED
 from pipelines.places.location import Place, on_disk
 from pipelines.state.delta_log import actions, commit_file, versions
@@ -237,7 +237,8 @@ class Progress:
         for slice_, count in in_order:
             # A page shows the last event: it carries the plots.
             drawn = self._drawn(view, name, seen, now) if slice_ == in_order[-1][0] else {}
-            events.append(self._materialization(view, name, slice_, count, {**facts, **drawn}))
+            own = view.event_metadata(name, self._columns(view.table(self._lake, name)))
+            events.append(view.materialization(name, slice_, {"dagster/row_count": count, **own, **facts, **drawn}))
         return events, all_read
 
     def _info(self, path: Place, version: int) -> dict[str, Any]:
@@ -261,30 +262,6 @@ class Progress:
         self._drawing += time.perf_counter() - started
         seen.drawn_at = now
         return made
-
-    def _materialization(
-        self,
-        view: FlowView,
-        name: str,
-        slice_: str | None,
-        rows: int,
-        facts: Mapping[str, Any],
-    ) -> dg.AssetMaterialization:
-        table = view.table(self._lake, name)
-        metadata = {
-            "dagster/row_count": rows,
-            "dagster/column_schema": self._columns(table),
-            "dagster/column_lineage": table_metadata.column_lineage(view.plan.lineage[name], view.keys),
-            **view.event_metadata(name),
-            **facts,
-        }
-        known = slice_ is not None and view.partitions is not None and view.partitions.has_partition_key(slice_)
-        return dg.AssetMaterialization(
-            table_key(view.writers[name]),
-            partition=slice_ if view.partitions is None or known else None,
-            metadata=metadata if slice_ is None else {"slice": slice_, **metadata},
-            tags={"dagster/data_version": f"delta-{facts['delta_version']}"},
-        )
 
     # --- the flow itself --------------------------------------------------------------------------------------------
 
@@ -310,14 +287,7 @@ class Progress:
                 if failed:
                     metadata |= {"last_failed_txid": figures["last_failed"], "said": str(figures["said"])}
                     metadata |= self._refused_rows(view, check, figures["last_failed"], figures.get("detail"))
-                severity = dg.AssetCheckSeverity.ERROR if check.check.action == "fail" else dg.AssetCheckSeverity.WARN
-                yield dg.AssetCheckEvaluation(
-                    asset_key=check.key.asset_key,
-                    check_name=check.name,
-                    passed=not failed,
-                    severity=severity,
-                    metadata=metadata,
-                )
+                yield dg.AssetCheckEvaluation(**check.judged(not failed, metadata))
 
     def _refused_rows(
         self, view: FlowView, check: GateCheck, txid: int | None, detail: Mapping[str, Any] | None = None
@@ -332,18 +302,10 @@ class Progress:
         for task in flow.tasks:
             for check in view.gate_checks if task.state == FAILED and task.last_error else ():
                 if refuses(str(task.last_error), check.gate, check.check.name):
-                    yield dg.AssetCheckEvaluation(
-                        asset_key=check.key.asset_key,
-                        check_name=check.name,
-                        passed=False,
-                        severity=dg.AssetCheckSeverity.ERROR,
-                        metadata={
-                            "action": check.check.action,
-                            "said": str(task.last_error),
-                            # The batch after the last one that came through.
-                            **self._refused_rows(view, check, (task.txid if task.txid is not None else -1) + 1),
-                        },
-                    )
+                    # The batch after the last one that came through.
+                    rows = self._refused_rows(view, check, (task.txid if task.txid is not None else -1) + 1)
+                    said = {"action": check.check.action, "said": str(task.last_error), **rows}
+                    yield dg.AssetCheckEvaluation(**check.judged(False, said))
 
     @staticmethod
     def _observation(flow: FlowStatus, seen: SeenFlow) -> dg.AssetObservation:

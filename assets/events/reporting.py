@@ -16,7 +16,7 @@ from assets.events import table_metadata
 from assets.events.results_page import page_facts, write
 from assets.events.table_plots import TablePlots
 from assets.events.verdicts import GateVerdict, materialization_of
-from assets.view import FlowView, table_key
+from assets.view import FlowView
 from pipelines.errors import PoisonBatchError, TrideltaError
 from pipelines.execution.report import BatchReport, SliceReport, StateCommit
 from pipelines.graph import events
@@ -102,7 +102,6 @@ class Reporter:
         self._seconds: dict[str, dict[int, float]] = {name: {} for name in view.writers}
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dagster-events")
         self._pending: list[Future[None]] = []
-        self.reported = 0
 
     def __enter__(self) -> Reporter:
         return self
@@ -143,7 +142,6 @@ class Reporter:
         )
         for commit in report.commits:
             self._seconds[commit.state][commit.version] = report.seconds
-            self.reported += 1
             self._pending.append(self._writer.submit(self._write, commit, txids, slice_))
 
     def _write(self, commit: StateCommit, txids: Mapping[str, int], slice_: str | None) -> None:
@@ -152,8 +150,7 @@ class Reporter:
         if slice_ is not None:
             written = {slice_: written.get(slice_, commit.rows)}
             txids = self._covered(commit)
-        known = self._partition_keys()
-        in_order = sorted(written.items(), key=lambda one: str(one[0]))
+        in_order = sorted(written.items(), key=lambda slice_rows: str(slice_rows[0]))
         for name, rows in in_order:
             metadata = {
                 "dagster/row_count": rows,
@@ -165,14 +162,7 @@ class Reporter:
             if name == in_order[-1][0]:
                 # A page shows the last event: one of a commit's slices carries the plots.
                 metadata |= self._plots[commit.state].metadata(dict(self._seconds[commit.state]))
-            self._context.log_event(
-                dg.AssetMaterialization(
-                    table_key(self._view.writers[commit.state]),
-                    partition=name if known is None or name in known else None,
-                    metadata=metadata if name is None else {"slice": name, **metadata},
-                    tags={"dagster/data_version": f"delta-{commit.version}"},
-                )
-            )
+            self._context.log_event(self._view.materialization(commit.state, name, metadata))
 
     def _covered(self, commit: StateCommit) -> dict[str, int]:
         """Return the txids of the stream that a slice's replacement covers."""
@@ -184,19 +174,11 @@ class Reporter:
         last = records[0].txid if records else None
         return {} if last is None or last < 0 else {"txid_first": 0, "txid_last": last}
 
-    def _partition_keys(self) -> frozenset[str] | None:
-        partitions = self._view.partitions
-        return None if partitions is None else frozenset(partitions.get_partition_keys())
-
     def _table(self, state: str) -> dict[str, Any]:
         """Return the metadata that all materializations of a table in this run share."""
         if state not in self._fixed:
-            lineage = self._view.plan.lineage[state]
-            self._fixed[state] = {
-                "dagster/column_schema": table_metadata.column_schema(self._view.table(self._lake, state).schema),
-                "dagster/column_lineage": table_metadata.column_lineage(lineage, self._view.keys),
-                **self._view.event_metadata(state),
-            }
+            schema = table_metadata.column_schema(self._view.table(self._lake, state).schema)
+            self._fixed[state] = self._view.event_metadata(state, schema)
         return self._fixed[state]
 
     # --- checks -----------------------------------------------------------------------------------------------------

@@ -95,10 +95,6 @@ class GateVerdict:
             self._seen += [{**place, **row} for row in rows][: failed_rows.SHOWN - len(self._seen)]
 
     @property
-    def severity(self) -> dg.AssetCheckSeverity:
-        return dg.AssetCheckSeverity.ERROR if self.check.check.action == "fail" else dg.AssetCheckSeverity.WARN
-
-    @property
     def was_asked(self) -> bool:
         """Check whether the check has seen anything, so that there is something to report."""
         return bool(self.rows or self.failed)
@@ -139,17 +135,7 @@ class GateVerdict:
 
     def result(self) -> dg.AssetCheckResult:
         """Return the result for the step that owns the check; in a run of one partition Dagster takes it for that one's."""
-        return dg.AssetCheckResult(**self._judged)
-
-    @property
-    def _judged(self) -> dict[str, Any]:
-        return {
-            "asset_key": self.check.key.asset_key,
-            "check_name": self.check.name,
-            "passed": not self.failed,
-            "severity": self.severity,
-            "metadata": self.metadata(),
-        }
+        return dg.AssetCheckResult(**self.check.judged(not self.failed, self.metadata()))
 
     def evaluation(self, about: AssetCheckEvaluationTargetMaterializationData | None = None) -> dg.AssetCheckEvaluation:
         """Return the verdict for a step that does not own the check, that fails, or that reports each slice by itself.
@@ -158,7 +144,7 @@ class GateVerdict:
             about: of a slice the materialization that was judged.
         """
         return dg.AssetCheckEvaluation(
-            **self._judged,
+            **self.check.judged(not self.failed, self.metadata()),
             blocking=self.check.check.action == "fail",
             partition=self.slice,
             target_materialization_data=about,

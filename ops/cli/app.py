@@ -16,12 +16,12 @@ from ops.cli.last_resort import PlainGroup
 from ops.cli.parts import (
     AsJson,
     FlowName,
+    OnFresh,
     answer,
     bounded,
     emit,
     engine,
     errors,
-    on_fresh,
     opened_lake,
     pairs,
     plainly,
@@ -106,14 +106,7 @@ def run(
     max_batches: Annotated[
         int | None, typer.Option(parser=bounded(bounds.ROWS), help="Stop after this number of batches.")
     ] = None,
-    on_fresh_checkpoint: Annotated[
-        str,
-        typer.Option(
-            parser=on_fresh,
-            metavar="WORD",
-            help="If the checkpoint is missing but the states exist: refuse, continue or reset.",
-        ),
-    ] = "refuse",
+    on_fresh_checkpoint: OnFresh = "refuse",
     as_json: AsJson = False,
 ) -> None:
     """Run what the sources hold now, then stop."""

@@ -46,12 +46,22 @@ def bounded(limit: Range) -> Callable[[Any], Any]:
     return read
 
 
-def on_fresh(given: str) -> str:
+def _on_fresh(given: str) -> str:
     """Read what a start does with tables whose checkpoint is missing."""
     try:
         return choice(given, ON_FRESH)
     except OutOfBoundsError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+OnFresh = Annotated[
+    str,
+    typer.Option(
+        parser=_on_fresh,
+        metavar="WORD",
+        help="If a checkpoint is missing but the states exist: refuse, continue or reset.",
+    ),
+]
 
 
 def ports_of(text: str | None) -> list[int] | None:

@@ -288,9 +288,8 @@ def flat_tables(report: Any) -> list[dict[str, Any]]:
 
 
 def _flat(table: Any) -> dict[str, Any]:
-    plain: Mapping[str, Any] = dataclasses.asdict(table) if dataclasses.is_dataclass(table) else dict(table)  # type: ignore[arg-type]
     row: dict[str, Any] = {}
-    for name, value in plain.items():
+    for name, value in dataclasses.asdict(table).items():
         if isinstance(value, Mapping):
             row.update({f"{inner} {name}": one for inner, one in value.items()})
         else:

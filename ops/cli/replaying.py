@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -40,22 +40,20 @@ def replay_quarantine(
     as_json: AsJson = False,
 ) -> None:
     """Replay rejected rows through a corrected flow: each lands once, or stays with its new reason."""
+    from pipelines.execution.replays.record import Records
+    from pipelines.execution.replays.runner import look
+    from pipelines.places.location import on_disk
+
     topology, lake = flow(name).topology(), opened_lake()
-    selection = selected(gates=gate, spouts=spout, reasons=reason, txids=txids)
+    selection = selected(gate or (), spout or (), reason or (), txids)
     if history:
-        show_history(name, replays(lake, name), as_json)
+        show_history(name, Records(on_disk(lake.quarantine_path(name))).all(), as_json)
     else:
-        report = looked(lake, topology, selection) if dry_run else replayed(lake, topology, selection, quiet=as_json)
+        report = look(lake, topology, selection) if dry_run else replayed(lake, topology, selection, quiet=as_json)
         answer(as_json, report.to_json(), lambda: show(report))
 
 
-def selected(
-    *,
-    gates: list[str] | None = None,
-    spouts: list[str] | None = None,
-    reasons: list[str] | None = None,
-    txids: str = "",
-) -> Selection:
+def selected(gates: Iterable[str], spouts: Iterable[str], reasons: Iterable[str], txids: str) -> Selection:
     """Return a selection from the words of a form.
 
     Raises:
@@ -64,14 +62,7 @@ def selected(
     from pipelines.execution.replays.selection import Selection, txids_of
 
     first, last = txids_of(txids)
-    return Selection(tuple(gates or ()), tuple(spouts or ()), first, last, tuple(reasons or ()))
-
-
-def looked(lake: Lake, topology: TridentTopology, selection: Selection) -> ReplayReport:
-    """Report what there is, without Spark."""
-    from pipelines.execution.replays.runner import look
-
-    return look(lake, topology, selection)
+    return Selection(tuple(gates), tuple(spouts), first, last, tuple(reasons))
 
 
 def replayed(lake: Lake, topology: TridentTopology, selection: Selection, *, quiet: bool) -> ReplayReport:
@@ -85,14 +76,6 @@ def replayed(lake: Lake, topology: TridentTopology, selection: Selection, *, qui
         return runtime.replay_quarantine(
             topology, selection, progress=lambda lot: advance(f"{lot.stage}, {lot.selected:,} rows")
         )
-
-
-def replays(lake: Lake, name: str) -> list[Record]:
-    """Return the replays of a flow, oldest first."""
-    from pipelines.execution.replays.record import Records
-    from pipelines.places.location import on_disk
-
-    return Records(on_disk(lake.quarantine_path(name))).all()
 
 
 # --- what the screen shows ------------------------------------------------------------------------------------------

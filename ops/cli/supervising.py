@@ -16,7 +16,7 @@ import typer
 
 from ops.cli import rendering
 from ops.cli.deployed import PANEL, nimbus
-from ops.cli.parts import AsJson, bounded, emit, engine, on_fresh, plainly, ports_of
+from ops.cli.parts import AsJson, OnFresh, bounded, emit, engine, plainly, ports_of
 from pipelines import bounds
 from pipelines.errors import MissingPathError
 
@@ -72,14 +72,7 @@ def watch(
         ),
     ] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Run what the sources hold now, then stop.")] = False,
-    on_fresh_checkpoint: Annotated[
-        str,
-        typer.Option(
-            parser=on_fresh,
-            metavar="WORD",
-            help="If a checkpoint is missing but the states exist: refuse, continue or reset.",
-        ),
-    ] = "refuse",
+    on_fresh_checkpoint: OnFresh = "refuse",
 ) -> None:
     """Run the flows of a folder, and follow its files: added, changed, removed. Ctrl-C or SIGTERM drains all flows."""
     from pipelines.nimbus import flow_folder
@@ -100,11 +93,11 @@ def watch(
 def run_folder(folder: Path, *, trigger_seconds: float, on_fresh_checkpoint: str) -> None:
     """Keep the flows of a folder deployed until SIGINT or SIGTERM, then drain them."""
     from pipelines.nimbus.flow_folder import FlowFolder, watch
-    from pipelines.nimbus.processes.supervisor import Supervisor, open_registry
+    from pipelines.nimbus.processes.supervisor import SupervisorProcess, open_registry
 
     with nimbus() as there, closing(open_registry(there.settings)) as store:
         flows = FlowFolder(there, folder, trigger_seconds=trigger_seconds, on_fresh_checkpoint=on_fresh_checkpoint)
-        keeper = Supervisor(store, there.settings)
+        keeper = SupervisorProcess(store, there.settings)
         with _ending(keeper.ending):
             watch(flows, keeper)
 

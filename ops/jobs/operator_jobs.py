@@ -171,14 +171,13 @@ def _replay(
     spark: SparkResource,
     lake: LakeResource,
 ) -> dict[str, Any]:
-    from pipelines.execution.replays.runner import planned, unfinished
+    from pipelines.execution.replays.runner import look, planned, unfinished
 
     view, opened = views[config.flow.value], lake.lake()
-    selection = replaying.selected(
-        gates=[one.value for one in config.gates], spouts=config.spouts, reasons=config.reasons, txids=config.txids
-    )
+    gates = [gate.value for gate in config.gates]
+    selection = replaying.selected(gates, config.spouts, config.reasons, config.txids)
     if config.dry_run:
-        return _told(context, replaying.looked(opened, view.topology, selection))
+        return _told(context, look(opened, view.topology, selection))
     report = planned(opened, view.topology, selection)
     if report.lots or unfinished(opened, view.topology):
         from pipelines import Runtime
@@ -187,7 +186,7 @@ def _replay(
         report = runtime.replay_quarantine(
             view.topology,
             selection,
-            progress=lambda one: context.log.info(f"{one.stage}: {one.selected:,} rows, {one.landed:,} landed"),
+            progress=lambda lot: context.log.info(f"{lot.stage}: {lot.selected:,} rows, {lot.landed:,} landed"),
         )
         _observe(context, view, report)
     return _told(context, report)

@@ -41,9 +41,6 @@ class AssocCount(ByValue, EventAggregator):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self.fields))}, output={self.named!r})"
 
-    def __str__(self) -> str:
-        return type(self).__name__
-
 
 class GroupCount(AssocCount):
     """One result event for each combination of values of some fields that is in the window, and how often it is there.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pipelines import spark_functions as F
 from pipelines.aggregators.base import ColumnAggregator, Total, plain_total
 from pipelines.aggregators.exact import plus
 from pipelines.aggregators.values import Mean
@@ -45,18 +46,12 @@ class Average(ColumnAggregator, EventAggregator):
         return None if not value["count"] else float(value["sum"]) / value["count"]
 
     def partial(self, *inputs: Column) -> Column:
-        from pyspark.sql import functions as F
-
         return F.struct(F.coalesce(F.sum(inputs[0]), F.lit(0)).alias("sum"), F.count(inputs[0]).alias("count"))
 
     def fold(self, value: Column) -> Column:
-        from pyspark.sql import functions as F
-
         return F.struct(F.sum(value["sum"]).alias("sum"), F.sum(value["count"]).alias("count"))
 
     def result(self, value: Column) -> Column:
-        from pyspark.sql import functions as F
-
         count = value["count"]
         return F.when(count > 0, value["sum"].cast("double") / count)
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pipelines import spark_functions as F
 from pipelines.errors import FunctionError
 
 if TYPE_CHECKING:
@@ -236,3 +237,16 @@ class ColumnAggregator(ByValue, CombinerAggregator, ABC):
     def __repr__(self) -> str:
         inside = ", ".join(repr(x) for x in (self.field, self.output) if x is not None)
         return f"{type(self).__name__}({inside})"
+
+
+class AddedUp(ColumnAggregator):
+    """An aggregator whose partial values are numbers that are added up."""
+
+    def zero(self) -> int:
+        return 0
+
+    def fold(self, value: Column) -> Column:
+        return F.sum(value)
+
+    def fold_sql(self, column: str, total: Total = plain_total) -> str:
+        return total(column, "")

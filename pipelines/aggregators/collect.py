@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pipelines import spark_functions as F
 from pipelines.aggregators.base import ColumnAggregator, Total, plain_total
 from pipelines.aggregators.extremes import is_nan
 from pipelines.aggregators.ordering import values_of
@@ -27,8 +28,8 @@ class Collect(ColumnAggregator, EventAggregator):
 
     default_output: ClassVar[str] = "collected"
 
-    def accumulator(self) -> _Values:
-        return _Values(str(self.field))
+    def accumulator(self) -> _CollectedValues:
+        return _CollectedValues(str(self.field))
 
     def result_types(self, types: Types) -> list[tuple[str, str | None]]:
         kind = element_type(types.get(str(self.field)))
@@ -47,18 +48,12 @@ class Collect(ColumnAggregator, EventAggregator):
         return sorted(value, key=lambda one: (is_nan(one), 0 if is_nan(one) else one))
 
     def partial(self, *inputs: Column) -> Column:
-        from pyspark.sql import functions as F
-
         return F.collect_list(inputs[0])
 
     def fold(self, value: Column) -> Column:
-        from pyspark.sql import functions as F
-
         return F.flatten(F.collect_list(value))
 
     def result(self, value: Column) -> Column:
-        from pyspark.sql import functions as F
-
         return F.array_sort(value)
 
     def fold_sql(self, column: str, total: Total = plain_total) -> str:
@@ -68,7 +63,7 @@ class Collect(ColumnAggregator, EventAggregator):
         return f"coalesce(array_sort({self.fold_sql(column)}), make_array())"
 
 
-class _Values(KeptEntries):
+class _CollectedValues(KeptEntries):
     """All values of the field, an entry an event."""
 
     def __init__(self, field: str) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pipelines.aggregators.base import ColumnAggregator, Total, plain_total
+from pipelines import spark_functions as F
+from pipelines.aggregators.base import AddedUp
 from pipelines.aggregators.window import Accumulator, EventAggregator, Types
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
 
-class Count(ColumnAggregator, EventAggregator):
+class Count(AddedUp, EventAggregator):
     """Number of tuples, as bigint (Trident rules 1.3: init 1, zero 0). Takes no input field.
 
     In an event flow `Count("n")` names the output, "count" unless named; with `field` only events that have it count.
@@ -25,7 +26,7 @@ class Count(ColumnAggregator, EventAggregator):
         super().__init__(field, output)
 
     def accumulator(self) -> Accumulator:
-        return _Events() if self.field is None else _Having(str(self.field))
+        return _EventCount() if self.field is None else _Having(str(self.field))
 
     def result_types(self, types: Types) -> list[tuple[str, str | None]]:
         return [(self.named, "bigint")]
@@ -39,24 +40,11 @@ class Count(ColumnAggregator, EventAggregator):
     def combine(self, a: int, b: int) -> int:
         return a + b
 
-    def zero(self) -> int:
-        return 0
-
     def partial(self, *inputs: Column) -> Column:
-        from pyspark.sql import functions as F
-
         return F.count(F.lit(1))
 
-    def fold(self, value: Column) -> Column:
-        from pyspark.sql import functions as F
 
-        return F.sum(value)
-
-    def fold_sql(self, column: str, total: Total = plain_total) -> str:
-        return total(column, "")
-
-
-class _Events(Accumulator):
+class _EventCount(Accumulator):
     """The number of events."""
 
     fields: tuple[str, ...] | None = ()
@@ -83,7 +71,7 @@ class _Events(Accumulator):
         self._count = state
 
 
-class _Having(_Events):
+class _Having(_EventCount):
     """The number of events that have the field."""
 
     def __init__(self, field: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pipelines import spark_functions as F
 from pipelines.aggregators.base import ColumnAggregator, Total, plain_total
 from pipelines.aggregators.ordering import freeze
 from pipelines.aggregators.tally import Tally
@@ -44,18 +45,12 @@ class DistinctCount(ColumnAggregator, EventAggregator):
         return len(value)
 
     def partial(self, *inputs: Column) -> Column:
-        from pyspark.sql import functions as F
-
         return F.collect_set(inputs[0])
 
     def fold(self, value: Column) -> Column:
-        from pyspark.sql import functions as F
-
         return F.array_distinct(F.flatten(F.collect_list(value)))
 
     def result(self, value: Column) -> Column:
-        from pyspark.sql import functions as F
-
         return F.size(value).cast("bigint")
 
     def fold_sql(self, column: str, total: Total = plain_total) -> str:

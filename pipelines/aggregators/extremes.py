@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pipelines import spark_functions as F
 from pipelines.aggregators.base import ColumnAggregator, Total, plain_total
 from pipelines.aggregators.ordering import order_key
 from pipelines.aggregators.values import OfField
@@ -52,12 +53,10 @@ class Min(ColumnAggregator, EventAggregator):
         return self.fold(inputs[0])
 
     def fold(self, value: Column) -> Column:
-        from pyspark.sql import functions as F
-
-        return F.min(value)
+        return F.max(value) if self.greatest else F.min(value)
 
     def fold_sql(self, column: str, total: Total = plain_total) -> str:
-        return f"min({column})"
+        return f"{'max' if self.greatest else 'min'}({column})"
 
 
 class Max(Min):
@@ -68,14 +67,6 @@ class Max(Min):
 
     default_output: ClassVar[str] = "max"
     greatest: ClassVar[bool] = True
-
-    def fold(self, value: Column) -> Column:
-        from pyspark.sql import functions as F
-
-        return F.max(value)
-
-    def fold_sql(self, column: str, total: Total = plain_total) -> str:
-        return f"max({column})"
 
 
 _COMPARED = (int, float, str)

@@ -35,9 +35,6 @@ class StdDev(ByValue, EventAggregator):
     def __repr__(self) -> str:
         return f"StdDev({self.field!r}, {self.named!r})"
 
-    def __str__(self) -> str:
-        return "StdDev"
-
 
 class Spread(OfField):
     """Exact sums of the values and of their squares, as whole numbers of 2 ** -scale and 2 ** -(2 * scale)."""

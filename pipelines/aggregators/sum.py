@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pipelines.aggregators.base import ColumnAggregator, Total, plain_total
+from pipelines import spark_functions as F
+from pipelines.aggregators.base import AddedUp
 from pipelines.aggregators.exact import plus
 from pipelines.aggregators.values import RunningTotal
 from pipelines.aggregators.window import WHOLE, EventAggregator, Types, numeric_type
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 
-class Sum(ColumnAggregator, EventAggregator):
+class Sum(AddedUp, EventAggregator):
     """Sum of one field: bigint for integers, double or decimal otherwise. Nulls add nothing; a sum of none is 0.
 
     In an event flow `Sum("v", "total")`; the output is "sum" unless named. A sum of floats is exact, rounded once.
@@ -39,21 +40,8 @@ class Sum(ColumnAggregator, EventAggregator):
     def combine(self, a: Any, b: Any) -> Any:
         return plus(a, b)
 
-    def zero(self) -> int:
-        return 0
-
     def partial(self, *inputs: Column) -> Column:
-        from pyspark.sql import functions as F
-
         return F.coalesce(F.sum(inputs[0]), F.lit(0))
-
-    def fold(self, value: Column) -> Column:
-        from pyspark.sql import functions as F
-
-        return F.sum(value)
-
-    def fold_sql(self, column: str, total: Total = plain_total) -> str:
-        return total(column, "")
 
 
 def wider(decimal: str) -> str:

@@ -103,6 +103,9 @@ class EventAggregator(ABC):
                 name, "Aggregator needs a field to operate it", hint=f'name it: {name}("delay", "output")'
             )
 
+    def __str__(self) -> str:
+        return type(self).__name__
+
 
 class WindowAggregator(EventAggregator):
     """A user's own aggregator. Each window works with a copy of the instance, made before any event.
@@ -179,9 +182,6 @@ class WindowAggregator(EventAggregator):
             )
         if type(self).save is WindowAggregator.save:
             check_plain(name, vars(self))
-
-    def __str__(self) -> str:
-        return type(self).__name__
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"

@@ -64,7 +64,7 @@ def lay_out(folder: str | Path, *, days: int | None = None, progress: Progress |
         progress: Called after each day of flights with the days done and the days in all.
     """
     started, root = time.monotonic(), Path(folder)
-    layout = _Layout()
+    layout = _FilesToLay()
     for name, frame, schema in (
         ("planes", published("planes"), PLANES_SCHEMA),
         ("airports", published("airports"), AIRPORTS_SCHEMA),
@@ -105,7 +105,7 @@ def published(table: str) -> pd.DataFrame:
     return pd.read_csv(folder / ("flights.csv.zip" if table == "flights" else f"{table}.csv"))
 
 
-class _Layout:
+class _FilesToLay:
     """Puts files in place, each later than the one before."""
 
     def __init__(self) -> None:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from pipelines.catalog.flights_data import published
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from pipelines.state.lake import Lake
 
 
@@ -60,8 +60,6 @@ def _compared(lake: Lake, table: str, expected: pd.DataFrame) -> Comparison:
 @lru_cache(maxsize=1)
 def flights(days: int | None = None) -> pd.DataFrame:
     """Return the flights of the first days, in the order of their scheduled departure `at` (of one minute: as published)."""
-    import pandas as pd
-
     frame = published("flights")
     day = pd.to_datetime(frame[["year", "month", "day"]])
     frame["date"] = day.dt.strftime("%Y-%m-%d")
@@ -73,8 +71,6 @@ def flights(days: int | None = None) -> pd.DataFrame:
 
 def delay_alerts(days: int | None = None) -> pd.DataFrame:
     """List every 25th of an airport's departures without a gap of three hours at which the last 100 were 45 minutes late."""
-    import pandas as pd
-
     found = []
     for origin, own in flights(days).dropna(subset="dep_delay").groupby("origin"):
         spell = (own["at"].diff() >= pd.Timedelta(hours=3)).cumsum()
@@ -90,8 +86,6 @@ def delay_alerts(days: int | None = None) -> pd.DataFrame:
 
 def departures_with_weather(days: int | None = None) -> pd.DataFrame:
     """Return the flights beside the report of their airport and hour, as far as there are reports."""
-    import pandas as pd
-
     reports, frame = published("weather"), flights(days)
     reported_at = pd.to_datetime(reports[["year", "month", "day", "hour"]])
     until = reported_at[reported_at <= frame["at"].max()].max()
@@ -102,8 +96,6 @@ def departures_with_weather(days: int | None = None) -> pd.DataFrame:
 
 def worst_routes_of_the_day(days: int | None = None) -> pd.DataFrame:
     """Ten routes a day, of those days whose result is due before the last flight: 40 hours after their first departure."""
-    import pandas as pd
-
     frame = flights(days)
     routes = frame.dropna(subset="dep_delay").groupby(["date", "origin", "dest"])
     every = routes.agg(
@@ -123,8 +115,6 @@ def long_delay_notices(days: int | None = None) -> pd.DataFrame:
 
     An airport from which nothing came for two hours begins again.
     """
-    import pandas as pd
-
     frame = flights(days)
     late = frame[frame["dep_delay"] >= 60].astype({"dep_delay": int})
     told = []

@@ -128,7 +128,7 @@ class Runtime:
         required_choice("on_fresh_checkpoint", ON_FRESH, on_fresh_checkpoint)
         required("trigger_seconds", SECONDS_APART, trigger_seconds)
         check_places(self.spark, self.lake.on_disk("a stream"), topology)
-        parts: list[_Part] = []
+        parts: list[_StreamPart] = []
         try:
             for group, number in self._groups_and_partitions(topology, partitions):
                 parts.append(self._started(group, trigger_seconds, on_fresh_checkpoint, number, progress))
@@ -144,7 +144,7 @@ class Runtime:
         on_fresh: str,
         partitions: int | None,
         progress: Callable[[BatchReport], None] | None,
-    ) -> _Part:
+    ) -> _StreamPart:
         checkpoint = self._checkpoint(group)
         with ExitStack() as held:
             held.enter_context(checkpoint.running(self._wait))
@@ -153,7 +153,7 @@ class Runtime:
             runner = self._runner(group, checkpoint, _and_told(progress, run))
             query = runner.start(on_fresh=on_fresh, trigger_seconds=seconds)
             lock = held.pop_all()
-        return _Part(runner, query, lock)
+        return _StreamPart(runner, query, lock)
 
     def skip(self, topology: TridentTopology | Flow, txid: int, *, stream: str | None = None) -> None:
         """Leave a poison batch out: its rows stay in quarantine, the flow goes on behind it.
@@ -204,13 +204,13 @@ class Runtime:
         Channels between the flow's queries are the run's own, so they are not mixed up with those of its stream.
 
         Raises:
-            BoundedBesideStreamError: a flow with channels whose stream has committed batches.
+            BoundedBesideStreamError: a flow with channels or windows whose stream has committed batches.
         """
         topology = as_topology(topology)
         check_places(self.spark, self.lake.on_disk("a bounded run"), topology)
         with bounded_folder(self.lake.folder, topology.name) as channels:
             groups = self._groups(topology, self.lake.with_channels(channels))
-            if any(group.entrance.channels for group in groups):
+            if any(group.entrance.channels or group.window for group in groups):
                 _refuse_beside_stream(topology, groups)
             reports = [self._bounded(group, [UNSLICED], None) for group in groups]
         return _merged(topology.name, [UNSLICED], reports)
@@ -340,7 +340,7 @@ class Runtime:
 
 
 @dataclass
-class _Part:
+class _StreamPart:
     runner: StreamRunner
     query: StreamingQuery
     lock: Any
@@ -349,7 +349,7 @@ class _Part:
 class RunningFlow:
     """A flow whose streams run in this process."""
 
-    def __init__(self, flow: str, parts: list[_Part]) -> None:
+    def __init__(self, flow: str, parts: list[_StreamPart]) -> None:
         self.flow, self._parts = flow, parts
 
     @property

@@ -16,11 +16,15 @@ from pyspark.sql import functions as F
 
 from pipelines.errors import TrideltaError
 from pipelines.execution.batch.accounts import xor, xor_of_rows
+from pipelines.execution.batch.driver_windows import named_by
 from pipelines.execution.checkpoint.belonging import Belonging, NotTogetherError
 from pipelines.execution.checkpoint.copy import Marker
 from pipelines.execution.checkpoint.damage import spark_damages
 from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.checkpoint.window_files import FOLDER, StateFolder, WindowStateError, check_files
 from pipelines.execution.protocol.groups import group_name, spout_groups
+from pipelines.graph.nodes import BatchWindowNode
+from pipelines.places.location import on_disk
 from pipelines.state.damage import DamagedError, DamagedTableError, table_damages
 from pipelines.state.delta_log import has_log
 from pipelines.state.kinds import LOG, MAP, NON_TRANSACTIONAL
@@ -32,6 +36,7 @@ from pipelines.state.writer import replay_txid
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pipelines.graph.nodes import SpoutNode
     from pipelines.state.lake import Lake
     from pipelines.trident.topology import TridentTopology
 
@@ -122,6 +127,23 @@ def damages(lake: Lake, topology: TridentTopology) -> Iterator[TrideltaError]:
                 belonging.check()
             except NotTogetherError as error:
                 yield error
+            yield from _window_damages(lake, topology, spouts, checkpoint)
+
+
+def _window_damages(
+    lake: Lake, topology: TridentTopology, spouts: tuple[SpoutNode, ...], checkpoint: Checkpoint
+) -> Iterator[TrideltaError]:
+    """Yield the fault of the state that the next batch needs, where windows run in the batch."""
+    reach = {node.id: node for spout in spouts for node in topology.graph.descendants(spout.id)}
+    if not any(isinstance(node, BatchWindowNode) for node in reach.values()):
+        return
+    tables = [lake.written_by(node) for node in topology.persists if node.id in reach]
+    newest = next(named_by(table for table in tables if table.exists()), None)
+    try:
+        if newest is not None:
+            check_files(StateFolder(on_disk(checkpoint.folder) / FOLDER), newest.state)
+    except WindowStateError as error:
+        yield error
 
 
 def checkpoint_damages(checkpoint: Checkpoint, more: Iterable[Callable[[], object]] = ()) -> Iterator[TrideltaError]:
@@ -146,7 +168,7 @@ class _Held:
 
 
 @dataclass(frozen=True)
-class _Ledger:
+class _Commits:
     """The commits of a table since its last reset, beside what it holds of them.
 
     Attributes:
@@ -208,7 +230,7 @@ def _findings(spark: SparkSession, table: StateTable) -> Iterable[Finding]:
     held = {(row[TXID], row[SLICE_COLUMN]): _Held(row["rows"], row["hash"]) for row in sums}
     compactions = [commit.record for commit in commits if commit.kind == COMPACTION and commit.record]
     folded = max((record.folded_before or 0 for record in compactions), default=0)
-    return _Ledger(table, commits, held, folded).findings()
+    return _Commits(table, commits, held, folded).findings()
 
 
 def _since_reset(commits: list[CommitRecord]) -> list[CommitRecord]:

@@ -12,7 +12,7 @@ from pipelines.flowmix.definition import Feed, Schema, StreamDefinition, in_orde
 from pipelines.flowmix.operations import EXITS, Operation, Output, Persist, Split, Stateful, routes_of
 from pipelines.flowmix.schemas import Sent, after, by_stream, require_fields, union
 from pipelines.graph.nodes import CodeLocation
-from pipelines.windows.operations import AggregateWindow, CollectWindow, JoinWindow
+from pipelines.windows.operations import Grouping, JoinWindow
 
 
 def checked(flow: str, written: Sequence[StreamDefinition], at: CodeLocation) -> tuple[StreamDefinition, ...]:
@@ -117,7 +117,7 @@ class _Check:
         origins = {feed.stream for feed in stream.feeds} | ({stream.name} if stream.std_input else set())
         for operation in stream.operations:
             window = operation.operation if isinstance(operation, Stateful) else None
-            if isinstance(window, AggregateWindow | CollectWindow):
+            if isinstance(window, Grouping):
                 origins = {stream.name}  # its results come from here
             if not isinstance(window, JoinWindow):
                 continue

@@ -2,22 +2,29 @@
 
 A stream without windows is one query over its source or its channels. A stream with windows reads a channel, into which its
 source is taken first: there its events are put in order, late ones are told apart, and each batch says how far the clock has
-come. From the first window to the last the plan runs in the stream itself (the node's prelude); what follows, gates, tables
-and channels to other streams, runs a batch at a time.
+come. Where the flow says so and the windows can, they run within the source's own batch instead (`_in_batch`). From the
+first window to the last the plan runs in the stream itself (the node's prelude); what follows, gates, tables and channels to
+other streams, runs a batch at a time.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from pipelines.errors import FlowError
 from pipelines.flowmix import operations as ops
+from pipelines.flowmix.contexts import window_context
+from pipelines.flowmix.flow import BATCH
 from pipelines.flowmix.plan_steps import QuerySteps, known
 from pipelines.flowmix.schemas import union
 from pipelines.graph import events, nodes
+from pipelines.graph.arrow_types import ARROW_TYPES
 from pipelines.sources.channels import ChannelSource, Edge
 from pipelines.sources.events import PROCESSING, EventSource
 from pipelines.trident.topology import TridentTopology
+from pipelines.windows.vectorised import fits
 
 if TYPE_CHECKING:
     from pipelines.flowmix.definition import Feed, StreamDefinition
@@ -66,6 +73,7 @@ class _StreamCompiler:
     ) -> None:
         self._topology, self._flow, self._stream, self._edges = topology, flow, stream, edges
         self._queries = 0
+        self._counted = False
         self._steps = QuerySteps(topology, topology.graph, flow, stream, ordered=ordered)
 
     def compile(self) -> None:
@@ -75,7 +83,13 @@ class _StreamCompiler:
             self._begin([self._edges[feed] for feed in stream.feeds])
         else:
             self._from_source()
-            if stream.stateful or stream.feeds:
+            if (window := self._in_batch()) is not None:
+                for index in range(window):
+                    self._steps.step(index)
+                self._steps.window_in_batch(window, self._channel(stream.name))
+                self._counted = True
+                start = window + 1
+            elif stream.stateful or stream.feeds:
                 start = 0 if stream.feeds else self._before_windows()
                 for index in range(start):
                     self._leave(index)
@@ -110,6 +124,26 @@ class _StreamCompiler:
                 end = index + 1
         return end
 
+    def _in_batch(self) -> int | None:
+        """Return the place of the windows if they run within the batch of the stream's own source; None: they do not.
+
+        That is for flows that say so: events that tell their time; before the windows fields, filters and functions alone;
+        behind them no others; and what windows in arrays can do.
+        """
+        stream, flow = self._stream, self._flow
+        stateful = [n for n, operation in enumerate(stream.operations) if isinstance(operation, ops.Stateful)]
+        if flow.windows != BATCH or len(stateful) != 1 or stream.feeds or stream.slice_by is not None:
+            return None
+        if flow.clock == PROCESSING or stream.event_timestamp is None:
+            return None
+        index = stateful[0]
+        operation, schema = stream.operations[index], stream.schema_at(index)
+        assert isinstance(operation, ops.Stateful)
+        if schema is None or not all(isinstance(before, IN_STREAM) for before in stream.operations[:index]):
+            return None
+        known = {name: ARROW_TYPES[kind] for name, kind in schema.items() if kind in ARROW_TYPES}
+        return index if fits(operation.operation, window_context(flow, stream, index), pa.schema(known)) else None
+
     def _before_windows(self) -> int:
         """Return how many operations can be done while the source is taken in: those before the first windows."""
         found = [n for n, operation in enumerate(self._stream.operations) if isinstance(operation, ops.Stateful)]
@@ -128,7 +162,8 @@ class _StreamCompiler:
 
     @property
     def _numbered(self) -> bool:
-        return self._queries == 0
+        """Return whether the order of what leaves here still lacks the txid of the batch."""
+        return self._queries == 0 and not self._counted
 
     def _from_source(self) -> None:
         stream = self._stream

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipelines.errors import FunctionError
-from pipelines.flowmix.criteria import Columns, Combined, Criteria, Leaf, Python, Sql
+from pipelines.flowmix.criteria import Combined, Criteria, Leaf, OfSpark, Python
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.trident.functions import ColumnFunction, Resolvable, as_predicate
 from pipelines.windows.event import Event
@@ -114,14 +114,14 @@ def as_criteria(operation: str, given: Any, fields: Sequence[str] | None) -> Cri
             )
         return given
     if isinstance(given, str):
-        return Sql(given, fields_of_sql(operation, given))
+        return OfSpark(given, fields_of_sql(operation, given))
     if not callable(given) or inspect.isgeneratorfunction(given):
         raise FunctionError(
             operation,
             f"{given!r} is not criteria",
             hint="give SQL text, eq(...) and the like, a callable of Columns, or python(lambda event: ...)",
         )
-    return Columns(given, _columns_for(operation, as_predicate(operation, given), fields))
+    return OfSpark(given, _columns_for(operation, as_predicate(operation, given), fields))
 
 
 def _columns_for(operation: str, call: Any, fields: Sequence[str] | None) -> tuple[str, ...]:
@@ -154,7 +154,7 @@ def _leaf(op: str, field: str, *values: Any) -> Criteria:
 
 
 def _combined(op: str, given: Sequence[Any]) -> Criteria:
-    parts = tuple(Sql(one, fields_of_sql(op, one)) if isinstance(one, str) else one for one in given)
+    parts = tuple(OfSpark(one, fields_of_sql(op, one)) if isinstance(one, str) else one for one in given)
     for one in parts:
         if not isinstance(one, Criteria):
             raise FunctionError(

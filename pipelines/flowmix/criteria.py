@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pipelines import spark_functions as F
 from pipelines.errors import FunctionError
 from pipelines.flowmix.values import compared, of_type
 from pipelines.graph.expressions import spark_sql
@@ -83,8 +84,6 @@ class Leaf(Criteria):
         return results[0] in _TRUE_FOR[self.op]
 
     def column(self, types: Types) -> Column:
-        from pyspark.sql import functions as F
-
         there = F.col(f"`{self.field}`") if self.field in types else None
         kind = types.get(self.field)
         item = kind[6:-1] if kind and kind.startswith("array<") else None
@@ -98,8 +97,6 @@ class Leaf(Criteria):
 
     def _test(self, value: Column, kind: str | None) -> Column:
         from functools import reduce
-
-        from pyspark.sql import functions as F
 
         suited = [F.lit(wanted) for wanted in self.values if of_type(wanted, kind)]
         present = value.isNotNull()
@@ -163,8 +160,6 @@ class Combined(Criteria):
         """Build the answer from the columns of its parts."""
         from functools import reduce
 
-        from pyspark.sql import functions as F
-
         if self.op == "not_":
             return ~columns[0]
         if self.op == "and_":
@@ -176,10 +171,12 @@ class Combined(Criteria):
 
 
 @dataclass(frozen=True)
-class Sql(Criteria):
-    """A Spark SQL expression over the fields; null counts as false."""
+class OfSpark(Criteria):
+    """A condition that only Spark evaluates; null counts as false. `given` is SQL text or a callable of Columns, one for each
+    of `named`.
+    """
 
-    text: str
+    given: str | Callable[..., Any]
     named: tuple[str, ...]
     plain = False
 
@@ -188,40 +185,17 @@ class Sql(Criteria):
         return self.named
 
     def matches(self, event: Event) -> bool:
-        raise FunctionError(f"criteria {self.text!r}", "SQL text is evaluated by Spark: use column(types)")
+        raise FunctionError(f"criteria {self}", "it is evaluated by Spark: use column(types)")
 
     def column(self, types: Types) -> Column:
-        from pyspark.sql import functions as F
-
-        return F.coalesce(F.expr(spark_sql("criteria", self.text)), F.lit(False))
-
-    def __str__(self) -> str:
-        return self.text
-
-
-@dataclass(frozen=True)
-class Columns(Criteria):
-    """A callable of Columns: `call` gets one for each of `named`; null counts as false."""
-
-    call: Callable[..., Any]
-    named: tuple[str, ...]
-    plain = False
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        return self.named
-
-    def matches(self, event: Event) -> bool:
-        raise FunctionError(f"criteria {self}", "a callable of Columns is evaluated by Spark: use column(types)")
-
-    def column(self, types: Types) -> Column:
-        from pyspark.sql import functions as F
-
-        return F.coalesce(self.call(*(F.col(f"`{field}`") for field in self.named)), F.lit(False))
+        if isinstance(self.given, str):
+            held = F.expr(spark_sql("criteria", self.given))
+        else:
+            held = self.given(*(F.col(f"`{field}`") for field in self.named))
+        return F.coalesce(held, F.lit(False))
 
     def __str__(self) -> str:
-        name = str(getattr(self.call, "__name__", type(self.call).__name__))
-        return "function" if name == "<lambda>" else name
+        return self.given if isinstance(self.given, str) else _name(self.given, "function")
 
 
 @dataclass(frozen=True)
@@ -245,5 +219,9 @@ class Python(Criteria):
         return self.matches(event)
 
     def __str__(self) -> str:
-        name = str(getattr(self.call, "__name__", type(self.call).__name__))
-        return "python" if name == "<lambda>" else name
+        return _name(self.call, "python")
+
+
+def _name(call: Callable[..., Any], of_lambda: str) -> str:
+    name = str(getattr(call, "__name__", type(call).__name__))
+    return of_lambda if name == "<lambda>" else name

@@ -19,6 +19,7 @@ from pipelines.graph.nodes import CodeLocation
 from pipelines.sources.base import Source
 
 CLOCKS = ("event", "processing")
+CHANNELS, BATCH = "channels", "batch"
 _NO_TIMES = ("string", "varchar", "char", "boolean", "binary", "array", "map", "struct")
 
 
@@ -32,24 +33,27 @@ class Flow:
         description: one sentence for people.
         clock: `"event"`: windows go by the events' own timestamps, so a bounded run and a stream give the same result;
             `"processing"`: by their arrival, as in the original.
+        windows: `"channels"`: windows read a channel, in a query of their own; `"batch"`: the windows of a stream's own
+            source run within its batch where they can (docs/adr/0054), the others as with `"channels"`. A flow that has run
+            keeps its choice.
 
     Attributes:
         streams: the streams by name, in the order of their definition (of a built flow).
 
     Raises:
         BadNameError: if the name is not legal.
-        FlowError: without a name, or for another clock.
+        FlowError: without a name, for another clock, or another place of windows.
     """
 
-    def __init__(self, name: str = "", description: str = "", *, clock: str = "event") -> None:
+    def __init__(self, name: str = "", description: str = "", *, clock: str = "event", windows: str = CHANNELS) -> None:
         if name is None or name == "":
             raise FlowError("", "A flow needs to have an id", at=CodeLocation.of_caller(), hint='Flow("my_flow")')
         self.name = checked_name("flow", name)
-        if clock not in CLOCKS:
-            raise FlowError(
-                name, f"no clock {clock!r}", at=CodeLocation.of_caller(), hint=f"one of {', '.join(CLOCKS)}"
-            )
-        self.description, self.clock = description, clock
+        for what, given, known in (("clock", clock, CLOCKS), ("place of windows", windows, (CHANNELS, BATCH))):
+            if given not in known:
+                at = CodeLocation.of_caller()
+                raise FlowError(name, f"no {what} {given!r}", at=at, hint=f"one of {', '.join(known)}")
+        self.description, self.clock, self.windows = description, clock, windows
         self.streams: Mapping[str, StreamDefinition] = MappingProxyType({})
         self.built = False
         self._begun: dict[str, FlowStream] = {}
@@ -119,7 +123,7 @@ class Flow:
         """
         self._refuse_if_built(None)
         written = [replace(stream._start, operations=tuple(stream._operations)) for stream in self._begun.values()]
-        flow = Flow(self.name, self.description, clock=self.clock)
+        flow = Flow(self.name, self.description, clock=self.clock, windows=self.windows)
         flow.streams = MappingProxyType({one.name: one for one in checked(self.name, written, self._here())})
         flow.built = True
         return flow

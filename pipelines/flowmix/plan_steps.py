@@ -29,7 +29,7 @@ from pipelines.sources.events import PROCESSING, EventSource
 from pipelines.state.kinds import ROWS
 from pipelines.trident.functions import ColumnFunction, RowFunction
 from pipelines.trident.states import DeltaState
-from pipelines.windows.operations import AggregateWindow
+from pipelines.windows.operations import AggregateWindow, SpanWindow
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -149,25 +149,32 @@ class NodeChain:
 
     def _windows(self, operation: ops.Stateful, index: int) -> None:
         self.prune(operation)
+        self._window(nodes.WindowNode, operation, index, edges=self._edges())
+
+    def _edges(self) -> tuple[str, ...]:
         # The first windows hear the channels' watermark rows, those behind it the first ones'.
         entrance: Any = next(iter(self.graph))
         first = not any(isinstance(node, nodes.WindowNode) for node in self.graph)
-        edges = entrance.source.channels if first else ("",)
+        return entrance.source.channels if first else ("",)
+
+    def _window(self, kind: type[nodes.WindowNode], operation: ops.Stateful, index: int, **more: Any) -> None:
         self.types, self.pruned = self.after(operation), False
         self.add(
-            nodes.WindowNode,
+            kind,
             operation.at,
             operation=operation.operation,
             context=window_context(self.flow, self.stream, index),
             key=operation.partition,
-            edges=edges,
             types=(*self.types.values(), *events.TYPES),
+            **more,
         )
 
     def prune(self, operation: ops.Stateful) -> None:
         """Leave out the fields that the windows do not read."""
         window = operation.operation
-        if not isinstance(window, AggregateWindow) or any(isinstance(a, WindowAggregator) for a in window.aggregators):
+        if not isinstance(window, AggregateWindow | SpanWindow):
+            return
+        if any(isinstance(aggregator, WindowAggregator) for aggregator in window.aggregators):
             return
         if self.pruned:
             return
@@ -176,6 +183,8 @@ class NodeChain:
         if set(wanted) < set(self.types):
             self.types = {name: kind for name, kind in self.types.items() if name in wanted}
             self.add(nodes.ProjectNode, operation.at)
+        if not isinstance(window, AggregateWindow):
+            return
         # Nor do they need an event's id or its own time: a word of text an event is half of what travels.
         origins = {name: (name,) for name in (*self.types, *events.COLUMNS)} | {events.ID: (), events.TIME: ()}
         self.add(nodes.MapNode, operation.at, function=ColumnFunction(anonymous, "anonymous", lineage=origins))
@@ -204,6 +213,8 @@ class QuerySteps(NodeChain):
         self._spout: Any = None
         self._late = False
         self._bare = False
+        self._on_time = False
+        """Whether what stands here is all in time: results of windows."""
 
     @property
     def at_start(self) -> bool:
@@ -215,6 +226,7 @@ class QuerySteps(NodeChain):
         self.types = types
         self._spout = self.graph.new(kind, name=name, at=self.stream.at, stream=name, **more)
         self._late, self._bare = False, kind is nodes.ChannelSpoutNode
+        self._on_time = False
         self.node = self._spout.id
 
     def enter_prelude(self, first: int, end: int) -> None:
@@ -298,6 +310,21 @@ class QuerySteps(NodeChain):
         self._into(chain, channel, operation.at)
         return Edge(self.stream.name, channel, numbered, chain.shown)
 
+    def window_in_batch(self, index: int, channel: str) -> None:
+        """Add the windows of operation `index`, over the events that are in time; the late ones go to their table.
+
+        Args:
+            channel: what the channel in front of them would be called; here the name of their watermark.
+        """
+        operation = self.stream.operations[index]
+        assert isinstance(operation, ops.Stateful)
+        self.prune(operation)
+        self.add(nodes.OnTimeNode, operation.at, channel=channel)
+        self._keep_late(channel, operation.at)
+        delay = self.stream.delay * 1000
+        self._window(nodes.BatchWindowNode, operation, index, edges=(self.stream.name,), channel=channel, delay=delay)
+        self._on_time = True
+
     def channel(self, name: str, index: int, *, numbered: bool) -> Edge:
         """End the query in a channel of the stream's own, in front of operation `index`."""
         operation = self.stream.operations[index] if index < len(self.stream.operations) else None
@@ -310,8 +337,9 @@ class QuerySteps(NodeChain):
         delay = 0
         if isinstance(self._spout.source, EventSource) and self._in_event_time:
             delay = self.stream.delay * 1000
-            chain.add(nodes.OnTimeNode, at, channel=channel)
-            self._keep_late(channel, at)
+            if not self._on_time:
+                chain.add(nodes.OnTimeNode, at, channel=channel)
+                self._keep_late(channel, at)
         fields = (*chain.types, *events.COLUMNS)
         storable(fields)
         state = DeltaState(channel, layout=ROWS)

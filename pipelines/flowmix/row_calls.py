@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from pipelines import spark_functions as F
 from pipelines.errors import FunctionError
 from pipelines.flowmix import operations as ops
 from pipelines.flowmix.criteria import Combined, Criteria
@@ -28,8 +29,6 @@ def any_there(*columns: Column) -> Column:
 
 def anonymous(*columns: Column) -> tuple[Column, ...]:
     """Clear the id and time of events; a row without an id only carries the watermark and stays without one."""
-    from pyspark.sql import functions as F
-
     assert len(columns) >= len(events.COLUMNS)
     own = len(columns) - len(events.COLUMNS)
     id_ = F.when(columns[own].isNotNull(), F.lit(""))
@@ -37,15 +36,11 @@ def anonymous(*columns: Column) -> tuple[Column, ...]:
 
 
 def nothing(*_: Column) -> Column:
-    from pyspark.sql import functions as F
-
     return F.lit(False)
 
 
 def readable(names: tuple[str, ...]) -> Callable[..., tuple[Column, ...]]:
     def readable(*columns: Column) -> tuple[Column, ...]:
-        from pyspark.sql import functions as F
-
         return tuple(
             F.timestamp_millis(column) if name == events.TIME else column
             for name, column in zip(names, columns, strict=True)
@@ -56,8 +51,6 @@ def readable(names: tuple[str, ...]) -> Callable[..., tuple[Column, ...]]:
 
 def criteria_column(criteria: Criteria, types: Types) -> Column:
     """Criteria as a column; a Python predicate among others becomes a function in Spark's Python workers."""
-    from pyspark.sql import functions as F
-
     if criteria.columnar:
         return criteria.column(types)
     if isinstance(criteria, Combined):

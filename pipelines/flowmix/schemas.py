@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.errors import FieldError
 from pipelines.flowmix.definition import Feed, Schema, StreamDefinition
 from pipelines.flowmix.operations import Each, Operation, Select, Stateful
-from pipelines.windows.operations import AggregateWindow, CollectWindow, JoinWindow
+from pipelines.windows.operations import BOUNDS, CollectWindow, Grouping, JoinWindow, SpanWindow
 
 if TYPE_CHECKING:
     from pipelines.flowmix.flow import Flow
@@ -66,7 +66,7 @@ def after(operation: Operation, schema: Schema | None, sides: Mapping[str, Schem
         return dict(operation.schema) if operation.schema else None
     if not isinstance(operation, Stateful):
         return schema
-    if isinstance(operation.operation, AggregateWindow | CollectWindow):
+    if isinstance(operation.operation, Grouping):
         known = schema or {}
         return {**{name: known.get(name) for name in operation.partition}, **outputs_of(operation.operation, schema)}
     if isinstance(operation.operation, JoinWindow) and schema is not None:
@@ -75,10 +75,12 @@ def after(operation: Operation, schema: Schema | None, sides: Mapping[str, Schem
 
 
 def outputs_of(window: Any, schema: Schema | None) -> dict[str, str | None]:
-    """Return the outputs of an aggregate or a collect with their types, in order."""
+    """Return the outputs of an operation that makes new events, with their types, in order."""
     if isinstance(window, CollectWindow):
         return {window.field: _array_of_struct(schema)}
-    return dict(output for one in window.aggregators for output in one.result_types(schema or {}))
+    bounds = dict.fromkeys(BOUNDS, "timestamp") if isinstance(window, SpanWindow) else {}
+    made = (output for aggregator in window.aggregators for output in aggregator.result_types(schema or {}))
+    return {**bounds, **dict(made)}
 
 
 def joined(operation: Stateful, schema: Schema, sides: Mapping[str, Schema | None]) -> Schema:
@@ -118,7 +120,7 @@ def _several_behind(
         return found & set(operation.fields)
     if not isinstance(operation, Stateful):
         return found
-    if isinstance(operation.operation, AggregateWindow | CollectWindow):
+    if isinstance(operation.operation, Grouping):
         return found & set(operation.partition)
     if isinstance(operation.operation, JoinWindow) and before is not None and after is not None:
         return found | {name for name in after if after[name] != before[name]}

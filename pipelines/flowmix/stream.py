@@ -14,7 +14,17 @@ from pipelines.flowmix.schemas import Sent, after, by_stream, require_fields, un
 from pipelines.graph.fields import checked_name, distinct, parse_ddl
 from pipelines.graph.nodes import CodeLocation
 from pipelines.windows.event import Event
-from pipelines.windows.operations import HOUR, AggregateWindow, CollectWindow, JoinWindow, SortWindow, SwitchWindow
+from pipelines.windows.operations import (
+    HOUR,
+    AggregateWindow,
+    AlignedWindow,
+    CollectWindow,
+    Grouping,
+    JoinWindow,
+    SessionWindow,
+    SortWindow,
+    SwitchWindow,
+)
 from pipelines.windows.policy import Policy
 
 if TYPE_CHECKING:
@@ -109,6 +119,34 @@ class FlowStream:
             DuplicateFieldError: if two outputs have one name, or one has that of a partition field.
         """
         return self._stateful(AggregateWindow, aggregators, trigger, evict, clear_on_trigger, window_evict_millis)
+
+    def aligned(
+        self, *aggregators: Any, every: int, size: int | None = None, offset: int = 0, time_zone: str | None = None
+    ) -> FlowStream:
+        """Aggregate the events of windows at fixed places in time, each emitted once when the clock has reached its end.
+
+        A result has the partition fields, `window_start` and `window_end` (timestamps, the end exclusive), and the outputs; its
+        own time is the last ms of the window, so that windows of windows nest.
+
+        Args:
+            aggregators: what to make, as of `aggregate`.
+            every: seconds from one window's start to the next one's.
+            size: seconds that a window lasts; by default `every` (tumbling), more for hopping windows.
+            offset: seconds by which all starts are moved.
+            time_zone: whole days begin at this zone's midnight: "Europe/Berlin"; they have 23 to 25 hours.
+
+        Raises:
+            FlowError: for a length, zone or aggregator that cannot be.
+            FieldError, DuplicateFieldError: as of `aggregate`.
+        """
+        return self._stateful(AlignedWindow, aggregators, every, size, offset, time_zone)
+
+    def session(self, *aggregators: Any, gap: int) -> FlowStream:
+        """Aggregate the events of sessions: runs of events of which none is more than `gap` seconds behind the one before.
+
+        Results, emission and errors as of `aligned`; `window_end` is `gap` behind the session's last event.
+        """
+        return self._stateful(SessionWindow, aggregators, gap)
 
     def collect(
         self,
@@ -272,7 +310,7 @@ class FlowStream:
             self.partition()
         key = partitions[-1].fields if partitions else ()
         operation = ops.Stateful(operation=window, partition=key, at=self._flow._here())
-        if isinstance(window, AggregateWindow | CollectWindow):
+        if isinstance(window, Grouping):
             where = self._where(operation.at)
             require_fields(where, operation, self._schema if self._known else None)
             if {name.lower() for name in key} & {name.lower() for name in window.outputs}:

@@ -77,8 +77,9 @@ class _Writer:
         self._paths: dict[int, str] = {}
 
     def write(self) -> Flow:
-        with_location = Flow(self._form.flow, self._form.description, clock=self._form.clock)
-        for number, stream in enumerate(self._form.streams):
+        form = self._form
+        with_location = Flow(form.flow, form.description, clock=form.clock, windows=form.windows)
+        for number, stream in enumerate(form.streams):
             self._write_stream(with_location, stream, ["streams", number])
         return self._at(with_location, [], with_location.build)
 

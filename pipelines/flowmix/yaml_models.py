@@ -129,6 +129,23 @@ class AggregateForm(Form):
     window_evict_millis: Annotated[int, Field(ge=1)] = HOUR
 
 
+class AlignedForm(Form):
+    """Windows at fixed places in time; lengths in seconds."""
+
+    aggregators: Annotated[list[Literal["count"] | AggregatorForm], Field(min_length=1)]
+    every: Annotated[int, Field(ge=1)]
+    size: Annotated[int, Field(ge=1)] | None = None
+    offset: int = 0
+    time_zone: str | None = None
+
+
+class SessionForm(Form):
+    """Windows that end `gap` seconds behind their last event."""
+
+    aggregators: Annotated[list[Literal["count"] | AggregatorForm], Field(min_length=1)]
+    gap: Annotated[int, Field(ge=1)]
+
+
 class CollectForm(Form):
     """A window whose events come out as one event."""
 
@@ -218,6 +235,8 @@ class OperationForm(OneOf):
     each: str | EachForm | None = None
     partition: str | list[str] | None = None
     aggregate: AggregateForm | None = None
+    aligned: AlignedForm | None = None
+    session: SessionForm | None = None
     collect: CollectForm | None = None
     sort: SortForm | None = None
     switch: SwitchForm | None = None
@@ -248,6 +267,7 @@ class FlowForm(Form):
     flow: Name
     description: str = ""
     clock: Literal["event", "processing"] = "event"
+    windows: Literal["channels", "batch"] = "channels"
     streams: Annotated[list[StreamForm], Field(min_length=1)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pipelines import aggregators
@@ -15,11 +16,13 @@ from pipelines.flowmix.yaml_functions import Functions
 from pipelines.flowmix.yaml_models import (
     AggregateForm,
     AggregatorForm,
+    AlignedForm,
     CriteriaForm,
     EachForm,
     GateForm,
     OperationForm,
     PolicyForm,
+    SessionForm,
     SortForm,
     SplitForm,
 )
@@ -27,6 +30,7 @@ from pipelines.flowmix.yaml_parts import Form
 from pipelines.windows.policy import Policy
 
 Add = Callable[[FlowStream, Any, Functions], FlowStream]
+AggregatingForm = AggregateForm | AlignedForm | SessionForm
 
 
 def add(stream: FlowStream, form: str | OperationForm, functions: Functions) -> FlowStream:
@@ -42,7 +46,7 @@ def _arguments(form: Form) -> dict[str, Any]:
     return {name: Policy.of(*part.part) if isinstance(part, PolicyForm) else part for name, part in form}
 
 
-def _aggregate(stream: FlowStream, form: AggregateForm, functions: Functions) -> FlowStream:
+def _aggregate(stream: FlowStream, form: AggregatingForm, functions: Functions, window: str) -> FlowStream:
     own = [
         functions.find("aggregate", one.own.name) for one in form.aggregators if not isinstance(one, str) and one.own
     ]
@@ -50,7 +54,8 @@ def _aggregate(stream: FlowStream, form: AggregateForm, functions: Functions) ->
         # What fields an aggregator of one's own makes is known to itself alone: anything may be named behind it.
         return stream.each(own[0])
     arguments = _arguments(form)
-    return stream.aggregate(*(_aggregator(one, functions) for one in arguments.pop("aggregators")), **arguments)
+    made = [_aggregator(form, functions) for form in arguments.pop("aggregators")]
+    return getattr(stream, window)(*made, **arguments)
 
 
 def _sort(stream: FlowStream, form: SortForm, functions: Functions) -> FlowStream:
@@ -84,7 +89,7 @@ _ADD: dict[str, Add] = {
     "filter": lambda stream, form, functions: stream.filter(_criteria(form, functions)),
     "each": _each,
     "partition": lambda stream, form, functions: stream.partition(*_list(form)),
-    "aggregate": _aggregate,
+    **{window: partial(_aggregate, window=window) for window in ("aggregate", "aligned", "session")},
     "collect": lambda stream, form, functions: stream.collect(**_arguments(form)),
     "sort": _sort,
     "switch": lambda stream, form, functions: stream.switch(**_arguments(form)),

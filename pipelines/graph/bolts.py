@@ -46,7 +46,7 @@ def group_name(streams: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True)
-class BatchGroup:
+class SpoutGroup:
     """Spouts whose tuples can meet, so that their batches share a txid (rule 3.6).
 
     `streams` are the names of the spouts, `nodes` all node ids. `query` is true for the group of a query stream: each
@@ -158,7 +158,7 @@ def _bolt_name(number: int, operations: list[PlannedOperation]) -> str:
     return "-".join(["b", str(number), *unrepeated])
 
 
-def batch_groups(graph: nodes.Graph) -> tuple[BatchGroup, ...]:
+def batch_groups(graph: nodes.Graph) -> tuple[SpoutGroup, ...]:
     """Return the connected components of a graph, `bg0`, `bg1` ... in the order of their first node.
 
     A state connects nothing: who queries a state does not take part in the batches that write it (rule 3.6). A static
@@ -168,9 +168,9 @@ def batch_groups(graph: nodes.Graph) -> tuple[BatchGroup, ...]:
     return tuple(one for one in found if one.streams)
 
 
-def _batch_group(name: str, members: list[nodes.Node]) -> BatchGroup:
+def _batch_group(name: str, members: list[nodes.Node]) -> SpoutGroup:
     entrances = [node for node in members if isinstance(node, nodes.SpoutNode | nodes.QuerySpoutNode)]
-    return BatchGroup(
+    return SpoutGroup(
         name,
         distinct(node.stream for node in entrances),
         tuple(node.id for node in members),

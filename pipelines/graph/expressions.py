@@ -80,7 +80,7 @@ class _RowGenerator(Spark.Generator):  # type: ignore[misc, valid-type]
         return said if expression.parent is None or isinstance(expression.parent, plain) else f"({said})"
 
 
-class _Rows(Spark):
+class _RowDialect(Spark):
     """Spark's SQL with function names and texts exactly as they were written."""
 
     Parser = _RowParser
@@ -131,12 +131,12 @@ def _read(operation: str, text: str) -> tuple[exp.Expr, str]:
     try:
         tree = _parsed(operation, text)
         _check(operation, text, tree)
-        said = tree.sql(_Rows, identify=True, comments=False)
+        said = tree.sql(_RowDialect, identify=True, comments=False)
         if problem := decimal_problem(said):
             raise FunctionError(operation, problem)
         # What is read back must be what was written, or it means something that was not checked.
         again = _parsed(operation, said)
-        if again.sql(_Rows, identify=True, comments=False) != said or "${" in said or _lost(text, said):
+        if again.sql(_RowDialect, identify=True, comments=False) != said or "${" in said or _lost(text, said):
             raise FunctionError(operation, f"cannot be read without doubt: {text!r}", hint="write it in a plainer way")
     except RecursionError:
         raise FunctionError(operation, f"is nested too deeply: {text[:60]!r}...") from None
@@ -144,7 +144,7 @@ def _read(operation: str, text: str) -> tuple[exp.Expr, str]:
 
 
 def _parsed(operation: str, text: str) -> exp.Expr:
-    dialect = _Rows()
+    dialect = _RowDialect()
     try:
         tokens = list(_with_values(text, dialect.tokenize(text)))
         trees = dialect.parser().parse(tokens, text)
@@ -179,7 +179,7 @@ def _refuse_call(operation: str, text: str, call: exp.Anonymous) -> None:
     known = Spark.Parser.FUNCTIONS.get(name.upper())
     owner = getattr(known, "__self__", None)
     if isinstance(owner, type) and issubclass(owner, _NOT_OF_ONE_TUPLE):
-        raise FunctionError(operation, f"{call.sql(_Rows)} does not look at one tuple alone")
+        raise FunctionError(operation, f"{call.sql(_RowDialect)} does not look at one tuple alone")
     hint = "Spark's functions of one row's values are allowed, no others: docs/flows.md"
     raise FunctionError(operation, f"the function {name} is not allowed in {text!r}", hint=hint)
 
@@ -206,7 +206,7 @@ def _with_units(tree: exp.Expr) -> exp.Expr:
 
 def _lost(text: str, said: str) -> set[str]:
     """The names and values of a text that are not in the rewritten text: nothing may get lost between the two."""
-    found = (_words(one, _Rows().tokenize(one)) for one in (text, said))
+    found = (_words(one, _RowDialect().tokenize(one)) for one in (text, said))
     return set.difference(*found) - _RENAMED
 
 

@@ -20,16 +20,12 @@ class Grouping:
     operations: dict[int, PlannedOperation]
     groups: tuple[Group, ...]
 
-    def group_of(self) -> dict[int, int]:
-        """Return the number of the group of each operation; spouts and repartitions have none."""
-        return {one: number for number, group in enumerate(self.groups) for one in group}
-
 
 def group(expansion: Expansion) -> Grouping:
     """Group a graph's operations: merge fully, then put identity partitions where nothing repartitions."""
     operations = {one.id: one for one in expansion.operations}
     merged = _merge_fully(operations, _initial(expansion.operations))
-    growing = _Growing(operations, merged)
+    growing = _GrowingGroups(operations, merged)
     growing.join_with_identities()
     growing.part_subscriptions()
     return Grouping(growing.operations, tuple(frozenset(one) for one in growing.groups))
@@ -84,7 +80,7 @@ class _Neighbours:
                     yield found, other
 
 
-class _Growing:
+class _GrowingGroups:
     """The grouped operations, to which identities are added."""
 
     def __init__(self, operations: dict[int, PlannedOperation], groups: list[Group]) -> None:

@@ -106,6 +106,8 @@ def made_by_window(operation: Any, above: Lineage) -> dict[str, tuple[Origin, ..
             own = isinstance(aggregator, WindowAggregator) and not aggregator.reads
             inputs = fields if own else {name: above[name] for name in aggregator.reads}
             found |= made(aggregator, inputs, aggregator.result_fields)
+        # The bounds of a span of time.
+        found |= {name: above.get(events.CLOCK, ()) for name in operation.outputs if name not in found}
     elif hasattr(operation, "outputs"):
         found = {name: all_of(fields.values()) for name in operation.outputs}
     return found

@@ -259,9 +259,7 @@ class PeekNode(Node, by_tuple=True, asks=traits.PASSES_ON, alone=traits.REPLAYAB
 
     consumer: Any
 
-    @property
-    def label(self) -> str:
-        return "peek"
+    label = "peek"
 
     expand, field_origins, field_types = as_one, same_origins, same_types
 
@@ -364,9 +362,7 @@ class ExtremeNode(Node, by_tuple=False, asks=traits.IN_TASKS, alone="keeps one t
 class MergeNode(Node, by_tuple=False, asks=traits.PASSES_ON, alone=traits.REPLAYABLE):
     """The tuples of all parents as one stream; fields are matched by position and named as `fields`."""
 
-    @property
-    def label(self) -> str:
-        return "merge"
+    label = "merge"
 
     expand = as_one
 
@@ -555,9 +551,7 @@ class EnterWindowNode(
     inputs: tuple[str, ...]
     timestamp: str | None = None
 
-    @property
-    def label(self) -> str:
-        return "enter window"
+    label = "enter window"
 
     expand, field_types = as_one, same_types
 
@@ -679,6 +673,25 @@ class WindowNode(Node, by_tuple=False, asks=traits.NOTHING, alone="is a window, 
 
 
 @dataclass(frozen=True, kw_only=True)
+class BatchWindowNode(
+    WindowNode, by_tuple=False, asks=traits.NOTHING, alone="is a window, and the windows have moved on"
+):
+    """A window of a stream's own source that runs within its batch (docs/adr/0054); other windows read a channel.
+
+    `channel` is the name under which `OnTimeNode` asks for its watermark; `delay` is how far, in ms, that stays behind the
+    latest event.
+    """
+
+    channel: str
+    delay: int = 0
+
+    @property
+    def clock(self) -> str:
+        """Return what its clock goes by."""
+        return EVENTS
+
+
+@dataclass(frozen=True, kw_only=True)
 class StaticStateNode(Node, by_tuple=False, asks=traits.NOTHING, alone=traits.REPLAYABLE):
     """A state without a stream (new_static_state). `fields` are its columns; no tuple passes.
 
@@ -716,9 +729,7 @@ class NewValuesNode(Node, by_tuple=False, asks=traits.NOTHING, alone="tells what
     A persist of the tuples themselves gives the tuples; one with an updater gives what the updater emitted.
     """
 
-    @property
-    def label(self) -> str:
-        return "new values"
+    label = "new values"
 
     field_origins, field_types = same_origins, same_types
 

@@ -111,9 +111,7 @@ class _Clustering(_Compaction):
         table = writer.table
         if table.declared.layout == LOG:
             opened, plan = self._planned(table, self.by, rewrite_all=True)
-            if plan.work:
-                self._fold(writer, opened, plan)
-            done.slices_folded, done.rolled_up = len(plan.slices), plan.rolls_up
+            self._fold_log(writer, done, opened, plan)
         elif table.declared.layout == MAP:
             opened = DeltaTable(str(table.path))
             with self._between_batches():

@@ -262,10 +262,7 @@ class _Compaction:
                 done.slices_folded = compact_map(writer, self._record(table))
             return
         if table.declared.layout == LOG:
-            opened, plan = self._planned(table)
-            if plan.work:
-                self._fold(writer, opened, plan)
-            done.slices_folded, done.rolled_up = len(plan.slices), plan.rolls_up
+            self._fold_log(writer, done, *self._planned(table))
             return
         closed, sealed = self._closed_rows(table), self._closed_rows(table, least=1)
         opened = DeltaTable(str(table.path))
@@ -319,7 +316,10 @@ class _Compaction:
         own = self._closed(table, least=least)
         return min([own, *planned], key=lambda closed: closed.before)
 
-    def _fold(self, writer: StateWriter, opened: DeltaTable, plan: FoldPlan) -> None:
+    def _fold_log(self, writer: StateWriter, done: _Done, opened: DeltaTable, plan: FoldPlan) -> None:
+        done.slices_folded, done.rolled_up = len(plan.slices), plan.rolls_up
+        if not plan.work:
+            return
         record = self._record(writer.table)
         before = min(plan.closed.before * GENERATION, record.txid + 1)
         record = record.model_copy(update={"folded_before": before})

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
+from pipelines import spark_functions as F
 from pipelines.graph.dialects import DATAFUSION, SPARK, Dialect
 from pipelines.maintenance.plan import TARGET_FILE_BYTES, Closed, FoldPlan, Part, parts_of
 from pipelines.state.literals import quoted
@@ -54,8 +55,6 @@ def fold_spark(writer: StateWriter, spark: SparkSession, version: int, plan: Fol
     streams append to generations that `plan` leaves alone, or wait, and the rewrite lock keeps backfills and other
     compactions out.
     """
-    from pyspark.sql import functions as F
-
     stored = spark.read.format("delta").option("versionAsOf", version).load(str(writer.table.path))
     keys = [SPARK.name(name) for name in writer.declared.keys]
     parts = [
@@ -86,8 +85,6 @@ def _order(writer: StateWriter, plan: FoldPlan) -> list[str]:
 
 
 def _folded(writer: StateWriter, stored: DataFrame, by: list[str]) -> DataFrame:
-    from pyspark.sql import functions as F
-
     types = {f.name: f.dataType.simpleString() for f in stored.schema}
     values = [
         value.make().fold(F.col(f"`{value.name}`")).cast(types[value.name]).alias(value.name)
@@ -223,8 +220,6 @@ def _merge_spark(
 
     Read at one version and replaced at a later one: as in `fold_spark` nothing closed changes in between.
     """
-    from pyspark.sql import functions as F
-
     where = loose_condition(loose)
     stored = spark.read.format("delta").option("versionAsOf", table.version()).load(str(writer.table.path)).where(where)
     last = F.create_map(*(F.lit(item) for slice_, gens in loose.items() for item in (slice_, gens[-1])))

@@ -124,7 +124,7 @@ def repartition(
     recover(checkpoint, copies)
     Belonging(checkpoint, lake_of(checkpoint)).check()
     _check_number(checkpoint, partitions)
-    work = _Repartition(spark, checkpoint, partitions, copies, progress or (lambda phase: None))
+    work = _Repartitioning(spark, checkpoint, partitions, copies, progress or (lambda phase: None))
     if not checkpoint.has_state or partitions_of(checkpoint) == partitions:
         return work.only_said()
     begun = _begun(checkpoint)
@@ -134,7 +134,7 @@ def repartition(
         return work.run()
 
 
-class _Repartition:
+class _Repartitioning:
     """One change of a number."""
 
     def __init__(

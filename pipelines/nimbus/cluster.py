@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pipelines.nimbus.deployed import Query, queries_of
+from pipelines.nimbus.deployed import DeployedQuery, queries_of
 from pipelines.nimbus.registry.leases import LEASE
 from pipelines.nimbus.registry.placements import Places
-from pipelines.nimbus.registry.records import AssignmentRecord, Flow, SupervisorBeat, TaskBeat
+from pipelines.nimbus.registry.records import AssignmentRecord, DeployedFlow, SupervisorBeat, TaskBeat
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.status import ASSIGNED, SILENT, ClusterStatus, FlowStatus, SupervisorStatus, TaskStatus
 
@@ -46,12 +46,12 @@ class Cluster:
         )
         return ClusterStatus(time.time(), leader, supervisors, flows)
 
-    def status(self, flow: Flow) -> FlowStatus:
+    def status(self, flow: DeployedFlow) -> FlowStatus:
         """Return where a deployed flow stands."""
         return _flow_status(flow, self._tasks(flow, self._places.assignment(flow), self._places.beats(flow)))
 
     def _tasks(
-        self, flow: Flow, record: AssignmentRecord | None, beats: Mapping[int, TaskBeat]
+        self, flow: DeployedFlow, record: AssignmentRecord | None, beats: Mapping[int, TaskBeat]
     ) -> tuple[TaskStatus, ...]:
         workers = record.workers if record else ()
         placed = {task: (worker.supervisor, worker.port) for worker in workers for task in worker.tasks}
@@ -59,7 +59,7 @@ class Cluster:
             self._task(query, placed.get(query.task, ("", 0)), beats.get(query.task)) for query in queries_of(flow)
         )
 
-    def _task(self, query: Query, slot: tuple[str, int], beat: TaskBeat | None) -> TaskStatus:
+    def _task(self, query: DeployedQuery, slot: tuple[str, int], beat: TaskBeat | None) -> TaskStatus:
         if beat is None:
             return TaskStatus(query.task, query.group, ASSIGNED, *slot, partitions=query.partitions)
         figures = {name: value for name, value in beat.figures.items() if name in _TASK_FIELDS}
@@ -87,7 +87,7 @@ class Cluster:
         )
 
 
-def _flow_status(flow: Flow, tasks: tuple[TaskStatus, ...]) -> FlowStatus:
+def _flow_status(flow: DeployedFlow, tasks: tuple[TaskStatus, ...]) -> FlowStatus:
     standing = flow.standing
     return FlowStatus(
         name=flow.name,

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines import catalog
 from pipelines.catalog.flow import FlowSettings
 from pipelines.errors import TrideltaError
 from pipelines.nimbus.errors import DeployError, RebalanceError, SubmitError
 from pipelines.nimbus.flow_settings import SETTINGS, check_asked_columns, check_settings, check_user_workers
 from pipelines.nimbus.placement.model import Component, Demand, UserWorker
-from pipelines.nimbus.registry.records import Content, Flow, Version
+from pipelines.nimbus.registry.records import Content, DeployedFlow, Version
 from pipelines.private import refuse_secrets
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ application a flow that changes drains by itself, and the others go on."""
 
 
 @dataclass(frozen=True)
-class Query:
+class DeployedQuery:
     """One streaming query of a deployed flow.
 
     Attributes:
@@ -124,14 +125,14 @@ def check_partitions(flow: str, queries: Sequence[Mapping[str, Any]], parallelis
                 raise RebalanceError(flow, problem, component=name, value=parallelism[name])
 
 
-def queries_of(flow: Flow | Version) -> list[Query]:
+def queries_of(flow: DeployedFlow | Version) -> list[DeployedQuery]:
     """Return the queries of a deployed flow's current version, with the parallelism that holds now."""
-    version = flow.version if isinstance(flow, Flow) else flow
+    version = flow.version if isinstance(flow, DeployedFlow) else flow
     explicit = dict(version.content.definition.get("explicit", {}))
-    if isinstance(flow, Flow):
+    if isinstance(flow, DeployedFlow):
         explicit |= flow.scale.parallelism
     return [
-        Query(
+        DeployedQuery(
             task,
             one["group"],
             tuple(one["components"]),
@@ -143,7 +144,7 @@ def queries_of(flow: Flow | Version) -> list[Query]:
     ]
 
 
-def application_of(flow: Flow) -> str:
+def application_of(flow: DeployedFlow) -> str:
     """Return the Spark application in which a flow runs: its own, or one that it shares."""
     settings = flow.settings
     named = settings.get("application")
@@ -152,12 +153,12 @@ def application_of(flow: Flow) -> str:
     return str(named) if named else flow.name if own else SHARED
 
 
-def changes_in_place(flow: Flow) -> bool:
+def changes_in_place(flow: DeployedFlow) -> bool:
     """Return whether the process that runs a flow may run the next version of it too."""
     return flow.version.content.definition["kind"] == YAML and application_of(flow) == WATCHED
 
 
-def demand_of(application: str, flows: list[Flow]) -> Demand:
+def demand_of(application: str, flows: list[DeployedFlow]) -> Demand:
     """Return what an application asks the planner for: one component per query, with one task each."""
     components = [
         Component(
@@ -186,7 +187,7 @@ def demand_of(application: str, flows: list[Flow]) -> Demand:
     )
 
 
-def check_deployed(flow: Flow) -> None:
+def check_deployed(flow: DeployedFlow) -> None:
     """Check that placing and running this flow can read all that they need: another release may have written it.
 
     Raises:
@@ -211,7 +212,7 @@ def component_id(flow: str, group: str) -> str:
     return f"{flow}/{group}"
 
 
-def load(flow: Flow, folder: Path) -> TridentTopology:
+def load(flow: DeployedFlow, folder: Path) -> TridentTopology:
     """Return the topology of a deployed flow's current version.
 
     Args:
@@ -226,7 +227,7 @@ def load(flow: Flow, folder: Path) -> TridentTopology:
     topology = (
         _from_yaml(flow.name, definition, folder / f"{flow.id}-{flow.version.number}")
         if definition["kind"] == YAML
-        else _from_catalog(definition["name"], FlowSettings(Path(definition["home"])))
+        else catalog.flow(definition["name"]).topology(FlowSettings(Path(definition["home"])))
     )
     seen = plan_digest(topology)
     if seen != definition["plan"]:
@@ -245,7 +246,7 @@ def from_catalog(name: str) -> tuple[TridentTopology, dict[str, Any]]:
         UnknownFlowError: The catalog has no such flow.
     """
     settings = FlowSettings.from_environment()
-    return _from_catalog(name, settings), {"kind": CATALOG, "name": name, "home": str(settings.home)}
+    return catalog.flow(name).topology(settings), {"kind": CATALOG, "name": name, "home": str(settings.home)}
 
 
 def from_file(path: Path) -> tuple[TridentTopology, dict[str, Any]]:
@@ -283,9 +284,7 @@ def source_digest(name: str, *, loaded: bool = False) -> str:
         name: The flow.
         loaded: take the file as it was when this process first asked, which is as good as when it was imported; else as it is.
     """
-    from pipelines.catalog import flow
-
-    file = inspect.getsourcefile(flow(name).build)
+    file = inspect.getsourcefile(catalog.flow(name).build)
     if file is None:
         return ""
     found = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
@@ -293,12 +292,6 @@ def source_digest(name: str, *, loaded: bool = False) -> str:
 
 
 _SOURCES: dict[str, str] = {}
-
-
-def _from_catalog(name: str, settings: FlowSettings) -> TridentTopology:
-    from pipelines.catalog import flow
-
-    return flow(name).topology(settings)
 
 
 def _from_yaml(name: str, definition: Mapping[str, Any], folder: Path) -> TridentTopology:

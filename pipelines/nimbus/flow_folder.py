@@ -34,7 +34,7 @@ from pipelines.nimbus.status import FAILED, REPARTITIONING, STARTING
 if TYPE_CHECKING:
     from pipelines.execution.runtime import Runtime
     from pipelines.nimbus.nimbus import Nimbus
-    from pipelines.nimbus.processes.supervisor import Supervisor
+    from pipelines.nimbus.processes.supervisor import SupervisorProcess
     from pipelines.nimbus.status import FlowStatus
 
 SUFFIXES = (".yaml", ".yml")
@@ -152,7 +152,7 @@ class Happening:
 
 
 @dataclass
-class _Deployed:
+class _WatchedFlow:
     """A flow that is deployed.
 
     Attributes:
@@ -166,7 +166,7 @@ class _Deployed:
     file: FlowFile
     awaited: str
     version: int = 0
-    former: _Deployed | None = None
+    former: _WatchedFlow | None = None
     problem: str | None = None
 
 
@@ -209,9 +209,9 @@ class FlowFolder:
             "owner": self._owner,
         }
         self._adopted = False
-        self.deployed: dict[str, _Deployed] = {}
+        self.deployed: dict[str, _WatchedFlow] = {}
         """By flow; those that are being removed are among them."""
-        self._reporter = _Reporter()
+        self._reporter = _FolderLog()
         self._tried: dict[tuple[Path, str], tuple[int, float]] = {}
         """By file and digest: how often a change has failed, and when it may be tried again."""
 
@@ -247,7 +247,7 @@ class FlowFolder:
             if flow.settings.get("owner") == self._owner:
                 file = Path(self._nimbus.versions(flow.name)[-1].content.definition["file"])
                 awaited = STOPPED if flow.status == Status.KILLED else STARTED
-                self.deployed[flow.name] = _Deployed(FlowFile(file, ""), awaited)
+                self.deployed[flow.name] = _WatchedFlow(FlowFile(file, ""), awaited)
         self._adopted = True
 
     def _follow(self, chosen: Mapping[str, FlowFile], faulty: set[Path]) -> None:
@@ -293,7 +293,7 @@ class FlowFolder:
             return
         changed = known is not None and known.version and done == "updated"
         former = known.former or (None if known.awaited else known) if known and changed else None
-        self.deployed[name] = _Deployed(file, CHANGED if changed else STARTED, seen.version, former, seen.problem)
+        self.deployed[name] = _WatchedFlow(file, CHANGED if changed else STARTED, seen.version, former, seen.problem)
 
     def _refuse_others(self, name: str) -> None:
         """Refuse a flow that somebody else has deployed.
@@ -304,7 +304,7 @@ class FlowFolder:
         with suppress(NotAliveError):
             raise AlreadyAliveError(name, self._nimbus.flow(name).status)
 
-    def _remove(self, name: str, one: _Deployed) -> None:
+    def _remove(self, name: str, one: _WatchedFlow) -> None:
         if one.awaited != STOPPED:
             one.awaited = STOPPED
             with suppress(NotAliveError):
@@ -324,7 +324,7 @@ class FlowFolder:
             elif reason := _trouble(seen[name], one.problem):
                 self._failed(name, one, seen[name], reason)
 
-    def _runs(self, name: str, one: _Deployed, now: FlowStatus) -> None:
+    def _runs(self, name: str, one: _WatchedFlow, now: FlowStatus) -> None:
         if one.awaited:
             for line in self._news(now):
                 if line["event"] in (WINDOWS_ANEW, EVENTS_WAIT):
@@ -332,7 +332,7 @@ class FlowFolder:
             self._reporter.tell(one.awaited, name, one.file)
         one.awaited, one.former = "", None
 
-    def _failed(self, name: str, one: _Deployed, now: FlowStatus, reason: str) -> None:
+    def _failed(self, name: str, one: _WatchedFlow, now: FlowStatus, reason: str) -> None:
         file = FlowFile(one.file.path, one.file.digest, error=TrideltaError(reason))
         if not one.awaited:
             self._reporter.refuse(file, name, DIED)
@@ -344,7 +344,7 @@ class FlowFolder:
             final = any(line.get("final") for line in self._news(now))
             version = self._nimbus.roll_back(name, one.former.version).version
             self._not_changed(name, one.file, TrideltaError(reason), final=final)
-            self.deployed[name] = _Deployed(one.former.file, STARTED, version, problem=now.problem)
+            self.deployed[name] = _WatchedFlow(one.former.file, STARTED, version, problem=now.problem)
 
     def _news(self, now: FlowStatus) -> list[dict[str, object]]:
         """Return what the workers have reported of the current version."""
@@ -372,7 +372,7 @@ def _trouble(now: FlowStatus, known: str | None) -> str | None:
     return next(failed, None) or (now.problem if now.problem != known else None)
 
 
-class _Reporter:
+class _FolderLog:
     """Logs what happens, and keeps it until it is asked for."""
 
     def __init__(self) -> None:
@@ -412,7 +412,7 @@ def _reasons(reason: Exception | object) -> Iterable[tuple[int | None, str | Non
     return [(None, None if reason is None else str(reason))]
 
 
-def watch(folder: FlowFolder, supervisor: Supervisor, *, poll_seconds: float = 1.0) -> None:
+def watch(folder: FlowFolder, supervisor: SupervisorProcess, *, poll_seconds: float = 1.0) -> None:
     """Look at a folder until `supervisor.ending` is set, then have its flows drained. Workers that have nothing else end.
 
     Args:
@@ -445,7 +445,7 @@ def run_once(runtime: Runtime, folder: Path, *, on_fresh_checkpoint: str = REFUS
     Raises:
         MissingPathError: There is no such folder.
     """
-    reporter = _Reporter()
+    reporter = _FolderLog()
     files = FlowFiles(folder, settle_seconds=0.0).read()
     chosen, doubled = by_flow(files, {})
     for file in (*(one for one in files if one.error), *doubled):

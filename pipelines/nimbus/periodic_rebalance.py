@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.execution.checkpoint.engine_files import write_json
 from pipelines.nimbus.deployed import check_deployed, queries_of
 from pipelines.nimbus.flow_settings import asked_columns
 from pipelines.thresholds import Thresholds
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pipelines.maintenance.clustering import ClusteringReport
     from pipelines.maintenance.rebalance import Decision, Figures, TableLoad
     from pipelines.nimbus.nimbus import Nimbus
-    from pipelines.nimbus.registry.records import Flow
+    from pipelines.nimbus.registry.records import DeployedFlow
     from pipelines.state.lake import Lake
 
 
@@ -103,7 +104,7 @@ def judge(
     return [_judged(nimbus, nimbus.registry.flow(name), clock()) for name in names]
 
 
-def _judged(nimbus: Nimbus, flow: Flow, now: float) -> Judged:
+def _judged(nimbus: Nimbus, flow: DeployedFlow, now: float) -> Judged:
     from pipelines.maintenance.rebalance import decide
 
     check_deployed(flow)
@@ -129,7 +130,7 @@ def _judged(nimbus: Nimbus, flow: Flow, now: float) -> Judged:
     )
 
 
-def look_at(nimbus: Nimbus, flow: Flow) -> dict[str, Figures]:
+def look_at(nimbus: Nimbus, flow: DeployedFlow) -> dict[str, Figures]:
     """Return the figures of a flow's queries that run, by group."""
     from pipelines.maintenance.rebalance import look_of_beat
 
@@ -167,7 +168,7 @@ class LookBook:
             if earlier and now - earlier[-1]["at"] < APART_SECONDS:
                 earlier.pop()
             kept[look.query] = [*earlier, {"at": now, **asdict(look)}][-KEPT:]
-        self._write(kept)
+        write_json(self._file, kept)
         return {query: [_look(Figures, one) for one in found] for query, found in kept.items()}
 
     def _read(self) -> dict[str, list[dict[str, Any]]]:
@@ -183,12 +184,6 @@ class LookBook:
         )
         return looks if whole else {}
 
-    def _write(self, kept: Mapping[str, Any]) -> None:
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._file.with_suffix(f".{os.getpid()}")
-        fresh.write_text(json.dumps(kept), "utf-8")
-        fresh.replace(self._file)
-
 
 def _look(made: Any, kept: Mapping[str, Any]) -> Any:
     """Return a kept look, without what an older release kept beside it, and without tables: only the last look's count."""
@@ -196,7 +191,7 @@ def _look(made: Any, kept: Mapping[str, Any]) -> Any:
     return made(**{name: tuple(one) if isinstance(one, list) else one for name, one in kept.items() if name in known})
 
 
-def _cores(flow: Flow) -> int:
+def _cores(flow: DeployedFlow) -> int:
     """Return the cores of the flow's application. A cluster gives as many as are asked for."""
     from pipelines.spark.session import cores, is_local
     from pipelines.windows import BUCKETS
@@ -205,7 +200,7 @@ def _cores(flow: Flow) -> int:
     return cores(master) if is_local(master) else BUCKETS
 
 
-def table_loads(lake: Lake, flow: Flow, states: Iterable[str]) -> tuple[TableLoad, ...]:
+def table_loads(lake: Lake, flow: DeployedFlow, states: Iterable[str]) -> tuple[TableLoad, ...]:
     """Return the tables whose readers ask by some columns (setting `clustering`); those that are not made yet are left out.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pipelines.bounds import (
     DAYS,
@@ -17,6 +17,7 @@ from pipelines.bounds import (
     TIMEOUT_SECONDS,
     WAIT_SECONDS,
     OutOfBoundsError,
+    limits,
     shown,
     switch,
 )
@@ -25,21 +26,6 @@ from pipelines.nimbus.errors import SettingError
 
 PREFIX = "TRIDELTA_NIMBUS_"
 _SQLITE = "sqlite:///"
-_RANGES = {
-    "task_timeout_seconds": TIMEOUT_SECONDS,
-    "task_launch_seconds": TIMEOUT_SECONDS,
-    "supervisor_timeout_seconds": TIMEOUT_SECONDS,
-    "monitor_seconds": TIMEOUT_SECONDS,
-    "beat_seconds": TIMEOUT_SECONDS,
-    "lease_seconds": TIMEOUT_SECONDS,
-    "worker_memory_mb": MEMORY_MB,
-    "metrics_port": PORT_OR_NONE,
-    "log_megabytes": LOG_MEGABYTES,
-    "log_files": LOG_FILES,
-    "retention_days": DAYS,
-    "stop_seconds": WAIT_SECONDS,
-    "back_off_seconds": WAIT_SECONDS,
-}
 _HINTS = {"ports": "e.g. TRIDELTA_NIMBUS_PORTS=6900,6901"}
 WARM = 0
 """In place of a port: of the application that runs no flow."""
@@ -72,20 +58,20 @@ class NimbusSettings:
 
     home: Path
     ports: tuple[int, ...] = (6900, 6901, 6902, 6903)
-    task_timeout_seconds: float = 30.0
-    task_launch_seconds: float = 120.0
-    supervisor_timeout_seconds: float = 60.0
-    monitor_seconds: float = 5.0
-    beat_seconds: float = 1.0
-    lease_seconds: float = 20.0
-    worker_memory_mb: int = 2048
-    metrics_port: int = 0
-    log_megabytes: float = 20.0
-    log_files: int = 5
-    retention_days: float = 30.0
+    task_timeout_seconds: Annotated[float, TIMEOUT_SECONDS] = 30.0
+    task_launch_seconds: Annotated[float, TIMEOUT_SECONDS] = 120.0
+    supervisor_timeout_seconds: Annotated[float, TIMEOUT_SECONDS] = 60.0
+    monitor_seconds: Annotated[float, TIMEOUT_SECONDS] = 5.0
+    beat_seconds: Annotated[float, TIMEOUT_SECONDS] = 1.0
+    lease_seconds: Annotated[float, TIMEOUT_SECONDS] = 20.0
+    worker_memory_mb: Annotated[int, MEMORY_MB] = 2048
+    metrics_port: Annotated[int, PORT_OR_NONE] = 0
+    log_megabytes: Annotated[float, LOG_MEGABYTES] = 20.0
+    log_files: Annotated[int, LOG_FILES] = 5
+    retention_days: Annotated[float, DAYS] = 30.0
     warm: bool = False
-    stop_seconds: float = 60.0
-    back_off_seconds: float = 60.0
+    stop_seconds: Annotated[float, WAIT_SECONDS] = 60.0
+    back_off_seconds: Annotated[float, WAIT_SECONDS] = 60.0
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -150,8 +136,8 @@ def _taken(name: str, told_as: str, given: Any) -> Any:
     try:
         if name == "ports":
             return _ports(given)
-        if name in _RANGES:
-            return _RANGES[name].taken(given)
+        if name in (ranges := limits(NimbusSettings)):
+            return ranges[name].taken(given)
         if name == "warm":
             return given if isinstance(given, bool) else switch(given)
         return Path(given)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipelines.graph.bolts import BatchGroup
+from pipelines.graph.bolts import SpoutGroup
 from pipelines.places.location import Place
 from pipelines.planner.plan import TopologyPlan
 from pipelines.planner.state_changes import EVOLVES, REFUSED, StateChange, state_changes
@@ -205,7 +205,7 @@ def _alone(before: Json | None, now: Json | None, key: str, details: list[str]) 
     return Change(before[key], REMOVED, before[key], tuple(details))
 
 
-def _batch_groups(before: Json, now: tuple[BatchGroup, ...], folder: Place) -> Iterator[Change]:
+def _batch_groups(before: Json, now: tuple[SpoutGroup, ...], folder: Place) -> Iterator[Change]:
     """Compare by their streams; queries have no batches. If a flow stored no plan, the folders of its checkpoints count."""
     there = {"__".join(one["streams"]) for one in before.get("batch_groups", ()) if not one["query"]}
     if not before and folder.is_dir():

@@ -24,7 +24,7 @@ from pipelines.planner.partitioning import entered, hidden_needs, merged, repart
 from pipelines.planner.persists import persisted
 from pipelines.planner.state_queries import queried
 from pipelines.planner.step import TASK, Context, Step, columns
-from pipelines.planner.windows import entering, on_time, windowed
+from pipelines.planner.windows import entering, on_time, windowed, windowed_in_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -141,6 +141,7 @@ _COMPILERS: dict[type[nodes.Node], Callable[[Step], DataFrame]] = {
     nodes.OnTimeNode: on_time,
     nodes.EnterWindowNode: entering,
     nodes.WindowNode: windowed,
+    nodes.BatchWindowNode: windowed_in_batch,
 }
 """The step of each node, by its class: a node's frame from its parents' frames."""
 

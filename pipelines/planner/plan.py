@@ -10,7 +10,7 @@ from typing import Any
 
 from pipelines.errors import DefinitionError, ResourceError
 from pipelines.graph import nodes
-from pipelines.graph.bolts import BatchGroup, Bolt, Layout, Spout, batch_groups, layout
+from pipelines.graph.bolts import Bolt, Layout, Spout, SpoutGroup, batch_groups, layout
 from pipelines.graph.drawing import to_mermaid
 from pipelines.graph.expansion import PlannedOperation
 from pipelines.graph.lineage import HasGraph, Lineage, lineage
@@ -44,7 +44,7 @@ class TopologyPlan:
     name: str
     spouts: tuple[nodes.SpoutNode | nodes.QuerySpoutNode, ...]
     bolts: tuple[Bolt, ...]
-    batch_groups: tuple[BatchGroup, ...]
+    batch_groups: tuple[SpoutGroup, ...]
     parallelism: Mapping[str, int]
     resources: Mapping[str, Resources]
     coordinators: tuple[str, ...]
@@ -145,7 +145,7 @@ def state_json(node: nodes.PersistNode) -> dict[str, Any]:
     }
 
 
-def _resources(topology: HasGraph, found: Layout, groups: tuple[BatchGroup, ...]) -> dict[str, Resources]:
+def _resources(topology: HasGraph, found: Layout, groups: tuple[SpoutGroup, ...]) -> dict[str, Resources]:
     defaults: Resources = getattr(topology, "resource_defaults", {})
     coordinator: Resources = getattr(topology, "coordinator_resources", {})
     needs: dict[str, Resources] = {one.name: bolt_resources(one.operations, defaults) for one in found.bolts}

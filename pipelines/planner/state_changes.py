@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipelines.graph import nodes
-from pipelines.graph.bolts import BatchGroup
+from pipelines.graph.bolts import SpoutGroup
 from pipelines.graph.types import known_types, same_type
 from pipelines.places.location import Place
 
@@ -36,7 +36,7 @@ class StateChange:
     details: tuple[str, ...] = ()
 
 
-def state_changes(topology: HasGraph, groups: tuple[BatchGroup, ...], lake: Lake) -> tuple[StateChange, ...]:
+def state_changes(topology: HasGraph, groups: tuple[SpoutGroup, ...], lake: Lake) -> tuple[StateChange, ...]:
     """Return each state that the flow writes, in order, then those of the lake that it does not write any more.
 
     Names, keys, aggregators, kind and layout are compared; types where the definition says them, which is where they do
@@ -56,7 +56,7 @@ def state_changes(topology: HasGraph, groups: tuple[BatchGroup, ...], lake: Lake
 class _Group:
     """A batch group with its checkpoint, as far as the engine's start looks at it."""
 
-    def __init__(self, topology: HasGraph, group: BatchGroup, lake: Lake) -> None:
+    def __init__(self, topology: HasGraph, group: SpoutGroup, lake: Lake) -> None:
         self.topology, self.group, self._lake = topology, group, lake
         self._folder = lake.checkpoint_path(topology.name, group.folder)
 

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from pipelines.errors import UnknownStateError
 from pipelines.graph import nodes
-from pipelines.state.schema import SLICE_COLUMN
+from pipelines.state.schema import SLICE_COLUMN, struct_of
 from pipelines.trident.query_functions import MapGet, SnapshotGet, TupleCollectionGet
 
 if TYPE_CHECKING:
@@ -172,6 +172,4 @@ def type_of(text: str) -> DataType:
 
 
 def struct(ddl: str) -> StructType:
-    from pipelines.state.schema import struct_of
-
     return struct_of(ddl)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, MapType, StructType
 
-from pipelines.aggregators import ColumnAggregator
-from pipelines.aggregators.window import EventAggregator
 from pipelines.errors import DefinitionError
 from pipelines.graph import events, nodes
-from pipelines.planner.step import ORDER, TASK, Step, column, struct
+from pipelines.planner.step import ORDER, TASK, Context, Step, column, struct
 from pipelines.sources.events import milliseconds
 from pipelines.windows import BUCKETS
 from pipelines.windows.bucket import BucketMaker
+from pipelines.windows.operations import SpanWindow
 from pipelines.windows.processor import BUCKET, PACKED, Pack, bounded, processor, unpack
 from pipelines.windows.signature import signature
+from pipelines.windows.tuples import output_types
 from pipelines.windows.vectorised import fits
 
 if TYPE_CHECKING:
@@ -32,7 +31,32 @@ if TYPE_CHECKING:
 
 def windowed(step: Step) -> DataFrame:
     """Return a stateful operation's results, and its watermark rows, as rows of the node's fields."""
-    node, frame = step.node, step.frame
+    return _windowed(step.node, step.frame, step.context)
+
+
+def windowed_in_batch(step: Step) -> DataFrame:
+    """Return the results of windows over all that is there at once; a stream gives the frame (`DriverWindows`)."""
+    last = getattr(step.context, "last_clock", None)
+    results = _windowed(step.node, with_clock_row(numbered(step.frame, 0), last() if last else None), step.context)
+    return results.where(column(events.ID).isNotNull())
+
+
+def numbered(frame: DataFrame, txid: int) -> DataFrame:
+    """Return the events of a source's batch with its txid in their order, as events of a channel have it."""
+    order = column(events.ORDER)
+    batch = F.lit(f"{max(txid, 0):08X}")
+    return frame.withColumn(events.ORDER, F.concat(order.substr(1, 4), batch, order.substr(F.lit(5), F.length(order))))
+
+
+def with_clock_row(frame: DataFrame, clock: int | None) -> DataFrame:
+    """Return events with a watermark row, if the clock is known."""
+    if clock is None:
+        return frame
+    word = frame.sparkSession.createDataFrame([(clock, "")], f"{events.CLOCK} bigint, {events.FROM} string")
+    return frame.unionByName(word, allowMissingColumns=True)
+
+
+def _windowed(node: nodes.WindowNode, frame: DataFrame, context: Context) -> DataFrame:
     schema = _result_schema(node, frame)
     results, taken = (to_arrow_schema(one, timezone="UTC") for one in (schema, frame.schema))
     in_arrays = fits(node.operation, node.context, taken)
@@ -40,7 +64,7 @@ def windowed(step: Step) -> DataFrame:
     make = BucketMaker(node.operation, node.context, node.edges, results, in_arrays=in_arrays, where=where)
     packed = _bucketed(node, frame, lean=in_arrays).mapInArrow(Pack(BUCKETS), PACKED).groupBy(BUCKET)
     if frame.isStreaming:
-        if takes := getattr(step.context, "takes", None):
+        if takes := getattr(context, "takes", None):
             takes(node, {field.name: field.dataType.simpleString() for field in frame.schema.fields})
         found = packed.transformWithStateInPandas(processor(make), PACKED, "append", "none")
     else:
@@ -86,14 +110,13 @@ def _result_schema(node: nodes.WindowNode, frame: DataFrame) -> StructType:
     types = dict(zip(node.fields, node.types, strict=True))
     if not all(types.values()):
         known = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
-        for one in node.operation.aggregations:
-            aggregator: Any = copy.copy(one.aggregator)
-            if isinstance(aggregator, ColumnAggregator):
-                aggregator.field, aggregator.output = (one.inputs[0] if one.inputs else None), one.output
-                made = cast(EventAggregator, aggregator).result_types(known)
-                types |= {name: types[name] or kind for name, kind in made if kind}
-            else:
-                types |= {o: types[o] or known[i] for o, i in zip(one.outputs, one.inputs, strict=True)}
+        operation = node.operation
+        made: dict[str, str | None] = {name: known.get(name) for name in node.key}
+        if isinstance(operation, SpanWindow):
+            made |= (output for aggregator in operation.aggregators for output in aggregator.result_types(known))
+        else:
+            made |= output_types(operation.aggregations, known)
+        types = {name: kind or made[name] or "" for name, kind in types.items()}
     return struct(", ".join(f"`{name}` {kind}" for name, kind in types.items()))
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pipelines import spark_functions as F
 from pipelines.errors import FunctionError
 from pipelines.graph.expressions import fields_of_sql, spark_sql
 
@@ -106,8 +107,6 @@ def condition_column(condition: Any, resolve: Callable[[str], Column]) -> Column
 
 
 def _column(node: Mapping[str, Any], resolve: Callable[[str], Column]) -> Column:
-    from pyspark.sql import functions as F
-
     kind = node.get("type")
     if kind == "pass_through":
         text = str(node["pass_through_filter"])
@@ -128,8 +127,6 @@ def _column(node: Mapping[str, Any], resolve: Callable[[str], Column]) -> Column
 
 
 def _compare(column: Column, symbol: str, parameter: Any) -> Column:
-    from pyspark.sql import functions as F
-
     if symbol in ("IN", "NOT_IN"):
         within = column.isin(list(parameter))
         return within if symbol == "IN" else ~within

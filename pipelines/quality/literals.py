@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pipelines.errors import FieldError, FunctionError
+from pipelines.graph.dialects import SPARK
 
 INTEGRAL = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 
@@ -55,7 +56,7 @@ class Frame:
     def column(self, name: str) -> Column:
         """Return the Column of a field name: a column of that very name, or the path into a struct."""
         if name in self.schema.fieldNames():
-            return F.col("`" + name.replace("`", "``") + "`")
+            return F.col(SPARK.name(name))
         return F.col(name)
 
     def type_of(self, name: str) -> T.DataType:

@@ -65,7 +65,7 @@ def with_samples(
     except (PySparkException, Py4JError) as error:
         _log.warning("gate %s: no rows to show: %s", compiled.gate.name, str(error).splitlines()[0])
         return dict(results)
-    return {key: _put(result, found.get(key if within else None, {})) for key, result in results.items()}
+    return {key: with_rows(result, found.get(key if within else None, {})) for key, result in results.items()}
 
 
 def _collected(
@@ -97,7 +97,8 @@ def _parsed(text: str) -> dict[str, Any]:
     return found
 
 
-def _put(result: GateResult, rows: Mapping[str, list[dict[str, Any]]]) -> GateResult:
+def with_rows(result: GateResult, rows: Mapping[str, list[Any]]) -> GateResult:
+    """Return a gate's result with rows, by name, for the checks that do not hold."""
     checks = (
         replace(one, detail={**one.detail, "sample": rows[one.name]}) if not one.success and rows.get(one.name) else one
         for one in result.checks

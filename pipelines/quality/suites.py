@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
@@ -12,6 +11,7 @@ from pipelines.quality.compiled import FAILED, CompiledGate, compile_gate
 from pipelines.quality.expectations import run_expectations
 from pipelines.quality.gate import Gate, as_checks
 from pipelines.quality.results import GateResult, to_json_value
+from pipelines.quality.samples import with_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -52,11 +52,7 @@ def _with_samples(compiled: CompiledGate, annotated: DataFrame, result: GateResu
     for row in united.collect():
         found = row.asDict(recursive=True)
         rows[found.pop(FAILED)].append(to_json_value(found))
-    checks = (
-        replace(check, detail={**check.detail, "sample": rows[check.name]}) if check.name in rows else check
-        for check in result.checks
-    )
-    return GateResult(result.gate, tuple(checks))
+    return with_rows(result, rows)
 
 
 def run_with_great_expectations(

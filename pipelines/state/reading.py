@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines import spark_functions as F
 from pipelines.aggregators import ColumnAggregator
 from pipelines.graph.dialects import DATAFUSION
 from pipelines.places.location import Place
@@ -254,8 +255,6 @@ def _or_zero(value: Any, aggregator: ColumnAggregator) -> Any:
 
 def read_by_spark(spark: SparkSession, path: Place, reader: Reader) -> DataFrame:
     """Build what `reader.scan()` gives as a frame over the table's files."""
-    from pyspark.sql import functions as F
-
     declared = reader.declared
     stored = (
         spark.read.format("delta").option("versionAsOf", reader.snapshot.version).load(str(path)).where(reader.where)
@@ -271,8 +270,6 @@ def read_by_spark(spark: SparkSession, path: Place, reader: Reader) -> DataFrame
 
 
 def _before(reader: Reader) -> list[Column]:
-    from pyspark.sql import functions as F
-
     replayed = F.col(TXID) == F.lit(reader.before)
     return [
         _column(name)
@@ -283,8 +280,6 @@ def _before(reader: Reader) -> list[Column]:
 
 
 def _folded(stored: DataFrame, reader: Reader) -> DataFrame:
-    from pyspark.sql import functions as F
-
     declared = reader.declared
     made = [(value.name, value.make()) for value in declared.values]
     folded = stored.groupBy(*(_column(name) for name in declared.keys)).agg(
@@ -300,6 +295,4 @@ def _folded(stored: DataFrame, reader: Reader) -> DataFrame:
 
 
 def _column(name: str) -> Column:
-    from pyspark.sql import functions as F
-
     return F.col(f"`{name}`")

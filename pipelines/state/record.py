@@ -50,6 +50,7 @@ class BatchRecord(BaseModel):
         clocks: of a channel: how far the clock of each origin of the events had come behind the batch, in ms.
         replay: for `replay`: its number in the flow, which is also the version of its transaction id.
         read: for `slice`: by name the version of each sliced table of another flow that it was made of.
+        windows: where windows run in the batch, the file with their state behind it (`file`) and the hash of its bytes (`hash`).
         group: in quarantine, which all batch groups of a flow share: whose rows the commit is about (null in those of earlier
             releases).
         claims_of: for `compaction` of quarantine: all claims still alive, by batch group and slice.
@@ -76,6 +77,7 @@ class BatchRecord(BaseModel):
     readable_from: int | None = None
     folded_before: int | None = None
     clocks: dict[str, int] | None = None
+    windows: dict[str, str] | None = None
     replay: int | None = None
     group: str | None = None
     claims_of: dict[str, dict[str, tuple[str, ...]]] | None = None

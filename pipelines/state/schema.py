@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -202,8 +202,6 @@ def _nullable(schema: Any) -> Any:
 
 def struct_of(ddl: str) -> StructType:
     """Return a schema in DDL form as a Spark struct. Needs a running session."""
-    from typing import cast
-
     from pyspark.sql.types import StructType
 
     return cast(StructType, StructType.fromDDL(ddl))

@@ -113,11 +113,21 @@ def _folder(uri: str) -> Place:
 
 
 def plain(rows: pa.Table) -> pa.Table:
-    """Cast DataFusion's view types to the plain ones, which Spark and pandas know."""
+    """Cast DataFusion's view types to the plain ones, which Spark and pandas know; those inside lists and structs, too."""
     return rows.cast(pa.schema([pa.field(f.name, _plain_type(f.type), f.nullable) for f in rows.schema]))
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
     if kind == pa.string_view():
         return pa.string()
-    return pa.binary() if kind == pa.binary_view() else kind
+    if kind == pa.binary_view():
+        return pa.binary()
+    if pa.types.is_list(kind):
+        return pa.list_(_plain_field(kind.value_field))
+    if pa.types.is_map(kind):
+        return pa.map_(_plain_field(kind.key_field), _plain_field(kind.item_field))
+    return pa.struct([_plain_field(field) for field in kind]) if pa.types.is_struct(kind) else kind
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_plain_type(field.type))

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from pipelines import spark_functions as F
 from pipelines.aggregators.base import Total
 from pipelines.errors import BatchError
 from pipelines.state.kinds import LOG
@@ -176,8 +177,6 @@ class Allowance(NamedTuple):
 
     def guarded(self, frame: DataFrame) -> DataFrame:
         """Return the rows; the job fails at a partial value beyond it."""
-        from pyspark.sql import functions as F
-
         for name, sum_column in self.sums.items():
             column = F.col(f"`{sum_column.column}`")
             value = column[sum_column.part] if sum_column.part else column

@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 
 from pipelines.errors import FieldError, ReadPointError
 from pipelines.places.location import Place
+from pipelines.spark.arrow_frame import arrow_frame
 from pipelines.state.damage import DamagedTableError, check_log, check_version, opened
 from pipelines.state.delta_log import commit_file, has_log
 from pipelines.state.history import History
@@ -210,7 +211,7 @@ class StateTable:
     def _frame(self, spark: SparkSession, reader: Reader) -> DataFrame:
         rows = reader.snapshot.stored_rows
         if rows is not None and rows <= LOCAL_ROWS:
-            return spark.createDataFrame(reader.scan())
+            return arrow_frame(spark, reader.scan())
         return read_by_spark(spark, self.path, reader)
 
     # --- read points ------------------------------------------------------------------------------------------------

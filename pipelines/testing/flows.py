@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pipelines.errors import DefinitionError, FlowError
@@ -76,7 +77,7 @@ def _shown(flow: Flow, results: dict[str, list[Event]]) -> dict[str, list[Event]
     """Bring results into the one form of all engines.
 
     A field that a join made an array shows one value where it holds one; an absent field of a collected event, or of any
-    other struct, is not there.
+    other struct, is not there; a timestamp is the UTC one without a zone, as Spark returns it.
     """
     for stream in flow.streams.values():
         for index, operation in enumerate(stream.operations):
@@ -95,4 +96,6 @@ def _value(value: Any, several: bool = False) -> Any:
         return {name: _value(part) for name, part in value.items() if part is not None}
     if isinstance(value, list | tuple):
         return _value(value[0]) if several and len(value) == 1 else [_value(part) for part in value]
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC).replace(tzinfo=None)
     return value

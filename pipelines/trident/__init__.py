@@ -27,6 +27,8 @@ from pipelines.trident.stream import Stream
 from pipelines.trident.topology import TridentTopology
 from pipelines.trident.user_code import Assembly, MultiReducer, StateUpdater
 from pipelines.trident.windowing import (
+    AlignedDurationWindow,
+    SessionDurationWindow,
     SlidingCountWindow,
     SlidingDurationWindow,
     TumblingCountWindow,
@@ -46,6 +48,7 @@ __all__ = [
     "ROWS",
     "TRANSACTIONAL",
     "Aggregator",
+    "AlignedDurationWindow",
     "ArrowFunction",
     "Assembly",
     "Average",
@@ -70,6 +73,7 @@ __all__ = [
     "QueryFunction",
     "ReducerAggregator",
     "RowFunction",
+    "SessionDurationWindow",
     "SlidingCountWindow",
     "SlidingDurationWindow",
     "SnapshotGet",

@@ -22,20 +22,9 @@ from typing import Any, Protocol
 
 
 class CountSink(Protocol):
-    """What takes counts: a Spark accumulator of dicts, or `LocalSink`."""
+    """What takes counts: a Spark accumulator of dicts."""
 
     def add(self, counts: dict[str, int]) -> None: ...
-
-
-class LocalSink:
-    """Counts of functions that run in this process."""
-
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
-
-    def add(self, counts: dict[str, int]) -> None:
-        for name, number in counts.items():
-            self.counts[name] = self.counts.get(name, 0) + number
 
 
 _compiling: tuple[CountSink, str] | None = None
@@ -68,10 +57,10 @@ def counted(call: Callable[..., Any]) -> Callable[..., Any]:
     A generator's body runs after this returns, so what it counts goes to the same place: the function that ran last in the
     process is of the same plan.
     """
-    return call if _compiling is None else _Counted(call, _compiling)
+    return call if _compiling is None else _CountedCall(call, _compiling)
 
 
-class _Counted:
+class _CountedCall:
     """A class and not a closure: pickled by name, it finds this module's own globals in the worker."""
 
     def __init__(self, call: Callable[..., Any], target: tuple[CountSink, str]) -> None:

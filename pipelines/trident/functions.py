@@ -54,7 +54,18 @@ class ColumnFunction:
 
 
 @dataclass(frozen=True)
-class RowFunction:
+class _Typed:
+    """A Python function with the types and the lineage of its outputs."""
+
+    call: Callable[..., Any]
+    types: tuple[str, ...] = ()
+    lineage: Declared | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        return getattr(self.call, "__name__", "function")
+
+
+class RowFunction(_Typed):
     """A Python generator, called a row with the input values; what it yields becomes rows (a value, or a tuple).
 
     Runs in Spark's Python workers: use it where columns cannot say it.
@@ -65,16 +76,8 @@ class RowFunction:
         lineage: which inputs each output comes from, where not from all of them: `{"total": ["price", "tax"]}`.
     """
 
-    call: Callable[..., Any]
-    types: tuple[str, ...] = ()
-    lineage: Declared | None = field(default=None, compare=False)
 
-    def __str__(self) -> str:
-        return getattr(self.call, "__name__", "function")
-
-
-@dataclass(frozen=True)
-class ArrowFunction:
+class ArrowFunction(_Typed):
     """A function over Arrow arrays: called a batch with one `pyarrow.Array` an input field.
 
     Returns one array (or a tuple of arrays, one an output field) of the same length.
@@ -84,13 +87,6 @@ class ArrowFunction:
         types: the Spark SQL types of the output fields in order.
         lineage: as of a `RowFunction`.
     """
-
-    call: Callable[..., Any]
-    types: tuple[str, ...] = ()
-    lineage: Declared | None = field(default=None, compare=False)
-
-    def __str__(self) -> str:
-        return getattr(self.call, "__name__", "function")
 
 
 def row_function(

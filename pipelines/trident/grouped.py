@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.graph.fields import FieldNames
 from pipelines.trident.chained import ChainedAggregation
 from pipelines.trident.states import DeltaState, TridentState
+from pipelines.trident.windowing import windowed
 
 if TYPE_CHECKING:
     from pipelines.trident.stream import Stream
@@ -56,6 +57,20 @@ class GroupedStream:
         `persistent_aggregate(state, [Count("n"), Sum("x", "sum_x")])` keeps several values a key in one state.
         """
         return self._stream._persistent_aggregate(state, self._group, args)
+
+    def window(self, config: Any, *args: Any, timestamp: str | None = None, delay: int = 0) -> Stream:
+        """Aggregate the group's tuples over windows by time that reach across batches.
+
+        Fields: the group's, `window_start` and `window_end` (timestamps, the end exclusive), then the outputs.
+
+        Args:
+            config: `AlignedDurationWindow.of(every)` or `SessionDurationWindow.of(gap)`.
+            args, timestamp, delay: as of `Stream.window`.
+
+        Raises:
+            FieldError, FunctionError, PolicyError, WindowError: at this line.
+        """
+        return windowed(self._stream, config, args, timestamp, delay, self._group)
 
     def state_query(
         self, state: TridentState | DeltaState | str, fields: FieldNames | None, function: Any, outputs: Any

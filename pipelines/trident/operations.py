@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
+from pipelines import spark_functions as F
 from pipelines.errors import FunctionError
 from pipelines.graph.fields import as_names
 from pipelines.trident.functions import ColumnFunction, Resolvable, RowFunction, as_predicate
@@ -16,8 +17,6 @@ class Split(ColumnFunction):
     """Splits a string on single spaces into one row a word; empty words are left out (Trident rules 1.3, testing)."""
 
     def __call__(self, *columns: Any) -> Any:
-        from pyspark.sql import functions as F
-
         # array_remove and not a filter: Spark interprets a lambda, and with it the whole stage around it.
         return F.explode(F.array_remove(F.split(columns[0], " "), ""))
 
@@ -30,8 +29,6 @@ class Equals(ColumnFunction):
     """Keeps the tuples whose input fields are all equal; null equals null."""
 
     def __call__(self, *columns: Any) -> Any:
-        from pyspark.sql import functions as F
-
         found = F.lit(True)
         for one, next_one in pairwise(columns):
             found = found & one.eqNullSafe(next_one)
@@ -46,8 +43,6 @@ class FilterNull(ColumnFunction):
     """Keeps the tuples in whose input fields there is no null."""
 
     def __call__(self, *columns: Any) -> Any:
-        from pyspark.sql import functions as F
-
         found = F.lit(True)
         for column in columns:
             found = found & column.isNotNull()
@@ -92,8 +87,6 @@ class _NotColumns(ColumnFunction):
             self.keep = lambda *values: not plain(*values)
 
     def __call__(self, *columns: Any) -> Any:
-        from pyspark.sql import functions as F
-
         return ~F.coalesce(self._inner(*columns), F.lit(False))
 
 

@@ -16,7 +16,7 @@ from pipelines.trident.operations import Debug
 from pipelines.trident.partitioning import Partitioning
 from pipelines.trident.persisting import Persisting
 from pipelines.trident.user_code import Assembly
-from pipelines.trident.windowing import Length, WindowConfig, sliding, tumbling, windowed
+from pipelines.trident.windowing import Length, SpanConfig, WindowConfig, sliding, tumbling, windowed
 
 __all__ = ["GroupedStream", "Stream"]
 
@@ -132,7 +132,9 @@ class Stream(Partitioning, Persisting):
         fields = group + added(operation, [output for one in chain for output in one.outputs], group)
         return self._add(nodes.AggregateNode, fields=fields, group=group, aggregations=chain, partitioned=partitioned)
 
-    def window(self, config: WindowConfig, *args: Any, timestamp: str | None = None, delay: int = 0) -> Stream:
+    def window(
+        self, config: WindowConfig | SpanConfig, *args: Any, timestamp: str | None = None, delay: int = 0
+    ) -> Stream:
         """Aggregate over windows that reach across batches: `window(config, [fields,] aggregator, outputs)` (rules 5).
 
         A task (partition) has windows of its own; they are not grouped. The fields are the outputs alone, and results
@@ -140,7 +142,8 @@ class Stream(Partitioning, Persisting):
 
         Args:
             config: `TumblingCountWindow.of(n)`, `SlidingCountWindow.of(n, slide)`, `TumblingDurationWindow.of(ms)` or
-                `SlidingDurationWindow.of(ms, slide_ms)`; a duration may be a timedelta.
+                `SlidingDurationWindow.of(ms, slide_ms)`; a duration may be a timedelta. With
+                `AlignedDurationWindow` and `SessionDurationWindow` all tasks share one window, whose bounds are fields too.
             args: as of `aggregate`.
             timestamp: SQL over the fields that gives a tuple's time, as bigint ms or a timestamp: windows in event time;
                 None: they go by the time of the batch, as in the original.

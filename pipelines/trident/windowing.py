@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pipelines.aggregators import ColumnAggregator
 from pipelines.errors import FunctionError, PolicyError
 from pipelines.graph import events, nodes
 from pipelines.graph.expressions import fields_of_sql
-from pipelines.graph.fields import added, require
+from pipelines.graph.fields import added, distinct, require
 from pipelines.graph.types import known_types
 from pipelines.sources.channels import ChannelSource, Edge
 from pipelines.state.kinds import ROWS
@@ -19,7 +20,8 @@ from pipelines.trident.aggregation import parse_aggregations
 from pipelines.trident.functions import output_schema
 from pipelines.trident.states import DeltaState
 from pipelines.windows.buffer import WindowContext
-from pipelines.windows.operations import TaskWindow
+from pipelines.windows.operations import BOUNDS, AlignedWindow, SessionWindow, SpanWindow, TaskWindow
+from pipelines.windows.tuples import TupleChain
 
 if TYPE_CHECKING:
     from pipelines.trident.stream import Stream
@@ -90,6 +92,47 @@ class SlidingDurationWindow(WindowConfig):
         return cls(_ms(size), _ms(slide), duration=True)
 
 
+@dataclass(frozen=True)
+class SpanConfig:
+    """Windows whose places the clock decides, per group: `build` makes the operation of its aggregators."""
+
+    build: Callable[[tuple[TupleChain]], SpanWindow]
+
+    def operation(self, aggregations: Sequence[nodes.Aggregation]) -> SpanWindow:
+        """Return the window operation over some aggregations."""
+        return self.build((TupleChain(tuple(aggregations)),))
+
+
+class AlignedDurationWindow:
+    """Windows at the same fixed places in time for all groups."""
+
+    @classmethod
+    def of(
+        cls,
+        every: timedelta,
+        size: timedelta | None = None,
+        offset: timedelta = timedelta(),
+        time_zone: str | None = None,
+    ) -> SpanConfig:
+        """Let a window begin at each `every`, moved by `offset`, and last `size` (default: `every`), in whole seconds.
+
+        With a time zone windows are of whole days, which begin at its midnight and have 23 to 25 hours.
+        """
+        lasts = None if size is None else _seconds(size)
+        return SpanConfig(
+            partial(AlignedWindow, every=_seconds(every), size=lasts, offset=_seconds(offset), time_zone=time_zone)
+        )
+
+
+class SessionDurationWindow:
+    """Runs of tuples of which none is more than a gap behind the one before, in each group."""
+
+    @classmethod
+    def of(cls, gap: timedelta) -> SpanConfig:
+        """Let a session end `gap`, in whole seconds, behind its last tuple."""
+        return SpanConfig(partial(SessionWindow, gap=_seconds(gap)))
+
+
 def tumbling(size: Length) -> WindowConfig:
     """Build a window of a number of tuples, or of a timedelta."""
     return TumblingDurationWindow.of(size) if isinstance(size, timedelta) else TumblingCountWindow.of(size)
@@ -112,7 +155,21 @@ def _ms(length: Length) -> int:
     return round(length.total_seconds() * 1000) if isinstance(length, timedelta) else length
 
 
-def windowed(stream: Stream, config: Any, args: tuple[Any, ...], timestamp: str | None, delay: int) -> Stream:
+def _seconds(length: timedelta) -> int:
+    seconds = length.total_seconds() if isinstance(length, timedelta) else None
+    if seconds is None or not seconds.is_integer():
+        raise PolicyError("window", length, "takes a timedelta of whole seconds")
+    return int(seconds)
+
+
+def windowed(
+    stream: Stream,
+    config: Any,
+    args: tuple[Any, ...],
+    timestamp: str | None,
+    delay: int,
+    group: tuple[str, ...] | None = None,
+) -> Stream:
     """Return the stream of a window's results.
 
     The tuples are committed into a channel, batch by batch, and a query of its own runs the windows over them: so that a
@@ -121,26 +178,36 @@ def windowed(stream: Stream, config: Any, args: tuple[Any, ...], timestamp: str 
     Raises:
         FieldError, DuplicateFieldError, FunctionError: at this line.
     """
-    if not isinstance(config, WindowConfig):
+    if not isinstance(config, WindowConfig | SpanConfig):
         raise FunctionError(
-            "window", f"{config!r} is not a window", hint="TumblingCountWindow.of(10), SlidingDurationWindow.of(...)"
+            "window", f"{config!r} is not a window", hint="TumblingCountWindow.of(10), AlignedDurationWindow.of(...)"
         )
+    if group is not None and isinstance(config, WindowConfig):
+        hint = "windows by AlignedDurationWindow or SessionDurationWindow, or to_stream() for one per task"
+        raise FunctionError("window", "windows of a task are not grouped", hint=hint)
     if any(isinstance(spout, nodes.QuerySpoutNode) for spout in stream._topology.spouts_of(stream.node)):
         raise FunctionError("window", "a query is one batch: there is no window over it", hint="use aggregate")
     chain = parse_aggregations("window", args, stream)
-    outputs = added("window", [output for one in chain for output in one.outputs], ())
+    operation = config.operation(chain)
+    key = (events.TASK,) if isinstance(config, WindowConfig) else group or ()
+    kept = tuple(name for name in key if name != events.TASK)
+    outputs = added("window", operation.outputs, kept)
     if timestamp is not None:
         require("window timestamp", fields_of_sql("timestamp", timestamp), stream.output_fields)
-    operation = config.operation(chain)
     channel = _free_name(stream._topology)
+    inputs = distinct((*kept, *operation.inputs))
     entering = stream._add(
         nodes.EnterWindowNode,
-        fields=(*operation.inputs, events.TASK, *events.COLUMNS),
-        inputs=operation.inputs,
+        fields=(*inputs, events.TASK, *events.COLUMNS),
+        inputs=inputs,
         timestamp=timestamp,
     )
     _into_channel(entering, channel, timestamp, delay)
-    return _results(stream, operation, channel, outputs, _types(stream, chain, args))
+    known = known_types(stream._topology.graph, stream.node)
+    types = {name: known.get(name) or "" for name in kept}
+    types |= dict.fromkeys(BOUNDS if isinstance(config, SpanConfig) else (), "timestamp")
+    types |= zip((name for one in chain for name in one.outputs), _types(stream, chain, args), strict=True)
+    return _results(stream, operation, channel, {name: types[name] for name in (*kept, *outputs)}, key)
 
 
 def _into_channel(entering: Stream, channel: str, timestamp: str | None, delay: int) -> None:
@@ -158,33 +225,36 @@ def _into_channel(entering: Stream, channel: str, timestamp: str | None, delay: 
 
 
 def _results(
-    stream: Stream, operation: TaskWindow, channel: str, outputs: tuple[str, ...], types: tuple[str, ...]
+    stream: Stream, operation: TaskWindow | SpanWindow, channel: str, types: dict[str, str], key: tuple[str, ...]
 ) -> Stream:
     """A spout that reads the channel through the windows."""
     topology, name = stream._topology, channel
     # A batch of the stream is a batch of the windows: what is aggregated behind them is aggregated by it.
     source = ChannelSource(
-        [Edge(name, channel, numbered=True)], None, names=(*operation.inputs, events.TASK), commits_a_batch=1
+        [Edge(name, channel, numbered=True)],
+        None,
+        names=distinct((*key, *operation.inputs, events.TASK)),
+        commits_a_batch=1,
     )
-    context = WindowContext(topology.name, name, 0, (events.TASK,))
+    context = WindowContext(topology.name, name, 0, key)
     prelude = nodes.Graph()
     entrance = prelude.new(nodes.SpoutNode, fields=source.fields, name=name, stream=name, source=source)
     window = prelude.new(
         nodes.WindowNode,
         (entrance.id,),
-        fields=(*outputs, *events.COLUMNS),
+        fields=(*types, *events.COLUMNS),
         name=stream._name,
         operation=operation,
         context=context,
-        key=(events.TASK,),
+        key=key,
         edges=(channel,),
-        types=(*types, *events.TYPES),
+        types=(*types.values(), *events.TYPES),
     )
     topology.claim_stream(name)
     spout = topology.graph.new(
         nodes.ChannelSpoutNode, fields=window.fields, name=name, stream=name, source=source, prelude=prelude
     )
-    return type(stream)(topology, spout.id, stream._name)._add(nodes.ProjectNode, fields=outputs)
+    return type(stream)(topology, spout.id, stream._name)._add(nodes.ProjectNode, fields=tuple(types))
 
 
 def _free_name(topology: Any) -> str:

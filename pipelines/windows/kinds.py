@@ -9,12 +9,15 @@ from typing import Any
 from pipelines.aggregators.values import KeptEntries
 from pipelines.aggregators.window import Accumulator, EventAggregator, Types
 from pipelines.windows.aggregate import AggregateBuffer
+from pipelines.windows.aligned import AlignedBuffer, SessionBuffer
 from pipelines.windows.buffer import Key, Window, WindowContext
 from pipelines.windows.join import JoinBuffer
 from pipelines.windows.operations import (
     AggregateWindow,
+    AlignedWindow,
     CollectWindow,
     JoinWindow,
+    SessionWindow,
     SortWindow,
     SwitchWindow,
     TaskWindow,
@@ -69,6 +72,8 @@ def _collect(operation: CollectWindow, key: Key, context: WindowContext) -> Wind
 KINDS: dict[type, Callable[[Any, Key, WindowContext], Window]] = {
     AggregateWindow: AggregateBuffer,
     CollectWindow: _collect,
+    AlignedWindow: AlignedBuffer,
+    SessionWindow: SessionBuffer,
     SortWindow: SortBuffer,
     SwitchWindow: SwitchBuffer,
     JoinWindow: JoinBuffer,

@@ -6,8 +6,10 @@ these objects, and add the user's line to what they raise.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pipelines.aggregators.window import EventAggregator
 from pipelines.ddl import added
@@ -48,20 +50,11 @@ class AggregateWindow:
     window_evict_millis: int = HOUR
 
     def __post_init__(self) -> None:
-        problem = "Aggregator operator needs an aggregator class"
-        if not self.aggregators:
-            raise WindowError("aggregate", problem, hint='aggregate(Count(), ...), aggregate(Sum("v"), ...)')
-        for one in self.aggregators:
-            if not isinstance(one, EventAggregator):
-                hint = "use those of pipelines.flowmix (with brackets: Count()), or a subclass of WindowAggregator"
-                raise WindowError("aggregate", f"{problem}; {one!r} is no aggregator of event windows", hint=hint)
+        _aggregators("aggregate", self.aggregators)
         _policy("aggregate", self.trigger, "Aggregator operator needs to have trigger policy and threshold")
         _policy("aggregate", self.evict, "Aggregator operator needs to have eviction policy and threshold")
         _lifetime(self.window_evict_millis)
-        for one in self.aggregators:
-            one.check()
-        if len({name.lower() for name in self.outputs}) < len(self.outputs):
-            raise ChainOutputsError("aggregate", self.outputs)
+        _checked("aggregate", self.aggregators, self.outputs)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -116,6 +109,109 @@ class CollectWindow:
     def label(self) -> str:
         """A short text for drawings and messages."""
         return f"collect {self.field}, every {self.trigger}, of {self.evict}"
+
+
+BOUNDS: Final = ("window_start", "window_end")
+"""Fields of a result of aligned and session windows: UTC timestamps, the end exclusive."""
+
+
+@dataclass(frozen=True)
+class SpanWindow:
+    """Values over spans of time that the clock opens and closes: what aligned and session windows have in common."""
+
+    aggregators: tuple[EventAggregator, ...]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The fields that the aggregators say they read."""
+        return distinct(name for aggregator in self.aggregators for name in aggregator.reads)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The fields that a result has beside the partition fields."""
+        return (*BOUNDS, *(name for aggregator in self.aggregators for name in aggregator.result_fields))
+
+
+@dataclass(frozen=True)
+class AlignedWindow(SpanWindow):
+    """Values over windows that lie at fixed places in time: tumbling, or hopping where `size` is more than `every`.
+
+    A window is emitted once, when the clock of the stream has reached its end, so the clock of an event decides: its time in
+    a stream with `timestamp=`, else its arrival. Windows without events give no result. What comes behind the watermark
+    goes to the late table, as everywhere.
+
+    Args:
+        aggregators: at least one; their outputs have different names, and none is one of `BOUNDS`.
+        every: seconds from a window's start to the next one's.
+        size: seconds that a window lasts; None: `every`.
+        offset: seconds by which starts are moved: they are at `offset` behind each multiple of `every` since 1970 (UTC).
+        time_zone: a name of the IANA database. Then `every` and `size` are whole days, which begin at `offset` behind
+            midnight by that zone's clocks, and have 23 or 25 hours where those are put forward or back.
+
+    Raises:
+        WindowError: if a length is none, `size` is less than `every`, or the zone is unknown or needs whole days.
+        FunctionError, ChainOutputsError: as of `AggregateWindow`.
+    """
+
+    every: int
+    size: int | None = None
+    offset: int = 0
+    time_zone: str | None = None
+
+    def __post_init__(self) -> None:
+        _aggregators("aligned", self.aggregators)
+        _seconds("aligned", "every", self.every, least=1)
+        _seconds("aligned", "size", self.lasts, least=self.every)
+        if self.lasts > _MOST_OPEN * self.every:
+            problem = f"each event would be in {-(-self.lasts // self.every)} windows, more than {_MOST_OPEN}"
+            raise WindowError("aligned", problem, hint="a longer `every` or a shorter `size`")
+        _seconds("aligned", "offset", self.offset, least=1 - self.every)
+        if self.time_zone is not None:
+            _zone(self.time_zone, self.every, self.lasts)
+        _checked("aligned", self.aggregators, self.outputs)
+
+    @property
+    def lasts(self) -> int:
+        """The seconds that a window lasts (a day has 86,400)."""
+        return self.every if self.size is None else self.size
+
+    @property
+    def label(self) -> str:
+        """A short text for drawings and messages."""
+        size = "" if self.lasts == self.every else f" of {self.lasts} s"
+        offset = f", offset {self.offset} s" if self.offset else ""
+        zone = f", {self.time_zone}" if self.time_zone else ""
+        return f"aligned {', '.join(map(str, self.aggregators))}, every {self.every} s{size}{offset}{zone}"
+
+
+@dataclass(frozen=True)
+class SessionWindow(SpanWindow):
+    """Values over sessions: events of a key of which none is more than `gap` behind the one before.
+
+    A session ends `gap` behind its last event (an event at that very ms still belongs to it, as in Spark's `session_window`)
+    and is emitted once, as soon as the clock has passed that. Events are taken in the order of the clock, so a session that
+    a later one would have merged is never emitted first; what comes behind the watermark goes to the late table.
+
+    Args:
+        aggregators: as of `AlignedWindow`.
+        gap: seconds.
+
+    Raises:
+        WindowError: if the gap is not positive.
+        FunctionError, ChainOutputsError: as of `AggregateWindow`.
+    """
+
+    gap: int
+
+    def __post_init__(self) -> None:
+        _aggregators("session", self.aggregators)
+        _seconds("session", "gap", self.gap, least=1)
+        _checked("session", self.aggregators, self.outputs)
+
+    @property
+    def label(self) -> str:
+        """A short text for drawings and messages."""
+        return f"session {', '.join(map(str, self.aggregators))}, gap {self.gap} s"
 
 
 @dataclass(frozen=True)
@@ -314,7 +410,58 @@ class TaskWindow:
         return f"window of {self.size}{unit} every {self.slide}{unit}"
 
 
-WindowOperation = AggregateWindow | CollectWindow | SortWindow | SwitchWindow | JoinWindow | TaskWindow
+WindowOperation = (
+    AggregateWindow
+    | CollectWindow
+    | AlignedWindow
+    | SessionWindow
+    | SortWindow
+    | SwitchWindow
+    | JoinWindow
+    | TaskWindow
+)
+
+Grouping = AggregateWindow | CollectWindow | SpanWindow
+"""Operations whose results are new events: of the partition fields and their own outputs."""
+
+DAY: Final = 86_400
+_MOST_OPEN: Final = (
+    1000  # Windows of a key that are open at once, each with its aggregators: beyond that a hop is a mistake.
+)
+_LONGEST: Final = 10 * 366 * DAY
+
+
+def _aggregators(operation: str, given: Sequence[Any]) -> None:
+    problem = "Aggregator operator needs an aggregator class"
+    if not given:
+        raise WindowError(operation, problem, hint=f'{operation}(Count(), ...), {operation}(Sum("v"), ...)')
+    for aggregator in given:
+        if not isinstance(aggregator, EventAggregator):
+            hint = "use those of pipelines.flowmix (with brackets: Count()), or a subclass of WindowAggregator"
+            raise WindowError(operation, f"{problem}; {aggregator!r} is no aggregator of event windows", hint=hint)
+
+
+def _checked(operation: str, given: Sequence[EventAggregator], outputs: tuple[str, ...]) -> None:
+    for aggregator in given:
+        aggregator.check()
+    if len({name.lower() for name in outputs}) < len(outputs):
+        raise ChainOutputsError(operation, outputs)
+
+
+def _seconds(operation: str, name: str, given: object, *, least: int) -> None:
+    if not isinstance(given, int) or isinstance(given, bool) or not least <= given <= _LONGEST:
+        raise WindowError(operation, f"{name} is a whole number of seconds from {least} to {_LONGEST}; got {given!r}")
+
+
+def _zone(name: str, every: int, size: int) -> None:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, TypeError, OSError) as error:
+        hint = 'a name like "Europe/Berlin" or "UTC"'
+        raise WindowError("aligned", f"there is no time zone {name!r}", hint=hint) from error
+    if every % DAY or size % DAY:
+        problem = f"windows in a time zone are of whole days ({DAY} s); got every {every} s, size {size} s"
+        raise WindowError("aligned", problem, hint="leave time_zone out, and move shorter windows by offset")
 
 
 def _policy(operation: str, given: object, problem: str) -> None:

@@ -128,7 +128,10 @@ class FlowMaker:
             chain = chain.partition(*by)
         else:
             chain = chain.partition()
-        kind = self._random.choice(("aggregate", "aggregate", "sort", "switch")) if number else "aggregate"
+        kinds = ("aggregate", "aggregate", "spans", "sort", "switch") if number else ("aggregate", "spans")
+        kind = self._random.choice(kinds)
+        if kind == "spans":
+            return self._spans(chain, number)
         if kind == "aggregate":
             return self._aggregate(chain, number)
         if kind == "switch":
@@ -144,17 +147,31 @@ class FlowMaker:
         evict = self._random.choice((Policy.count(2), Policy.count(4), Policy.time(2), Policy.time_delta_lt(5)))
         clear = self._random.random() < 0.5
         self._say(f"aggregate {trigger} {evict} {clear}")
+        aggregators = self._aggregators(number)
+        millis = self._random.choice((4_000, 60_000, 3_600_000))
+        return chain.aggregate(
+            *aggregators, trigger=trigger, evict=evict, clear_on_trigger=clear, window_evict_millis=millis
+        )
+
+    def _spans(self, chain: Any, number: str | None) -> Any:
+        if self._random.random() < 0.4:
+            gap = self._random.choice((1, 3, 60))
+            self._say(f"session {gap}")
+            return chain.session(*self._aggregators(number), gap=gap)
+        every, zone = self._random.choice(((1, None), (7, None), (3600, None), (86_400, "Europe/Berlin")))
+        times, offset = self._random.choice((1, 1, 2, 3)), self._random.choice((0, 0, 1 - every, 1))
+        self._say(f"aligned {every} {times} {offset} {zone}")
+        return chain.aligned(*self._aggregators(number), every=every, size=every * times, offset=offset, time_zone=zone)
+
+    def _aggregators(self, number: str | None) -> list[Any]:
         aggregators: list[Any] = [Count(output="n")]
         if number:
             more = [Sum(number, "sum"), Average(number, "avg"), Min(number, "least"), Max(number, "most")]
             more.append(DistinctCount(number, "different"))
             aggregators += self._random.sample(more, self._random.randint(1, 3))
-            if not any(isinstance(one, Sum) for one in aggregators):
+            if not any(isinstance(aggregator, Sum) for aggregator in aggregators):
                 aggregators.append(Sum(number, "sum"))
-        millis = self._random.choice((4_000, 60_000, 3_600_000))
-        return chain.aggregate(
-            *aggregators, trigger=trigger, evict=evict, clear_on_trigger=clear, window_evict_millis=millis
-        )
+        return aggregators
 
     def _sort(self, chain: Any, number: str) -> Any:
         way = self._random.choice(("progressive", "tumbling", "top_n"))

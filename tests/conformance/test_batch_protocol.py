@@ -12,12 +12,12 @@ from pipelines.execution.protocol.coordinator import (
     Batch,
     BatchState,
     Ignored,
-    MemoryAttemptStore,
     OrderError,
     ProtocolError,
     Retry,
 )
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
+from tests.execution.memory_attempts import MemoryAttemptStore
 
 STAGES = (Stage("spout"), Stage("b-0", upstream=("spout",), commits=True))
 

@@ -14,7 +14,8 @@ from pipelines import Lake
 from pipelines.errors import ChangeoverError
 from pipelines.execution.checkpoint.changeover import Changeover
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE
-from pipelines.flowmix import Count, Flow, Policy
+from pipelines.execution.checkpoint.window_files import WindowPlaceError
+from pipelines.flowmix import Count, Flow, Policy, Sum
 from pipelines.flowmix.compile import as_topology
 from pipelines.sources import FixedBatches
 from pipelines.state.record import BATCH, BatchRecord
@@ -97,3 +98,25 @@ def test_a_lost_checkpoint_is_not_taken_for_a_fresh_one(lake_root: str) -> None:
     two_windows(lake).make()
     (folder / "epoch.json").write_text('{"number": 2, "first_txid": 1}')
     assert two_windows(lake).make()[0] == REFUSE
+
+
+@pytest.mark.parametrize("before", ["channels", "batch"])
+def test_windows_do_not_go_over_to_another_place(lake_root: str, before: str) -> None:
+    lake = Lake(lake_root)
+
+    def placed(windows: str) -> Changeover:
+        stream = Flow("f", windows=windows).stream("s", FixedBatches("k string, v bigint, timestamp bigint", []))
+        return Changeover(
+            lake, as_topology(stream.partition("k").aggregate(Sum("v", "sum"), **ONCE).persist("t").build())
+        )
+
+    placed("batch").check()
+    folder = _checkpoint(lake, "s", [{"logOffset": 0}])
+    if before == "batch":
+        (folder / "windows").mkdir()
+        (folder / "windows" / "begun-0").touch()
+    placed(before).check()
+    now = {"channels": "batch", "batch": "channels"}[before]
+    with pytest.raises(WindowPlaceError, match="would begin empty") as refused:
+        placed(now).check()
+    assert (refused.value.flow, refused.value.query, refused.value.in_batch) == ("f", "s", now == "batch")

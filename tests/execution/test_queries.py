@@ -100,6 +100,13 @@ def test_many_requests_each_a_batch_of_its_own(runtime: Runtime, name: str) -> N
     assert len({str(rows) for rows in alone}) > 2
 
 
+def test_a_request_of_no_tuple_takes_nothing_from_those_behind_it(runtime: Runtime) -> None:
+    runner = QueryRunner(runtime.lake, topology(), "columns", lambda: runtime.spark)
+    answers = runner.ask_each([[("the",)], [], [("man",)]])
+    assert [answer.rows for answer in answers] == [runner.ask(asked) for asked in ([("the",)], [], [("man",)])]
+    assert answers[2].rows == [{"sum": 4}]
+
+
 def test_an_error_is_of_its_request_alone(runtime: Runtime) -> None:
     answers = runtime.query_each(topology(), "one", [("the",), ("you",), ("man",)])
     assert [answer.rows for answer in answers] == [[{"word": "the", "half": 2}], [], [{"word": "man", "half": 1}]]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipelines.errors import LostRowsError
-from pipelines.execution.runtime import RunningFlow, _Part
+from pipelines.execution.runtime import RunningFlow, _StreamPart
 
 
 class Stream:
@@ -35,5 +35,5 @@ def test_all_streams_are_drained_and_unlocked_though_one_has_failed() -> None:
     log: list[str] = []
     streams: list[Any] = [Stream("a", log, LostRowsError("a", "files 1 to 3")), Stream("b", log)]
     with pytest.raises(LostRowsError):
-        RunningFlow("f", [_Part(one, one, one) for one in streams]).stop()
+        RunningFlow("f", [_StreamPart(one, one, one) for one in streams]).stop()
     assert log == ["a drained", "a unlocked", "b drained", "b unlocked"]

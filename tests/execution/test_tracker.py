@@ -11,15 +11,15 @@ from pipelines.execution.protocol.coordinator import (
     AttemptRecord,
     Batch,
     BatchState,
-    Count,
-    MemoryAttemptStore,
     OrderError,
     Poison,
     ProtocolError,
     RefusedError,
     Retry,
+    RowCount,
 )
 from pipelines.execution.protocol.tracker import BatchTracker, HashError, Stage
+from tests.execution.memory_attempts import MemoryAttemptStore
 
 FLIGHTS = (Stage("flights"), Stage("delays", upstream=("flights",), commits=True))
 
@@ -237,5 +237,5 @@ def test_what_a_runner_must_not_do() -> None:
 
 
 def test_a_record_survives_json() -> None:
-    record = AttemptRecord(2, 1, BatchState.FAILED, {"a": Count(3, None), "b": Count(1, 7)}, "x")
+    record = AttemptRecord(2, 1, BatchState.FAILED, {"a": RowCount(3, None), "b": RowCount(1, 7)}, "x")
     assert AttemptRecord.from_json(json.loads(json.dumps(record.to_json()))) == record

@@ -16,7 +16,6 @@ from pipelines.execution.protocol.coordinator import (
     AttemptRecord,
     Batch,
     Ignored,
-    MemoryAttemptStore,
     OrderError,
     Poison,
     ProtocolError,
@@ -24,6 +23,7 @@ from pipelines.execution.protocol.coordinator import (
     Retry,
 )
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
+from tests.execution.memory_attempts import MemoryAttemptStore
 
 IDLE, MAX_ACTIVE, MAX_ATTEMPTS = 10, 3, 3
 GROUPS = ("bg0", "bg1")

@@ -130,7 +130,7 @@ class Query:
             rows = [(k, v, at, f"{n:06d}") for n, (k, v, at, _) in enumerate(self.chance.sample(batch, len(batch)))]
             rows = [row for row in rows if row[2] >= floor]
             clock = max([floor, *(row[2] - self.delay for row in rows)])
-            results, ref = own.run(txid, attempt, before, table(rows), clock)
+            results, ref = own.run(txid, attempt, before, self._in_pieces(rows, floor, clock))
             self._dies(0.3)
             self._expect(rows, clock)
         for output in self.tables.rows:
@@ -138,6 +138,16 @@ class Query:
                 output[txid] = results
                 self.tables.named.setdefault(txid, (ref, clock))
                 self._dies(0.3)
+
+    def _in_pieces(self, rows: list[Row], floor: int, clock: int) -> list[tuple[pa.Table, int]]:
+        """Return the rows up to each of some clocks; with the last of them those that wait."""
+        cuts = sorted({self.chance.randint(floor, clock) for _ in range(self.chance.choice([0, 0, 3]))} - {clock})
+        ends, start, pieces = [*cuts, clock], floor - 1, []
+        for end in ends:
+            own = [row for row in rows if start < row[2] and (row[2] <= end or end == clock)]
+            pieces.append((table(own), end))
+            start = end
+        return pieces
 
     def _expect(self, rows: list[Row], clock: int) -> None:
         """What this attempt makes counts: its first output commits."""
@@ -175,11 +185,11 @@ def rows_of(first: int, end: int) -> list[Row]:
 def test_only_what_changed_is_written_and_laid_over_the_whole(tmp_path: Path) -> None:
     many = [(f"k{n}", 1, n, f"{n:06d}") for n in range(3000)]
     own, before = files(tmp_path), None
-    results, before = own.run(0, 0, None, table(many), 2999)
+    results, before = own.run(0, 0, None, [(table(many), 2999)])
     whole = (tmp_path / before.file).stat().st_size
     for txid in range(1, 6):
         now = 3000 + txid
-        results, before = own.run(txid, 0, before, table([("k5", 1, now, "0"), (f"n{txid}", 1, now, "1")]), now)
+        results, before = own.run(txid, 0, before, [(table([("k5", 1, now, "0"), (f"n{txid}", 1, now, "1")]), now)])
         assert (tmp_path / before.file).stat().st_size < whole / 5
         # A process that knows nothing goes on with the same state.
         again = files(tmp_path)
@@ -192,34 +202,34 @@ def test_only_what_changed_is_written_and_laid_over_the_whole(tmp_path: Path) ->
 def test_files_of_states_do_not_grow_in_number(tmp_path: Path) -> None:
     own, before = files(tmp_path), None
     for txid in range(80):
-        _, before = own.run(txid, 0, before, table([(f"k{txid}", 1, txid, "0")]), txid)
+        _, before = own.run(txid, 0, before, [(table([(f"k{txid}", 1, txid, "0")]), txid)])
         own.clear(before)
         assert len(list(tmp_path.iterdir())) <= 33
     assert files(tmp_path)._state(before).keys == 80
 
 
 def test_a_named_file_that_is_gone_or_damaged_is_refused(tmp_path: Path) -> None:
-    _, ref = files(tmp_path).run(0, 0, None, table(rows_of(0, 20)), 19)
+    _, ref = files(tmp_path).run(0, 0, None, [(table(rows_of(0, 20)), 19)])
     file, rows = tmp_path / ref.file, table(rows_of(20, 30))
     good = file.read_bytes()
     for data in (good[:-1], b"", good[:40] + b"?" + good[41:]):
         file.write_bytes(data)
         with pytest.raises(WindowStateError, match="damaged"):
-            files(tmp_path).run(1, 0, ref, rows, 29)
+            files(tmp_path).run(1, 0, ref, [(rows, 29)])
     file.unlink()
     with pytest.raises(WindowStateError, match="is gone"):
-        files(tmp_path).run(1, 0, ref, rows, 29)
+        files(tmp_path).run(1, 0, ref, [(rows, 29)])
     (tmp_path / ref.file).write_bytes(good)
     with pytest.raises(WindowStateError, match="another operation"):
-        files(tmp_path, signature=b"another sixteen.").run(1, 0, ref, rows, 29)
-    results, _ = files(tmp_path).run(1, 0, ref, rows, 29)
+        files(tmp_path, signature=b"another sixteen.").run(1, 0, ref, [(rows, 29)])
+    results, _ = files(tmp_path).run(1, 0, ref, [(rows, 29)])
     assert results.num_rows
 
 
 def test_what_a_writer_left_in_the_middle_goes_and_what_is_later_stays(tmp_path: Path) -> None:
     own = files(tmp_path)
-    _, zero = own.run(0, 0, None, table(rows_of(0, 5)), 4)
-    _, first = own.run(1, 0, zero, table(rows_of(5, 9)), 8)
+    _, zero = own.run(0, 0, None, [(table(rows_of(0, 5)), 4)])
+    _, first = own.run(1, 0, zero, [(table(rows_of(5, 9)), 8)])
     for name in (".000000000000-1-aaaaaaaa", "000000000001-3-bbbbbbbb", "000000000002-0-cccccccc", "a stranger"):
         (tmp_path / name).write_bytes(b"")
     own.clear(first)
@@ -228,12 +238,12 @@ def test_what_a_writer_left_in_the_middle_goes_and_what_is_later_stays(tmp_path:
     )
     own.clear(first)
     with pytest.raises(WindowStateError):
-        own.clear(zero)
+        files(tmp_path).clear(zero)
 
 
 def test_a_disk_that_is_full_leaves_the_state_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = files(tmp_path)
-    _, ref = own.run(0, 0, None, table(rows_of(0, 20)), 19)
+    _, ref = own.run(0, 0, None, [(table(rows_of(0, 20)), 19)])
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
@@ -241,6 +251,6 @@ def test_a_disk_that_is_full_leaves_the_state_before(tmp_path: Path, monkeypatch
     with monkeypatch.context() as patched:
         patched.setattr("os.fsync", full)
         with pytest.raises(OSError, match="No space"):
-            own.run(1, 0, ref, table(rows_of(20, 30)), 29)
-    results, _ = own.run(1, 1, ref, table(rows_of(20, 30)), 29)
-    assert shown(results) == shown(files(tmp_path).run(1, 2, ref, table(rows_of(20, 30)), 29)[0])
+            own.run(1, 0, ref, [(table(rows_of(20, 30)), 29)])
+    results, _ = own.run(1, 1, ref, [(table(rows_of(20, 30)), 29)])
+    assert shown(results) == shown(files(tmp_path).run(1, 2, ref, [(table(rows_of(20, 30)), 29)])[0])

@@ -94,7 +94,7 @@ streams:
           clear_on_trigger: true
           window_evict_millis: 1000
       - persist: aggregates
-      - to: t
+      - to: [t, spans]
   - name: t
     operations:
       - partition
@@ -104,6 +104,12 @@ streams:
       - switch: {open: {count: 9}, evict: {count: 5}, close: {time: 3}}
       - split: {default: total > 1, paths: {left: total > 2, right: {gt: {total: 3}}}, all: [rest]}
       - gate: {name: checked, checks: [{drop: {expectation: column_values_to_not_be_null, column: total}}]}
+      - output
+  - name: spans
+    operations:
+      - partition: k
+      - aligned: {aggregators: [count, {sum: total}], every: 86400, size: 172800, offset: 3600, time_zone: Europe/Berlin}
+      - session: {aggregators: [{sum: {field: sum, output: sums}}], gap: 30}
       - output
   - {name: left, operations: [{to: [joined]}]}
   - {name: right, operations: [{to: joined}]}
@@ -177,7 +183,7 @@ def in_python() -> Flow:
             trigger=count(2), evict=time(60), clear_on_trigger=True, window_evict_millis=1000,
         )
         .persist("aggregates")
-        .to("t")
+        .to("t", "spans")
         .stream("t")
         .partition()
         .sort("total desc", "k", top_n=3, trigger=count(1), flush=True)
@@ -187,6 +193,9 @@ def in_python() -> Flow:
         .split(default="total > 1", paths={"left": "total > 2", "right": gt("total", 3)}, all=["rest"])
         .gate(drop("column_values_to_not_be_null", column="total"), name="checked")
         .output()
+        .stream("spans").partition("k")
+        .aligned(Count(), Sum("total"), every=86_400, size=172_800, offset=3600, time_zone="Europe/Berlin")
+        .session(Sum("sum", "sums"), gap=30).output()
         .stream("left").to("joined")
         .stream("right").to("joined")
         .stream("rest").collect(trigger=count(2), evict=count(2), field="all").output()

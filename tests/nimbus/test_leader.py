@@ -13,7 +13,7 @@ from pipelines.nimbus.processes.leader import Leader
 from pipelines.nimbus.registry.leases import LEASE
 from pipelines.nimbus.registry.lifecycle import Request, Status
 from pipelines.nimbus.registry.placements import Places
-from pipelines.nimbus.registry.records import Content, Flow
+from pipelines.nimbus.registry.records import Content, DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import NimbusSettings
@@ -42,13 +42,13 @@ class Cluster:
         for name, offered in ports.items():
             self.places.beat_supervisor(name, name, offered, started_at=self.started)
 
-    def submit(self, name: str, queries: int = 1, workers: int = 1, **settings: object) -> Flow:
+    def submit(self, name: str, queries: int = 1, workers: int = 1, **settings: object) -> DeployedFlow:
         groups = [{"group": f"q{n}", "components": [f"q{n}"], "inputs": [], "stateful": False} for n in range(queries)]
         components = {f"q{n}": 1 for n in range(queries)}
         definition = {"kind": "catalog", "name": name, "queries": groups, "explicit": {}}
         return self.registry.submit(name, Content(definition, components, workers, settings))
 
-    def beat(self, flow: Flow, state: str = "running") -> None:
+    def beat(self, flow: DeployedFlow, state: str = "running") -> None:
         """All tasks of a flow beat now."""
         record = self.places.assignment(flow)
         assert record is not None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState, Coordinator, Count
+from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState, Coordinator, RowCount
 from pipelines.nimbus.errors import (
     AlreadyAliveError,
     LeaseLostError,
@@ -22,7 +22,7 @@ from pipelines.nimbus.registry.leases import Leases
 from pipelines.nimbus.registry.lifecycle import Request, Status
 from pipelines.nimbus.registry.placements import Places, Placing, dead_of
 from pipelines.nimbus.registry.pruning import prune
-from pipelines.nimbus.registry.records import AssignmentRecord, Content, Flow, Limits
+from pipelines.nimbus.registry.records import AssignmentRecord, Content, DeployedFlow, Limits
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 
@@ -34,7 +34,9 @@ def content(workers: int = 2, text: str = "a", **components: int) -> Content:
     return Content({"text": text}, components or {"spout": 1, "counts": 4}, workers)
 
 
-def placed(places: Places, flow: Flow, slots: Mapping[tuple[str, int], list[int]], kind: str) -> AssignmentRecord:
+def placed(
+    places: Places, flow: DeployedFlow, slots: Mapping[tuple[str, int], list[int]], kind: str
+) -> AssignmentRecord:
     return places.assign_all([Placing(flow, slots, kind)])[flow.serial]
 
 
@@ -351,9 +353,9 @@ def test_attempts_survive_and_are_fenced(store: Store, clock: Clock) -> None:
         old.put("main", 0, AttemptRecord(attempt=9))
     with pytest.raises(LeaseLostError):
         old.forget("main", 5)
-    new.put("main", 1, AttemptRecord(3, 2, BatchState.POISON, {"s": Count(5, 7), "t": Count(1, None)}, "x"))
+    new.put("main", 1, AttemptRecord(3, 2, BatchState.POISON, {"s": RowCount(5, 7), "t": RowCount(1, None)}, "x"))
     found: Mapping[int, AttemptRecord] = old.get("main")
     assert found[0].attempt == 1
-    assert found[1].sources == {"s": Count(5, 7), "t": Count(1, None)}
+    assert found[1].sources == {"s": RowCount(5, 7), "t": RowCount(1, None)}
     new.forget("main", 1)
     assert list(new.get("main")) == [1]

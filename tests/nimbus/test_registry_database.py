@@ -18,7 +18,7 @@ from sqlalchemy import inspect
 
 from pipelines.nimbus.errors import AlreadyAliveError, LeaseHeldError, RegistryError
 from pipelines.nimbus.registry.leases import Lease, Leases
-from pipelines.nimbus.registry.records import Content, Flow
+from pipelines.nimbus.registry.records import Content, DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store, insert_missing
 from pipelines.nimbus.registry.tables import leases as leases_table
@@ -98,7 +98,7 @@ def test_many_submit_one_name(url: str, clock: Clock) -> None:
     stores = [Store(url, busy_seconds=60) for _ in range(4)]
     gate = threading.Barrier(len(stores))
 
-    def submit(number: int) -> Flow | None:
+    def submit(number: int) -> DeployedFlow | None:
         gate.wait()
         try:
             return Registry(stores[number], clock=clock).submit("counts", Content({"by": number}, {"spout": 1}))

@@ -18,9 +18,9 @@ import pytest
 from pipelines import logs
 from pipelines.nimbus.errors import LeaseHeldError
 from pipelines.nimbus.processes.life import Ended, Life, LifeRecord, holder_of, shut_down
-from pipelines.nimbus.processes.supervisor import Supervisor, worker_environment
+from pipelines.nimbus.processes.supervisor import SupervisorProcess, worker_environment
 from pipelines.nimbus.registry.placements import Places
-from pipelines.nimbus.registry.records import Content, Flow
+from pipelines.nimbus.registry.records import Content, DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import NimbusSettings
@@ -74,11 +74,11 @@ class Host:
         self.registry, self.places = Registry(store), Places(store)
         self.supervisor = self.another(manner)
 
-    def another(self, manner: str = "works") -> Supervisor:
+    def another(self, manner: str = "works") -> SupervisorProcess:
         def command(supervisor: str, port: int, life: str) -> list[str]:
             return [sys.executable, "-c", _WORKER, manner, supervisor, str(port), life]
 
-        return Supervisor(self.store, self.settings, "s1", command=command)
+        return SupervisorProcess(self.store, self.settings, "s1", command=command)
 
     def restart(self, manner: str = "works") -> None:
         """Another supervisor, as after the end of the one before."""
@@ -88,7 +88,7 @@ class Host:
         self.supervisor.take_name()
         self.supervisor.find_workers()
 
-    def submit(self, name: str = "a") -> Flow:
+    def submit(self, name: str = "a") -> DeployedFlow:
         query = {"group": "q", "components": ["q"], "inputs": [], "stateful": False}
         definition = {"kind": "catalog", "name": name, "queries": [query], "explicit": {}}
         return self.registry.submit(name, Content(definition, {"q": 1}))
@@ -96,7 +96,7 @@ class Host:
     def worker(self) -> LifeRecord | None:
         return next((one for port in (1, 2) if (one := Life(self.settings, "s1", port).read())), None)
 
-    def until(self, reached: Callable[[], object], supervisor: Supervisor | None = None) -> None:
+    def until(self, reached: Callable[[], object], supervisor: SupervisorProcess | None = None) -> None:
         """Look again and again."""
         deadline = time.monotonic() + 120
         while not reached():

@@ -25,6 +25,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patched:
         folder = tmp_path_factory.mktemp("own")
         patched.chdir(folder)
+        patched.delenv("PYTHONPATH", raising=False)
         for flow, kind in KINDS.items():
             done = runner.invoke(app, ["new", flow, kind])
             assert done.exit_code == 0, done.output

@@ -296,11 +296,16 @@ def test_sources_there_feed_a_lake_on_a_disk(
 
 
 @EXHAUSTIVE
-def test_windows_over_a_source_there(reaching: SparkSession, place: Location, tmp_path: Path) -> None:
+@pytest.mark.parametrize("windows", ["channels", "batch"])
+def test_windows_over_a_source_there(reaching: SparkSession, place: Location, tmp_path: Path, windows: str) -> None:
     for number, rows in enumerate(FILES):
         put(place / "in", f"{number}.json", *rows)
     two = Policy.count(2)
-    flow = Flow("pairs").stream("sold", JsonFiles(place / "in", SCHEMA, max_files_per_batch=1)).partition("key")
+    flow = (
+        Flow("pairs", windows=windows)
+        .stream("sold", JsonFiles(place / "in", SCHEMA, max_files_per_batch=1))
+        .partition("key")
+    )
     built = flow.aggregate(flowmix.Sum("n"), trigger=two, evict=two).persist("sums").build()
     lake = Lake(tmp_path)
     Runtime(reaching, lake).catch_up(built)

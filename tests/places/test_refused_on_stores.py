@@ -49,9 +49,9 @@ def rows(source: Any = None) -> TridentTopology:
     return topology
 
 
-def windows() -> Flow:
+def windows(where: str) -> Flow:
     five = Policy.count(5)
-    flow = Flow("windows").stream("in", JsonFiles("/in", "k string")).partition("k")
+    flow = Flow("windows", windows=where).stream("in", JsonFiles("/in", "k string")).partition("k")
     return flow.aggregate(Count(), trigger=five, evict=five).persist("counts").build()
 
 
@@ -76,7 +76,8 @@ ASKED: list[tuple[str, Callable[[Lake], object]]] = [
         "a deployed flow",
         lambda lake: Nimbus("sqlite:///registry.db", lake, settings=cast("NimbusSettings", SimpleNamespace())),
     ),
-    ('a flow with windows or channels ("windows")', lambda lake: Runtime(NO_SPARK, lake).catch_up(windows())),
+    ('a flow with windows or channels ("windows")', lambda lake: Runtime(NO_SPARK, lake).catch_up(windows("channels"))),
+    ('a flow with windows or channels ("windows")', lambda lake: Runtime(NO_SPARK, lake).catch_up(windows("batch"))),
     (
         'a source of the kind FixedBatches ("in")',
         lambda lake: Runtime(NO_SPARK, lake).catch_up(rows(FixedBatches("k string", [[("a",)]]))),

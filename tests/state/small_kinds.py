@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipelines.state.kinds import LOG, MAP, ROWS
@@ -63,9 +64,7 @@ class SmallTable:
 
     @property
     def arrow(self) -> pa.Schema:
-        return pa.schema(
-            [(f.name, pa.string() if isinstance(f.dataType, StringType) else pa.int64()) for f in self.columns.fields]
-        )
+        return cast(pa.Schema, to_arrow_schema(self.columns, timezone="UTC"))
 
     def held(self, **at: Any) -> list[tuple[Any, ...]]:
         return in_order(self.table.scan(**at))

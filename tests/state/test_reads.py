@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from pipelines import Lake, Runtime
 from pipelines.errors import FieldError, ReadPointError, UnknownStateError
 from pipelines.sources import FixedBatches
 from pipelines.state import table as state_table
+from pipelines.state.kinds import MAP, TRANSACTIONAL
 from pipelines.state.literals import KeyValueError, literal
 from pipelines.trident import Average, Count, DeltaState, Max, Min, Sum, TridentTopology
+from tests.state.small_kinds import SmallTable
 
 SCHEMA = "name string, day date, price decimal(10,2), at timestamp, x double, n bigint"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -92,6 +96,31 @@ def test_frames_and_scans_agree(
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
     """Spark gives naive local times, Arrow aware ones."""
     return {k: v.timestamp() if isinstance(v, datetime) else v for k, v in row.items()}
+
+
+LONG = "a text of more than twelve letters"
+NESTED = {
+    "array<bigint>": [1, None],
+    "array<string>": [LONG, None],
+    "struct<at:timestamp>": {"at": NOON},
+    "map<string,binary>": {LONG: LONG.encode()},
+    "array<struct<at:timestamp,name:string>>": [{"at": NOON, "name": LONG}],
+}
+
+
+@pytest.mark.parametrize(("kind", "value"), NESTED.items(), ids=list(NESTED))
+def test_lists_and_structs_are_frames_with_rows_and_without(
+    spark: SparkSession, tmp_path: Path, kind: str, value: Any
+) -> None:
+    state = SmallTable(tmp_path, MAP, TRANSACTIONAL, StructType.fromDDL(f"word string, v {kind}"))
+    for rows in ([], [("a", value)]):
+        if rows:
+            state.commit(0, *rows)
+        frame = state.table.frame(spark)
+        assert frame.schema.simpleString() == f"struct<word:string,v:{kind}>"
+        assert [tuple(row.values()) for row in frame.toArrow().to_pylist()] == [
+            (word, list(v.items()) if kind[:3] == "map" else v) for word, v in rows
+        ]
 
 
 def test_rows_states_are_read_by_any_column(lake: Lake) -> None:

@@ -15,13 +15,14 @@ import pyarrow.compute as pc
 
 from pipelines.execution.batch.group_sources import clock_of
 from pipelines.graph import events, nodes
+from pipelines.planner.windows import with_clock_row
 from pipelines.state.schema import SLICE_COLUMN
 from pipelines.windows.bucket import clock_row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from pipelines.execution.batch.group import BatchGroup, Sink
+    from pipelines.execution.batch.group import BatchGroup
 
 LATEST, LATE = "latest", "late"
 """Among the counts of a batch: the latest clock of a source's events, in ms; the events that came behind the watermark."""
@@ -29,7 +30,7 @@ LATEST, LATE = "latest", "late"
 
 def clocks_after(
     group: BatchGroup,
-    sink: Sink,
+    node: nodes.ChannelNode | nodes.BatchWindowNode,
     before: Mapping[str, int],
     heard: Mapping[str, int],
     counts: Mapping[str, Any],
@@ -38,17 +39,18 @@ def clocks_after(
     """Return the watermark of each input behind a batch.
 
     Args:
+        node: the channel, or the window that runs in the batch.
         before: the same behind the batch before.
         heard: what the channels that the group reads have said in this batch.
         counts: the batch's counts; of a source's events `LATEST`.
         at: of a channel that does not go by the events of a source the clock of the batch.
     """
     said = dict(heard)
-    latest = counts.get(LATEST) if sink.node.clock == nodes.EVENTS else at  # type: ignore[attr-defined]
+    latest = counts.get(LATEST) if node.clock == nodes.EVENTS else at
     if latest is not None:
         for spout in group.spouts:
-            if spout not in group.entrance.channels or sink.node.clock != nodes.EVENTS:  # type: ignore[attr-defined]
-                mark = latest - getattr(sink.node, "delay", 0)
+            if spout not in group.entrance.channels or node.clock != nodes.EVENTS:
+                mark = latest - node.delay
                 said[spout.stream] = max(mark, said.get(spout.stream, mark))
     return {one: max(clock, before.get(one, clock)) for one, clock in {**before, **said}.items()}
 
@@ -79,8 +81,4 @@ def with_clock(rows: pa.Table, group: BatchGroup, clocks: Mapping[str, int]) -> 
 
 def frame_with_clock(frame: DataFrame, group: BatchGroup, clocks: Mapping[str, int]) -> DataFrame:
     """Return the same for a frame that Spark writes where its rows are."""
-    clock = clock_of(clocks, group.entrance.origins)
-    if clock is None:
-        return frame
-    word = frame.sparkSession.createDataFrame([(clock, "")], f"{events.CLOCK} bigint, {events.FROM} string")
-    return frame.unionByName(word, allowMissingColumns=True)
+    return with_clock_row(frame, clock_of(clocks, group.entrance.origins))

@@ -113,6 +113,16 @@ class BatchGroup:
             if node.id in self.reach
         )
 
+        windows = [node for node in topology.graph if node.id in self.reach and isinstance(node, nodes.BatchWindowNode)]
+        self.window = windows[0] if windows else None
+        """The window that runs in the group's batch (docs/adr/0054)."""
+
+    @property
+    def watermarked(self) -> tuple[str, ...]:
+        """Return what has a watermark: the channels that the group writes, and the window that runs in its batch."""
+        own = [sink.name for sink in self.sinks if sink.is_channel]
+        return (*own, *([self.window.channel] if self.window else []))
+
     def _prepared(self) -> list[Sink]:
         """Compile each persist on an empty frame: that gives the table's schema and finds every fault before the start."""
         empty = self._empty()
@@ -138,13 +148,13 @@ class BatchGroup:
             empty[spout.id] = self.spark.createDataFrame([], schema)
         return empty
 
-    def schema_at(self, gate: nodes.GateNode) -> StructType:
-        """Return the fields of the tuples that pass a gate, with their types."""
+    def schema_at(self, node: nodes.Node) -> StructType:
+        """Return the fields behind an operation, with their types."""
         from pyspark.sql.types import StructType
 
-        frame = Compiler(self.topology.graph, (gate.id,), _Dry(self), self._empty()).frames()[gate.id]
+        frame = Compiler(self.topology.graph, (node.id,), _Dry(self), self._empty()).frames()[node.id]
         by_name = {f.name: f for f in frame.schema.fields}
-        return StructType([by_name[name] for name in gate.fields])
+        return StructType([by_name[name] for name in node.fields])
 
     def _prepare(
         self,

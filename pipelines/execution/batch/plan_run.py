@@ -24,6 +24,7 @@ from pipelines.quality.compiled import FAILED, CompiledGate, compile_gate
 from pipelines.quality.results import GateResult
 from pipelines.quality.samples import with_samples
 from pipelines.sources.base import CORRUPT, FILE
+from pipelines.spark.arrow_frame import arrow_frame
 from pipelines.state.schema import NO_SLICE, SLICE_COLUMN
 from pipelines.state.views import StateView
 
@@ -82,12 +83,14 @@ class Reads:
         emitted: what updaters have emitted in this batch, by persist node.
         base: gives what a map state held before the batch; None: map states start from nothing.
         watermark: gives the watermark of a channel before the batch, in ms; None: no event is late.
+        heard: what watermark rows of a bounded run say, by origin.
     """
 
     state: Callable[[str, bool], tuple[StateTable, int | None]]
     emitted: Mapping[int, pa.Table] = field(default_factory=dict)
     base: Callable[[str], Base] | None = None
     watermark: Callable[[str], int | None] | None = None
+    heard: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -180,7 +183,7 @@ class PlanRun:
         if self._tells_time(spout):
             good = F.when(~self._refused(), F.col(events.CLOCK))
             found.append(F.max(good).alias(LATEST))
-            marks = [self.watermark(sink.name) for sink in self.group.sinks if sink.is_channel]
+            marks = [self.watermark(name) for name in self.group.watermarked]
             known = [mark for mark in marks if mark is not None]
             late = good < F.lit(max(known)) if known else F.lit(False)
             found.append(F.count(F.when(late, 1)).alias(LATE))
@@ -204,11 +207,17 @@ class PlanRun:
     def _refused(self) -> Column:
         return F.expr(self._refused_text)
 
-    def frames(self, sinks: Iterable[int], left_out: Mapping[str, frozenset[str]]) -> dict[int, DataFrame]:
-        """Return the frames of the given persist nodes, by node id.
+    def frames(
+        self,
+        wanted: Iterable[int],
+        left_out: Mapping[str, frozenset[str]],
+        given: Mapping[int, DataFrame] | None = None,
+    ) -> dict[int, DataFrame]:
+        """Return the frames of some nodes (persists, and what leads to a window), by id.
 
         Args:
             left_out: rows to leave out, because a backfill has counted them: source files by slice.
+            given: frames that are there already, by node.
         """
         good = {}
         for spout in self.group.spouts:
@@ -217,8 +226,8 @@ class PlanRun:
                 fields.append(FAILED)
             taken = without(self._marked[spout.id], left_out).where(f"NOT {self._refused_text}")
             good[spout.id] = taken.selectExpr(*(SPARK.name(name) for name in fields))
-        compiler = Compiler(self.group.topology.graph, tuple(sinks), self, good)
-        self._source_read = compiler.reads_source
+        compiler = Compiler(self.group.topology.graph, tuple(wanted), self, good, given)
+        self._source_read |= compiler.reads_source
         return compiler.frames()
 
     # --- the plan's context -----------------------------------------------------------------------------------------
@@ -235,6 +244,11 @@ class PlanRun:
 
     def state(self, name: str, behind: bool = True) -> tuple[StateTable, int | None]:
         return self._reads.state(name, behind)
+
+    def last_clock(self) -> int | None:
+        """Return the latest time of all that a bounded run reads, in ms."""
+        latest = self.counts.get(LATEST)
+        return max([*self._reads.heard.values(), *([] if latest is None else [latest])], default=None)
 
     def map_base(self, node: nodes.PersistNode) -> DataFrame:
         """Return what a map state held before the batch: keys and values."""
@@ -256,7 +270,7 @@ class PlanRun:
     def emitted(self, node: nodes.PersistNode) -> DataFrame | None:
         """Return what an updater emitted, if its state is committed."""
         rows = self._reads.emitted.get(node.id)
-        return None if rows is None else self.group.spark.createDataFrame(rows)
+        return None if rows is None else arrow_frame(self.group.spark, rows)
 
     def gate(self, node: nodes.GateNode, frame: DataFrame) -> DataFrame:
         """Let a frame pass: count what the checks find, refuse the batch (or slices) where one says so, keep the rest."""

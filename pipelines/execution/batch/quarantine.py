@@ -51,7 +51,6 @@ SOURCE, BATCH = "source", "batch"
 MALFORMED, NO_TIME, WITHOUT_SLICE, BAD_SLICE, POISON = "malformed", "no_time", "no_slice", "bad_slice", "poison"
 NAMED_OTHERWISE = "other_fields"
 NAME = "quarantine"
-_UNFIT = f"its slice cannot name a folder: over {LONGEST_SLICE} bytes once URL-encoded, with a character of code 0, or not UTF-8"
 
 
 def quarantine_writer(lake: Lake, flow: str) -> StateWriter:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,13 +20,13 @@ from pipelines.execution.batch.commits import Announced, computed, prepared
 from pipelines.execution.batch.group import BatchGroup, Sink
 from pipelines.execution.batch.group_sources import clock_of
 from pipelines.execution.batch.plan_run import RECEIVED, REFUSED, XOR, Base, PlanRun, Reads, observed
+from pipelines.execution.batch.position import Claims, Position, claimed_rows
 from pipelines.execution.batch.quarantine import NAME, of_group, table_columns
 from pipelines.execution.events.hooks import Counters, Hook, StageEvent, tell
 from pipelines.execution.protocol.coordinator import Batch
 from pipelines.execution.protocol.tracker import BatchTracker
 from pipelines.execution.report import BatchReport, StateCommit
 from pipelines.graph import events, nodes
-from pipelines.sources.base import file_key
 from pipelines.state.kinds import NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL
 from pipelines.state.record import BATCH, BatchRecord
 from pipelines.state.schema import SLICE_COLUMN
@@ -35,6 +35,7 @@ from pipelines.state.turns import stream_id
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from pipelines.execution.batch.driver_windows import DriverWindows, Windowed
     from pipelines.execution.batch.group_sources import Frames
     from pipelines.execution.checkpoint.engine_files import Epoch
     from pipelines.execution.events.hooks import Listener
@@ -45,23 +46,6 @@ if TYPE_CHECKING:
 DRIVER_ROWS = 500_000
 # A first batch has no earlier one to judge by: above so many bytes of input assume that the result is large.
 DRIVER_BYTES = 128 * 1024 * 1024
-
-
-Claims = Mapping[str, frozenset[str]]
-"""Rows to leave out of a commit: source files by slice."""
-
-
-@dataclass(frozen=True)
-class Position:
-    """Where a batch stands in its source: Spark's batch id and the files (as `file_key`) that it takes."""
-
-    batch_id: int
-    files: frozenset[str]
-    bytes: int | None
-    clocks: Mapping[str, int] = field(default_factory=dict)
-    """How far the clocks of the channels that the group reads have come, as the batch says."""
-    plan: str | None = None
-    """The digest of the batch's entry in Spark's offset log."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +61,7 @@ class Shared:
         hooks: called per stage.
         counters: of the group's user functions.
         before_close: called when all is committed, before the batch counts as done; None: nothing is to do.
+        windows: those that run in the batch; None: there are none.
     """
 
     group: BatchGroup
@@ -87,6 +72,7 @@ class Shared:
     hooks: tuple[Hook, ...]
     counters: Counters
     before_close: Callable[[], None] | None = None
+    windows: DriverWindows | None = None
 
 
 @dataclass
@@ -98,6 +84,7 @@ class _Attempt:
         commits: the commits so far.
         runs: the evaluations of the plan, each with the rows that it left out.
         received: what each state's part of the plan took in.
+        windowed: what the windows that run in the batch have made.
     """
 
     batch: Batch
@@ -107,6 +94,7 @@ class _Attempt:
     commits: list[StateCommit] = field(default_factory=list)
     runs: list[tuple[Claims, PlanRun]] = field(default_factory=list)
     received: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    windowed: Windowed | None = None
 
 
 class StreamBatch:
@@ -115,6 +103,7 @@ class StreamBatch:
     def __init__(self, shared: Shared) -> None:
         self._group, self._epoch, self._tracker, self._sizes = shared.group, shared.epoch, shared.tracker, shared.sizes
         self._hooks, self._counters, self._before_close = shared.hooks, shared.counters, shared.before_close
+        self._windows = shared.windows
         self._announced = Announced(shared.listeners)
         self._started = time.monotonic()
         self._emitted: dict[int, pa.Table] = {}
@@ -193,6 +182,8 @@ class StreamBatch:
             return self._base(name, batch.txid)
 
         def watermark(channel: str) -> int | None:
+            if self._windows is not None and channel == self._windows.channel:
+                return self._windows.clock_before(batch.txid)
             sink = next(sink for sink in self._group.sinks if sink.name == channel)
             return clock_of(sink.clocks_before(batch.txid), self._group.entrance.origins)
 
@@ -260,8 +251,9 @@ class StreamBatch:
     def _commit(self, attempt: _Attempt, run: PlanRun, claimed: Claims, sinks: list[Sink]) -> list[StateCommit]:
         late = [sink for sink in sinks if sink.is_late]
         in_time = [sink for sink in sinks if not sink.is_late]
+        self._run_windows(attempt, run)
         with self._counters.collected():
-            frames = run.frames([sink.node.id for sink in in_time], claimed)
+            frames = self._frames(attempt, run, in_time, claimed)
         small = [sink for sink in in_time if self._is_small(sink, attempt.position)]
         # A channel is accounted for by count, so its rows need no hash.
         hashed = {s.name: frames[s.node.id] if s.is_channel else with_hash(frames[s.node.id]) for s in small}
@@ -282,11 +274,25 @@ class StreamBatch:
     def _commit_late(self, attempt: _Attempt, run: PlanRun, sink: Sink, claimed: Claims) -> StateCommit:
         """Commit the late events, behind the others: they are computed only if the counts say that there are any."""
         if run.counts.get(LATE, 1):
-            rows, seconds = computed(with_hash(run.frames([sink.node.id], claimed)[sink.node.id]))
+            rows, seconds = computed(with_hash(self._frames(attempt, run, [sink], claimed)[sink.node.id]))
         else:
             empty = sink.writer.empty().select(sink.writer.declared.names)
             rows, seconds = empty.append_column(HASH, pa.array([], pa.int64())), 0.0
         return self._commit_arrow(attempt, run, sink, rows, seconds)
+
+    def _frames(
+        self, attempt: _Attempt, run: PlanRun, sinks: Sequence[Sink], claimed: Claims
+    ) -> Mapping[int, DataFrame]:
+        """Return the frames of some sinks, the results of the windows that run in the batch in the place of these."""
+        self._run_windows(attempt, run)
+        given = {self._windows.node: attempt.windowed.frame} if self._windows and attempt.windowed else None
+        return run.frames([sink.node.id for sink in sinks], claimed, given)
+
+    def _run_windows(self, attempt: _Attempt, run: PlanRun) -> None:
+        """Run the windows that run in the batch, once per attempt: each record names what they leave."""
+        if self._windows is not None and attempt.windowed is None:
+            with self._counters.collected():
+                attempt.windowed = self._windows.run(attempt.batch, run, attempt.position)
 
     def _compute(self, run: PlanRun, frames: Mapping[str, DataFrame]) -> dict[str, tuple[pa.Table, float]]:
         """Compute the small results, in parallel where that is safe.
@@ -312,12 +318,13 @@ class StreamBatch:
 
     def _record(
         self,
-        batch: Batch,
+        attempt: _Attempt,
         counts: Mapping[str, Any],
         rows: int,
         digest: int | None,
         clocks: dict[str, int] | None = None,
     ) -> BatchRecord:
+        batch, named = attempt.batch, attempt.windowed.named if attempt.windowed is not None else None
         return BatchRecord(
             kind=BATCH,
             flow=self._group.topology.name,
@@ -329,13 +336,14 @@ class StreamBatch:
             received_hash=counts.get(XOR),
             hash=digest,
             offsets={"batch": batch.txid - self._epoch.first_txid, "plan": self._plan},
-            clocks=clocks,
+            clocks=dict(named.clocks) if named is not None and clocks is None else clocks,
+            windows=named.state.to_json() if named is not None else None,
         )
 
     def _commit_arrow(
         self, attempt: _Attempt, run: PlanRun, sink: Sink, result: pa.Table, seconds: float
     ) -> StateCommit:
-        started, batch = time.monotonic(), attempt.batch
+        started = time.monotonic()
         ready = prepared(result, sink.node)
         rows, clocks = ready.rows, None
         if ready.emitted is not None:
@@ -346,7 +354,7 @@ class StreamBatch:
             # Its readers know no slices, and take a commit whole if it is one file: so one partition, the clock's row in it.
             rows = rows.drop_columns([SLICE_COLUMN]) if SLICE_COLUMN in rows.column_names else rows
             rows = with_clock(rows, self._group, clocks)
-        record = self._record(batch, run.counts, rows.num_rows, ready.hash, clocks)
+        record = self._record(attempt, run.counts, rows.num_rows, ready.hash, clocks)
         version = self._write(attempt, sink, rows, record)
         self._sizes[sink.name] = result.num_rows
         return StateCommit(sink.name, version, rows.num_rows, seconds + time.monotonic() - started)
@@ -362,9 +370,10 @@ class StreamBatch:
         )
 
     def _clocks(self, attempt: _Attempt, run: PlanRun, sink: Sink, latest: int | None) -> dict[str, int]:
-        at = now() if sink.node.clock == nodes.NOW else latest  # type: ignore[attr-defined]
-        before = sink.clocks_before(attempt.batch.txid)
-        return clocks_after(self._group, sink, before, attempt.position.clocks, run.counts, at)
+        node = sink.node
+        assert isinstance(node, nodes.ChannelNode)
+        at, before = now() if node.clock == nodes.NOW else latest, sink.clocks_before(attempt.batch.txid)
+        return clocks_after(self._group, node, before, attempt.position.clocks, run.counts, at)
 
     def _commit_large_channel(self, attempt: _Attempt, run: PlanRun, sink: Sink, frame: DataFrame) -> StateCommit:
         """Let Spark write a channel where its rows are, once the latest clock is known."""
@@ -384,7 +393,7 @@ class StreamBatch:
         started, emitted = time.monotonic(), Observation()
         counted = frame.observe(emitted, F.count(F.lit(1)).alias(RECEIVED))
         # The record is written before Spark has seen a row: the count is in Delta's own metrics, the hash is not kept.
-        record = self._record(attempt.batch, {RECEIVED: 0}, 0, None, clocks)
+        record = self._record(attempt, {RECEIVED: 0}, 0, None, clocks)
         version = self._write(attempt, sink, counted, record)
         rows = observed(emitted)[RECEIVED]
         self._sizes[sink.name] = rows
@@ -409,27 +418,27 @@ class StreamBatch:
             claimed = claimed_rows(writer.table, attempt.position, self._group.name)
         run = next((run for known, run in attempt.runs if complete and known == claimed), None)
         if run is not None:
-            return self._commit_quarantine(batch, run, claimed, counts, app_id)
+            return self._commit_quarantine(attempt, run, claimed, counts, app_id)
         run = self._plan_run(batch, attempt.sources)
         try:
-            for each in run.frames([sink.node.id for sink in self._group.sinks], claimed).values():
+            for each in self._frames(attempt, run, self._group.sinks, claimed).values():
                 each.write.format("noop").mode("overwrite").save()
-            return self._commit_quarantine(batch, run, claimed, counts, app_id)
+            return self._commit_quarantine(attempt, run, claimed, counts, app_id)
         finally:
             run.close()
 
     def _commit_quarantine(
-        self, batch: Batch, run: PlanRun, claimed: Claims, counts: Mapping[str, Any], app_id: str
+        self, attempt: _Attempt, run: PlanRun, claimed: Claims, counts: Mapping[str, Any], app_id: str
     ) -> int:
         refused = run.quarantine(claimed)
         rows = refused.toArrow() if refused is not None else None
         if rows is None or not rows.num_rows:
             return 0
         self._group.quarantine.prepare(table_columns())
-        record = self._record(batch, counts, rows.num_rows, None).model_copy(update={"group": self._group.name})
+        record = self._record(attempt, counts, rows.num_rows, None).model_copy(update={"group": self._group.name})
         writer = self._group.quarantine
         of = of_group(rows, self._group.name)
-        self._announced.commit(NAME, batch.txid, writer, lambda: writer.append_arrow(of, record, app_id))
+        self._announced.commit(NAME, attempt.batch.txid, writer, lambda: writer.append_arrow(of, record, app_id))
         return rows.num_rows
 
     def _account(
@@ -477,17 +486,3 @@ class StreamBatch:
                 error=error,
             )
             tell(self._hooks, moment, event)
-
-
-def claimed_rows(table: StateTable, position: Position, group: str | None = None) -> dict[str, frozenset[str]]:
-    """Return the rows of this batch that backfills of the table count already: addresses of files, by slice.
-
-    Args:
-        group: in quarantine the batch group.
-    """
-    found = {}
-    for slice_, files in table.commits.claims(group).items():
-        mine = frozenset(file for file in files if file_key(file) in position.files)
-        if mine:
-            found[slice_] = mine
-    return found

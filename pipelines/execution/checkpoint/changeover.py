@@ -20,6 +20,7 @@ from pipelines.errors import ChangeoverError, StateSchemaError
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.copy import recover
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, Checkpoint, Epoch
+from pipelines.execution.checkpoint.window_files import WindowPlaceError, is_elsewhere
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.graph import events, nodes
 from pipelines.planner.changes import plan_changes
@@ -47,6 +48,8 @@ class Query:
     spouts: tuple[nodes.SpoutNode, ...]
     checkpoint: Checkpoint
     sinks: tuple[StateTable, ...]
+    in_batch: bool = False
+    """Whether windows run in its batch (docs/adr/0054)."""
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -90,7 +93,8 @@ class Changeover:
         reach = {node.id for spout in spouts for node in graph.descendants(spout.id)}
         sinks = tuple(self._lake.written_by(node) for node in self._topology.persists if node.id in reach)
         checkpoint = Checkpoint(self._topology.name, self._lake.checkpoint_path(self._topology.name, name))
-        return Query(name, spouts, checkpoint, sinks)
+        in_batch = any(node.id in reach and isinstance(node, nodes.BatchWindowNode) for node in graph)
+        return Query(name, spouts, checkpoint, sinks, in_batch)
 
     # --- before anything is stopped ---------------------------------------------------------------------------------
 
@@ -99,7 +103,11 @@ class Changeover:
 
         Raises:
             StateSchemaError
+            WindowPlaceError
         """
+        for query in self._queries:
+            if is_elsewhere(query.checkpoint, query.in_batch):
+                raise WindowPlaceError(self._topology.name, query.name, in_batch=query.in_batch)
         for one in plan_changes(self._topology, self._lake).refused:
             table = self._lake.state_path(one.name), self._lake.channel_path(one.name)
             new = not any(map(has_log, table))

@@ -11,18 +11,24 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 
-from pipelines.errors import TrideltaError
+from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.execution.checkpoint.durable import sync
+from pipelines.places.location import Location
 from pipelines.windows.arrow_stream import from_ipc, to_ipc
 from pipelines.windows.vectorised import EMPTY, ArrayWindows, State
 
+if TYPE_CHECKING:
+    from pipelines.execution.checkpoint.engine_files import Checkpoint
+
+FOLDER: Final = "windows"
+"""Beside Spark's checkpoint: the files of the windows that run in the batch."""
 FORMAT: Final = 1
 _NAME = re.compile(r"^\.?(\d+)-")
 _WINDOWS, _PENDING, _RESULTS = "windows", "pending", "results"
@@ -41,6 +47,30 @@ class WindowStateError(TrideltaError):
             'and run it with on_fresh_checkpoint="reset" (empties its states and starts over) or "continue"'
         )
         super().__init__(f"the state of the windows, {name}, {problem}", hint=hint or otherwise)
+
+
+class WindowPlaceError(DefinitionError):
+    """Windows of a stream would go over to its batch, or from there to a channel, and begin empty; nothing was run.
+
+    Args:
+        in_batch: whether they are to run in the batch now.
+    """
+
+    def __init__(self, flow: str, query: str, *, in_batch: bool) -> None:
+        self.flow, self.query, self.in_batch = flow, query, in_batch
+        if in_batch:
+            problem = "are to run in its batch, where they would begin empty: its checkpoint has run without them"
+            hint = (
+                'define the flow with windows="channels" again, or give it another name; if the folder "windows" of the '
+                "checkpoint is lost, bring it back from a backup"
+            )
+        else:
+            problem = "ran in its batch, and the flow has none there now: on a channel they would begin empty"
+            hint = 'define the flow with windows="batch" and its former window again, or give it another name'
+        super().__init__(
+            f'flow "{flow}": the windows of its query "{query}" {problem}',
+            hint=f'{hint}; or start over: remove its checkpoints and run it with on_fresh_checkpoint="reset"',
+        )
 
 
 class StateFiles(Protocol):
@@ -125,18 +155,18 @@ class WindowFiles:
 
     def __init__(self, files: StateFiles, windows: ArrayWindows, signature: bytes) -> None:
         self._files, self._windows, self._signature = files, windows, signature.hex()
-        # What the last batch has left need not be read again. Of a state: its file, those below, their bytes.
+        # What the last batch has left need not be read again. Of a state: the files below, and the bytes of all.
         self._last: tuple[StateRef, State] | None = None
-        self._below: tuple[StateRef, list[StateRef], int] | None = None
+        self._below: dict[StateRef, tuple[list[StateRef], int]] = {}
 
     def run(
-        self, txid: int, attempt: int, before: StateRef | None, rows: pa.Table, clock: int
+        self, txid: int, attempt: int, before: StateRef | None, pieces: Iterable[tuple[pa.Table, int]]
     ) -> tuple[pa.Table, StateRef]:
         """Run a batch from the state behind the one before, and keep what it leaves. Nothing counts until a record names it.
 
         Args:
             before: what the newest record below `txid` names; None: there is none, and the windows are empty.
-            rows, clock: as of `ArrayWindows.feed`.
+            pieces: rows and clocks as of `ArrayWindows.feed`, at least one.
 
         Returns:
             The results, and what the records of the batch are to name.
@@ -144,7 +174,7 @@ class WindowFiles:
         Raises:
             WindowStateError: the state cannot be had.
         """
-        results, state = self._windows.feed(self._state(before), rows, clock)
+        results, state = self._fed(self._state(before), pieces)
         below = self._stands_on(before, state)
         windows = state.windows if not below else state.changed
         tables = {_WINDOWS: windows, _PENDING: state.pending, _RESULTS: results}
@@ -153,7 +183,7 @@ class WindowFiles:
             "format": FORMAT,
             "signature": self._signature,
             "txid": txid,
-            "clock": clock,
+            "clock": state.clock,
             "keys": state.keys,
             "below": [file.to_json() for file in below],
             "parts": {name: len(blob) for name, blob in blobs.items()},
@@ -162,9 +192,18 @@ class WindowFiles:
         data = b"".join([len(text).to_bytes(8, "big"), text, *blobs.values()])
         ref = StateRef(f"{txid:012d}-{attempt}-{secrets.token_hex(4)}", _digest(data))
         self._files.write(ref.file, data)
-        size = len(blobs.get(_WINDOWS, b"")) + (self._below[2] if below and self._below else 0)
-        self._last, self._below = (ref, state), (ref, below, size)
+        size = len(blobs.get(_WINDOWS, b"")) + (self._below[before][1] if below and before else 0)
+        self._last = (ref, state)
+        self._stands(ref, below, size)
         return results, ref
+
+    def _fed(self, state: State, pieces: Iterable[tuple[pa.Table, int]]) -> tuple[pa.Table, State]:
+        made = []
+        for rows, clock in pieces:
+            results, state = self._windows.feed(state, rows, clock)
+            made.append(results)
+        # What has changed is known of one piece: of several all may have.
+        return pa.concat_tables(made), state if len(made) == 1 else replace(state, changed=None)
 
     def results(self, ref: StateRef) -> pa.Table:
         """Return what a batch has made whose record names its file.
@@ -182,7 +221,7 @@ class WindowFiles:
         Args:
             ref: named by the batch's record.
         """
-        below = self._below[1] if self._below and self._below[0] == ref else self._read(ref).below
+        below = self._below[ref][0] if ref in self._below else self._read(ref).below
         kept, txid = {ref.file, *(file.file for file in below)}, _txid(ref.file)
         for name in self._files.names():
             own = _txid(name)
@@ -210,37 +249,67 @@ class WindowFiles:
         windows = [part.tables[_WINDOWS] for part in parts if _WINDOWS in part.tables]
         clock = last.head["clock"]
         size = sum(part.head["parts"].get(_WINDOWS, 0) for part in parts)
-        self._below = (ref, last.below, size)
+        self._stands(ref, last.below, size)
         return State(self._windows.laid_over(windows, clock), last.tables.get(_PENDING), clock)
+
+    def _stands(self, ref: StateRef, below: list[StateRef], size: int) -> None:
+        """Keep on which files a state stands; of the last few, for a file may go two batches later."""
+        self._below[ref] = (below, size)
+        for old in list(self._below)[:-4]:
+            del self._below[old]
 
     def _stands_on(self, before: StateRef | None, state: State) -> list[StateRef]:
         """Return the files on which the next one is to stand, none for a whole one: whichever is less to write, and to read."""
-        if before is None or self._below is None or self._below[0] != before or state.changed is None:
+        if before is None or before not in self._below or state.changed is None:
             return []
-        _, below, size = self._below
+        below, size = self._below[before]
         whole = state.windows.nbytes if state.windows is not None else 0
         if 2 * state.changed.nbytes > whole or size > max(_BESIDE, 2 * whole) or len(below) + 1 >= _MOST_FILES:
             return []
         return [*below, before]
 
     def _read(self, ref: StateRef) -> _Read:
-        try:
-            data = self._files.read(ref.file)
-        except FileNotFoundError:
-            raise WindowStateError(ref.file, "is gone, and the record of its batch names it") from None
-        if _digest(data) != ref.hash:
-            raise WindowStateError(ref.file, "is damaged: its bytes are others than the record of its batch says")
-        size = int.from_bytes(data[:8], "big")
-        head = json.loads(data[8 : 8 + size])
-        if head["format"] != FORMAT:
-            hint = "run the flow with the release that wrote it"
-            raise WindowStateError(
-                ref.file, f"is of format {head['format']}, and this release reads {FORMAT}", hint=hint
-            )
+        head, data = _opened(self._files, ref)
         if head["signature"] != self._signature:
             hint = "give the stream's window its former definition back; or begin with empty windows in a flow of another name"
             raise WindowStateError(ref.file, "holds the windows of another operation, or of another key", hint=hint)
-        return _Read(head, dict(_tables(memoryview(data)[8 + size :], head["parts"])))
+        return _Read(head, dict(_tables(data, head["parts"])))
+
+
+def is_elsewhere(checkpoint: Checkpoint, in_batch: bool) -> bool:
+    """Check whether a checkpoint was run with windows in another place than now, in the batch or not."""
+    if isinstance(checkpoint.folder, Location):
+        # A flow with windows does not run on a store.
+        return False
+    states = bool(StateFolder(checkpoint.folder / FOLDER).names())
+    return not states and checkpoint.epoch is not None if in_batch else states
+
+
+def check_files(files: StateFiles, ref: StateRef) -> None:
+    """Read a state's file and all on which it stands, whatever the operation is.
+
+    Raises:
+        WindowStateError
+    """
+    head, _ = _opened(files, ref)
+    for below in head["below"]:
+        _opened(files, StateRef.of_json(below))
+
+
+def _opened(files: StateFiles, ref: StateRef) -> tuple[Mapping[str, Any], memoryview]:
+    """Return a file's head, and what follows it."""
+    try:
+        data = files.read(ref.file)
+    except FileNotFoundError:
+        raise WindowStateError(ref.file, "is gone, and the record of its batch names it") from None
+    if _digest(data) != ref.hash:
+        raise WindowStateError(ref.file, "is damaged: its bytes are others than the record of its batch says")
+    size = int.from_bytes(data[:8], "big")
+    head = json.loads(data[8 : 8 + size])
+    if head["format"] != FORMAT:
+        hint = "run the flow with the release that wrote it"
+        raise WindowStateError(ref.file, f"is of format {head['format']}, and this release reads {FORMAT}", hint=hint)
+    return head, memoryview(data)[8 + size :]
 
 
 def _tables(data: memoryview, parts: Mapping[str, int]) -> Iterator[tuple[str, pa.Table]]:

@@ -40,17 +40,17 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Count:
+class RowCount:
     """A number of rows and the XOR of their hashes; `xor` is None where nobody computed it."""
 
     rows: int = 0
     xor: int | None = 0
 
-    def __add__(self, other: Count) -> Count:
+    def __add__(self, other: RowCount) -> RowCount:
         unknown = self.xor is None or other.xor is None
-        return Count(self.rows + other.rows, None if unknown else (self.xor or 0) ^ (other.xor or 0))
+        return RowCount(self.rows + other.rows, None if unknown else (self.xor or 0) ^ (other.xor or 0))
 
-    def agrees_with(self, other: Count) -> bool:
+    def agrees_with(self, other: RowCount) -> bool:
         """Return whether the rows are as many, and their hashes the same where both sides have them."""
         return self.rows == other.rows and (self.xor is None or other.xor is None or self.xor == other.xor)
 
@@ -72,7 +72,7 @@ class AttemptRecord:
     attempt: int
     tries: int = 0
     state: BatchState = BatchState.PROCESSING
-    sources: Mapping[str, Count] = field(default_factory=dict)
+    sources: Mapping[str, RowCount] = field(default_factory=dict)
     reason: str = ""
     in_windows: bool = False
 
@@ -88,7 +88,7 @@ class AttemptRecord:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> AttemptRecord:
         """Return the inverse of `to_json`."""
-        sources = {name: Count(**count) for name, count in values["sources"].items()}
+        sources = {name: RowCount(**count) for name, count in values["sources"].items()}
         return cls(**{**values, "sources": sources, "state": BatchState(values["state"])})
 
 
@@ -105,26 +105,9 @@ class AttemptStore(Protocol):
         """Remove the records of all txids lower than `before`."""
 
 
-class MemoryAttemptStore:
-    """An `AttemptStore` that lives as long as its object: for tests and notebooks."""
-
-    def __init__(self) -> None:
-        self.records: dict[str, dict[int, AttemptRecord]] = {}
-
-    def get(self, group: str) -> Mapping[int, AttemptRecord]:
-        return dict(self.records.get(group, {}))
-
-    def put(self, group: str, txid: int, record: AttemptRecord) -> None:
-        self.records.setdefault(group, {})[txid] = record
-
-    def forget(self, group: str, before: int) -> None:
-        for txid in [t for t in self.records.get(group, {}) if t < before]:
-            del self.records[group][txid]
-
-
 @dataclass(frozen=True)
-class Retry:
-    """The attempt failed; open the txid again (after a back-off that grows with `tries`), then those withdrawn."""
+class _Failed:
+    """An attempt that failed, with its tries so far and the later ones that were withdrawn."""
 
     batch: Batch
     tries: int
@@ -132,14 +115,12 @@ class Retry:
     withdrawn: tuple[Batch, ...] = ()
 
 
-@dataclass(frozen=True)
-class Poison:
-    """The attempt failed and was the last one allowed; the flow stops here."""
+class Retry(_Failed):
+    """Open the txid again (after a back-off that grows with `tries`), then those withdrawn."""
 
-    batch: Batch
-    tries: int
-    reason: str
-    withdrawn: tuple[Batch, ...] = ()
+
+class Poison(_Failed):
+    """The attempt was the last one allowed; the flow stops here."""
 
 
 @dataclass(frozen=True)
@@ -328,7 +309,7 @@ class Coordinator:
         self._outcomes[batch.txid] = outcome
         return outcome
 
-    def delivered(self, batch: Batch, source: str, count: Count) -> Count | None:
+    def delivered(self, batch: Batch, source: str, count: RowCount) -> RowCount | None:
         """Keep what a transactional source delivered. Return what an earlier attempt got if that differs, else None."""
         record = self._records[batch.txid]
         earlier = record.sources.get(source)

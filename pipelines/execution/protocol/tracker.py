@@ -17,18 +17,18 @@ from pipelines.execution.protocol.coordinator import (
     Batch,
     BatchState,
     Coordinator,
-    Count,
     Ignored,
     OrderError,
     Outcome,
     ProtocolError,
+    RowCount,
 )
 
 
 class HashError(AccountingError):
     """The counts agree but the hashes of the rows do not: rows were lost and others doubled or changed."""
 
-    def __init__(self, stage: str, batch: Batch, expected: Count, received: Count) -> None:
+    def __init__(self, stage: str, batch: Batch, expected: RowCount, received: RowCount) -> None:
         super().__init__(stage, batch.txid, batch.attempt, expected.rows, received.rows)
         self.expected_xor, self.received_xor = expected.xor, received.xor
         self.args = (
@@ -61,29 +61,29 @@ class Stage:
 
 
 @dataclass
-class _Progress:
+class _StageCounts:
     """What one stage has seen of one attempt."""
 
     reports: int = 0
-    expected: Count = field(default_factory=Count)
+    expected: RowCount = field(default_factory=RowCount)
     receipts: int = 0
-    received: Count = field(default_factory=Count)
+    received: RowCount = field(default_factory=RowCount)
     sent: Counter[str] = field(default_factory=Counter)
     written: bool = False
     finished: bool = False
 
 
 @dataclass
-class _Ledger:
+class _OpenBatch:
     """One live attempt: the progress of each of its stages, and the rotation in which it was last touched."""
 
     batch: Batch
-    stages: dict[str, _Progress]
+    stages: dict[str, _StageCounts]
     touched: int
     signalled: bool = False
 
 
-class _Plan:
+class _GroupStages:
     """The stages of one group and what follows from their order."""
 
     def __init__(self, group: str, stages: list[Stage]) -> None:
@@ -138,12 +138,12 @@ class BatchTracker:
             by_group.setdefault(stage.group, []).append(stage)
         if not by_group:
             raise ValueError("a tracker needs at least one stage")
-        self._plans = {group: _Plan(group, members) for group, members in by_group.items()}
+        self._plans = {group: _GroupStages(group, members) for group, members in by_group.items()}
         self._coordinators = {
             group: Coordinator(group, attempts, max_active=max_active, max_attempts=max_attempts, first_txid=first_txid)
             for group in by_group
         }
-        self._ledgers: dict[tuple[str, int], _Ledger] = {}
+        self._ledgers: dict[tuple[str, int], _OpenBatch] = {}
         self._idle_seconds, self._clock = idle_seconds, clock
         self._rotation, self._rotated_at = 0, clock()
 
@@ -173,7 +173,7 @@ class BatchTracker:
         finally:
             self._sweep(coordinator)
         plan = self._plans[batch.group]
-        ledger = _Ledger(batch, {name: _Progress() for name in plan.stages}, self._rotation)
+        ledger = _OpenBatch(batch, {name: _StageCounts() for name in plan.stages}, self._rotation)
         self._ledgers[batch.group, txid] = ledger
         self._ack(ledger)
         return batch
@@ -344,31 +344,31 @@ class BatchTracker:
         for coordinator in self._coordinators.values():
             coordinator.accepting = True
 
-    def _live(self, batch: Batch | None) -> _Ledger | None:
+    def _live(self, batch: Batch | None) -> _OpenBatch | None:
         ledger = self._ledgers.get((batch.group, batch.txid)) if batch else None
         if ledger is None or ledger.batch != batch:
             return None
         ledger.touched = self._rotation
         return ledger
 
-    def _find(self, ledger: _Ledger, stage: str) -> tuple[_Plan, Stage, _Progress]:
+    def _find(self, ledger: _OpenBatch, stage: str) -> tuple[_GroupStages, Stage, _StageCounts]:
         plan = self._plans[ledger.batch.group]
         if stage not in plan.stages:
             raise ProtocolError(f'no stage "{stage}" in group {ledger.batch.group}; it has: {", ".join(plan.stages)}')
         return plan, plan.stages[stage], ledger.stages[stage]
 
     @staticmethod
-    def _count(rows: int, xor: int | None) -> Count:
+    def _count(rows: int, xor: int | None) -> RowCount:
         if rows < 0:
             raise ValueError(f"a number of rows cannot be {rows}")
-        return Count(rows, xor)
+        return RowCount(rows, xor)
 
     @staticmethod
-    def _once(ledger: _Ledger, what: str, so_far: int, tasks: int) -> None:
+    def _once(ledger: _OpenBatch, what: str, so_far: int, tasks: int) -> None:
         if so_far >= tasks:
             raise ProtocolError(f"batch {ledger.batch}: {what} reported more than {tasks} time(s)")
 
-    def _settle(self, ledger: _Ledger, *stages: str) -> None:
+    def _settle(self, ledger: _OpenBatch, *stages: str) -> None:
         """Finish those of the stages that are whole, then ack the batch if nothing before the commit is left (B5)."""
         for stage in stages:
             plan, spec, progress = self._find(ledger, stage)
@@ -386,7 +386,7 @@ class BatchTracker:
             progress.finished = whole and (progress.written or not spec.commits)
         self._ack(ledger)
 
-    def _compare(self, ledger: _Ledger, stage: str, expected: Count, received: Count) -> None:
+    def _compare(self, ledger: _OpenBatch, stage: str, expected: RowCount, received: RowCount) -> None:
         if expected.agrees_with(received):
             return
         batch = ledger.batch
@@ -398,7 +398,7 @@ class BatchTracker:
         self.fail(batch, error)
         raise error
 
-    def _ack(self, ledger: _Ledger) -> None:
+    def _ack(self, ledger: _OpenBatch) -> None:
         if all(ledger.stages[name].finished for name in self._plans[ledger.batch.group].before_commit):
             self.group(ledger.batch.group).processed(ledger.batch)
 

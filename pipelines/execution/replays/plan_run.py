@@ -31,6 +31,7 @@ from pipelines.planner.compile import Compiler
 from pipelines.planner.step import REPLAYED
 from pipelines.quality.compiled import compile_gate
 from pipelines.sources.base import CORRUPT, FILE
+from pipelines.spark.arrow_frame import arrow_frame
 from pipelines.state.schema import SLICE_COLUMN
 
 if TYPE_CHECKING:
@@ -74,22 +75,27 @@ class ReplayRun(PlanRun):
         return self._cache(self.group.entrance.with_slice(spout, source))
 
     def frames(
-        self, sinks: Iterable[int], left_out: Mapping[str, frozenset[str]], numbers: frozenset[int] = frozenset()
+        self,
+        wanted: Iterable[int],
+        left_out: Mapping[str, frozenset[str]],
+        given: Mapping[int, DataFrame] | None = None,
+        numbers: frozenset[int] = frozenset(),
     ) -> dict[int, DataFrame]:
-        """Return the frames of the given persist nodes, by node id.
+        """Return the frames of some nodes, by id.
 
         Args:
             left_out: none, ever: here rows are left out one by one.
+            given: frames that are there already, by node.
             numbers: those rows.
         """
-        spouts, given = {}, {}
+        spouts, given = {}, dict(given or {})
         for spout in self.group.spouts:
             taken = self._without(self._marked[spout.id], numbers).where(~self._refused())
             fields = [*spout.fields, SLICE_COLUMN] if self.group.entrance.sliced else list(spout.fields)
             spouts[spout.id] = taken.select(*(f"`{name}`" for name in fields), REPLAYED)
         if isinstance(self._entry, nodes.GateNode):
             given[self._entry.id] = self.gate(self._entry, self._without(self.entered, numbers).drop(UNREADABLE))
-        return Compiler(self.group.topology.graph, tuple(sinks), self, spouts, given).frames()
+        return Compiler(self.group.topology.graph, tuple(wanted), self, spouts, given).frames()
 
     def _without(self, frame: DataFrame, numbers: frozenset[int]) -> DataFrame:
         if not numbers:
@@ -192,7 +198,7 @@ def rows_of_source(spark: SparkSession, lot: Lot, spout: nodes.SpoutNode, schema
 
 def _texts(spark: SparkSession, lot: Lot) -> DataFrame:
     rows = lot.rows.select([NUMBER, "rule", "row", "file", SLICE_COLUMN])
-    return spark.createDataFrame(rows.rename_columns([REPLAYED, "rule", "row", "file", SLICE_COLUMN]))
+    return arrow_frame(spark, rows.rename_columns([REPLAYED, "rule", "row", "file", SLICE_COLUMN]))
 
 
 def _value(schema: StructType) -> Column:

@@ -170,7 +170,7 @@ class Work:
             parts.setdefault(counted.get(sink.name, frozenset()), []).append(sink)
         results: dict[str, tuple[pa.Table, float]] = {}
         for numbers, own in parts.items():
-            frames = run.frames([sink.node.id for sink in own], {}, numbers)
+            frames = run.frames([sink.node.id for sink in own], {}, numbers=numbers)
             for sink in own:
                 if sink in todo:
                     results[sink.name] = computed(with_hash(frames[sink.node.id].drop(REPLAYED)))

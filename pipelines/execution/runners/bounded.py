@@ -271,7 +271,9 @@ class BoundedRunner:
 
         # The whole of a state starts from nothing.
         sliced = self._group.entrance.sliced
-        run = PlanRun(self._group, sources, label, Reads(state, self._emitted, base if sliced else None), slices)
+        run = PlanRun(
+            self._group, sources, label, Reads(state, self._emitted, base if sliced else None, heard=clocks), slices
+        )
         try:
             counts = run.slice_counts()
             # The last wave passes all gates, so that what they refuse is replaced in quarantine once and whole.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pipelines.state.lake import Lake
     from pipelines.trident.topology import TridentTopology
 
+_NEED_FILES = (nodes.ChannelNode, nodes.ChannelSpoutNode, nodes.WindowNode, nodes.BatchWindowNode)
 _FILE_SYSTEM = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 
@@ -77,7 +78,7 @@ def sources_on_stores(topology: TridentTopology) -> list[Location]:
 def _check_flow(lake: Location, topology: TridentTopology) -> None:
     """Refuse what a flow has that works on folders of this host alone."""
     for node in topology.graph:
-        if isinstance(node, nodes.ChannelNode | nodes.ChannelSpoutNode | nodes.WindowNode):
+        if isinstance(node, _NEED_FILES):
             raise RemoteLakeError(str(lake), f'a flow with windows or channels ("{topology.name}")')
     for spout in topology.spouts:
         source = spout.source.inner

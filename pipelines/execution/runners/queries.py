@@ -28,6 +28,7 @@ from pipelines.planner.plain import PlainContext, Table, needs_spark, plain, rea
 from pipelines.planner.plain.queries import fixed_view
 from pipelines.planner.plan import answer_node
 from pipelines.sources.fixed import arrow_rows, checked_rows
+from pipelines.spark.arrow_frame import arrow_frame
 from pipelines.state.schema import SLICE_COLUMN
 from pipelines.trident.states import FixedState
 
@@ -94,7 +95,6 @@ class QueryRunner:
         self._lake, self._topology, self._name, self._spark, self._txid = lake, topology, name, spark, txid
         self._spout = topology.queries[name]
         graph = topology.graph
-        self._members = graph.descendants(self._spout.id)
         self._last = answer_node(graph, self._spout.id)
         self.needs_spark = needs_spark(graph.ancestors(self._last.id))
 
@@ -197,7 +197,7 @@ class QueryRunner:
                     one.append_column(SLICE_COLUMN, pa.array([number] * one.num_rows, pa.string()))
                     for number, one in zip(numbers, frames, strict=True)
                 ]
-            frame = self._spark().createDataFrame(pa.concat_tables(frames))
+            frame = arrow_frame(self._spark(), pa.concat_tables(frames))
             context = _SparkContext(self._lake, self._txid, tuple(numbers) if several else None)
             compiled = Compiler(self._topology.graph, (self._last.id,), context, {self._spout.id: frame})
             result = compiled.frames()[self._last.id]

@@ -25,14 +25,17 @@ from pipelines.errors import (
     StateBehindError,
     TrideltaError,
 )
+from pipelines.execution.batch.driver_windows import DriverWindows, check_place
 from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.batch.poison import PoisonRows
+from pipelines.execution.batch.position import Position
 from pipelines.execution.batch.quarantine import table_columns
-from pipelines.execution.batch.stream_batch import Position, Shared, StreamBatch
+from pipelines.execution.batch.stream_batch import Shared, StreamBatch
 from pipelines.execution.checkpoint.belonging import Belonging, is_filled
 from pipelines.execution.checkpoint.damage import make_whole
 from pipelines.execution.checkpoint.durable import DurableBatches
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, RESET, Checkpoint, Epoch
+from pipelines.execution.checkpoint.window_files import WindowStateError
 from pipelines.execution.checkpoint.window_state import check_fields
 from pipelines.execution.events.hooks import Counters, Hook, Listener
 from pipelines.execution.protocol.coordinator import AttemptStore, Batch, BatchState, Poison, RefusedError
@@ -40,6 +43,7 @@ from pipelines.execution.protocol.failures import back_off, disk_full, reason_of
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
 from pipelines.execution.report import BatchReport
 from pipelines.execution.runners.claims import SameSources, bytes_of
+from pipelines.places.location import on_disk
 from pipelines.planner.stored import save_plan
 from pipelines.state.record import BatchRecord
 from pipelines.state.turns import LateWriterError, stream_id
@@ -92,23 +96,18 @@ class StreamRunner:
 
     def __init__(self, group: BatchGroup, checkpoint: Checkpoint, options: StreamOptions) -> None:
         self._group, self._checkpoint, self._listeners = group, checkpoint, options.listeners
-        self._attempt_store = options.attempts
-        self._max_attempts, self._wait, self._on_batch = (
-            options.max_attempts,
-            options.lock_wait_seconds,
-            options.on_batch,
-        )
-        self._sizes: dict[str, int] = {}
-        self._hooks = options.hooks
+        self._max_attempts, self._attempt_store = options.max_attempts, options.attempts
+        self._wait, self._on_batch = options.lock_wait_seconds, options.on_batch
+        self._hooks, self._sizes = options.hooks, dict[str, int]()
         self._poison = PoisonRows(group)
         self._belonging = Belonging(checkpoint, group.lake)
         self._counters = Counters(group.spark, f"{group.topology.name}/{group.name}/")
         self._stop_after: int | None = None
-        self._quarantine_noted = False
         self._durable: DurableBatches | None = None
+        self._windows = DriverWindows(group, on_disk(checkpoint.folder)) if group.window is not None else None
         self.draining = threading.Event()
         self.reports: list[BatchReport] = []
-        self.batches = 0
+        self.batches, self._quarantine_noted = 0, False
         self.error: BaseException | None = None
 
     # --- the life of the query --------------------------------------------------------------------------------------
@@ -132,11 +131,14 @@ class StreamRunner:
         Raises:
             FreshCheckpointError: a fresh checkpoint meets tables that an earlier epoch wrote, and `on_fresh` is `refuse`.
             NotTogetherError: the checkpoint or one of the tables is older than the other, or another one.
-            WindowFieldError: a field that windows hold has got another type.
+            WindowFieldError, WindowStateError, WindowPlaceError: windows cannot go on with what the checkpoint holds of them.
             RewrittenSourceError, LostRowsError: a source holds other files than backfills have counted, or was created again.
         """
         self._make_whole()
+        check_place(self._group, self._checkpoint)
         self._epoch = self._open_epoch(on_fresh)
+        if self._windows:
+            self._windows.check(self._checkpoint)
         if self._group.lake.durable and isinstance(self._group.lake.root, Path):
             # What a store has taken is kept.
             self._durable = DurableBatches(self._checkpoint, self._tables(), self._group.lake.root)
@@ -233,10 +235,10 @@ class StreamRunner:
         commits = [(sink, commit) for sink in self._group.sinks for commit in sink.table.commits.batches()]
         number = max((c.epoch or 0 for sink in self._group.sinks for c in sink.table.history()), default=0) + 1
         if not commits:
-            return self._checkpoint.begin(Epoch(number, 0))
+            return self._begun(Epoch(number, 0))
         sink, last = max(commits, key=lambda pair: pair[1].txid or 0)
         if on_fresh == CONTINUE:
-            return self._checkpoint.begin(Epoch(number, (last.txid or 0) + 1))
+            return self._begun(Epoch(number, (last.txid or 0) + 1))
         if on_fresh == RESET:
             # Not beside a compaction, whose roll-up would bring the emptied rows back.
             with self._checkpoint.rewriting(self._wait):
@@ -245,8 +247,14 @@ class StreamRunner:
                     one.writer.reset(record, stream_id(record.flow, one.name, number))
             self._reset_quarantine(number)
             (self._checkpoint.folder / "start.json").unlink(missing_ok=True)
-            return self._checkpoint.begin(Epoch(number, 0))
+            return self._begun(Epoch(number, 0))
         raise FreshCheckpointError(self._group.topology.name, sink.name, last.txid or 0, last.epoch or 0)
+
+    def _begun(self, epoch: Epoch) -> Epoch:
+        """Begin an epoch with a fresh checkpoint and empty windows."""
+        if self._windows:
+            self._windows.begin(epoch.first_txid)
+        return self._checkpoint.begin(epoch)
 
     def _reset_quarantine(self, epoch: int) -> None:
         """Empty it: of a flow with several batch groups, which share it, of this one's rows."""
@@ -344,6 +352,8 @@ class StreamRunner:
         if self._durable:
             self._durable.planned(batch_id)
         self._claims.check_planned(batch_id)
+        if self._windows:
+            self._windows.clear(txid)
         position = self._position(batch_id)
         started, entrance = time.monotonic(), self._group.entrance
         frame = frame.persist() if entrance.kept else frame
@@ -394,6 +404,7 @@ class StreamRunner:
                 self._hooks,
                 self._counters,
                 before_close,
+                self._windows,
             )
         )
         sources, clocks, tries = self._group.entrance.events(frames), None, 0
@@ -410,8 +421,8 @@ class StreamRunner:
                     self._poison.forget(txid)
                 self._tell("closed", txid)
                 return report
-            except (LateWriterError, BehindStateError) as error:
-                # Another process runs the flow: it has its own attempts at the batch, and this one none any more.
+            except (LateWriterError, BehindStateError, WindowStateError) as error:
+                # Another process runs the flow and has its own attempts; or what the batch has to begin with is missing.
                 stream_batch.failed(batch, reason_of(error))
                 raise
             except Exception as error:

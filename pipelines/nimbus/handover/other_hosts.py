@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from pipelines.execution.checkpoint.ownership import ask_of_leases
@@ -30,11 +31,8 @@ def elsewhere(flow: str, host: str) -> str | None:
     url = registry_url()
     if not registry_exists(url):
         return None
-    store = Store(url, migrate=False)
-    try:
+    with closing(Store(url, migrate=False)) as store:
         return query_elsewhere(store, flow, host)
-    finally:
-        store.close()
 
 
 def query_elsewhere(store: Store, flow: str, host: str, *, now: float | None = None) -> str | None:

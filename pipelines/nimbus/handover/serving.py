@@ -11,7 +11,6 @@ says `STOP`, the same, and it is told of that slice, and then of the end (`{"sto
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import logging
 import secrets
@@ -20,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipelines import logs
 from pipelines.bounds import PORT
@@ -33,6 +32,7 @@ from pipelines.nimbus.handover.loopback import KeyedServer, hang_up
 from pipelines.processes import ProcessIdentity
 
 if TYPE_CHECKING:
+    from pydantic import TypeAdapter
     from pyspark.sql import SparkSession
 
     from pipelines.execution.report import BatchReport, SliceReport
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 logger = logs.logger(__name__)
 
 Send = Callable[[Mapping[str, Any]], None]
+T = TypeVar("T")
 
 
 STOP = b"stop"
@@ -303,17 +304,14 @@ def _query(
     return runtime.query(topology, asked["query"], asked["args"], txid=asked["txid"])
 
 
-def restored(kind: type[Any], values: Mapping[str, Any]) -> Any:
-    """Return a report from its JSON form: a dataclass whose tuples of dataclasses are named by their field."""
-    from pipelines.execution.report import BatchReport, SliceReport, StateCommit
+def restored(kind: type[T], values: Mapping[str, Any]) -> T:
+    """Return a report from its JSON form."""
+    from pydantic import TypeAdapter
 
-    parts = {"commits": StateCommit, "batches": BatchReport, "slices": SliceReport}
-    found: dict[str, Any] = {}
-    for one in dataclasses.fields(kind):
-        value = values[one.name]
-        if one.name in parts:
-            value = tuple(restored(parts[one.name], part) for part in value)
-        elif isinstance(value, list):
-            value = tuple(value)
-        found[one.name] = value
-    return kind(**found)
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    made: T = _ADAPTERS[kind].validate_python(values)
+    return made
+
+
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}

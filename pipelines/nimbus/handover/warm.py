@@ -80,8 +80,7 @@ class WarmRuntime:
             found = self._ask("catch_up", topology, asked, BatchReport, progress)
         except NobodyWarmError as error:
             return self._own(error).catch_up(topology, **asked, progress=progress)
-        made: RunReport = restored(RunReport, found)
-        return made
+        return restored(RunReport, found)
 
     def backfill(
         self,
@@ -96,8 +95,7 @@ class WarmRuntime:
             found = self._ask("backfill", topology, {"slices": list(slices), "stream": stream}, SliceReport, progress)
         except NobodyWarmError as error:
             return self._own(error).backfill(topology, slices, stream=stream, progress=progress)
-        made: BackfillReport = restored(BackfillReport, found)
-        return made
+        return restored(BackfillReport, found)
 
     def query(
         self, topology: TridentTopology, name: str, args: Sequence[Sequence[Any]], *, txid: int | None = None

@@ -22,7 +22,7 @@ from pipelines.nimbus.registry.leases import LEASE, Lease
 from pipelines.nimbus.registry.lifecycle import Status
 from pipelines.nimbus.registry.placements import Places, Placing, dead_of
 from pipelines.nimbus.registry.pruning import prune
-from pipelines.nimbus.registry.records import AssignmentRecord, Flow, SupervisorBeat
+from pipelines.nimbus.registry.records import AssignmentRecord, DeployedFlow, SupervisorBeat
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import NimbusSettings
@@ -101,7 +101,7 @@ class _Look:
     """
 
     alive: frozenset[str]
-    flows: Mapping[str, list[Flow]]
+    flows: Mapping[str, list[DeployedFlow]]
     records: Mapping[int, AssignmentRecord]
     dead: Mapping[int, set[int]]
     used: UsedSlots
@@ -214,7 +214,7 @@ class Leader:
         )
         logger.info("registry tidied", **{one.what.replace(" ", "_"): one.removed for one in removed})
 
-    def _drained(self, flow: Flow) -> bool:
+    def _drained(self, flow: DeployedFlow) -> bool:
         """Return whether all of its queries have stopped since the rebalance or kill was asked for: then it need not wait."""
         due, wait = flow.standing.due, flow.standing.wait_seconds or 0.0
         since = due.at - wait if due else 0.0
@@ -224,7 +224,7 @@ class Leader:
             return False
         return all(beat.beat_at > since and beat.figures.get("state") in (DRAINED, ASSIGNED) for beat in beats.values())
 
-    def _look(self, flows: list[Flow], watching: bool) -> _Look:
+    def _look(self, flows: list[DeployedFlow], watching: bool) -> _Look:
         supervisors = tuple(self._places.supervisors())
         now = self._clock()
         alive = frozenset(
@@ -236,7 +236,7 @@ class Leader:
                 Supervisor(one.supervisor, one.ports, host=one.host) for one in supervisors if one.supervisor in alive
             ]
             self._listed = self._blacklist.round(present)
-        applications: dict[str, list[Flow]] = {}
+        applications: dict[str, list[DeployedFlow]] = {}
         for flow in flows:
             if flow.status is not Status.KILLED:
                 applications.setdefault(application_of(flow), []).append(flow)
@@ -264,7 +264,7 @@ class Leader:
             if task in (long if worker.supervisor in alive else silent)
         }
 
-    def _readable(self, flows: list[Flow], lease: Lease) -> list[Flow]:
+    def _readable(self, flows: list[DeployedFlow], lease: Lease) -> list[DeployedFlow]:
         """Return the flows that this release can place. Any other keeps its places and gets a problem."""
         found = []
         for flow in flows:
@@ -279,7 +279,7 @@ class Leader:
 
     # --- placing ----------------------------------------------------------------------------------------------------
 
-    def _place_or_tell(self, application: str, members: list[Flow], look: _Look, lease: Lease) -> None:
+    def _place_or_tell(self, application: str, members: list[DeployedFlow], look: _Look, lease: Lease) -> None:
         """Place an application. What nobody foresaw is the problem of its flows alone; the leader goes on with the others."""
         try:
             self._place(application, members, look, lease)
@@ -290,7 +290,7 @@ class Leader:
             for flow in members:
                 self._registry.problem(flow, f"it cannot be placed: {type(error).__name__}: {error}", under=lease)
 
-    def _place(self, application: str, members: list[Flow], look: _Look, lease: Lease) -> None:
+    def _place(self, application: str, members: list[DeployedFlow], look: _Look, lease: Lease) -> None:
         members = sorted(members, key=lambda flow: flow.serial)
         kind = self._kind(members, look)
         if kind is None:
@@ -322,7 +322,7 @@ class Leader:
             return
         self._keep(members, made, kind, ids, look, lease)
 
-    def _kind(self, members: list[Flow], look: _Look) -> Kind | None:
+    def _kind(self, members: list[DeployedFlow], look: _Look) -> Kind | None:
         """Return the kind of planning that is due; None if there is nothing to plan."""
         if any(flow.scratch for flow in members):
             return "REBALANCE"
@@ -331,7 +331,9 @@ class Leader:
             return "REBALANCE" if any(flow.serial in look.records for flow in members) else "NEW"
         return "MONITOR" if any(look.dead.get(flow.serial) for flow in members) else None
 
-    def _keep(self, members: list[Flow], made: Assignment, kind: Kind, ids: _Ids, look: _Look, lease: Lease) -> None:
+    def _keep(
+        self, members: list[DeployedFlow], made: Assignment, kind: Kind, ids: _Ids, look: _Look, lease: Lease
+    ) -> None:
         slots: dict[int, dict[tuple[str, int], list[int]]] = {flow.serial: {} for flow in members}
         for worker in made.workers:
             for planned in worker.tasks:
@@ -359,12 +361,12 @@ class Leader:
                 logger.info("assigned", flow=one.flow.name, kind=one.kind, slots=slots)
 
 
-def _content_of(flow: Flow) -> object:
+def _content_of(flow: DeployedFlow) -> object:
     """Return the parts of a flow that may change between two rounds."""
     return flow.version.number, flow.scale
 
 
-def _left_alone(members: Iterable[Flow], look: _Look, ids: _Ids) -> list[int]:
+def _left_alone(members: Iterable[DeployedFlow], look: _Look, ids: _Ids) -> list[int]:
     """Return tasks that beat although their supervisor is dead (Nimbus rules 5.1.4)."""
     return [
         ids.planned(flow.serial, task)
@@ -376,7 +378,7 @@ def _left_alone(members: Iterable[Flow], look: _Look, ids: _Ids) -> list[int]:
     ]
 
 
-def _resized(members: Iterable[Flow], old: Assignment | None) -> bool:
+def _resized(members: Iterable[DeployedFlow], old: Assignment | None) -> bool:
     """Return whether another number of workers is asked for: then tasks that stand have to move."""
     asked = demand_of("", list(members))
     most = min(asked.workers or 1, len(asked.components))
@@ -386,7 +388,7 @@ def _resized(members: Iterable[Flow], old: Assignment | None) -> bool:
 class _Ids:
     """The planner's numbers for the tasks of the flows of an application, and back."""
 
-    def __init__(self, members: Iterable[Flow]) -> None:
+    def __init__(self, members: Iterable[DeployedFlow]) -> None:
         self._by_component: dict[str, tuple[int, int]] = {}
         self._planned: dict[tuple[int, int], int] = {}
         self.serials: list[int] = []
@@ -408,7 +410,7 @@ class _Ids:
 
 
 def _former(
-    application: str, members: Iterable[Flow], records: Mapping[int, AssignmentRecord], ids: _Ids
+    application: str, members: Iterable[DeployedFlow], records: Mapping[int, AssignmentRecord], ids: _Ids
 ) -> Assignment | None:
     """Return the application's assignment so far; None if none of its flows has one."""
     tasks: dict[tuple[str, int], list[int]] = {}

@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import psutil
 
@@ -17,9 +16,6 @@ from pipelines.execution.checkpoint.engine_files import write_json
 from pipelines.nimbus.settings import NimbusSettings
 from pipelines.private import FILE_MODE
 from pipelines.processes import ProcessIdentity
-
-if TYPE_CHECKING:
-    from pipelines.nimbus.settings import NimbusSettings
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class Slot:
     empty_since: float | None = None
 
 
-class Supervisor:
+class SupervisorProcess:
     """Keeps the slots of a host.
 
     Args:
@@ -387,7 +387,7 @@ def run(
     """
     settings = NimbusSettings.from_environment(ports=tuple(ports) if ports else None, metrics_port=metrics_port)
     store = open_registry(settings)
-    supervisor = Supervisor(store, settings, name)
+    supervisor = SupervisorProcess(store, settings, name)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: supervisor.ending.set())
     served = _serve_metrics(store, settings)

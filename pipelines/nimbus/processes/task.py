@@ -19,7 +19,7 @@ from pipelines.errors import DefinitionError, FreshCheckpointError, StateSchemaE
 from pipelines.execution.checkpoint.engine_files import CONTINUE, Checkpoint
 from pipelines.execution.checkpoint.ownership import leased
 from pipelines.execution.events.openlineage import STREAMING, LineageRun, told
-from pipelines.nimbus.deployed import Query, component_id
+from pipelines.nimbus.deployed import DeployedQuery, component_id
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError
 from pipelines.nimbus.registry.attempts import FencedAttempts, RegistryAttempts
 from pipelines.nimbus.registry.leases import Lease
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pipelines.execution.batch.group import BatchGroup
     from pipelines.execution.report import BatchReport
     from pipelines.execution.runners.stream import StreamRunner
-    from pipelines.nimbus.registry.records import Flow
+    from pipelines.nimbus.registry.records import DeployedFlow
     from pipelines.nimbus.registry.registry import Registry
     from pipelines.nimbus.registry.store import Store
     from pipelines.trident.topology import TridentTopology
@@ -94,7 +94,9 @@ class Task(threading.Thread):
         topology: The flow's topology.
     """
 
-    def __init__(self, application: Application, flow: Flow, query: Query, topology: TridentTopology) -> None:
+    def __init__(
+        self, application: Application, flow: DeployedFlow, query: DeployedQuery, topology: TridentTopology
+    ) -> None:
         super().__init__(name=f"{flow.name}/{query.group}", daemon=True)
         self._application, self.flow, self.query, self._topology = application, flow, query, topology
         definition, settings = flow.version.content.definition, flow.settings

@@ -28,7 +28,7 @@ from pipelines.nimbus.handover.serving import Server
 from pipelines.nimbus.processes.life import Life, holder_of
 from pipelines.nimbus.processes.task import EVENTS_WAIT, Application, Task
 from pipelines.nimbus.registry.placements import Places
-from pipelines.nimbus.registry.records import Flow
+from pipelines.nimbus.registry.records import DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import WARM, NimbusSettings, registry_url
@@ -48,7 +48,7 @@ Key = tuple[int, int]
 """A flow's serial and a task of it."""
 
 
-class Worker:
+class WorkerProcess:
     """Runs the tasks of one slot.
 
     Args:
@@ -135,7 +135,7 @@ class Worker:
             logger.warning("registry does not answer", reason=str(error))
         return time.monotonic() - self._supervised_at < self._settings.supervisor_timeout_seconds
 
-    def _flows(self) -> dict[Key, Flow]:
+    def _flows(self) -> dict[Key, DeployedFlow]:
         """Return the flows that the registry puts into the slot."""
         here = self._places.in_slot(*self._slot)
         flows = {flow.serial: flow for flow in self._registry.flows() if flow.serial in here}
@@ -144,7 +144,7 @@ class Worker:
             self._revisions[flow.serial] = assignment.revision if assignment else 0
         return {(serial, task): flow for serial, flow in flows.items() for task in here[serial]}
 
-    def _follow(self, flows: dict[Key, Flow]) -> None:
+    def _follow(self, flows: dict[Key, DeployedFlow]) -> None:
         """Begin, drain and drop tasks."""
         here = {flow.serial: flow for flow in flows.values()}
         for flow in here.values():
@@ -166,7 +166,7 @@ class Worker:
             for key in flows.keys() - self._tasks.keys():
                 self._begin(key, flows[key])
 
-    def _steer(self, task: Task, flow: Flow) -> None:
+    def _steer(self, task: Task, flow: DeployedFlow) -> None:
         """Tell a task what its flow's status means for it."""
         query = next((one for one in deployed.queries_of(flow) if one.task == task.query.task), None)
         if self.ending.is_set() or query is None or flow.scale != task.flow.scale or _outdated(task, flow):
@@ -179,7 +179,7 @@ class Worker:
             # The flow goes on with another assignment: the rebalance has waited as long as it was to.
             task.force()
 
-    def _begin(self, key: Key, flow: Flow) -> None:
+    def _begin(self, key: Key, flow: DeployedFlow) -> None:
         query = next((one for one in deployed.queries_of(flow) if one.task == key[1]), None)
         if query is None or any(_outdated(task, flow) for task in self._tasks.values()):
             # The version before drains first.
@@ -193,7 +193,7 @@ class Worker:
         self._tasks[key] = task
         task.start()
 
-    def _load(self, flow: Flow) -> TridentTopology | TrideltaError:
+    def _load(self, flow: DeployedFlow) -> TridentTopology | TrideltaError:
         """Return the flow's topology; why there is none is reported once per version."""
         loaded = self._loaded.get(flow.serial)
         if loaded is None or loaded[0] != flow.version.number:
@@ -211,7 +211,7 @@ class Worker:
             self._ran.discard(flow.serial)
         return loaded[1]
 
-    def _read_to_the_end(self, flow: Flow, old: TridentTopology, new: TridentTopology) -> None:
+    def _read_to_the_end(self, flow: DeployedFlow, old: TridentTopology, new: TridentTopology) -> None:
         """Let the queries of the version before read what is in their channels, where others will read on behind it."""
         from pipelines import Lake, Runtime
         from pipelines.execution.checkpoint.changeover import Changeover
@@ -310,7 +310,7 @@ class Worker:
 
     # --- Spark ------------------------------------------------------------------------------------------------------
 
-    def _spark(self, flows: Iterable[Flow]) -> SparkSession:
+    def _spark(self, flows: Iterable[DeployedFlow]) -> SparkSession:
         from pipelines.private import spark_values
         from pipelines.spark.session import cores, is_local, spark_session
 
@@ -336,12 +336,12 @@ class Worker:
         return spark_session(f"tridelta {self._slot[0]}:{self._slot[1]}", master=master, conf=conf)
 
 
-def _outdated(task: Task, flow: Flow) -> bool:
+def _outdated(task: Task, flow: DeployedFlow) -> bool:
     """Return whether a task runs another version of this flow."""
     return task.flow.serial == flow.serial and task.flow.version.number != flow.version.number
 
 
-def _readable(flow: Flow) -> bool:
+def _readable(flow: DeployedFlow) -> bool:
     try:
         deployed.check_deployed(flow)
     except NimbusError:
@@ -379,7 +379,7 @@ def main(arguments: list[str] | None = None) -> None:
     watch_registry()
     Life(settings, chosen.supervisor, chosen.port).begun(chosen.life)
     store = Store(registry_url(), busy_seconds=settings.lease_seconds / 2)
-    worker = Worker(store, settings, chosen.supervisor, chosen.port, chosen.life)
+    worker = WorkerProcess(store, settings, chosen.supervisor, chosen.port, chosen.life)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: worker.ending.set())
     try:

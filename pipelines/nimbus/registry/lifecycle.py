@@ -45,7 +45,7 @@ class Status(StrEnum):
     KILLED = "KILLED"  # it drains, to be removed
 
 
-class Event(StrEnum):
+class FlowEvent(StrEnum):
     """The events of a deployed flow."""
 
     ACTIVATE = "ACTIVATE"
@@ -57,7 +57,7 @@ class Event(StrEnum):
     GAIN_LEADERSHIP = "GAIN_LEADERSHIP"  # another nimbus leads now
 
 
-SYSTEM_EVENTS = frozenset({Event.DO_REBALANCE, Event.REMOVE, Event.GAIN_LEADERSHIP})
+SYSTEM_EVENTS = frozenset({FlowEvent.DO_REBALANCE, FlowEvent.REMOVE, FlowEvent.GAIN_LEADERSHIP})
 """Events that nobody asks for: where the status has no transition for one, nothing happens."""
 
 
@@ -96,7 +96,7 @@ class Request:
 class Due:
     """An event that comes by itself, and when (seconds of the keeper's clock)."""
 
-    event: Event
+    event: FlowEvent
     at: float
 
 
@@ -127,7 +127,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Step:
+class Transition:
     """The outcome of an event: the next standing (None: the flow is gone) and what is to be done."""
 
     standing: Standing | None
@@ -136,7 +136,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class _Happening:
+class _Circumstances:
     """An event's circumstances."""
 
     now: float
@@ -213,13 +213,13 @@ def _is_count(value: object) -> bool:
 
 def step(
     standing: Standing,
-    event: Event,
+    event: FlowEvent,
     *,
     now: float,
     wait_seconds: float | None = None,
     message_timeout_seconds: float | None = None,
     request: Request | None = None,
-) -> Step:
+) -> Transition:
     """Apply one event (Nimbus rules 1.3).
 
     Args:
@@ -236,94 +236,89 @@ def step(
     transition = _TRANSITIONS[standing.status].get(event)
     if transition is None:
         if event in SYSTEM_EVENTS:
-            return Step(standing)
+            return Transition(standing)
         raise NoTransitionError(event, standing.status, standing.flow)
     delay = delay_seconds(wait_seconds, message_timeout_seconds)
-    return transition(standing, _Happening(now, delay, request or Request()))
+    return transition(standing, _Circumstances(now, delay, request or Request()))
 
 
-def fire(standing: Standing, *, now: float) -> Step | None:
+def fire(standing: Standing, *, now: float) -> Transition | None:
     """Apply the event that has come due; None if there is none yet."""
     if standing.due is None or standing.due.at > now:
         return None
     return step(standing, standing.due.event, now=now)
 
 
-def allowed(status: Status) -> tuple[Event, ...]:
-    """Return the events that a user may send to a flow of this status."""
-    return tuple(event for event in _TRANSITIONS[status] if event not in SYSTEM_EVENTS)
+def _stay(standing: Standing, _: _Circumstances) -> Transition:
+    return Transition(standing)
 
 
-def _stay(standing: Standing, _: _Happening) -> Step:
-    return Step(standing)
+def _activate(standing: Standing, _: _Circumstances) -> Transition:
+    return Transition(replace(standing, status=Status.ACTIVE))
 
 
-def _activate(standing: Standing, _: _Happening) -> Step:
-    return Step(replace(standing, status=Status.ACTIVE))
+def _inactivate(standing: Standing, _: _Circumstances) -> Transition:
+    return Transition(replace(standing, status=Status.INACTIVE))
 
 
-def _inactivate(standing: Standing, _: _Happening) -> Step:
-    return Step(replace(standing, status=Status.INACTIVE))
-
-
-def _rebalance(standing: Standing, happening: _Happening) -> Step:
-    return Step(
+def _rebalance(standing: Standing, happening: _Circumstances) -> Transition:
+    return Transition(
         replace(
             standing,
             status=Status.REBALANCING,
             previous=standing.status,
             wait_seconds=happening.delay,
-            due=Due(Event.DO_REBALANCE, happening.now + happening.delay),
+            due=Due(FlowEvent.DO_REBALANCE, happening.now + happening.delay),
             request=happening.request,
         )
     )
 
 
-def _do_rebalance(standing: Standing, _: _Happening) -> Step:
+def _do_rebalance(standing: Standing, _: _Circumstances) -> Transition:
     # A standing of REBALANCING always has its previous status; ACTIVE is for one that some other hand wrote.
     back = Standing(standing.flow, standing.previous or Status.ACTIVE)
-    return Step(back, Action.REASSIGN, standing.request or Request())
+    return Transition(back, Action.REASSIGN, standing.request or Request())
 
 
-def _kill(standing: Standing, happening: _Happening) -> Step:
+def _kill(standing: Standing, happening: _Circumstances) -> Transition:
     """Set KILLED at once; a rebalance under way is dropped, and the delay of an earlier kill is replaced."""
-    due = Due(Event.REMOVE, happening.now + happening.delay)
-    return Step(Standing(standing.flow, Status.KILLED, wait_seconds=happening.delay, due=due))
+    due = Due(FlowEvent.REMOVE, happening.now + happening.delay)
+    return Transition(Standing(standing.flow, Status.KILLED, wait_seconds=happening.delay, due=due))
 
 
-def _remove(_: Standing, __: _Happening) -> Step:
-    return Step(None, Action.REMOVE)
+def _remove(_: Standing, __: _Circumstances) -> Transition:
+    return Transition(None, Action.REMOVE)
 
 
-def _wait_again(standing: Standing, happening: _Happening) -> Step:
+def _wait_again(standing: Standing, happening: _Circumstances) -> Transition:
     """Let a new leader wait the whole delay again: it cannot know how much of the drain the old one has seen."""
     if standing.due is None:
-        return Step(standing)
+        return Transition(standing)
     wait = DEFAULT_WAIT_SECONDS if standing.wait_seconds is None else standing.wait_seconds
-    return Step(replace(standing, due=Due(standing.due.event, happening.now + wait)))
+    return Transition(replace(standing, due=Due(standing.due.event, happening.now + wait)))
 
 
-_TRANSITIONS: Mapping[Status, Mapping[Event, Callable[[Standing, _Happening], Step]]] = {
+_TRANSITIONS: Mapping[Status, Mapping[FlowEvent, Callable[[Standing, _Circumstances], Transition]]] = {
     Status.ACTIVE: {
-        Event.INACTIVATE: _inactivate,
-        Event.ACTIVATE: _stay,
-        Event.REBALANCE: _rebalance,
-        Event.KILL: _kill,
+        FlowEvent.INACTIVATE: _inactivate,
+        FlowEvent.ACTIVATE: _stay,
+        FlowEvent.REBALANCE: _rebalance,
+        FlowEvent.KILL: _kill,
     },
     Status.INACTIVE: {
-        Event.ACTIVATE: _activate,
-        Event.INACTIVATE: _stay,
-        Event.REBALANCE: _rebalance,
-        Event.KILL: _kill,
+        FlowEvent.ACTIVATE: _activate,
+        FlowEvent.INACTIVATE: _stay,
+        FlowEvent.REBALANCE: _rebalance,
+        FlowEvent.KILL: _kill,
     },
     Status.REBALANCING: {
-        Event.GAIN_LEADERSHIP: _wait_again,
-        Event.KILL: _kill,
-        Event.DO_REBALANCE: _do_rebalance,
+        FlowEvent.GAIN_LEADERSHIP: _wait_again,
+        FlowEvent.KILL: _kill,
+        FlowEvent.DO_REBALANCE: _do_rebalance,
     },
     Status.KILLED: {
-        Event.GAIN_LEADERSHIP: _wait_again,
-        Event.KILL: _kill,
-        Event.REMOVE: _remove,
+        FlowEvent.GAIN_LEADERSHIP: _wait_again,
+        FlowEvent.KILL: _kill,
+        FlowEvent.REMOVE: _remove,
     },
 }

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from pipelines.nimbus.errors import NotAliveError
 from pipelines.nimbus.registry.leases import Lease, Leases
-from pipelines.nimbus.registry.records import AssignmentRecord, Flow, SupervisorBeat, TaskBeat, WorkerRecord
+from pipelines.nimbus.registry.records import AssignmentRecord, DeployedFlow, SupervisorBeat, TaskBeat, WorkerRecord
 from pipelines.nimbus.registry.store import Store, upsert
 from pipelines.nimbus.registry.tables import assignments, beats, flows, supervisors, workers
 
@@ -30,7 +30,7 @@ class Placing:
         kind: NEW, REBALANCE or MONITOR.
     """
 
-    flow: Flow
+    flow: DeployedFlow
     slots: Mapping[tuple[str, int], Iterable[int]]
     kind: str
 
@@ -76,7 +76,7 @@ class Places:
         return made
 
     def _assigned(
-        self, connection: Connection, flow: Flow, placed: Mapping[tuple[str, int], list[int]], kind: str
+        self, connection: Connection, flow: DeployedFlow, placed: Mapping[tuple[str, int], list[int]], kind: str
     ) -> AssignmentRecord | None:
         row = connection.execute(select(flows).where(flows.c.serial == flow.serial).with_for_update()).one_or_none()
         if row is None or row.removed_at is not None:
@@ -88,7 +88,7 @@ class Places:
             connection.execute(update(flows).where(flows.c.serial == flow.serial).values(scratch=False))
         return self._read(connection, flow.serial)
 
-    def assignment(self, flow: Flow) -> AssignmentRecord | None:
+    def assignment(self, flow: DeployedFlow) -> AssignmentRecord | None:
         """Return a flow's assignment; None before the first, and once it was removed."""
         with self._store.read() as connection:
             alive = select(flows.c.serial).where(flows.c.serial == flow.serial, flows.c.removed_at.is_(None))
@@ -167,7 +167,7 @@ class Places:
 
     def beat(
         self,
-        flow: Flow,
+        flow: DeployedFlow,
         task: int,
         slot: tuple[str, int],
         lease: Lease,
@@ -191,7 +191,7 @@ class Places:
             upsert(connection, beats, {"flow": flow.serial, "task": task, "beat_at": self._clock(), **told})
         return longer
 
-    def beats(self, flow: Flow) -> dict[int, TaskBeat]:
+    def beats(self, flow: DeployedFlow) -> dict[int, TaskBeat]:
         """Return the last beat of every task of a flow that has beaten."""
         query = select(beats).where(beats.c.flow == flow.serial).order_by(beats.c.task)
         with self._store.read() as connection:
@@ -218,7 +218,7 @@ class Places:
     def _put(
         self,
         connection: Connection,
-        flow: Flow,
+        flow: DeployedFlow,
         old: AssignmentRecord | None,
         placed: Mapping[tuple[str, int], list[int]],
         kind: str,
@@ -282,7 +282,7 @@ def dead_of(
     return dead
 
 
-def _checked(flow: Flow, slots: Mapping[tuple[str, int], Iterable[int]]) -> dict[tuple[str, int], list[int]]:
+def _checked(flow: DeployedFlow, slots: Mapping[tuple[str, int], Iterable[int]]) -> dict[tuple[str, int], list[int]]:
     placed = {slot: sorted(tasks) for slot, tasks in slots.items()}
     every = [task for tasks in placed.values() for task in tasks]
     if len(every) != len(set(every)):

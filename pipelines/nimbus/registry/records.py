@@ -12,7 +12,7 @@ from sqlalchemy import Row
 
 from pipelines.bounds import MESSAGE_TIMEOUT_SECONDS, TASKS, WORKERS, OutOfBoundsError, Range, shown
 from pipelines.nimbus.errors import DeployNameError, RebalanceError, SubmitError
-from pipelines.nimbus.registry.lifecycle import Due, Event, Request, Standing, Status, check_timeout
+from pipelines.nimbus.registry.lifecycle import Due, FlowEvent, Request, Standing, Status, check_timeout
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Version:
 
 
 @dataclass(frozen=True)
-class Flow:
+class DeployedFlow:
     """A deployed flow.
 
     Attributes:
@@ -209,7 +209,7 @@ def standing_of(row: Row[Any]) -> Standing:
         status=Status(row.status),
         previous=Status(row.previous_status) if row.previous_status else None,
         wait_seconds=row.wait_seconds,
-        due=Due(Event(row.due_event), row.due_at) if row.due_event else None,
+        due=Due(FlowEvent(row.due_event), row.due_at) if row.due_event else None,
         request=Request.from_json(row.request) if row.request is not None else None,
     )
 

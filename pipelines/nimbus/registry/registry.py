@@ -18,10 +18,10 @@ from sqlalchemy.exc import IntegrityError
 from pipelines.nimbus.errors import AlreadyAliveError, NotAliveError, NoTransitionError, VersionError
 from pipelines.nimbus.registry import lifecycle
 from pipelines.nimbus.registry.leases import Lease, Leases
-from pipelines.nimbus.registry.lifecycle import Action, Event, Request, Standing, Status, Step
+from pipelines.nimbus.registry.lifecycle import Action, FlowEvent, Request, Standing, Status, Transition
 from pipelines.nimbus.registry.records import (
     Content,
-    Flow,
+    DeployedFlow,
     Happened,
     Limits,
     SubmitOptions,
@@ -64,7 +64,7 @@ class Registry:
 
     # --- versions
 
-    def submit(self, name: str, content: Content, *, options: SubmitOptions | None = _ACTIVE) -> Flow:
+    def submit(self, name: str, content: Content, *, options: SubmitOptions | None = _ACTIVE) -> DeployedFlow:
         """Deploy a flow as version 1 (Nimbus rules 1.2).
 
         Raises:
@@ -85,7 +85,7 @@ class Registry:
             # Another process has submitted it between the look and the insert (PostgreSQL).
             raise AlreadyAliveError(name, Status.ACTIVE) from error
 
-    def update(self, name: str, content: Content) -> Flow:
+    def update(self, name: str, content: Content) -> DeployedFlow:
         """Give a flow a new version; what rebalances have set stays, but for components that are gone.
 
         Raises:
@@ -98,7 +98,7 @@ class Registry:
             self._check(name, content)
             return self._new_version(connection, row, content, "UPDATE", before=row.version)
 
-    def roll_back(self, name: str, to: int | None = None) -> Flow:
+    def roll_back(self, name: str, to: int | None = None) -> DeployedFlow:
         """Make an earlier version's content the current one, as a new version: history is only added to.
 
         Without `to` it is the one before the current; called again, the one before that.
@@ -128,33 +128,35 @@ class Registry:
 
     # --- statuses
 
-    def activate(self, name: str) -> Flow:
+    def activate(self, name: str) -> DeployedFlow:
         """Set ACTIVE; a flow that has this status keeps it. Raises as `kill`."""
-        return self._send(name, Event.ACTIVATE)
+        return self._send(name, FlowEvent.ACTIVATE)
 
-    def deactivate(self, name: str) -> Flow:
+    def deactivate(self, name: str) -> DeployedFlow:
         """Set INACTIVE; a flow that has this status keeps it. Raises as `kill`."""
-        return self._send(name, Event.INACTIVATE)
+        return self._send(name, FlowEvent.INACTIVATE)
 
-    def kill(self, name: str, *, wait_seconds: float | None = None) -> Flow:
+    def kill(self, name: str, *, wait_seconds: float | None = None) -> DeployedFlow:
         """Set KILLED at once; assignment and all stay until the delay is over (`fire`). Killed again: a new delay.
 
         Raises:
             NotAliveError: No flow of this name is deployed.
             NoTransitionError: Its status does not allow it.
         """
-        return self._send(name, Event.KILL, wait_seconds=wait_seconds)
+        return self._send(name, FlowEvent.KILL, wait_seconds=wait_seconds)
 
-    def rebalance(self, name: str, request: Request | None = None, *, wait_seconds: float | None = None) -> Flow:
+    def rebalance(
+        self, name: str, request: Request | None = None, *, wait_seconds: float | None = None
+    ) -> DeployedFlow:
         """Set REBALANCING at once; the request is applied and the flow placed again when the delay is over (`fire`).
 
         Raises:
             NotAliveError, NoTransitionError: As `kill`.
             RebalanceError: The request names an unknown component, or a number that is not above 0.
         """
-        return self._send(name, Event.REBALANCE, wait_seconds=wait_seconds, request=request)
+        return self._send(name, FlowEvent.REBALANCE, wait_seconds=wait_seconds, request=request)
 
-    def fire(self, *, under: Lease | None = None) -> list[tuple[Flow, Step]]:
+    def fire(self, *, under: Lease | None = None) -> list[tuple[DeployedFlow, Transition]]:
         """Apply what has come due: apply rebalances, remove killed flows.
 
         A flow whose step says REASSIGN is to be assigned from scratch; `scratch` stays until that is done.
@@ -173,18 +175,18 @@ class Registry:
                     fired.append((self._apply(connection, row, standing.due.event, step), step))
         return fired
 
-    def gain_leadership(self, *, under: Lease | None = None) -> list[Flow]:
+    def gain_leadership(self, *, under: Lease | None = None) -> list[DeployedFlow]:
         """Tell every flow that another nimbus leads: a rebalance or kill under way waits its delay again."""
         with self._write(under) as connection:
             now = self._clock()
             alive = select(flows).where(flows.c.removed_at.is_(None)).order_by(flows.c.serial).with_for_update()
             rows = connection.execute(alive).all()
-            steps = [(row, lifecycle.step(standing_of(row), Event.GAIN_LEADERSHIP, now=now)) for row in rows]
-            return [self._apply(connection, row, Event.GAIN_LEADERSHIP, step) for row, step in steps]
+            steps = [(row, lifecycle.step(standing_of(row), FlowEvent.GAIN_LEADERSHIP, now=now)) for row in rows]
+            return [self._apply(connection, row, FlowEvent.GAIN_LEADERSHIP, step) for row, step in steps]
 
     # --- what is told
 
-    def hurry(self, flow: Flow, *, under: Lease | None = None) -> bool:
+    def hurry(self, flow: DeployedFlow, *, under: Lease | None = None) -> bool:
         """Let a rebalance or kill go on at once: all queries of the flow have drained, there is nothing to wait for."""
         with self._write(under) as connection:
             changed = connection.execute(
@@ -198,14 +200,14 @@ class Registry:
             )
             return changed.rowcount > 0
 
-    def tell(self, flow: Flow, event: str, detail: Mapping[str, Any], *, under: Lease | None = None) -> None:
+    def tell(self, flow: DeployedFlow, event: str, detail: Mapping[str, Any], *, under: Lease | None = None) -> None:
         """Add a line to a flow's history that changes nothing: `detail` is plain JSON."""
         with self._write(under) as connection:
             line = {"flow": flow.serial, "at": self._clock(), "event": event, "from_status": flow.status}
             values = {**line, "to_status": flow.status, "version": flow.version.number, "detail": dict(detail)}
             connection.execute(insert(events).values(**values))
 
-    def problem(self, flow: Flow, problem: str | None, *, under: Lease | None = None) -> None:
+    def problem(self, flow: DeployedFlow, problem: str | None, *, under: Lease | None = None) -> None:
         """Record why a flow has no place; None: it has one. A new problem is a line in its history."""
         if flow.problem == problem:
             return
@@ -216,7 +218,7 @@ class Registry:
 
     # --- reading
 
-    def flow(self, name: str) -> Flow:
+    def flow(self, name: str) -> DeployedFlow:
         """Return a deployed flow.
 
         Raises:
@@ -225,7 +227,7 @@ class Registry:
         with self._store.read() as connection:
             return self._read(connection, self._found(connection, name))
 
-    def flows(self) -> list[Flow]:
+    def flows(self) -> list[DeployedFlow]:
         """Return every deployed flow, by name."""
         with self._store.read() as connection:
             rows = connection.execute(select(flows).where(flows.c.removed_at.is_(None)).order_by(flows.c.name)).all()
@@ -265,8 +267,8 @@ class Registry:
             self._validate(name, content)
 
     def _send(
-        self, name: str, event: Event, *, wait_seconds: float | None = None, request: Request | None = None
-    ) -> Flow:
+        self, name: str, event: FlowEvent, *, wait_seconds: float | None = None, request: Request | None = None
+    ) -> DeployedFlow:
         with self._store.write() as connection:
             row = self._found(connection, name, lock=True)
             seen = self._read(connection, row)
@@ -282,7 +284,7 @@ class Registry:
             )
             return self._apply(connection, row, event, step)
 
-    def _apply(self, connection: Connection, row: Row[Any], event: Event, step: Step) -> Flow:
+    def _apply(self, connection: Connection, row: Row[Any], event: FlowEvent, step: Transition) -> DeployedFlow:
         """Write a step's outcome."""
         changes: dict[str, Any] = standing_columns(step.standing) if step.standing else {"due_at": None}
         if step.action is Action.REASSIGN and step.request is not None:
@@ -300,7 +302,7 @@ class Registry:
         line = {"flow": row.serial, "at": self._clock(), "event": str(event), "from_status": row.status}
         connection.execute(insert(events).values(**line, to_status=to, version=row.version))
 
-    def _insert(self, connection: Connection, name: str, content: Content, status: Status) -> Flow:
+    def _insert(self, connection: Connection, name: str, content: Content, status: Status) -> DeployedFlow:
         now = self._clock()
         values = {"name": name, "submitted_at": now, "version": 1, "scale": Request().to_json(), "scratch": False}
         made = connection.execute(insert(flows).values(**values, **standing_columns(Standing("", status))))
@@ -319,7 +321,7 @@ class Registry:
         *,
         before: int | None,
         copy_of: int | None = None,
-    ) -> Flow:
+    ) -> DeployedFlow:
         highest = connection.scalar(select(func.max(versions.c.number)).where(versions.c.flow == row.serial)) or 0
         self._insert_version(connection, row.serial, highest + 1, content, before=before, copy_of=copy_of)
         scale = Request.from_json(row.scale)
@@ -377,10 +379,10 @@ class Registry:
             raise NotAliveError(name, connection.scalars(alive).all())
         return row
 
-    def _again(self, connection: Connection, serial: int) -> Flow:
+    def _again(self, connection: Connection, serial: int) -> DeployedFlow:
         return self._read(connection, connection.execute(select(flows).where(flows.c.serial == serial)).one())
 
-    def _read(self, connection: Connection, row: Row[Any]) -> Flow:
+    def _read(self, connection: Connection, row: Row[Any]) -> DeployedFlow:
         return _flow_of(row, self._version(connection, row, row.version))
 
     @staticmethod
@@ -392,8 +394,8 @@ class Registry:
         return version_of(found)
 
 
-def _flow_of(row: Row[Any], version: Version) -> Flow:
-    return Flow(
+def _flow_of(row: Row[Any], version: Version) -> DeployedFlow:
+    return DeployedFlow(
         row.serial,
         row.name,
         row.submitted_at,

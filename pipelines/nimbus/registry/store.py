@@ -163,9 +163,9 @@ class Store:
             yield config
 
     def _check_form(self) -> None:
-        found, wanted = self.revision(), self.newest()
-        if found != wanted:
-            problem = f"stands at migration {found}, and this release needs {wanted}"
+        present, wanted = self.revision(), self.newest()
+        if present != wanted:
+            problem = f"stands at migration {present}, and this release needs {wanted}"
             raise RegistryError(self.url, problem, hint="use one release for all processes that share a registry")
 
     def _open(self, url: URL, busy_seconds: float) -> Engine:
@@ -189,23 +189,21 @@ def _not_now(error: Exception) -> bool:
 
 def insert_missing(connection: Connection, table: Table, values: Mapping[str, Any]) -> None:
     """Insert a row unless one with its primary key is there."""
-    key = list(table.primary_key)
-    if connection.dialect.name == "postgresql":
-        connection.execute(postgresql.insert(table).values(**values).on_conflict_do_nothing(index_elements=key))
-    else:
-        connection.execute(sqlite.insert(table).values(**values).on_conflict_do_nothing(index_elements=key))
+    row = _insert(connection, table).values(**values)
+    connection.execute(row.on_conflict_do_nothing(index_elements=list(table.primary_key)))
 
 
 def upsert(connection: Connection, table: Table, values: Mapping[str, Any]) -> None:
     """Insert a row, or replace the other columns of the one with its primary key."""
     key = list(table.primary_key)
     others = {name: value for name, value in values.items() if name not in {column.name for column in key}}
-    if connection.dialect.name == "postgresql":
-        on_postgres = postgresql.insert(table).values(**values)
-        connection.execute(on_postgres.on_conflict_do_update(index_elements=key, set_=others))
-    else:
-        on_sqlite = sqlite.insert(table).values(**values)
-        connection.execute(on_sqlite.on_conflict_do_update(index_elements=key, set_=others))
+    row = _insert(connection, table).values(**values)
+    connection.execute(row.on_conflict_do_update(index_elements=key, set_=others))
+
+
+def _insert(connection: Connection, table: Table) -> Any:
+    """Return the dialect's own insert, which knows what to do on a conflict; the generic one does not."""
+    return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
 
 
 def _parsed(url: str) -> URL:
@@ -222,17 +220,21 @@ def _parsed(url: str) -> URL:
     if parsed.get_backend_name() not in ("sqlite", "postgresql"):
         shown = parsed.render_as_string(hide_password=True)
         raise RegistryError(shown, "is neither SQLite nor PostgreSQL", hint="write sqlite:///path or postgresql://...")
-    if parsed.get_backend_name() == "sqlite" and (unknown := sorted(set(parsed.query) - _SQLITE_OPTIONS)):
-        shown = parsed.render_as_string(hide_password=True)
-        raise RegistryError(shown, f"has an option that SQLite does not know: {unknown[0]}", hint="leave it out")
-    if parsed.get_backend_name() == "sqlite" and (parsed.host or parsed.username or parsed.port):
-        shown = parsed.render_as_string(hide_password=True)
-        raise RegistryError(
-            shown, "names a host, and SQLite is a file", hint="write sqlite:///path, with three slashes"
-        )
-    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
-        raise RegistryError(url, "is in memory, where no other process sees it", hint="write sqlite:///path")
+    if parsed.get_backend_name() == "sqlite":
+        _check_file(parsed)
     return parsed
+
+
+def _check_file(url: URL) -> None:
+    """Refuse a URL of SQLite that names no file of this host."""
+    shown = url.render_as_string(hide_password=True)
+    if unknown := sorted(set(url.query) - _SQLITE_OPTIONS):
+        raise RegistryError(shown, f"has an option that SQLite does not know: {unknown[0]}", hint="leave it out")
+    if url.host or url.username or url.port:
+        hint = "write sqlite:///path, with three slashes"
+        raise RegistryError(shown, "names a host, and SQLite is a file", hint=hint)
+    if url.database in (None, "", ":memory:"):
+        raise RegistryError(shown, "is in memory, where no other process sees it", hint="write sqlite:///path")
 
 
 def _sqlite(url: URL, busy_seconds: float) -> Engine:
@@ -314,7 +316,7 @@ def _watch(engine: Engine, seconds: float) -> None:
 
     @event.listens_for(engine, "checkout")
     def begin(connection: Any, record: Any, proxy: Any) -> None:
-        record.info[_DEADLINE] = deadline = _Deadline(connection, seconds)
+        record.info[_DEADLINE] = deadline = _TransactionDeadline(connection, seconds)
         try:
             engine.dialect.do_ping(connection)
         except Exception as error:
@@ -330,7 +332,7 @@ def _watch(engine: Engine, seconds: float) -> None:
         event.listen(engine, what, end)
 
 
-class _Deadline:
+class _TransactionDeadline:
     """Shuts a connection's socket when its time is over: what waits on it gets an error."""
 
     def __init__(self, connection: Any, seconds: float) -> None:

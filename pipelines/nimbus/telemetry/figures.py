@@ -20,8 +20,6 @@ from pipelines.nimbus.status import ASSIGNED, FAILED, RUNNING
 from pipelines.state.delta_log import adds, commit_file
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql.streaming.query import StreamingQuery
 
     from pipelines.execution.checkpoint.engine_files import Checkpoint

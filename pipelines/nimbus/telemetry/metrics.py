@@ -7,36 +7,48 @@ they begin at 0 again when a worker starts, as Prometheus expects of counters.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from pipelines.nimbus.errors import NimbusError, SettingError
 from pipelines.nimbus.handover.loopback import HOST, BoundedThreads
 from pipelines.nimbus.registry.lifecycle import Status
-from pipelines.nimbus.status import RUNNING, ClusterStatus, FlowStatus, SupervisorStatus, TaskStatus
+from pipelines.nimbus.status import RUNNING, ClusterStatus, TaskStatus
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
     from prometheus_client.registry import Collector
 
-
-class Watched(Protocol):
-    """The source of the figures: a `Nimbus`, or its `Cluster`."""
-
-    def cluster(self) -> ClusterStatus:
-        """Return all of one registry at one time."""
+    from pipelines.nimbus.cluster import Cluster
+    from pipelines.nimbus.nimbus import Nimbus
 
 
 @dataclass(frozen=True)
 class _Figure:
-    """One figure of a task: its metric's name, help and kind, and how it is read; None is left out."""
+    """One figure of a status: its metric's name, help and kind, and how it is read; None is left out."""
 
     name: str
     help: str
-    read: Callable[[TaskStatus], float | None]
+    read: Callable[[Any], float | None]
     counter: bool = False
+
+
+_SUPERVISOR = (
+    _Figure("supervisor_up", "1 if it beats.", lambda one: one.alive),
+    _Figure("supervisor_leader", "1 for the one that leads.", lambda one: one.leader),
+    _Figure("supervisor_beat_age_seconds", "Seconds since its last beat.", lambda one: one.beat_age_seconds),
+    _Figure("supervisor_slots", "Slots that it offers.", lambda one: len(one.ports)),
+    _Figure("supervisor_slots_used", "Slots in which flows run.", lambda one: len(one.used)),
+)
+_FLOW = (
+    _Figure("flow_version", "Its current version.", lambda flow: flow.version),
+    _Figure("flow_workers", "Workers that it may have.", lambda flow: flow.workers),
+    _Figure("flow_queries", "Its queries.", lambda flow: len(flow.tasks)),
+    _Figure("flow_running", "1 if all its queries run.", lambda flow: flow.running),
+    _Figure("flow_problem", "1 if it has no place, or fails: see its status.", lambda flow: bool(flow.problem)),
+)
 
 
 _TASK = (
@@ -68,7 +80,7 @@ _CHECKS = (
 )
 
 
-def collector(nimbus: Watched) -> Collector:
+def collector(nimbus: Nimbus | Cluster) -> Collector:
     """Return the collector that a Prometheus registry asks on each scrape.
 
     A registry that does not answer is a figure too: `tridelta_registry_up` 0, and nothing else.
@@ -87,7 +99,8 @@ def collector(nimbus: Watched) -> Collector:
                 return
             up.add_metric([], 1)
             yield up
-            yield from _of_supervisors(seen.supervisors)
+            supervisors = [([one.id, one.host], one) for one in seen.supervisors]
+            yield from _of_each(_SUPERVISOR, ("supervisor", "host"), supervisors)
             yield from _of_flows(seen)
             tasks = [(flow.name, task) for flow in seen.flows for task in flow.tasks]
             yield from _of_tasks(tasks)
@@ -101,97 +114,76 @@ def collector(nimbus: Watched) -> Collector:
     return Deployed()
 
 
-def _gauge(name: str, help_: str, labels: Iterable[str], samples: Iterable[tuple[list[str], float]]) -> Metric:
-    from prometheus_client.core import GaugeMetricFamily
+def _metric(
+    name: str,
+    help_: str,
+    labels: Iterable[str],
+    samples: Iterable[tuple[list[str], float | None]],
+    *,
+    counter: bool = False,
+) -> Metric:
+    """Return a metric with its samples; those that are None are left out."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    made = GaugeMetricFamily(f"tridelta_{name}", help_, labels=list(labels))
+    made = (CounterMetricFamily if counter else GaugeMetricFamily)(f"tridelta_{name}", help_, labels=list(labels))
     for values, number in samples:
-        made.add_metric(values, number)
+        if number is not None:
+            made.add_metric(values, float(number))
     return made
 
 
-def _counter(name: str, help_: str, labels: Iterable[str], samples: Iterable[tuple[list[str], float]]) -> Metric:
-    from prometheus_client.core import CounterMetricFamily
-
-    made = CounterMetricFamily(f"tridelta_{name}", help_, labels=list(labels))
-    for values, number in samples:
-        made.add_metric(values, number)
-    return made
-
-
-def _of_supervisors(found: Iterable[SupervisorStatus]) -> Iterator[Metric]:
-    listed = [([one.id, one.host], one) for one in found]
-    by = ("supervisor", "host")
-    yield _gauge("supervisor_up", "1 if it beats.", by, [(at, float(one.alive)) for at, one in listed])
-    yield _gauge("supervisor_leader", "1 for the one that leads.", by, [(at, float(one.leader)) for at, one in listed])
-    ages = [(at, one.beat_age_seconds) for at, one in listed]
-    yield _gauge("supervisor_beat_age_seconds", "Seconds since its last beat.", by, ages)
-    slots = [(at, float(len(one.ports))) for at, one in listed]
-    yield _gauge("supervisor_slots", "Slots that it offers.", by, slots)
-    used = [(at, float(len(one.used))) for at, one in listed]
-    yield _gauge("supervisor_slots_used", "Slots in which flows run.", by, used)
+def _of_each(
+    figures: Iterable[_Figure], labels: tuple[str, ...], listed: Sequence[tuple[list[str], Any]]
+) -> Iterator[Metric]:
+    """Return a metric per figure, with a sample per labelled status."""
+    for figure in figures:
+        samples = [(at, figure.read(status)) for at, status in listed]
+        yield _metric(figure.name, figure.help, labels, samples, counter=figure.counter)
 
 
 def _of_flows(seen: ClusterStatus) -> Iterator[Metric]:
-    found, by = seen.flows, ("flow",)
-    statuses = [([one.name, status.value], float(one.status == status)) for one in found for status in Status]
-    yield _gauge("flow_status", "1 for the status that the flow has.", ("flow", "status"), statuses)
-    yield _of_flow("flow_version", "Its current version.", found, lambda one: one.version)
-    yield _of_flow("flow_workers", "Workers that it may have.", found, lambda one: one.workers)
-    yield _of_flow("flow_queries", "Its queries.", found, lambda one: len(one.tasks))
-    yield _of_flow("flow_running", "1 if all its queries run.", found, lambda one: one.running)
-    yield _of_flow(
-        "flow_problem", "1 if it has no place, or fails: see its status.", found, lambda one: bool(one.problem)
-    )
-    yield _gauge(
-        "flow_uptime_seconds",
-        "Seconds since it was submitted.",
-        by,
-        [([o.name], seen.at - o.submitted_at) for o in found],
-    )
-
-
-def _of_flow(name: str, help_: str, found: Iterable[FlowStatus], read: Callable[[FlowStatus], float]) -> Metric:
-    return _gauge(name, help_, ("flow",), [([one.name], float(read(one))) for one in found])
+    flows = seen.flows
+    statuses = [([flow.name, status.value], flow.status == status) for flow in flows for status in Status]
+    yield _metric("flow_status", "1 for the status that the flow has.", ("flow", "status"), statuses)
+    yield from _of_each(_FLOW, ("flow",), [([flow.name], flow) for flow in flows])
+    ages = [([flow.name], seen.at - flow.submitted_at) for flow in flows]
+    yield _metric("flow_uptime_seconds", "Seconds since it was submitted.", ("flow",), ages)
 
 
 def _of_tasks(tasks: list[tuple[str, TaskStatus]]) -> Iterator[Metric]:
-    for figure in _TASK:
-        told = [([flow, task.group], figure.read(task)) for flow, task in tasks]
-        known = [(at, number) for at, number in told if number is not None]
-        yield (_counter if figure.counter else _gauge)(figure.name, figure.help, ("flow", "group"), known)
-    waiting = [([flow, task.group, what], float(n)) for flow, task in tasks for what, n in task.backlog.items()]
-    yield _gauge("backlog", "What waits at the sources, by measure.", ("flow", "group", "measure"), waiting)
+    yield from _of_each(_TASK, ("flow", "group"), [([flow, task.group], task) for flow, task in tasks])
+    waiting = [([flow, task.group, what], n) for flow, task in tasks for what, n in task.backlog.items()]
+    yield _metric("backlog", "What waits at the sources, by measure.", ("flow", "group", "measure"), waiting)
 
 
 def _of_gates(tasks: list[tuple[str, TaskStatus]]) -> Iterator[Metric]:
-    found: list[tuple[list[str], Mapping[str, Any]]] = [
+    checks: list[tuple[list[str], Mapping[str, Any]]] = [
         ([flow, task.group, str(gate.get("gate", "")), str(check.get("name", "")), str(check.get("action", ""))], check)
         for flow, task in tasks
         for gate in task.gates
         for check in gate.get("checks", ())
     ]
     by = ("flow", "group", "gate", "check", "action")
-    held = [(at, float(not check.get("success", True))) for at, check in found]
-    yield _gauge("gate_failing", "1 for a check that the last batch did not hold.", by, held)
+    held = [(at, not check.get("success", True)) for at, check in checks]
+    yield _metric("gate_failing", "1 for a check that the last batch did not hold.", by, held)
     totals = [
         ([flow, task.group, *name.partition("/")[::2]], told)
         for flow, task in tasks
         for name, told in task.checks.items()
     ]
     for name, field, help_ in _CHECKS:
-        yield _counter(name, help_, by[:4], [(at, float(told.get(field) or 0)) for at, told in totals])
+        yield _metric(name, help_, by[:4], [(at, told.get(field) or 0) for at, told in totals], counter=True)
 
 
 def _of_workers(tasks: list[tuple[str, TaskStatus]]) -> Iterator[Metric]:
     """Report memory once per worker, however many queries share it."""
     memory = {
-        (task.supervisor, str(task.port)): float(task.memory_bytes)
+        (task.supervisor, str(task.port)): task.memory_bytes
         for _, task in tasks
         if task.memory_bytes is not None and task.supervisor
     }
     samples = [(list(at), number) for at, number in sorted(memory.items())]
-    yield _gauge("worker_memory_bytes", "Memory of a worker's processes.", ("supervisor", "port"), samples)
+    yield _metric("worker_memory_bytes", "Memory of a worker's processes.", ("supervisor", "port"), samples)
 
 
 class _Scrapes(BoundedThreads, WSGIServer):
@@ -232,7 +224,7 @@ class MetricsServer:
         self.close()
 
 
-def serve(nimbus: Watched, port: int) -> MetricsServer:
+def serve(nimbus: Nimbus | Cluster, port: int) -> MetricsServer:
     """Answer Prometheus on 127.0.0.1, in a thread.
 
     Figures tell names of hosts and flows: whoever wants them elsewhere puts a proxy in front that asks for a password.

@@ -156,6 +156,7 @@ _OF_CALLER = (
     nodes.OnTimeNode,
     nodes.EnterWindowNode,
     nodes.WindowNode,
+    nodes.BatchWindowNode,
 )
 """Nodes that the caller reads, commits or runs windows for."""
 

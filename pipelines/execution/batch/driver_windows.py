@@ -1,0 +1,290 @@
+"""Windows of a stream's own source, run in the driver within its batch (docs/adr/0054).
+
+A batch begins with the state that the newest record below it names. The rows that are in time go in as Arrow, what comes out
+stands in the plan in the window's place, and the file with the state behind it is named by the record of each output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from heapq import merge
+from itertools import groupby, islice, pairwise
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pipelines.errors import BatchError, DefinitionError
+from pipelines.execution.batch.channels import clocks_after
+from pipelines.execution.batch.group_sources import clock_of
+from pipelines.execution.checkpoint.window_files import (
+    FOLDER,
+    StateFiles,
+    StateFolder,
+    StateRef,
+    WindowFiles,
+    WindowPlaceError,
+    WindowStateError,
+    is_elsewhere,
+)
+from pipelines.execution.protocol.failures import reason_of
+from pipelines.graph import events
+from pipelines.graph.dialects import SPARK
+from pipelines.planner.step import column, struct
+from pipelines.planner.windows import numbered
+from pipelines.spark.arrow_frame import arrow_frame
+from pipelines.windows.bucket import NEVER
+from pipelines.windows.signature import signature
+from pipelines.windows.vectorised import ArrayWindows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+
+    from pipelines.execution.batch.group import BatchGroup
+    from pipelines.execution.batch.plan_run import PlanRun
+    from pipelines.execution.batch.position import Position
+    from pipelines.execution.checkpoint.engine_files import Checkpoint
+    from pipelines.execution.protocol.coordinator import Batch
+    from pipelines.state.table import StateTable
+
+_BEGUN = "begun-"
+"""A file whose name says with which txid the windows began, empty: batches below it are of an earlier checkpoint."""
+# Up to so many rows of a key, some numbers, a clock and an order travel at once (some 50 MB).
+ROWS_AT_ONCE = 1_000_000
+
+
+@dataclass(frozen=True)
+class Named:
+    """What the records of a batch say of its windows: the state behind it, and the watermark of each origin, in ms."""
+
+    txid: int
+    state: StateRef
+    clocks: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Windowed:
+    """What the windows have made of a batch, as the frame that stands in their place, and what its records are to name."""
+
+    named: Named
+    frame: DataFrame
+
+
+class DriverWindows:
+    """The windows of a group's own source.
+
+    Args:
+        group: the batch group; it has a `window`.
+        folder: of the checkpoint.
+    """
+
+    def __init__(self, group: BatchGroup, folder: Path) -> None:
+        assert group.window is not None
+        self._group, self._node = group, group.window
+        self._files: StateFiles = StateFolder(folder / FOLDER)
+        operation, partition = self._node.operation, self._node.context.partition
+        taken = self._taken()
+        results = struct(
+            ", ".join(f"`{n}` {kind}" for n, kind in zip(self._node.fields, self._node.types, strict=True))
+        )
+        arrays = ArrayWindows(operation, self._node.context, to_arrow_schema(results, timezone="UTC"))
+        self._own = tuple(taken)
+        # Another type of a field is another operation: what is kept of the field would not fit.
+        form = f"in the batch: {', '.join(f'{name} {kind}' for name, kind in taken.items())}"
+        self._states = WindowFiles(self._files, arrays, signature(operation, partition, form))
+        self._begun = 0
+        self._rows_a_byte: float | None = None
+
+    def _taken(self) -> dict[str, str]:
+        """Return the fields that the windows read, with their types."""
+        own = {*self._node.key, *self._node.operation.inputs}
+        schema = self._group.schema_at(self._group.topology.graph[self._node.parents[0]])
+        return {field.name: field.dataType.simpleString() for field in schema.fields if field.name in own}
+
+    @property
+    def node(self) -> int:
+        """Return the id of the window's node."""
+        return self._node.id
+
+    @property
+    def channel(self) -> str:
+        """Return the name of its watermark."""
+        return self._node.channel
+
+    # --- the life of the checkpoint ---------------------------------------------------------------------------------
+
+    def begin(self, txid: int) -> None:
+        """Begin with empty windows, with a fresh checkpoint, whose first batch is `txid`."""
+        for name in self._files.names():
+            self._files.remove(name)
+        self._files.write(f"{_BEGUN}{txid}", b"")
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Read the state that the next batch needs.
+
+        Raises:
+            WindowStateError: it cannot be had.
+            DefinitionError: a bounded run has filled a table: what its windows held is not there.
+        """
+        flow = self._group.topology.name
+        filled = [sink.name for sink in self._group.sinks if sink.table.commits.claims()]
+        if filled:
+            raise DefinitionError(
+                f'flow "{flow}": a bounded run has filled state "{filled[0]}", and the windows of the stream '
+                f'"{self._group.name}" would not know its events',
+                hint='start over: remove the checkpoint and run the flow with on_fresh_checkpoint="reset"',
+            )
+        begun = [name.removeprefix(_BEGUN) for name in self._files.names() if name.startswith(_BEGUN)]
+        if not begun:
+            what = f"of the stream {self._group.name} in flow {flow}"
+            hint = (
+                "bring the folder back from a backup of the checkpoint; or move the checkpoint away and begin with "
+                'on_fresh_checkpoint="reset"'
+            )
+            raise WindowStateError(what, "is not there, and the checkpoint has run batches", hint=hint)
+        self._begun = int(begun[0])
+        newest = self._state_of(next(self._named(None), None))
+        if newest is not None:
+            self._states.check(newest)
+        elif checkpoint.committed_txid() is not None:
+            raise WindowStateError(
+                f"of the stream {self._group.name}", "is named by no record of the batches behind it"
+            )
+
+    def clear(self, txid: int) -> None:
+        """Remove files that no batch needs any more, at the beginning of a batch: Spark has marked the one before as done.
+
+        What that one began with stays for one batch more: a table that is not durable may lose its last commit with the power.
+        """
+        behind = [ref for named in islice(self._named(txid), 2) if (ref := self._state_of(named)) is not None]
+        if len(behind) == 2:
+            # One that is gone already is none that a batch needs.
+            with suppress(WindowStateError):
+                self._states.clear(behind[1])
+
+    # --- what the records name --------------------------------------------------------------------------------------
+
+    def _named(self, below: int | None) -> Iterator[Named]:
+        return _named_of(self._group, below)
+
+    def _state_of(self, named: Named | None) -> StateRef | None:
+        """Return the state behind a batch; None: the windows are empty, for they began behind it."""
+        return None if named is None or named.txid < self._begun else named.state
+
+    def clock_before(self, txid: int) -> int | None:
+        """Return the watermark before a batch, in ms; None: nothing is known of it."""
+        named = next(self._named(txid), None)
+        return clock_of(named.clocks, self._group.entrance.origins) if named else None
+
+    def _known(self, txid: int) -> Named | None:
+        named = next(self._named(txid + 1), None)
+        return named if named is not None and named.txid == txid else None
+
+    # --- a batch ----------------------------------------------------------------------------------------------------
+
+    def run(self, batch: Batch, run: PlanRun, position: Position) -> Windowed:
+        """Run the windows of a batch, or take their results out of the file that an output's record names.
+
+        Args:
+            run: the evaluation of the batch's plan; its rows count as they pass.
+            position: of the batch.
+
+        Raises:
+            WindowStateError: the state cannot be had.
+            BatchError: an operation failed.
+        """
+        known = self._known(batch.txid)
+        if known is not None:
+            return Windowed(known, self._frame(self._states.results(known.state)))
+        before = next(self._named(batch.txid), None)
+        parent = self._node.parents[0]
+        rows = numbered(run.frames([parent], {})[parent], batch.txid)
+        rows = rows.select(*(SPARK.name(name) for name in (*self._own, events.CLOCK, events.ORDER)))
+        with closing(_Rows(rows, self._may_come_at_once(position.bytes))) as taken:
+            self._rows_a_byte = taken.number / position.bytes if position.bytes else None
+            given = before.clocks if before else {}
+            clocks = clocks_after(self._group, self._node, given, position.clocks, run.counts)
+            clock = clock_of(clocks, self._group.entrance.origins)
+            pieces = taken.pieces(NEVER if clock is None else clock)
+            try:
+                results, state = self._states.run(batch.txid, batch.attempt, self._state_of(before), pieces)
+            except (ValueError, ArithmeticError, pa.ArrowException) as error:
+                where = f"{self._node.label} (defined at {self._node.at})"
+                raise BatchError(f"{where} failed: {reason_of(error)}") from error
+        return Windowed(Named(batch.txid, state, clocks), self._frame(results))
+
+    def _may_come_at_once(self, size: int | None) -> bool:
+        """Return whether a batch of so many bytes has few rows, as far as the one before tells."""
+        return size is not None and self._rows_a_byte is not None and size * self._rows_a_byte <= ROWS_AT_ONCE
+
+    def _frame(self, results: pa.Table) -> DataFrame:
+        return arrow_frame(self._group.spark, results)
+
+
+def check_place(group: BatchGroup, checkpoint: Checkpoint) -> None:
+    """Refuse a query whose windows ran in its batch and do no longer, or the other way round: they would begin empty.
+
+    Raises:
+        WindowPlaceError
+    """
+    in_batch = group.window is not None
+    # A folder that the records name is lost, which the check of the states says.
+    if is_elsewhere(checkpoint, in_batch) and not (in_batch and next(_named_of(group), None)):
+        raise WindowPlaceError(group.topology.name, group.name, in_batch=in_batch)
+
+
+class _Rows:
+    """The rows of a batch on their way to the driver: at once, or in pieces of the clock."""
+
+    def __init__(self, frame: DataFrame, at_once: bool) -> None:
+        self._table = frame.toArrow() if at_once else None
+        self._frame = frame if at_once else frame.persist()
+        self.number = self._frame.count() if self._table is None else self._table.num_rows
+
+    def pieces(self, clock: int) -> Iterator[tuple[pa.Table, int]]:
+        """Yield rows, and the clock up to which they are all there; with the last the later ones, which wait."""
+        number = -(-self.number // ROWS_AT_ONCE)
+        if number <= 1:
+            yield self._frame.toArrow() if self._table is None else self._table, clock
+            return
+        at = column(events.CLOCK)
+        parts = F.percentile_approx(at, [n / number for n in range(1, number)], 10 * number)
+        cuts = self._frame.where(at <= F.lit(clock)).agg(parts.alias("cuts")).collect()[0]["cuts"] or []
+        ends = [*sorted({cut for cut in cuts if cut < clock}), clock]
+        for start, end in pairwise([NEVER, *ends]):
+            own = at > F.lit(start) if start > NEVER else F.lit(True)
+            yield self._frame.where(own & (at <= F.lit(end)) if end < clock else own).toArrow(), end
+
+    def close(self) -> None:
+        """Give the rows back."""
+        self._frame.unpersist()
+
+
+def named_by(tables: Iterable[StateTable], below: int | None = None) -> Iterator[Named]:
+    """Yield what the records of a query's outputs name, newest batch first.
+
+    Args:
+        below: only batches before this txid; None: all.
+    """
+    for _, named in groupby(merge(*(_of_table(table, below) for table in tables), key=_txid, reverse=True), key=_txid):
+        yield next(named)
+
+
+def _named_of(group: BatchGroup, below: int | None = None) -> Iterator[Named]:
+    return named_by([sink.table for sink in group.sinks], below)
+
+
+def _of_table(table: StateTable, below: int | None) -> Iterator[Named]:
+    for commit in reversed(table.commits.batches()):
+        record = commit.record
+        if record is not None and record.windows is not None and (below is None or record.txid < below):
+            yield Named(record.txid, StateRef.of_json(record.windows), record.clocks or {})
+
+
+def _txid(named: Named) -> int:
+    return named.txid

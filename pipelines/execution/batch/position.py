@@ -1,0 +1,42 @@
+"""Where a batch stands in its source, and which of its rows others have counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pipelines.sources.base import file_key
+
+if TYPE_CHECKING:
+    from pipelines.state.table import StateTable
+
+Claims = Mapping[str, frozenset[str]]
+"""Rows to leave out of a commit: source files by slice."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a batch stands in its source: Spark's batch id and the files (as `file_key`) that it takes."""
+
+    batch_id: int
+    files: frozenset[str]
+    bytes: int | None
+    clocks: Mapping[str, int] = field(default_factory=dict)
+    """How far the clocks of the channels that the group reads have come, as the batch says."""
+    plan: str | None = None
+    """The digest of the batch's entry in Spark's offset log."""
+
+
+def claimed_rows(table: StateTable, position: Position, group: str | None = None) -> dict[str, frozenset[str]]:
+    """Return the rows of this batch that backfills of the table count already: addresses of files, by slice.
+
+    Args:
+        group: in quarantine the batch group.
+    """
+    found = {}
+    for slice_, files in table.commits.claims(group).items():
+        mine = frozenset(file for file in files if file_key(file) in position.files)
+        if mine:
+            found[slice_] = mine
+    return found

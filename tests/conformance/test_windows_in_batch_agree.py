@@ -1,0 +1,102 @@
+"""Windows in the batch of their source give the answers of the reference engine and of bounded runs, however batches are cut."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipelines import Lake, Runtime
+from pipelines.flowmix import Average, Count, Flow, Max, Min, Policy, StdDev, Sum
+from pipelines.flowmix.compile import topology_of
+from pipelines.graph import nodes
+from pipelines.sources import FixedBatches
+from pipelines.testing import run_flow
+
+SCHEMA = "k string, n int, v bigint, w double, timestamp bigint, id string"
+SEEDS = range(16)
+
+
+def by_chance(chance: random.Random, source: Any) -> Flow:
+    """Return a flow with an aggregate of any policies that can run in the batch."""
+    stream: Any = Flow("chance", windows="batch").stream("s", source, delay=4)
+    if chance.random() < 0.5:
+        stream = stream.filter("v % 3 != 0 or v is null")
+    by = chance.choice([("k",), ("n",), ("k", "n"), ()])
+    stream = stream.partition(*by).aggregate(
+        Count(output="all"),
+        Sum("v", "sum"),
+        Average("w", "mean"),
+        *chance.sample([Min("v", "least"), Max("w", "most"), StdDev("v", "spread")], 2),
+        trigger=chance.choice([Policy.count(chance.randint(1, 5)), Policy.time(chance.randint(1, 4))]),
+        evict=chance.choice([Policy.count(chance.randint(1, 6)), Policy.time(chance.randint(1, 8))]),
+        clear_on_trigger=chance.random() < 0.4,
+        window_evict_millis=chance.choice([3000, 3_600_000]),
+    )
+    if chance.random() < 0.5:
+        stream = stream.filter("all > 1")
+    return stream.persist("kept").build()  # type: ignore[no-any-return]
+
+
+def events_by_chance(chance: random.Random) -> list[tuple[Any, ...]]:
+    """Return events that come up to four seconds out of order, with gaps of less and of more."""
+    now, found = 100_000, []
+    for number in range(chance.randint(30, 90)):
+        now += chance.choice([0, 0, 1, 250, 1000, 1000, 9000])
+        key = chance.choice(["a", "b", "c", None])
+        at = now - chance.choice([0, 0, 0, 1, 1500, 4000])
+        row = (key, chance.choice([1, 2, None]), chance.choice([None, number % 7]), number / 4, at, f"e{number}")
+        found.append(row)
+    return found
+
+
+def cut(rows: list[Any], chance: random.Random) -> list[list[Any]]:
+    places = sorted(chance.sample(range(1, len(rows)), chance.randint(1, 5)))
+    return [rows[start:end] for start, end in zip([0, *places], [*places, len(rows)], strict=True)]
+
+
+def shown(lake: Lake, until: int) -> list[str]:
+    """Return the results up to a clock, in ms; nothing came late."""
+    late = "late_chance_s"
+    assert not lake.state(late).scan().num_rows
+    rows = lake.state("kept").scan().to_pylist()
+    return sorted(repr(row) for row in rows if row["event_time"].timestamp() * 1000 <= until)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [pytest.param(n, marks=[] if n < 1 else [pytest.mark.exhaustive]) for n in SEEDS])
+def test_any_cut_gives_what_a_bounded_run_gives(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    rows = events_by_chance(chance)
+    source = FixedBatches(SCHEMA, cut(rows, chance))
+    state = chance.getstate()
+    flow = by_chance(chance, source)
+    assert any(isinstance(node, nodes.BatchWindowNode) for node in topology_of(flow).graph)
+    chance.setstate(state)
+    # A stream's clock stays behind the last event by the delay, that of a bounded run does not.
+    until = max(row[4] for row in rows) + 50_000
+    end = [("end", 9, 1, 1.0, until + 10_000, "end")]
+    streamed = by_chance(chance, FixedBatches(SCHEMA, [*source.batches, end]))
+    chance.setstate(state)
+    whole = by_chance(chance, FixedBatches(SCHEMA, [rows, end]))
+    Runtime(spark, Lake(tmp_path / "stream")).catch_up(streamed)
+    Runtime(spark, Lake(tmp_path / "bounded")).run_bounded(whole)
+    found = shown(Lake(tmp_path / "stream"), until)
+    assert found
+    assert found == shown(Lake(tmp_path / "bounded"), until)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [pytest.param(n, marks=[] if n < 1 else [pytest.mark.exhaustive]) for n in SEEDS])
+def test_engines_agree(spark: SparkSession, seed: int) -> None:
+    chance = random.Random(1000 + seed)
+    names = [part.split()[0] for part in SCHEMA.split(", ")]
+    rows = sorted(events_by_chance(chance), key=lambda row: row[4])
+    script = [{name: value for name, value in zip(names, row, strict=True) if value is not None} for row in rows]
+    flow = by_chance(chance, SCHEMA)
+    wanted = run_flow(flow, {"s": script}, engine="reference", spark=spark)
+    for engine in ("batch", "stream"):
+        assert run_flow(flow, {"s": script}, engine=engine, spark=spark) == wanted, engine  # type: ignore[arg-type]

@@ -1,0 +1,79 @@
+"""An event flow whose windows run in the batch of its source: what its kill tests run over."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from pipelines import Lake, Runtime, spark_session
+from pipelines.execution.checkpoint.window_files import StateFolder
+from pipelines.flowmix import Count, Flow, Policy, Sum
+from pipelines.sources import FixedBatches
+from tests.crash.driver import Killer
+from tests.crash.flow_case import SCHEMA, batch
+
+BATCHES = 13
+TABLES = ("sums", "windowed_readings", "late_windowed_readings")
+
+
+def flow(windows: str = "batch") -> Flow:
+    return (
+        Flow("windowed", windows=windows)
+        .stream("readings", FixedBatches(SCHEMA, [batch(n) for n in range(BATCHES)]))
+        .filter("v != 5")
+        .partition("k")
+        .aggregate(Sum("v", "sum"), Count(output="n"), trigger=Policy.time(3), evict=Policy.time(9))
+        .persist("sums")
+        .filter("sum > 9")
+        .output()
+        .build()
+    )
+
+
+def contents(lake: Lake) -> dict[str, list[tuple[Any, ...]]]:
+    """Every table's rows, in one order."""
+    return {
+        name: sorted((tuple(row.values()) for row in lake.state(name).scan().to_pylist()), key=repr) for name in TABLES
+    }
+
+
+class KilledFolder(StateFolder):
+    """Files of state whose process ends in the middle of a write, behind one, or before a file is removed."""
+
+    killer: Killer
+
+    def write(self, name: str, data: bytes) -> None:
+        own, txid = self.killer, int(name.removeprefix(".").split("-")[0]) if name[0].isdigit() else -1
+        if own.kill.get("moment") == "writing" and txid >= own.kill["txid"]:
+            temporary = self._folder / f".{name}"
+            with temporary.open("xb") as out:
+                out.write(data[: len(data) // 2])
+                out.flush()
+                os.fsync(out.fileno())
+            own.end()
+        super().write(name, data)
+        own("written", "", txid)
+
+    def remove(self, name: str) -> None:
+        self.killer("removing", "", int(name.removeprefix(".").split("-")[0]))
+        super().remove(name)
+        self.killer("removed", "", int(name.removeprefix(".").split("-")[0]))
+
+
+if __name__ == "__main__":
+    import json
+
+    from pipelines.execution.batch import driver_windows
+    from tests.crash.windows_case import KilledFolder as Folder
+    from tests.crash.windows_case import flow as shipped
+
+    plan = json.loads(sys.argv[1])
+    session = spark_session(
+        "crash", master="local[2]", conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    )
+    Folder.killer = Killer(plan["kill"])
+    driver_windows.StateFolder = Folder  # type: ignore[misc]
+    runtime = Runtime(session, Lake(Path(plan["home"])), listeners=[Folder.killer], max_attempts=30)
+    runtime.catch_up(shipped())
