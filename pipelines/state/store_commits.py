@@ -1,4 +1,4 @@
-"""Large commits where the table is on an object store: Spark writes Parquet, delta-rs commits it (docs/adr/0056).
+"""Large commits where the table is on an object store: Spark writes Parquet, delta-rs commits it (docs/adr/0057).
 
 Spark's own Delta writer would commit with a log store that overwrites the commits of others without a word. So there Spark
 puts files into a folder of their own inside the table, which nobody reads before delta-rs has named them in a commit.
