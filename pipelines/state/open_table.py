@@ -88,8 +88,8 @@ class OpenTable:
             file = commit_file(self._path, version)
             if isinstance(file, Location):
                 return file.version
-            found = file.stat()
-            return found.st_ino, found.st_mtime_ns, found.st_size
+            stat = file.stat()
+            return stat.st_ino, stat.st_mtime_ns, stat.st_size
         return None
 
 
