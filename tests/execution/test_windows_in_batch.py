@@ -130,6 +130,7 @@ def test_each_output_names_the_state_and_old_states_go(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_bounded_run_gives_the_same(spark: SparkSession, tmp_path: Path) -> None:
     found = []
     for windows in ("channels", "batch"):
