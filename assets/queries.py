@@ -80,7 +80,7 @@ def query_asset(view: FlowView, question: QueryAsset) -> dg.AssetsDefinition:
     )
     def answer(context: dg.AssetExecutionContext, spark: SparkResource, lake: LakeResource) -> dg.MaterializeResult:
         with plain_failures():
-            found = ask(view, question, lake, spark)
-        return dg.MaterializeResult(metadata=answer_metadata(view, question, found))
+            reply = ask(view, question, lake, spark)
+        return dg.MaterializeResult(metadata=answer_metadata(view, question, reply))
 
     return answer

@@ -35,19 +35,19 @@ class Arrived:
 def arrived(folder: str | Path) -> Arrived:
     """Look at a folder as a file source does: no names that begin with `_` or `.`; a missing folder is an empty one."""
     root = Path(folder)
-    found = [path for path in root.rglob("*") if path.name[0] not in "._" and path.is_file()] if root.is_dir() else []
+    files = [path for path in root.rglob("*") if path.name[0] not in "._" and path.is_file()] if root.is_dir() else []
     digest, size, latest, newest = hashlib.sha256(), 0, 0, ""
-    for path in sorted(found):
+    for path in sorted(files):
         facts = path.stat()
         size += facts.st_size
         digest.update(f"{path}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode())
         if facts.st_mtime_ns >= latest:
             latest, newest = facts.st_mtime_ns, path.name
     return Arrived(
-        files=len(found),
+        files=len(files),
         bytes=size,
         newest=newest,
-        newest_at=datetime.fromtimestamp(latest / 1e9, UTC) if found else None,
+        newest_at=datetime.fromtimestamp(latest / 1e9, UTC) if files else None,
         fingerprint=digest.hexdigest()[:16],
     )
 

@@ -55,9 +55,9 @@ def state_assets(view: FlowView) -> dg.AssetsDefinition:
                 lake.runtime(spark, context.log).catch_up(view.topology, progress=reporter.batch)
             else:
                 failed = _without_source(context, view, lake)
-                for one in failed:
-                    reporter.slice(one)
-                able = sorted(set(context.partition_keys) - {one.slice for one in failed})
+                for report in failed:
+                    reporter.slice(report)
+                able = sorted(set(context.partition_keys) - {slice_report.slice for slice_report in failed})
                 if able:
                     runtime = lake.runtime(spark, context.log)
                     failed += runtime.backfill(view.topology, able, progress=reporter.slice).failed
@@ -106,9 +106,9 @@ def _graph(context: dg.AssetExecutionContext) -> BaseAssetGraph[Any]:
 
 def failure(view: FlowView, failed: tuple[SliceReport, ...], asked: int) -> dg.Failure:
     """Return the failure of a run whose slices failed: which ones, why, and how to get them."""
-    shown = "\n".join(f"  {one.slice}: {(one.error or '').splitlines()[0]}" for one in failed)
-    days = ", ".join(one.slice for one in failed)
-    first, last = min(one.slice for one in failed), max(one.slice for one in failed)
+    shown = "\n".join(f"  {report.slice}: {(report.error or '').splitlines()[0]}" for report in failed)
+    days = ", ".join(report.slice for report in failed)
+    first, last = min(report.slice for report in failed), max(report.slice for report in failed)
     return dg.Failure(
         description=f'flow "{view.name}": {len(failed)} of {asked} slices failed; the others are committed\n{shown}\n'
         f"  Next: correct the data or the flow, then materialize these partitions again, or: "

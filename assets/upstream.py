@@ -94,11 +94,14 @@ class Upstream:
         made, at = made_slices(table) or frozenset(), slice_times(table)
         known = partitions_of(self._instance, key, partitions)
         failed = failed_at(self._instance, key, known.failed & set(slices))
-        missing = {one: "that slice is not there" for one in slices if one not in made}
+        missing = {slice_name: "that slice is not there" for slice_name in slices if slice_name not in made}
         # One that was made since by the command line is whole, though Dagster has not heard of it.
-        late = {one: ended for one, ended in failed.items() if one not in at or at[one] <= ended}
+        late = {
+            slice_name: ended for slice_name, ended in failed.items() if slice_name not in at or at[slice_name] <= ended
+        }
         return missing | {
-            one: f"its last run for that slice failed ({ended:%Y-%m-%d %H:%M} UTC)" for one, ended in late.items()
+            slice_name: f"its last run for that slice failed ({ended:%Y-%m-%d %H:%M} UTC)"
+            for slice_name, ended in late.items()
         }
 
     def _unsound(self, key: dg.AssetKey, slices: Sequence[str]) -> dict[str, str]:
@@ -112,7 +115,7 @@ class Upstream:
         graph = self._graph
         if not isinstance(graph, AssetGraph):
             return reasons
-        blocking = [one for one in graph.get_check_keys_for_assets({key}) if graph.get_check_spec(one).blocking]
+        blocking = [check for check in graph.get_check_keys_for_assets({key}) if graph.get_check_spec(check).blocking]
         at = slice_times(self._view.upstream_table(self._lake, key)) if blocking else {}
         for check in blocking:
             verdicts = verdicts_on(self._instance, check)

@@ -153,8 +153,8 @@ class FlowView:
         """Return the asset key that a spout reads: a table of the lake, or what arrives for its stream."""
         path = Path(spout.source.inner.path or "")
         lake = self.settings.lake.absolute()
-        found = {lake / "states": state_key, lake / "channels": channel_key}.get(path.parent)
-        return found(path.name) if found else source_key(spout.stream)
+        key_maker = {lake / "states": state_key, lake / "channels": channel_key}.get(path.parent)
+        return key_maker(path.name) if key_maker else source_key(spout.stream)
 
     def upstream_table(self, lake: Lake, key: dg.AssetKey) -> StateTable:
         """Return the other flow's table behind a key of `upstream`, whether it exists or not."""
@@ -173,15 +173,15 @@ class FlowView:
 
     def sources_of(self, table: str) -> list[dg.AssetKey]:
         """List the assets that a table is made from: streams, channels, and the states that it queries."""
-        found: list[dg.AssetKey] = []
+        keys: list[dg.AssetKey] = []
         for node in self.topology.graph.ancestors(self.writers[table].id):
             if isinstance(node, nodes.ChannelSpoutNode):
-                found += map(channel_key, node.reads)
+                keys += map(channel_key, node.reads)
             elif isinstance(node, nodes.SpoutNode):
-                found.append(self.key_of(node))
+                keys.append(self.key_of(node))
             elif isinstance(node, nodes.StateQueryNode):
-                found.append(state_key(node.state))
-        return list(dict.fromkeys(found))
+                keys.append(state_key(node.state))
+        return list(dict.fromkeys(keys))
 
     @cached_property
     def partitions(self) -> dg.DailyPartitionsDefinition | None:
@@ -199,7 +199,7 @@ class FlowView:
     @cached_property
     def gate_checks(self) -> tuple[GateCheck, ...]:
         """The checks of all gates. A check is shown at one table: the rows behind the gate, else the first state there."""
-        found: list[GateCheck] = []
+        checks: list[GateCheck] = []
         for node in self.topology.graph:
             if not isinstance(node, nodes.GateNode):
                 continue
@@ -213,8 +213,8 @@ class FlowView:
                 )
             )
             if behind:
-                found += [GateCheck(node.gate.name, check, table_key(behind[0])) for check in node.gate.checks]
-        return tuple(found)
+                checks += [GateCheck(node.gate.name, check, table_key(behind[0])) for check in node.gate.checks]
+        return tuple(checks)
 
     @cached_property
     def suites(self) -> Mapping[str, Gate]:
@@ -264,4 +264,4 @@ class FlowView:
     def description(self) -> str:
         """Describe the flow: the catalog's text, and the docstring of the function that defines it."""
         said = inspect.getdoc(self.spec.build) if inspect.isfunction(self.spec.build) else None
-        return "\n\n".join(one for one in (self.spec.description, said) if one)
+        return "\n\n".join(text for text in (self.spec.description, said) if text)

@@ -65,7 +65,7 @@ def counted(lake: Lake, spec: FlowSpec, settings: FlowSettings) -> int:
     behind = [node for node in topology.graph.descendants(entrance.id) if isinstance(node, nodes.PersistNode)]
     table = lake.written_by(next(node for node in behind if not isinstance(node, nodes.LatePersistNode)))
     batches = table.commits.batches() if table.exists() else []
-    return sum(one.record.received for one in batches if one.record is not None)
+    return sum(batch.record.received for batch in batches if batch.record is not None)
 
 
 def start_spark(clock: Clock) -> None:
@@ -88,8 +88,8 @@ def lay(settings: FlowSettings, days: int, shown: Progress, clock: Clock) -> Lay
 
 def location() -> dg.Definitions:
     """Load the definitions that the UI shows, by name as Dagster does from workspace.yaml."""
-    found: dg.Definitions = importlib.import_module("definitions").defs
-    return found
+    definitions: dg.Definitions = importlib.import_module("definitions").defs
+    return definitions
 
 
 def catch_up(
@@ -191,9 +191,9 @@ def event_findings(settings: FlowSettings, days: int) -> bool:
 
 
 def _worst(rows: Sequence[Mapping[str, Any]], by: str, n: int, columns: Sequence[str]) -> list[dict[str, Any]]:
-    found = [{name: row[name] for name in columns} for row in sorted(rows, key=lambda row: -row[by])[:n]]
+    worst = [{name: row[name] for name in columns} for row in sorted(rows, key=lambda row: -row[by])[:n]]
     return [
-        row | {"event_time": f"{row['event_time']:%Y-%m-%d %H:%M}"} if "event_time" in row else row for row in found
+        row | {"event_time": f"{row['event_time']:%Y-%m-%d %H:%M}"} if "event_time" in row else row for row in worst
     ]
 
 
@@ -205,7 +205,7 @@ def _by_visibility(lake: Lake) -> list[dict[str, Any]]:
     low, middle = pc.less(rows["visib"], 1), pc.less(rows["visib"], 5)
     names = pc.if_else(low, "less than 1 mile", pc.if_else(middle, "1 to 5 miles", "5 miles and more"))
     grouped = rows.append_column("visibility", names).group_by("visibility")
-    found = grouped.aggregate([("flight", "count"), ("dep_delay", "mean"), ("wind_speed", "mean")]).to_pylist()
+    groups = grouped.aggregate([("flight", "count"), ("dep_delay", "mean"), ("wind_speed", "mean")]).to_pylist()
     return [
         {
             "visibility": row["visibility"],
@@ -213,7 +213,7 @@ def _by_visibility(lake: Lake) -> list[dict[str, Any]]:
             "avg_delay": row["dep_delay_mean"],
             "avg_wind_mph": row["wind_speed_mean"],
         }
-        for row in sorted(found, key=lambda row: -row["dep_delay_mean"])
+        for row in sorted(groups, key=lambda row: -row["dep_delay_mean"])
     ]
 
 
@@ -234,21 +234,21 @@ def confirmed(lake: Lake, days: int) -> bool:
     """Compare the tables of the event flows with pandas, which computes them from the published data."""
     from pipelines.catalog.flights_expected import compared
 
-    found = compared(lake, days)
+    comparisons = compared(lake, days)
     rendering.rows(
         "The same computed by pandas",
         [
             {
-                "table": one.table,
-                "rows": one.rows,
-                "missing": one.missing,
-                "too many": one.more,
-                "verdict": "the same" if one.agrees else "DIFFERS",
+                "table": comparison.table,
+                "rows": comparison.rows,
+                "missing": comparison.missing,
+                "too many": comparison.more,
+                "verdict": "the same" if comparison.agrees else "DIFFERS",
             }
-            for one in found
+            for comparison in comparisons
         ],
     )
-    return all(one.agrees for one in found)
+    return all(comparison.agrees for comparison in comparisons)
 
 
 def accounting(lake: Lake) -> None:

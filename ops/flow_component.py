@@ -107,11 +107,11 @@ def _load(path: Path, settings: FlowSettings) -> Any:
 
 
 def _of_module(named: str, module: str, attribute: str) -> FlowSpec:
-    found = getattr(imported(module, f"flow {named}"), attribute, None)
-    if found is None:
+    spec = getattr(imported(module, f"flow {named}"), attribute, None)
+    if spec is None:
         raise DefinitionError(f"flow {named}: {module} has no {attribute}")
-    if not isinstance(found, FlowSpec):
+    if not isinstance(spec, FlowSpec):
         raise DefinitionError(
-            f"flow {named} is a {type(found).__name__}, not a FlowSpec", hint="see pipelines/catalog/flow.py"
+            f"flow {named} is a {type(spec).__name__}, not a FlowSpec", hint="see pipelines/catalog/flow.py"
         )
-    return found
+    return spec

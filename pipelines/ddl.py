@@ -38,22 +38,22 @@ _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`", re.DOTAL
 def nested_too_deeply(text: str, opens: str = "([{", closes: str = ")]}") -> bool:
     """Check whether the brackets of a text, those in quotes aside, are nested more deeply than is read."""
     depth = 0
-    for one in _QUOTED.sub("", text):
-        if one in opens:
+    for character in _QUOTED.sub("", text):
+        if character in opens:
             depth += 1
             if depth > DEEPEST_BRACKETS:
                 return True
-        elif one in closes:
+        elif character in closes:
             depth = max(0, depth - 1)
     return False
 
 
 def decimal_problem(text: str) -> str | None:
     """Return what is wrong with the first decimal type in a text that Spark does not have; None: nothing."""
-    for found in _DECIMAL.finditer(_QUOTED.sub("", text)):
-        digits, scale = int(found[1]), int(found[2] or 0)
+    for match in _DECIMAL.finditer(_QUOTED.sub("", text)):
+        digits, scale = int(match[1]), int(match[2] or 0)
         if not 1 <= digits <= MOST_DIGITS or not 0 <= scale <= digits:
-            return f"there is no {found[0]}: a decimal has 1 to {MOST_DIGITS} digits, and no more behind the point than it has"
+            return f"there is no {match[0]}: a decimal has 1 to {MOST_DIGITS} digits, and no more behind the point than it has"
     return None
 
 
@@ -131,14 +131,14 @@ def parse_ddl(ddl: str) -> tuple[tuple[str, str], ...]:
     except sqlglot.errors.SqlglotError as error:
         raise DefinitionError(f"not a schema: {ddl!r}; {_fault(ddl, str(error).splitlines()[0])}") from None
     schema = tree.this if isinstance(tree, exp.Create) else None
-    found = schema.expressions if isinstance(schema, exp.Schema) else []
-    if not found or not all(isinstance(column, exp.ColumnDef) and column.args.get("kind") for column in found):
+    parts = schema.expressions if isinstance(schema, exp.Schema) else []
+    if not parts or not all(isinstance(column, exp.ColumnDef) and column.args.get("kind") for column in parts):
         raise DefinitionError(f'not a schema: {ddl!r}; write it as "name type, name type"')
-    columns = [(column.name, _lower(column.args["kind"].sql("spark"))) for column in found]
+    columns = [(column.name, _lower(column.args["kind"].sql("spark"))) for column in parts]
     added("schema", [name for name, _ in columns if name not in ENGINE_COLUMNS], ())
     return tuple(columns)
 
 
 def _lower(sql_type: str) -> str:
     """A type in small letters, but for the names of the fields in a struct."""
-    return re.sub(r"(`[^`]*`|\w+\s*:)|\w+", lambda found: found[1] or found[0].lower(), sql_type)
+    return re.sub(r"(`[^`]*`|\w+\s*:)|\w+", lambda match: match[1] or match[0].lower(), sql_type)

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`' (did you mean "x"?)'` for the closest known name, or an empty string."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f' (did you mean "{found[0]}"?)' if found else ""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f' (did you mean "{matches[0]}"?)' if matches else ""
 
 
 class TrideltaError(Exception):
@@ -165,9 +165,9 @@ class ResourceError(DefinitionError):
         self, operation: str, kinds: Sequence[str], bolt: Sequence[tuple[str, Sequence[str]]], *, missing: bool
     ) -> None:
         self.operation, self.kinds, self.missing = operation, tuple(kinds), missing
-        self.bolt = tuple((label, tuple(found)) for label, found in bolt)
+        self.bolt = tuple((label, tuple(names)) for label, names in bolt)
         text = "resources unset which are set" if missing else "resources set which are not set"
-        listed = "\n".join(f"    [ {label}, resources set: {', '.join(found) or 'none'} ]" for label, found in bolt)
+        listed = "\n".join(f"    [ {label}, resources set: {', '.join(names) or 'none'} ]" for label, names in bolt)
         super().__init__(
             f"Found an operation with {text} in other operations in the group: [ {operation} ]: {', '.join(kinds)}\n"
             f"  The group at fault:\n{listed}",

@@ -33,4 +33,4 @@ def _exported(file: Path) -> dict[str, tuple[str, str]]:
     """Return the names that a package's `__init__.py` imports for type checkers: the module of each, and its name there."""
     blocks = (node for node in ast.parse(file.read_text("utf-8")).body if isinstance(node, ast.If))
     imports = (line for block in blocks for line in block.body if isinstance(line, ast.ImportFrom) and line.module)
-    return {one.asname or one.name: (line.module or "", one.name) for line in imports for one in line.names}
+    return {alias.asname or alias.name: (line.module or "", alias.name) for line in imports for alias in line.names}

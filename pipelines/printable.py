@@ -27,6 +27,6 @@ def plain(value: Any) -> str:
     return printable(re.sub(r"[\t\r\n]", " ", str(value)))
 
 
-def _written(found: re.Match[str]) -> str:
-    number = ord(found[0])
+def _written(match: re.Match[str]) -> str:
+    number = ord(match[0])
     return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"

@@ -55,15 +55,16 @@ def masked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Mask settings for display and logs: of Spark's keep only those that the forms take, and references."""
     from pipelines.spark.spark_settings import SPARK_SETTINGS
 
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, value in settings.items():
         if name == "spark" and isinstance(value, Mapping):
-            found[name] = {
-                key: one if key in SPARK_SETTINGS or is_reference(key, one) else HIDDEN for key, one in value.items()
+            result[name] = {
+                key: setting if key in SPARK_SETTINGS or is_reference(key, setting) else HIDDEN
+                for key, setting in value.items()
             }
         else:
-            found[name] = masked(value) if isinstance(value, str) else value
-    return found
+            result[name] = masked(value) if isinstance(value, str) else value
+    return result
 
 
 def is_secret(name: str) -> bool:
@@ -97,10 +98,10 @@ def resolved(name: str, value: str) -> str:
     Raises:
         SecretError: if the variable is missing or the file cannot be read.
     """
-    found = _REFERENCE.fullmatch(value)
-    if found is None:
+    match = _REFERENCE.fullmatch(value)
+    if match is None:
         return value
-    kind, where = found.groups()
+    kind, where = match.groups()
     if kind == "env":
         if where not in os.environ:
             raise SecretError(name, f"the environment has no {where}")

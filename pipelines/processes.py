@@ -45,12 +45,12 @@ class ProcessIdentity:
     def of(cls, pid: int | None = None) -> ProcessIdentity:
         """Identify a process of this host, by default the own one. One that has ended has an identity that no process has."""
         number = os.getpid() if pid is None else pid
-        found = _stat(number)
+        stat = _stat(number)
         try:
             created = float(psutil.Process(number).create_time())
         except psutil.Error:
             created = 0.0
-        return cls(number, created, boot_id() if found else "", found[1] if found and boot_id() else 0)
+        return cls(number, created, boot_id() if stat else "", stat[1] if stat and boot_id() else 0)
 
     @classmethod
     def read(cls, written: Mapping[str, Any]) -> ProcessIdentity:
@@ -81,9 +81,9 @@ class ProcessIdentity:
     def _found(self, unless: str) -> psutil.Process | None:
         try:
             if self.boot:
-                found = _stat(self.pid)
-                there = found is not None and (boot_id(), found[1]) == (self.boot, self.ticks)
-                return psutil.Process(self.pid) if there and found and found[0] not in unless else None
+                stat = _stat(self.pid)
+                there = stat is not None and (boot_id(), stat[1]) == (self.boot, self.ticks)
+                return psutil.Process(self.pid) if there and stat and stat[0] not in unless else None
             process = psutil.Process(self.pid)
             there = abs(process.create_time() - self.created) < _SECONDS
             return process if there and _LETTERS.get(process.status(), "R") not in unless else None

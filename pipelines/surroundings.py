@@ -87,10 +87,10 @@ def refuse_unless_folder(path: Path, what: str) -> None:
     try:
         if path.is_dir():
             return
-        for one in (path, *path.parents):
-            if one.exists() or one.is_symlink():
-                if not one.is_dir():
-                    raise NotAFolderError(str(one), what)
+        for place in (path, *path.parents):
+            if place.exists() or place.is_symlink():
+                if not place.is_dir():
+                    raise NotAFolderError(str(place), what)
                 return
     except (OSError, ValueError) as error:
         raise refusal_of(error, str(path)) from error
@@ -122,9 +122,9 @@ def refused(error: BaseException) -> FileAccessError | None:
     """Find the file system's refusal behind an error from Python, Rust or Java; None if there is none."""
     seen: BaseException | None = error
     while seen is not None:
-        found = _refused(seen)
-        if found is not None:
-            return found
+        refusal = _refused(seen)
+        if refusal is not None:
+            return refusal
         seen = seen.__cause__ or seen.__context__
     return None
 

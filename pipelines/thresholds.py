@@ -49,11 +49,11 @@ class Thresholds:
     cluster_bytes: Annotated[int, Range(0, 2**63 - 1, whole=True)] = 64 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        for one in fields(self):
+        for field in fields(self):
             try:
-                limits(Thresholds)[one.name].taken(getattr(self, one.name))
+                limits(Thresholds)[field.name].taken(getattr(self, field.name))
             except OutOfBoundsError as error:
-                raise ValueError(f"{one.name} {error}") from None
+                raise ValueError(f"{field.name} {error}") from None
         if not self.idle <= self.busy / 4 or not self.busy < self.overloaded:
             raise ValueError("idle must be at most a quarter of busy, and busy below overloaded: else load swings")
         if not self.least <= self.most:

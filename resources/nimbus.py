@@ -44,4 +44,4 @@ class NimbusResource(dg.ConfigurableResource):
         if not registry_exists(self.store_url or registry_url()):
             return {}
         with self.nimbus() as nimbus:
-            return {one.name: one for one in nimbus.cluster().flows}
+            return {flow.name: flow for flow in nimbus.cluster().flows}

@@ -37,10 +37,10 @@ def trouble(seen: FlowStatus, now: float) -> list[str]:
 
     A flow that somebody deactivated, or that drains, is well.
     """
-    found = [seen.problem] if seen.problem else []
+    problems = [seen.problem] if seen.problem else []
     if seen.status == "ACTIVE":
-        found += [said for task in seen.tasks if (said := _trouble(task, now))]
-    return found
+        problems += [said for task in seen.tasks if (said := _trouble(task, now))]
+    return problems
 
 
 def _trouble(task: TaskStatus, now: float) -> str | None:

@@ -65,7 +65,7 @@ def markdown_of(title: str, bars: Bars) -> dg.MarkdownMetadataValue | None:
         title: For those who cannot see it.
         bars: What it shows. If it does not fit, the earliest bars are left out.
     """
-    if not any(_known(one) is not None for one in bars.values):
+    if not any(_known(value) is not None for value in bars.values):
         return None
     count = len(bars.values)
     while True:
@@ -91,8 +91,8 @@ def png(bars: Bars) -> bytes:
     draw = ImageDraw.Draw(image)
     # Letters of one colour without shades: they stay readable on any page, and small.
     draw.fontmode, draw.font = "1", ImageFont.load_default_imagefont()
-    values = [_known(one) for one in bars.values]
-    top = max((one for one in values if one is not None), default=0.0)
+    values = [_known(value) for value in bars.values]
+    top = max((value for value in values if value is not None), default=0.0)
     _axes(draw, bars, top)
     step = (_WIDTH - _LEFT) / max(len(values), 1)
     for at, value in enumerate(values):
@@ -133,8 +133,8 @@ def _number(value: float) -> str:
 
 def in_bytes(values: Sequence[float | None]) -> tuple[list[float | None], str]:
     """Scale sizes to the largest unit that the largest of them reaches: (values, unit)."""
-    top = max((one for one in values if one is not None), default=0.0)
+    top = max((value for value in values if value is not None), default=0.0)
     for unit, factor in (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
         if top >= factor:
-            return [None if one is None else one / factor for one in values], unit
+            return [None if value is None else value / factor for value in values], unit
     return list(values), "bytes"

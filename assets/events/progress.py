@@ -135,22 +135,22 @@ class Progress:
             deployed: The deployed flows; those that the catalog does not have are passed over.
             now: Seconds since 1970.
         """
-        found: list[Event] = []
+        events: list[Event] = []
         for name in [name for name in self._seen if name not in deployed]:
             del self._seen[name]
             if name in self._views:
-                found.append(registered(name, None))
+                events.append(registered(name, None))
         known = [(self._views[name], flow) for name, flow in deployed.items() if name in self._views]
         # Before any limit: what a flow writes from now on is told, however long that waits.
         for view, flow in known:
             self._begin(view, flow)
         self._left, self._until = self._most, time.perf_counter() + LOOK_SECONDS
         self._alive_every = ALIVE_SECONDS * len(known)
-        for view, flow in sorted(known, key=lambda one: self._turn(one[0])):
+        for view, flow in sorted(known, key=lambda pair: self._turn(pair[0])):
             for event in self._of_flow(view, flow, now):
-                found.append(event)
+                events.append(event)
                 self._left -= 1
-        return found
+        return events
 
     def _turn(self, view: FlowView) -> tuple[float, float]:
         seen = self._seen[view.name]
@@ -232,7 +232,7 @@ class Progress:
             facts.setdefault("txid_first", commit.txid)
             facts |= {"txid_last": commit.txid, "attempt": commit.attempt, "delta_version": version}
         seen.tables[name] = version
-        in_order = sorted(rows.items(), key=lambda one: str(one[0]))
+        in_order = sorted(rows.items(), key=lambda item: str(item[0]))
         events = []
         for slice_, count in in_order:
             # A page shows the last event: it carries the plots.
@@ -266,7 +266,7 @@ class Progress:
     # --- the flow itself --------------------------------------------------------------------------------------------
 
     def _of_checks(self, view: FlowView, flow: FlowStatus, seen: SeenFlow) -> Iterator[Event]:
-        known = {f"{one.gate}/{one.check.name}": one for one in view.gate_checks}
+        known = {f"{gate_check.gate}/{gate_check.check.name}": gate_check for gate_check in view.gate_checks}
         for task in flow.tasks:
             for name, figures in task.checks.items():
                 check = known.get(name)

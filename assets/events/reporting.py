@@ -95,7 +95,9 @@ class Reporter:
         # What a run over one partition says at its end is of that slice; another run tells of each slice when it is there.
         own = context.partition_key if sliced and context.has_partition_key else None
         self._each_slice = sliced and own is None
-        self._verdicts = {(one.gate, one.check.name): GateVerdict(one, view, lake, own) for one in view.gate_checks}
+        self._verdicts = {
+            (check.gate, check.check.name): GateVerdict(check, view, lake, own) for check in view.gate_checks
+        }
         self._fixed: dict[str, dict[str, Any]] = {}
         self._plots = {name: TablePlots(view, lake, name) for name in view.writers}
         self._seconds: dict[str, dict[int, float]] = {name: {} for name in view.writers}
@@ -188,7 +190,8 @@ class Reporter:
         For a slice that failed only the checks that were asked are logged: no rows came to what stands behind.
         """
         own = {
-            name: GateVerdict(one.check, self._view, self._lake, report.slice) for name, one in self._verdicts.items()
+            name: GateVerdict(verdict.check, self._view, self._lake, report.slice)
+            for name, verdict in self._verdicts.items()
         }
         asked = set()
         for name, result in _results(report.gates):

@@ -220,9 +220,9 @@ def history(
     if as_json:
         emit(listed)
     else:
-        for one in listed:
-            one["time"] = f"{one['time']:%Y-%m-%d %H:%M:%S}"
-            del one["flow"]
+        for row in listed:
+            row["time"] = f"{row['time']:%Y-%m-%d %H:%M:%S}"
+            del row["flow"]
         rendering.rows(f"{name}: the last {len(listed)} commits (times in UTC)", listed)
 
 

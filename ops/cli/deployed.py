@@ -77,7 +77,7 @@ def running() -> dict[str, dict[str, Any]]:
         return {}
     try:
         with nimbus() as there:
-            return {one.name: deployed_view.listed(one) for one in there.cluster().flows}
+            return {flow.name: deployed_view.listed(flow) for flow in there.cluster().flows}
     except NimbusError as error:
         errors.print(str(error), style="yellow", markup=False)
         return {}
@@ -268,10 +268,10 @@ def status(
             seen = there.cluster()
             answer(as_json, seen.to_json(), lambda: deployed_view.cluster(seen))
             return
-        one, history = there.flow(flow), there.history(flow)
+        flow_status, history = there.flow(flow), there.history(flow)
         history = history[len(history) - min(lines, len(history)) :]
-        plain = one.to_json() | {"history": [asdict(each) for each in history]}
-        answer(as_json, plain, lambda: deployed_view.flow(one, history))
+        plain = flow_status.to_json() | {"history": [asdict(each) for each in history]}
+        answer(as_json, plain, lambda: deployed_view.flow(flow_status, history))
 
 
 @app.command(rich_help_panel=PANEL)
@@ -279,9 +279,9 @@ def status(
 def versions(flow: Deployed, as_json: AsJson = False) -> None:
     """List the versions of a deployed flow."""
     with nimbus() as there:
-        current, found = there.flow(flow).version, there.versions(flow)
-    plain = [deployed_view.version_json(one, current) for one in found]
-    listed = [deployed_view.version_line(one, current) for one in found]
+        current, all_versions = there.flow(flow).version, there.versions(flow)
+    plain = [deployed_view.version_json(version, current) for version in all_versions]
+    listed = [deployed_view.version_line(version, current) for version in all_versions]
     answer(as_json, plain, lambda: rendering.rows(f"{flow}: versions (times in UTC)", listed))
 
 
@@ -306,11 +306,11 @@ def logs(
     if level is not None and level.lower() not in LEVELS:
         raise DefinitionError(f"no such level: {level}", hint=f"there are: {', '.join(LEVELS)}")
     with nimbus() as there:
-        found = FlowLogs(there, NimbusSettings.from_environment(), flow)
-        found.tell_what_is_elsewhere()
+        flow_logs = FlowLogs(there, NimbusSettings.from_environment(), flow)
+        flow_logs.tell_what_is_elsewhere()
         told = False
         try:
-            for line in found.lines(level=level, follow=follow, last=lines):
+            for line in flow_logs.lines(level=level, follow=follow, last=lines):
                 told = True
                 print(json.dumps(line) if as_json else text(line), flush=follow)
         except KeyboardInterrupt:
@@ -362,18 +362,18 @@ def counts(pairs: Sequence[str] | None) -> dict[str, int]:
     Raises:
         DefinitionError: One is not of that form.
     """
-    found: dict[str, int] = {}
+    parallelism: dict[str, int] = {}
     for pair in pairs or ():
         name, _, number = pair.partition("=")
         try:
             if not name:
                 raise OutOfBoundsError("lacks its name")
-            found[name] = TASKS.taken(number.strip())
+            parallelism[name] = TASKS.taken(number.strip())
         except OutOfBoundsError as error:
             raise DefinitionError(
                 f"not a parallelism: {shown(pair)} {error}", hint="write it as NAME=N, e.g. --parallelism delays=4"
             ) from None
-    return found
+    return parallelism
 
 
 def settings_of(pairs: Sequence[str] | None) -> dict[str, Any]:
@@ -385,21 +385,21 @@ def settings_of(pairs: Sequence[str] | None) -> dict[str, Any]:
     """
     from pipelines.nimbus.flow_settings import TEXTS
 
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for pair in pairs or ():
         name, equals, text = pair.partition("=")
         if not name or not equals:
             raise DefinitionError(f"not a setting: {shown(pair)}", hint="write it as K=V, e.g. --setting isolated=true")
         table, dot, key = name.partition(".")
         if table == "spark" and dot:
-            found.setdefault("spark", {})[name] = text
+            settings.setdefault("spark", {})[name] = text
             continue
         value = text if name in TEXTS else _read(pair, text)
         if table in NESTED and dot:
-            found.setdefault(table, {})[key] = value
+            settings.setdefault(table, {})[key] = value
         else:
-            found[name] = value
-    return found
+            settings[name] = value
+    return settings
 
 
 def _read(pair: str, text: str) -> Any:
@@ -445,7 +445,7 @@ def _asked(
 
 def _somebody(there: Nimbus) -> bool:
     """Return whether waiting is useful: without a supervisor nothing happens."""
-    if any(one.alive for one in there.cluster().supervisors):
+    if any(supervisor.alive for supervisor in there.cluster().supervisors):
         return True
     errors.print("No supervisor is alive: nothing happens until one is started (tridelta supervisor).", style="yellow")
     return False

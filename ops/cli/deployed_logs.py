@@ -44,12 +44,12 @@ class FlowLogs:
             NotAliveError: It never had a place, and is not deployed.
         """
         try:
-            places = {(one.supervisor, one.port) for one in self._nimbus.flow(self._flow).tasks if one.supervisor}
+            places = {(task.supervisor, task.port) for task in self._nimbus.flow(self._flow).tasks if task.supervisor}
         except NotAliveError:
             last = self._nimbus.places.last_assignment(self._flow)
             if last is None:
                 raise
-            places = {(one.supervisor, one.port) for one in last.workers}
+            places = {(worker.supervisor, worker.port) for worker in last.workers}
         return sorted(places)
 
     def lines(self, *, level: str | None, follow: bool, last: int) -> Iterator[Line]:
@@ -92,7 +92,7 @@ def text(line: Line) -> str:
     place = ":".join(str(line[name]) for name in ("supervisor", "port") if line.get(name))
     parts = [stamp, f"{str(line.get('level', '')).upper():<8}", place, of, str(line.get("event", "")), facts]
     trace = str(line.get("exception") or "")
-    said = " ".join(part for part in parts if part) + "".join(f"\n    {one}" for one in trace.splitlines())
+    said = " ".join(part for part in parts if part) + "".join(f"\n    {frame}" for frame in trace.splitlines())
     return printable(said)
 
 

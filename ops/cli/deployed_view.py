@@ -82,8 +82,8 @@ def flow_line(flow: FlowStatus) -> dict[str, Any]:
 
 def listed(flow: FlowStatus) -> dict[str, Any]:
     """Return what the list of all flows says of a deployed one."""
-    found = {"status": flow.status, "version": flow.version, "running": flow.running, "txid": flow.txid}
-    return found | {"problem": flow.problem}
+    row = {"status": flow.status, "version": flow.version, "running": flow.running, "txid": flow.txid}
+    return row | {"problem": flow.problem}
 
 
 def task_line(task: TaskStatus) -> dict[str, Any]:
@@ -137,21 +137,21 @@ def _failures(task: TaskStatus, gate: Mapping[str, Any], check: Mapping[str, Any
     return f"{told['failures']} of {told['batches']}" if told else ""
 
 
-def supervisor_line(one: SupervisorStatus) -> dict[str, Any]:
+def supervisor_line(supervisor: SupervisorStatus) -> dict[str, Any]:
     """Return a supervisor as one line."""
     return {
-        "supervisor": one.id,
-        "host": one.host,
-        "slots": f"{len(one.used)} of {len(one.ports)} used",
-        "beat": span(one.beat_age_seconds) + ("" if one.alive else ", dead"),
-        "leads": "yes" if one.leader else "",
+        "supervisor": supervisor.id,
+        "host": supervisor.host,
+        "slots": f"{len(supervisor.used)} of {len(supervisor.ports)} used",
+        "beat": span(supervisor.beat_age_seconds) + ("" if supervisor.alive else ", dead"),
+        "leads": "yes" if supervisor.leader else "",
     }
 
 
 def cluster(seen: ClusterStatus) -> None:
     """Show all flows and supervisors."""
     rendering.rows("Deployed flows", [flow_line(flow) for flow in seen.flows])
-    rendering.rows("Supervisors", [supervisor_line(one) for one in seen.supervisors])
+    rendering.rows("Supervisors", [supervisor_line(supervisor) for supervisor in seen.supervisors])
 
 
 def flow(seen: FlowStatus, history: Sequence[Happened]) -> None:
@@ -173,7 +173,7 @@ def flow(seen: FlowStatus, history: Sequence[Happened]) -> None:
     for task in seen.tasks:
         if task.last_error:
             rendering.say(f"\nLast error of {task.group}: {task.last_error}")
-    rendering.rows("History (times in UTC)", [happened_line(one) for one in history])
+    rendering.rows("History (times in UTC)", [happened_line(entry) for entry in history])
 
 
 def sentence(seen: FlowStatus) -> str:
@@ -187,60 +187,60 @@ def sentence(seen: FlowStatus) -> str:
     return text if seen.txid is None else f"{text}; batch {seen.txid}, {seen.rows_per_second:g} rows per second"
 
 
-def happened_line(one: Happened) -> dict[str, Any]:
+def happened_line(entry: Happened) -> dict[str, Any]:
     """Return a line of a flow's history."""
     return {
-        "at": clock(one.at),
-        "event": one.event,
-        "status": " -> ".join(str(part) for part in (one.from_status, one.to_status) if part),
-        "version": one.version,
+        "at": clock(entry.at),
+        "event": entry.event,
+        "status": " -> ".join(str(part) for part in (entry.from_status, entry.to_status) if part),
+        "version": entry.version,
         # What is nested is for scripts.
         "detail": ", ".join(
             f"{name}={value}"
-            for name, value in one.detail.items()
+            for name, value in entry.detail.items()
             if name != "flow" and value not in (None, "", False) and not isinstance(value, Mapping | list)
         ),
     }
 
 
-def version_json(one: Version, current: int) -> dict[str, Any]:
+def version_json(version: Version, current: int) -> dict[str, Any]:
     """Return a version for a script; `created_at` in seconds since 1970."""
     return {
-        "version": one.number,
-        "current": one.number == current,
-        "created_at": one.created_at,
-        "before": one.before,
-        "copy_of": one.copy_of,
-        "definition": dict(one.content.definition),
-        "components": dict(one.content.components),
-        "workers": one.content.workers,
-        "settings": masked_settings(one.content.settings),
+        "version": version.number,
+        "current": version.number == current,
+        "created_at": version.created_at,
+        "before": version.before,
+        "copy_of": version.copy_of,
+        "definition": dict(version.content.definition),
+        "components": dict(version.content.components),
+        "workers": version.content.workers,
+        "settings": masked_settings(version.content.settings),
     }
 
 
-def version_line(one: Version, current: int) -> dict[str, Any]:
+def version_line(version: Version, current: int) -> dict[str, Any]:
     """Return a version as one line."""
-    found = one.content.definition
+    definition = version.content.definition
     return {
-        "version": f"{one.number}" + (" (current)" if one.number == current else ""),
-        "at": clock(one.created_at),
-        "from": found.get("file") or found.get("kind") or "",
-        "plan": found.get("plan", ""),
-        "workers": one.content.workers,
-        "parallelism": ", ".join(f"{name}={number}" for name, number in found.get("explicit", {}).items()),
-        "settings": ", ".join(f"{name}={value}" for name, value in masked_settings(one.content.settings).items()),
-        "copy of": "" if one.copy_of is None else str(one.copy_of),
+        "version": f"{version.number}" + (" (current)" if version.number == current else ""),
+        "at": clock(version.created_at),
+        "from": definition.get("file") or definition.get("kind") or "",
+        "plan": definition.get("plan", ""),
+        "workers": version.content.workers,
+        "parallelism": ", ".join(f"{name}={number}" for name, number in definition.get("explicit", {}).items()),
+        "settings": ", ".join(f"{name}={value}" for name, value in masked_settings(version.content.settings).items()),
+        "copy of": "" if version.copy_of is None else str(version.copy_of),
     }
 
 
 def top(seen: ClusterStatus) -> RenderableType:
     """Return the live table, one line per query."""
-    alive = sum(one.alive for one in seen.supervisors)
-    used = sum(len(one.used) for one in seen.supervisors if one.alive)
-    slots = sum(len(one.ports) for one in seen.supervisors if one.alive)
+    alive = sum(supervisor.alive for supervisor in seen.supervisors)
+    used = sum(len(supervisor.used) for supervisor in seen.supervisors if supervisor.alive)
+    slots = sum(len(supervisor.ports) for supervisor in seen.supervisors if supervisor.alive)
     head = Text(
         f"{clock(seen.at)} UTC   {len(seen.flows)} flows   {alive} supervisors, {used} of {slots} slots used   "
-        f"leader: {next((one.id for one in seen.supervisors if one.leader), 'none')}"
+        f"leader: {next((supervisor.id for supervisor in seen.supervisors if supervisor.leader), 'none')}"
     )
     lines = lean([line for flow in seen.flows for line in _top_lines(flow)])
     problems = [

@@ -44,13 +44,13 @@ class PlainGroup(TyperGroup):
 
 def _fault(given: Sequence[str]) -> str | None:
     """Say why no command can take an argument: it is not UTF-8, or holds a zero byte."""
-    for number, one in enumerate(given, start=1):
+    for number, argument in enumerate(given, start=1):
         try:
-            one.encode("utf-8")
+            argument.encode("utf-8")
         except UnicodeEncodeError:
-            return f"argument {number} is not UTF-8: {os.fsencode(one)!r}"[:300]
-        if "\0" in one:
-            return f"argument {number} holds a zero byte: {one!r}"[:300]
+            return f"argument {number} is not UTF-8: {os.fsencode(argument)!r}"[:300]
+        if "\0" in argument:
+            return f"argument {number} holds a zero byte: {argument!r}"[:300]
     return None
 
 
@@ -80,7 +80,7 @@ def tell(error: BaseException, given: Sequence[str]) -> int:
 def _write(error: BaseException, given: Sequence[str]) -> Path:
     """Write the report, readable by its user alone: beneath the home if there is one, else among temporary files."""
     lines = [
-        f"tridelta {' '.join(_without_value(one) for one in given)}",
+        f"tridelta {' '.join(_without_value(argument) for argument in given)}",
         f"at {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}, Python {platform.python_version()}, {platform.platform()}",
         "",
         *traceback.format_exception(error),

@@ -53,11 +53,11 @@ class Written:
             "PYTHONPATH": (str(self.folder.parent), os.pathsep),
             MODULES: (self.folder.name, ","),
         }
-        found = {}
+        variables = {}
         for name, (value, between) in named.items():
             parts = [part for part in os.environ.get(name, "").split(between) if part]
-            found[name] = between.join([*parts, *([] if value in parts else [value])])
-        return found
+            variables[name] = between.join([*parts, *([] if value in parts else [value])])
+        return variables
 
     @property
     def next_steps(self) -> list[str]:
@@ -140,8 +140,8 @@ def write(flow: str, kind: str, folder: Path) -> Written:
 def _files(flow: str, kind: str, folder: Path) -> dict[Path, str]:
     """Return the files of the flow itself."""
     named = {"flow.py": f"{flow}.py", "flow.yaml": f"{flow}.yaml", "test.py": f"test_{flow}.py"}
-    found = {folder / named[name]: text for name, text in _filled(kind, {"flow": flow}).items()}
-    return found | {folder / "data" / flow / name: text for name, text in _filled("data", {}).items()}
+    files = {folder / named[name]: text for name, text in _filled(kind, {"flow": flow}).items()}
+    return files | {folder / "data" / flow / name: text for name, text in _filled("data", {}).items()}
 
 
 def _shared(folder: Path) -> dict[Path, str]:
@@ -165,7 +165,7 @@ def _check_flow(flow: str) -> None:
         raise BadNameError("flow", flow, "is a word of Python, so that no module can have it")
     if flow.startswith("test_") or flow == "conftest":
         raise BadNameError("flow", flow, "is the name of a test")
-    if flow in {one.name for one in flows()}:
+    if flow in {spec.name for spec in flows()}:
         raise BadNameError("flow", flow, "is taken: the catalog has a flow of this name")
 
 
@@ -236,5 +236,5 @@ def _python() -> str:
     import shutil
     import sys
 
-    found = shutil.which("python")
-    return "python" if found and Path(found) == Path(sys.executable) else sys.executable
+    path = shutil.which("python")
+    return "python" if path and Path(path) == Path(sys.executable) else sys.executable

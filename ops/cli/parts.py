@@ -93,10 +93,10 @@ def plainly(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
             # Whoever read has read enough.
             raise
         except OSError as error:
-            found = refused(error)
-            if found is None:
+            refusal = refused(error)
+            if refusal is None:
                 raise
-            tell_plainly(found)
+            tell_plainly(refusal)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             errors.print("Interrupted. What was committed stays; the next run goes on after it.")

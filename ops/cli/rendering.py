@@ -158,19 +158,19 @@ def _one_below_another(columns: Sequence[str], texts: Sequence[Mapping[str, str]
 
 def flows(listed: Iterable[Mapping[str, Any]]) -> None:
     """Print the catalog: one heading per flow, and one line for each of its states and channels."""
-    for one in listed:
-        console.print(f"\n{one['flow']}", style="bold", markup=False, end=": " if one["description"] else "\n")
-        if one["description"]:
-            say(one["description"])
-        if one["deployed"] is not None:
-            say(f"  deployed: {_deployed(one['deployed'])}")
-        tables = [(name, "state", txid) for name, txid in one["states"].items()]
-        tables += [(name, "channel", txid) for name, txid in one["channels"].items()]
+    for entry in listed:
+        console.print(f"\n{entry['flow']}", style="bold", markup=False, end=": " if entry["description"] else "\n")
+        if entry["description"]:
+            say(entry["description"])
+        if entry["deployed"] is not None:
+            say(f"  deployed: {_deployed(entry['deployed'])}")
+        tables = [(name, "state", txid) for name, txid in entry["states"].items()]
+        tables += [(name, "channel", txid) for name, txid in entry["channels"].items()]
         longest = max((len(name) for name, _, _ in tables), default=0)
         for name, kind, txid in tables:
             told = "not run yet" if txid is None else f"up to batch {txid}"
             console.print(f"  {kind:<8} {name:<{longest}}  {told}", markup=False, soft_wrap=True)
-        for query in one["queries"]:
+        for query in entry["queries"]:
             say(f"  query    {query}")
 
 
@@ -191,9 +191,9 @@ def plan(changes: PlanChanges) -> None:
     if changes.parallelism:
         rows(
             "parallelism",
-            [{"component": name, "tasks": one, "then": two} for name, (one, two) in changes.parallelism.items()],
+            [{"component": name, "tasks": tasks, "then": two} for name, (tasks, two) in changes.parallelism.items()],
         )
-    rows("states", [_state_change(one) for one in changes.states])
+    rows("states", [_state_change(state) for state in changes.states])
     say(_plan_verdict(changes))
 
 
@@ -291,7 +291,7 @@ def _flat(table: Any) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name, value in dataclasses.asdict(table).items():
         if isinstance(value, Mapping):
-            row.update({f"{inner} {name}": one for inner, one in value.items()})
+            row.update({f"{inner} {name}": inner_value for inner, inner_value in value.items()})
         else:
             row[name.replace("_", " ")] = value
     return row

@@ -86,7 +86,7 @@ def watch(
             return
         with engine(quiet=False) as runtime:
             happened = flow_folder.run_once(runtime, folder, on_fresh_checkpoint=on_fresh_checkpoint)
-    if any(one.what in (flow_folder.DIED, flow_folder.REFUSED) for one in happened):
+    if any(event.what in (flow_folder.DIED, flow_folder.REFUSED) for event in happened):
         raise typer.Exit(1)
 
 

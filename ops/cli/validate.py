@@ -20,9 +20,9 @@ def validate(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A flow as YAML.")], as_json: AsJson = False
 ) -> None:
     """Check a flow's YAML file and list every fault with its line. Needs no Spark; exit code 1 if it is not a flow."""
-    found = checked(file)
-    answer(as_json, found, lambda: show(found))
-    if not found["valid"]:
+    report = checked(file)
+    answer(as_json, report, lambda: show(report))
+    if not report["valid"]:
         raise typer.Exit(1)
 
 
@@ -50,15 +50,18 @@ def checked(file: Path) -> dict[str, Any]:
     return {"file": str(file), "valid": True, "flow": flow.name, "clock": flow.clock, "streams": streams, "errors": []}
 
 
-def show(found: dict[str, Any]) -> None:
+def show(report: dict[str, Any]) -> None:
     """Print the answer for people."""
-    if not found["valid"]:
-        rendering.say(f"{found['file']} is not a flow:")
-        for fault in found["errors"]:
+    if not report["valid"]:
+        rendering.say(f"{report['file']} is not a flow:")
+        for fault in report["errors"]:
             rendering.say(
                 f"  line {fault['line']}" + (f", {fault['path']}" if fault["path"] else "") + f": {fault['problem']}"
             )
         return
-    rows = [{**one, "operations": len(one["operations"]), "to": ", ".join(one["to"])} for one in found["streams"]]
-    rendering.say(str(found["file"]))
-    rendering.rows(f"flow {found['flow']}, clock: {found['clock']}", rows)
+    rows = [
+        {**stream, "operations": len(stream["operations"]), "to": ", ".join(stream["to"])}
+        for stream in report["streams"]
+    ]
+    rendering.say(str(report["file"]))
+    rendering.rows(f"flow {report['flow']}, clock: {report['clock']}", rows)

@@ -46,7 +46,7 @@ def one_of(name: str, members: Iterable[str]) -> Any:
         name: What the form calls it.
         members: The choices.
     """
-    chosen = {one: one for one in members} or {"none": "none"}
+    chosen = {member: member for member in members} or {"none": "none"}
     return Enum(f"{name}_{crc32(repr(sorted(chosen)).encode()):08x}", chosen)
 
 

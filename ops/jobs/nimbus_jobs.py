@@ -66,7 +66,7 @@ def nimbus_jobs(views: Sequence[FlowView], prefix: str = "") -> list[dg.JobDefin
 def _of_versions(prefix: str, catalog: Mapping[str, FlowView], flow: Any) -> list[dg.JobDefinition]:
     """Deploy, update, roll back."""
     of_deployment = {
-        name: (one.annotation, one) for name, one in DeploymentConfig.model_fields.items() if name != "wait_seconds"
+        name: (info.annotation, info) for name, info in DeploymentConfig.model_fields.items() if name != "wait_seconds"
     }
     return [
         _job(
@@ -161,13 +161,13 @@ def _deactivate(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -
 
 def _kill(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> dict[str, Any]:
     seen = nimbus.kill(config.flow.value, wait_seconds=config.wait_seconds)
-    found = _observed(context, seen)
+    metadata = _observed(context, seen)
     if config.wait_at_most:
         # Somebody has to remove it when its time is over.
         nimbus.ensure_supervisor()
         nimbus.wait(seen.name, until="gone", seconds=config.wait_at_most + (config.wait_seconds or 30.0))
-        found["status"] = "removed"
-    return found
+        metadata["status"] = "removed"
+    return metadata
 
 
 def _update(
@@ -211,29 +211,29 @@ def _periodic(context: dg.OpExecutionContext, nimbus: "Nimbus", config: Any) -> 
     judged = judge(nimbus, None if config.flow is None else [config.flow.value])
     refused: dict[str, str] = {}
     clustered: list[dict[str, Any]] = []
-    for one in judged:
-        context.log.info(one.sentence)
+    for verdict in judged:
+        context.log.info(verdict.sentence)
         if config.dry_run:
             continue
         try:
-            if one.request:
-                seen = nimbus.rebalance(one.flow, wait_seconds=config.wait_seconds, **one.request)
+            if verdict.request:
+                seen = nimbus.rebalance(verdict.flow, wait_seconds=config.wait_seconds, **verdict.request)
                 _observed(context, _again(nimbus, seen, config.wait_at_most))
-            if one.clustering:
-                clustered += [clustering_line(report) for report in recluster_all(nimbus.lake, one.clustering)]
+            if verdict.clustering:
+                clustered += [clustering_line(report) for report in recluster_all(nimbus.lake, verdict.clustering)]
         except (NimbusError, FieldError, LockedError) as error:
-            refused[one.flow] = str(error)
+            refused[verdict.flow] = str(error)
             context.log.error(str(error))
     if refused:
         raise dg.Failure("\n".join(refused.values()), metadata={"refused": ", ".join(refused)})
-    rows = [row for one in judged for row in one.rows()]
+    rows = [row for judgement in judged for row in judgement.rows()]
     columns = [*dict.fromkeys(name for row in rows for name in row if name != "why"), "why"]
     table = markdown.table(columns, rows) if rows else "no flow is deployed"
-    applied = 0 if config.dry_run else sum(bool(one.request) for one in judged) + len(clustered)
-    found: dict[str, Any] = {"decisions": dg.MetadataValue.md(table), "applied": applied}
+    applied = 0 if config.dry_run else sum(bool(judgement.request) for judgement in judged) + len(clustered)
+    metadata: dict[str, Any] = {"decisions": dg.MetadataValue.md(table), "applied": applied}
     if clustered:
-        found["clustered"] = dg.MetadataValue.md(markdown.table(list(clustered[0]), clustered))
-    return found
+        metadata["clustered"] = dg.MetadataValue.md(markdown.table(list(clustered[0]), clustered))
+    return metadata
 
 
 def _by_request(

@@ -128,10 +128,10 @@ def launch(instance: dg.DagsterInstance, graph: AssetGraph, views: Iterable[Flow
     backfill = make_new_backfill_id()
     selected = []
     for view in views:
-        own = [one.slice for one in slices if one.flow == view.name]
+        own = [finding.slice for finding in slices if finding.flow == view.name]
         assert view.partitions is not None
         ranges = view.partitions.subset_with_partition_keys(own).get_partition_key_ranges(view.partitions)
-        picked = PartitionsSelector([PartitionRangeSelector(one.start, one.end) for one in ranges])
+        picked = PartitionsSelector([PartitionRangeSelector(key_range.start, key_range.end) for key_range in ranges])
         if own:
             selected += [
                 PartitionsByAssetSelector(asset_key=table_key(node), partitions=picked)

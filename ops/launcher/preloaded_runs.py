@@ -54,12 +54,12 @@ _LOOKS_EVERY = 1.0
 
 def sources(modules: Iterable[Any]) -> dict[Path, float]:
     """Return the project's files among loaded modules, and when they were changed last (seconds since 1970)."""
-    found = {}
+    times = {}
     for module in modules:
         name = getattr(module, "__file__", None)
         if name and (file := Path(name)).is_relative_to(PROJECT) and "site-packages" not in file.parts:
-            found[file] = _changed(file)
-    return found
+            times[file] = _changed(file)
+    return times
 
 
 def _changed(file: Path) -> float:

@@ -93,17 +93,17 @@ def _refused_query(method: str, headers: Mapping[str, list[str]]) -> str | None:
     """Dagster runs mutations by GET, and takes what a form can send."""
     if method in _SAFE_METHODS:
         # The page to write queries in; with that in its `Accept`, Dagster runs nothing.
-        reads_page = method == "GET" and any("text/html" in one for one in headers.get("accept", [])[:1])
+        reads_page = method == "GET" and any("text/html" in value for value in headers.get("accept", [])[:1])
         return None if reads_page else "queries are sent by POST"
-    kinds = [one.split(";")[0].strip().lower() for one in headers.get("content-type", [])]
+    kinds = [value.split(";")[0].strip().lower() for value in headers.get("content-type", [])]
     return None if len(kinds) == 1 and kinds[0] in _GRAPHQL_TYPES else "queries are sent as application/json"
 
 
 def _by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for name, value in headers:
-        found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1").strip())
-    return found
+        values.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1").strip())
+    return values
 
 
 def _host_name(host: str) -> str | None:

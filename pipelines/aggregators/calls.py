@@ -30,10 +30,10 @@ def initial(call: Callable[..., Any], batch: Any) -> Any:
 def _demands(call: Callable[..., Any], count: int) -> bool:
     """Return whether a callable needs at least `count` positional arguments."""
     try:
-        found = inspect.signature(call).parameters.values()
+        parameters = inspect.signature(call).parameters.values()
     except (TypeError, ValueError):  # some built-in functions have no signature
         return False
-    needed = [p for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty]
+    needed = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty]
     return len(needed) >= count
 
 

@@ -45,7 +45,7 @@ class Collect(ColumnAggregator, EventAggregator):
         return []
 
     def finish(self, value: list[Any]) -> list[Any]:
-        return sorted(value, key=lambda one: (is_nan(one), 0 if is_nan(one) else one))
+        return sorted(value, key=lambda item: (is_nan(item), 0 if is_nan(item) else item))
 
     def partial(self, *inputs: Column) -> Column:
         return F.collect_list(inputs[0])

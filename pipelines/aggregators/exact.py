@@ -76,11 +76,11 @@ class ExactSum:
         return fsum([*self.parts, *rest, float(self.fraction)])
 
     def _floats_of_whole(self) -> list[float]:
-        rest, found = self.whole, []
+        rest, floats = self.whole, []
         while rest:
-            found.append(float(rest))
-            rest -= int(found[-1])
-        return found
+            floats.append(float(rest))
+            rest -= int(floats[-1])
+        return floats
 
     def save(self) -> list[Any]:
         """Plain data."""
@@ -103,11 +103,11 @@ def fsum(values: list[float]) -> float:
 
 def _shortened(parts: list[float]) -> list[float]:
     """A few floats with exactly the same sum."""
-    rest, found = list(parts), []
+    rest, totals = list(parts), []
     try:
         while total := math.fsum(rest):
-            found.append(total)
+            totals.append(total)
             rest.append(-total)
     except OverflowError:
         return parts
-    return found
+    return totals

@@ -61,8 +61,8 @@ def freeze(value: Any) -> Any:
 
 def distinct(values: Iterable[Any]) -> list[Any]:
     """Return the different values in order."""
-    found = {order_key(value): value for value in values}
-    return [found[key] for key in sorted(found)]
+    by_key = {order_key(value): value for value in values}
+    return [by_key[key] for key in sorted(by_key)]
 
 
 def values_of(value: Any) -> list[Any] | tuple[Any, ...]:

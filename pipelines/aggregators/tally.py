@@ -32,18 +32,18 @@ class Tally(Accumulator):
     def added(self, event: Mapping[str, Any]) -> None:
         for values in self._values(event):
             key = tuple(map(_identity, values))
-            found = self._counts.get(key)
-            if found is None:
+            entry = self._counts.get(key)
+            if entry is None:
                 self._counts[key] = [values, 1]
             else:
-                found[1] += 1
+                entry[1] += 1
 
     def evicted(self, event: Mapping[str, Any]) -> None:
         for values in self._values(event):
             key = tuple(map(_identity, values))
-            found = self._counts[key]
-            found[1] -= 1
-            if not found[1]:
+            entry = self._counts[key]
+            entry[1] -= 1
+            if not entry[1]:
                 del self._counts[key]
 
     def clear(self) -> None:
@@ -52,7 +52,7 @@ class Tally(Accumulator):
     def aggregate(self) -> Any:
         if self._output is None:
             return len(self._counts)
-        counts = sorted(self._counts.values(), key=lambda found: tuple(map(order_key, found[0])))
+        counts = sorted(self._counts.values(), key=lambda entry: tuple(map(order_key, entry[0])))
         return Rows({**dict(zip(self.fields, values, strict=True)), self._output: count} for values, count in counts)
 
     def save(self) -> Any:

@@ -24,16 +24,16 @@ class OfField(Accumulator):
     def added(self, event: Mapping[str, Any]) -> None:
         value = event.get(self._field)
         if isinstance(value, SEVERAL):
-            for one in value:
-                self.add(one)
+            for item in value:
+                self.add(item)
         elif value is not None:
             self.add(value)
 
     def evicted(self, event: Mapping[str, Any]) -> None:
         value = event.get(self._field)
         if isinstance(value, SEVERAL):
-            for one in value:
-                self.remove(one)
+            for item in value:
+                self.remove(item)
         elif value is not None:
             self.remove(value)
 

@@ -82,9 +82,9 @@ class EventAggregator(ABC):
     @property
     def reads(self) -> tuple[str, ...]:
         """The fields that it says it reads; a user's own may read others of the event."""
-        found = [getattr(self, name, None) for name in ("field", "values_field", "sort_field")]
-        found += getattr(self, "fields", None) or ()
-        return tuple(dict.fromkeys(name for name in found if isinstance(name, str)))
+        names = [getattr(self, name, None) for name in ("field", "values_field", "sort_field")]
+        names += getattr(self, "fields", None) or ()
+        return tuple(dict.fromkeys(name for name in names if isinstance(name, str)))
 
     @property
     def named(self) -> str:
@@ -236,11 +236,11 @@ def check_plain(name: str, state: State) -> None:
     """
     items = state.items() if isinstance(state, dict) else [("state", state)]
     for attribute, value in items:
-        found = _not_plain(value)
-        if found is not None:
+        culprit = _not_plain(value)
+        if culprit is not None:
             raise FunctionError(
                 name,
-                f"cannot be stored: its {attribute} holds {found!r}, of type {type(found).__name__}",
+                f"cannot be stored: its {attribute} holds {culprit!r}, of type {type(culprit).__name__}",
                 hint="keep numbers, text, dates, lists and dicts in its attributes, or override save() and restore(state)",
             )
 
@@ -259,7 +259,7 @@ def _not_plain(value: Any) -> Any:
         inside = list(value)
     else:
         return value
-    return next((found for item in inside if (found := _not_plain(item)) is not None), None)
+    return next((culprit for item in inside if (culprit := _not_plain(item)) is not None), None)
 
 
 def number(aggregator: str, field: str, value: Any) -> Any:

@@ -27,23 +27,23 @@ def flows() -> tuple[FlowSpec, ...]:
         DefinitionError: if a module of TRIDELTA_FLOWS cannot be imported, has no `FLOWS`, or names a flow that is there.
         FlowCodeError: if such a module fails while it is imported.
     """
-    found = list(FLOWS)
+    specs = list(FLOWS)
     for module in filter(None, (part.strip() for part in os.environ.get(MODULES, "").split(","))):
-        found += _flows_of(module, {one.name for one in found})
-    return tuple(found)
+        specs += _flows_of(module, {spec.name for spec in specs})
+    return tuple(specs)
 
 
 def _flows_of(module: str, taken: set[str]) -> tuple[FlowSpec, ...]:
-    found = imported(module, MODULES)
-    if not hasattr(found, "FLOWS"):
+    loaded = imported(module, MODULES)
+    if not hasattr(loaded, "FLOWS"):
         raise DefinitionError(f"{MODULES} names {module}, which has no FLOWS", hint="FLOWS = (FlowSpec(...), ...)")
-    given = found.FLOWS
+    given = loaded.FLOWS
     made = tuple(given) if isinstance(given, Iterable) else (given,)
-    for one in made if isinstance(given, list | tuple) else (given,):
-        if not isinstance(one, FlowSpec):
-            problem = f"{MODULES}: FLOWS of {module} holds {type(one).__name__}, and must be a list of FlowSpec"
+    for item in made if isinstance(given, list | tuple) else (given,):
+        if not isinstance(item, FlowSpec):
+            problem = f"{MODULES}: FLOWS of {module} holds {type(item).__name__}, and must be a list of FlowSpec"
             raise DefinitionError(problem, hint="FLOWS = (FlowSpec(...), ...)")
-    if twice := sorted(one.name for one in made if one.name in taken):
+    if twice := sorted(spec.name for spec in made if spec.name in taken):
         raise DefinitionError(f'{MODULES}: the flow "{twice[0]}" of {module} is in the catalog already')
     return made
 
@@ -54,10 +54,10 @@ def flow(name: str) -> FlowSpec:
     Raises:
         UnknownFlowError: if the catalog has none.
     """
-    for one in flows():
-        if one.name == name:
-            return one
-    raise UnknownFlowError(name, [one.name for one in flows()])
+    for spec in flows():
+        if spec.name == name:
+            return spec
+    raise UnknownFlowError(name, [entry.name for entry in flows()])
 
 
 __all__ = ["DailySlices", "FlowSettings", "FlowSpec", "QueryAsset", "Ranking", "flow", "flows"]

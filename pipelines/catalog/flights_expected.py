@@ -44,17 +44,17 @@ def compared(lake: Lake, days: int | None = None) -> list[Comparison]:
 
 
 def _compared(lake: Lake, table: str, expected: pd.DataFrame) -> Comparison:
-    found = lake.state(table).scan().to_pandas()[list(expected.columns)]
-    for frame in (found, expected):
+    actual = lake.state(table).scan().to_pandas()[list(expected.columns)]
+    for frame in (actual, expected):
         for name, kind in frame.dtypes.items():
             if kind.kind == "f":
                 frame[name] = frame[name].round(9)
             elif kind.kind == "M":
                 frame[name] = frame[name].dt.strftime("%Y-%m-%d %H:%M:%S")
     # Rows may come twice, so it is their number that counts.
-    rows = [frame.astype(str).value_counts() for frame in (found, expected)]
+    rows = [frame.astype(str).value_counts() for frame in (actual, expected)]
     difference = rows[0].sub(rows[1], fill_value=0)
-    return Comparison(table, len(found), int(-difference[difference < 0].sum()), int(difference[difference > 0].sum()))
+    return Comparison(table, len(actual), int(-difference[difference < 0].sum()), int(difference[difference > 0].sum()))
 
 
 @lru_cache(maxsize=1)
@@ -71,7 +71,7 @@ def flights(days: int | None = None) -> pd.DataFrame:
 
 def delay_alerts(days: int | None = None) -> pd.DataFrame:
     """List every 25th of an airport's departures without a gap of three hours at which the last 100 were 45 minutes late."""
-    found = []
+    alerts = []
     for origin, own in flights(days).dropna(subset="dep_delay").groupby("origin"):
         spell = (own["at"].diff() >= pd.Timedelta(hours=3)).cumsum()
         for _, part in own.groupby(spell):
@@ -79,8 +79,8 @@ def delay_alerts(days: int | None = None) -> pd.DataFrame:
             counted = pd.DataFrame({"event_time": part["at"], "departures": last.count().astype(int)})
             counted["avg_delay"] = last.sum() / counted["departures"]
             counted["max_delay"] = last.max().astype(int)
-            found.append(counted.assign(origin=origin)[24::25])
-    every = pd.concat(found)
+            alerts.append(counted.assign(origin=origin)[24::25])
+    every = pd.concat(alerts)
     return every[every["avg_delay"] >= 45]
 
 

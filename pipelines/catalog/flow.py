@@ -184,7 +184,7 @@ class FlowSpec:
         states = {node.state.name: node.fields for node in made.persists if not isinstance(node, ChannelNode)}
         if made.name != self.name:
             raise DefinitionError(f'flow "{self.name}" builds a topology named "{made.name}"; give both one name')
-        asked = [(f'query asset "{one.name}"', name) for one in self.queries for name in one.reads]
+        asked = [(f'query asset "{question.name}"', name) for question in self.queries for name in question.reads]
         asked += [("the suite", name) for name in self.suites]
         for what, state in asked:
             if state not in states:
@@ -203,9 +203,9 @@ class FlowSpec:
             for column in check.fields
         ]
         named += [
-            (f'the ranking of "{one.name}": by', one.ranking.by, states[one.reads[0]])
-            for one in self.queries
-            if one.ranking is not None and one.query is None
+            (f'the ranking of "{question.name}": by', question.ranking.by, states[question.reads[0]])
+            for question in self.queries
+            if question.ranking is not None and question.query is None
         ]
         for what, column, columns in named:
             if column not in columns:

@@ -20,7 +20,7 @@ def flows_of(package: str) -> tuple[FlowSpec, ...]:
     Raises:
         ImportError: if one of the modules cannot be imported.
     """
-    found: dict[int, FlowSpec] = {}
+    specs: dict[int, FlowSpec] = {}
     path = importlib.import_module(package).__path__
     for name in sorted(module.name for module in pkgutil.iter_modules(path)):
         if name.startswith(("_", "test_")) or name == "conftest":
@@ -28,5 +28,5 @@ def flows_of(package: str) -> tuple[FlowSpec, ...]:
         module = vars(importlib.import_module(f"{package}.{name}"))
         for value in (*module.values(), *module.get("FLOWS", ())):
             if isinstance(value, FlowSpec):
-                found[id(value)] = value
-    return tuple(found.values())
+                specs[id(value)] = value
+    return tuple(specs.values())

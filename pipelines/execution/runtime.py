@@ -287,7 +287,9 @@ class Runtime:
             UnknownQueryError: if the topology has no such query stream.
         """
         topology = as_topology(topology)
-        return QueryRunner(self.lake, topology, name, lambda: self.spark, txid).ask_each([[one] for one in requests])
+        return QueryRunner(self.lake, topology, name, lambda: self.spark, txid).ask_each(
+            [[request] for request in requests]
+        )
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
@@ -395,17 +397,17 @@ def _merged(flow: str, slices: Sequence[str], reports: Sequence[BackfillReport])
         return reports[0]
     merged = []
     for slice_ in dict.fromkeys(slices):
-        parts = [one for report in reports for one in report.slices if one.slice == slice_]
+        parts = [part for report in reports for part in report.slices if part.slice == slice_]
         merged.append(
             SliceReport(
                 flow=flow,
                 slice=slice_,
-                received=sum(one.received for one in parts),
-                quarantined=sum(one.quarantined for one in parts),
-                commits=tuple(commit for one in parts for commit in one.commits),
-                seconds=sum(one.seconds for one in parts),
-                gates=tuple(gate for one in parts for gate in one.gates),
-                error="; ".join(one.error for one in parts if one.error) or None,
+                received=sum(part.received for part in parts),
+                quarantined=sum(part.quarantined for part in parts),
+                commits=tuple(commit for part in parts for commit in part.commits),
+                seconds=sum(part.seconds for part in parts),
+                gates=tuple(gate for part in parts for gate in part.gates),
+                error="; ".join(part.error for part in parts if part.error) or None,
             )
         )
     return BackfillReport(flow, tuple(merged), seconds)

@@ -42,10 +42,10 @@ class _Check:
         if not any(stream.std_input for stream in self._streams.values()):
             self._refuse("At least one stream needs to read from std input", hint="stream(name, source)")
         self._check_targets()
-        self._streams = {name: replace(one, feeds=self._feeds_of(name)) for name, one in self._streams.items()}
+        self._streams = {name: replace(stream, feeds=self._feeds_of(name)) for name, stream in self._streams.items()}
         self._check_cycles()
         order = in_order(self._streams)
-        if not any(isinstance(op, Output | Persist) for one in self._streams.values() for op in one.operations):
+        if not any(isinstance(op, Output | Persist) for stream in self._streams.values() for op in stream.operations):
             self._refuse(
                 "At least one stream needs to write to std output", hint="end a stream with output() or persist"
             )
@@ -98,7 +98,7 @@ class _Check:
         )
 
     def _check_cycles(self) -> None:
-        feeders = {name: [feed.stream for feed in one.feeds] for name, one in self._streams.items()}
+        feeders = {name: [feed.stream for feed in stream.feeds] for name, stream in self._streams.items()}
         try:
             graphlib.TopologicalSorter(feeders).prepare()
         except graphlib.CycleError as error:

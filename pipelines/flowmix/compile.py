@@ -148,8 +148,8 @@ class _StreamCompiler:
 
     def _before_windows(self) -> int:
         """Return how many operations can be done while the source is taken in: those before the first windows."""
-        found = [n for n, operation in enumerate(self._stream.operations) if isinstance(operation, ops.Stateful)]
-        return found[0] if found else len(self._stream.operations)
+        indexes = [n for n, operation in enumerate(self._stream.operations) if isinstance(operation, ops.Stateful)]
+        return indexes[0] if indexes else len(self._stream.operations)
 
     def _leave(self, index: int) -> None:
         """An operation of a batch; where events leave the stream, the channels or the table that they go to."""

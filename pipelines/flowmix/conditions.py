@@ -154,10 +154,10 @@ def _leaf(op: str, field: str, *values: Any) -> Criteria:
 
 
 def _combined(op: str, given: Sequence[Any]) -> Criteria:
-    parts = tuple(OfSpark(one, fields_of_sql(op, one)) if isinstance(one, str) else one for one in given)
-    for one in parts:
-        if not isinstance(one, Criteria):
+    parts = tuple(OfSpark(value, fields_of_sql(op, value)) if isinstance(value, str) else value for value in given)
+    for part in parts:
+        if not isinstance(part, Criteria):
             raise FunctionError(
-                op, f"{one!r} is not criteria", hint="use SQL text, eq(...) and the like, or python(...)"
+                op, f"{part!r} is not criteria", hint="use SQL text, eq(...) and the like, or python(...)"
             )
     return Combined(op, parts)

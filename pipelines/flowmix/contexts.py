@@ -19,9 +19,12 @@ def window_context(flow: Flow, stream: StreamDefinition, index: int) -> WindowCo
 def entry_depth(flow: Flow, stream: StreamDefinition) -> int:
     """Return how many stateful operations lie before a stream on the longest way from a source."""
     depths: dict[str, int] = {}
-    for one in flow.in_order:
-        ways = (depths[feed.stream] + _windows_before(flow.streams[feed.stream], feed.operation) for feed in one.feeds)
-        depths[one.name] = max(ways, default=0)
+    for definition in flow.in_order:
+        ways = (
+            depths[feed.stream] + _windows_before(flow.streams[feed.stream], feed.operation)
+            for feed in definition.feeds
+        )
+        depths[definition.name] = max(ways, default=0)
     return depths[stream.name]
 
 

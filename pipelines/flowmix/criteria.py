@@ -68,10 +68,10 @@ class Leaf(Criteria):
         return (self.field,)
 
     def matches(self, event: Event) -> bool:
-        found = event.values_of(self.field)
+        values = event.values_of(self.field)
         if self.op in ("has", "has_not"):
-            return bool(found) == (self.op == "has")
-        return any(self._holds(value) for value in found if value is not None)
+            return bool(values) == (self.op == "has")
+        return any(self._holds(value) for value in values if value is not None)
 
     def _holds(self, value: Any) -> bool:
         results = [compared(value, wanted) for wanted in self.values]
@@ -92,7 +92,7 @@ class Leaf(Criteria):
             return F.coalesce(some, F.lit(False)) == F.lit(self.op == "has")
         if there is None:
             return F.lit(False)
-        held = F.exists(there, lambda one: self._test(one, item)) if item else self._test(there, kind)
+        held = F.exists(there, lambda element: self._test(element, item)) if item else self._test(there, kind)
         return F.coalesce(held, F.lit(False))
 
     def _test(self, value: Column, kind: str | None) -> Column:
@@ -101,7 +101,7 @@ class Leaf(Criteria):
         suited = [F.lit(wanted) for wanted in self.values if of_type(wanted, kind)]
         present = value.isNotNull()
         if self.op == "in_":
-            return reduce(lambda one, other: one | other, (value == wanted for wanted in suited), F.lit(False))
+            return reduce(lambda column, other: column | other, (value == wanted for wanted in suited), F.lit(False))
         if len(suited) < len(self.values):
             return present if self.op == "not_eq" else F.lit(False)
         if self.op == "range_":
@@ -163,8 +163,8 @@ class Combined(Criteria):
         if self.op == "not_":
             return ~columns[0]
         if self.op == "and_":
-            return reduce(lambda one, other: one & other, columns, F.lit(True))
-        return reduce(lambda one, other: one | other, columns, F.lit(False))
+            return reduce(lambda column, other: column & other, columns, F.lit(True))
+        return reduce(lambda column, other: column | other, columns, F.lit(False))
 
     def __str__(self) -> str:
         return f"{self.op}({', '.join(str(part) for part in self.parts)})"

@@ -26,7 +26,7 @@ def made_of(operation: Each, event: Event, order: str) -> list[tuple[Event, str]
         return [(_made(operation, event, given), order)]
     if not (isinstance(given, list | tuple) or inspect.isgenerator(given)):
         raise FunctionError(operation.label, f"gives {given!r}; an event, a dict, a list of them or None was expected")
-    return [(_made(operation, event, one), several_order(order, n)) for n, one in enumerate(given)]
+    return [(_made(operation, event, result), several_order(order, n)) for n, result in enumerate(given)]
 
 
 def _made(operation: Each, event: Event, given: Any) -> Event:

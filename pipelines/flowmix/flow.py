@@ -124,7 +124,9 @@ class Flow:
         self._refuse_if_built(None)
         written = [replace(stream._start, operations=tuple(stream._operations)) for stream in self._begun.values()]
         flow = Flow(self.name, self.description, clock=self.clock, windows=self.windows)
-        flow.streams = MappingProxyType({one.name: one for one in checked(self.name, written, self._here())})
+        flow.streams = MappingProxyType(
+            {definition.name: definition for definition in checked(self.name, written, self._here())}
+        )
         flow.built = True
         return flow
 

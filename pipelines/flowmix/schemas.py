@@ -32,10 +32,10 @@ class Sent:
 
 def by_stream(ways: Iterable[Sent]) -> dict[str, Schema | None]:
     """Collect what each stream sends over all its ways; a stream's own source counts as the stream."""
-    found: dict[str, list[Schema | None]] = {}
+    groups: dict[str, list[Schema | None]] = {}
     for way in ways:
-        found.setdefault(way.feed.stream if way.feed else way.target, []).append(way.schema)
-    return {name: union(schemas) for name, schemas in found.items()}
+        groups.setdefault(way.feed.stream if way.feed else way.target, []).append(way.schema)
+    return {name: union(schemas) for name, schemas in groups.items()}
 
 
 def require_fields(where: str, operation: Operation, schema: Schema | None) -> None:
@@ -104,48 +104,48 @@ def several_fields(flow: Flow, stream: StreamDefinition, index: int) -> frozense
     A field that a schema declares as an array is none of them: its values are as they were given.
     """
     fed = [several_fields(flow, flow.streams[feed.stream], feed.operation) for feed in stream.feeds]
-    found: frozenset[str] = frozenset().union(*fed)
+    fields: frozenset[str] = frozenset().union(*fed)
     for number, operation in enumerate(stream.operations[:index]):
-        found = _several_behind(operation, stream, number, found)
-    return found
+        fields = _several_behind(operation, stream, number, fields)
+    return fields
 
 
 def _several_behind(
-    operation: Operation, stream: StreamDefinition, index: int, found: frozenset[str]
+    operation: Operation, stream: StreamDefinition, index: int, fields: frozenset[str]
 ) -> frozenset[str]:
     before, after = stream.schema_at(index), stream.schema_at(index + 1)
     if isinstance(operation, Each):
         return frozenset()
     if isinstance(operation, Select):
-        return found & set(operation.fields)
+        return fields & set(operation.fields)
     if not isinstance(operation, Stateful):
-        return found
+        return fields
     if isinstance(operation.operation, Grouping):
-        return found & set(operation.partition)
+        return fields & set(operation.partition)
     if isinstance(operation.operation, JoinWindow) and before is not None and after is not None:
-        return found | {name for name in after if after[name] != before[name]}
-    return found
+        return fields | {name for name in after if after[name] != before[name]}
+    return fields
 
 
 def union(schemas: Iterable[Schema | None]) -> Schema | None:
     """Return the fields of a stream into which several lead: a field of one of them is a field of it; one open, all open."""
-    found: dict[str, str | None] = {}
+    fields: dict[str, str | None] = {}
     for schema in schemas:
         if schema is None:
             return None
         for name, kind in schema.items():
-            found[name] = kind if name not in found else common(found[name], kind)
-    return found
+            fields[name] = kind if name not in fields else common(fields[name], kind)
+    return fields
 
 
-def common(one: str | None, other: str | None) -> str | None:
+def common(kind: str | None, other: str | None) -> str | None:
     """Return the type that holds the values of both, None where only Spark can tell."""
-    if one == other:
-        return one
-    if one in _WIDTHS and other in _WIDTHS:
-        return _WIDTHS[max(_WIDTHS.index(one), _WIDTHS.index(other))]
-    if one and other and "array<" in (one[:6], other[:6]):
-        inner = common(_item(one), _item(other))
+    if kind == other:
+        return kind
+    if kind in _WIDTHS and other in _WIDTHS:
+        return _WIDTHS[max(_WIDTHS.index(kind), _WIDTHS.index(other))]
+    if kind and other and "array<" in (kind[:6], other[:6]):
+        inner = common(_item(kind), _item(other))
         return f"array<{inner}>" if inner else None
     return None
 

@@ -58,7 +58,7 @@ class FlowStream:
             FlowError: without a field.
         """
         available = self._schema
-        kept = [one for one in _names(fields) if one not in ("id", "timestamp") or (available and one in available)]
+        kept = [name for name in _names(fields) if name not in ("id", "timestamp") or (available and name in available)]
         if not kept:
             self._refuse("Selector operator needs to select at least 1 field")
         return self._add(ops.Select(fields=distinct(kept), at=self._flow._here()))
@@ -241,17 +241,17 @@ class FlowStream:
         every = _names((all,))
         if not given and not every and default is None:
             self._refuse("Split operator needs at least one path", hint="split(paths={stream: criteria})")
-        found = tuple((checked_name("stream", to), self._criteria("split", one)) for to, one in given.items())
+        pairs = tuple((checked_name("stream", to), self._criteria("split", criteria)) for to, criteria in given.items())
         first = None if default is None else self._criteria("split", default)
         targets = tuple(checked_name("stream", name) for name in every)
-        return self._add(ops.Split(default=first, paths=found, all=targets, at=self._flow._here()))
+        return self._add(ops.Split(default=first, paths=pairs, all=targets, at=self._flow._here()))
 
     def to(self, *streams: str) -> FlowStream:
         """Send what has come so far to other streams, which may be defined later, and go on."""
-        found = tuple(checked_name("stream", name) for name in _names(streams))
-        if not found:
+        targets = tuple(checked_name("stream", name) for name in _names(streams))
+        if not targets:
             self._refuse(f"You must specify at least one output. Offending stream: {self.name}", hint="to(stream)")
-        return self._add(ops.To(streams=found, at=self._flow._here()))
+        return self._add(ops.To(streams=targets, at=self._flow._here()))
 
     def output(self) -> FlowStream:
         """Make what has come so far the stream's standard output, under the stream's name, and go on.
@@ -305,7 +305,7 @@ class FlowStream:
             window = kind(*parts)
         except (WindowError, PolicyError) as error:
             self._refuse(error.reason if isinstance(error, WindowError) else str(error), error.hint)
-        partitions = [one for one in self._operations if isinstance(one, ops.Partition)]
+        partitions = [step for step in self._operations if isinstance(step, ops.Partition)]
         if not partitions:  # as the original: one window for everything (rules 2)
             self.partition()
         key = partitions[-1].fields if partitions else ()
@@ -320,7 +320,7 @@ class FlowStream:
     def _sort_key(self, text: Any) -> tuple[str, bool]:
         """Return `"v"`, `"v asc"` or `"v desc"` as (field, descending)."""
         field, *order = text.split() if isinstance(text, str) and text.strip() else ("", text)
-        if not field or [one.lower() for one in order] not in ([], ["asc"], ["desc"]):
+        if not field or [word.lower() for word in order] not in ([], ["asc"], ["desc"]):
             problem = f'Sort operator needs at least one field name to sort by; {text!r} is not "field" or "field desc"'
             self._refuse(problem)
         return field, bool(order) and order[0].lower() == "desc"
@@ -350,7 +350,7 @@ class FlowStream:
 
 def _names(given: Sequence[Any]) -> list[str]:
     """Names given one by one or as a list."""
-    found: list[str] = []
-    for one in given:
-        found += [one] if isinstance(one, str) else list(one)
-    return found
+    names: list[str] = []
+    for item in given:
+        names += [item] if isinstance(item, str) else list(item)
+    return names

@@ -56,7 +56,7 @@ def fitted(value: Any, sql_type: str | None) -> Any:
     if sql_type.startswith("array<"):
         inner = sql_type[6:-1]
         values = value if isinstance(value, list | tuple | set | frozenset) else [value]
-        return [fitted(one, inner) for one in values]
+        return [fitted(item, inner) for item in values]
     return float(value) if sql_type in ("float", "double") and type(value) is int else value
 
 

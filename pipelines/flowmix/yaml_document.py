@@ -33,12 +33,12 @@ def content_of(path: Path) -> bytes:
         if not stat.S_ISREG(os.fstat(number).st_mode):
             raise FlowFileError(path, [(1, "", "is no ordinary file")])
         with os.fdopen(number, "rb", closefd=False) as file:
-            found = file.read(MOST_BYTES + 1)
+            content = file.read(MOST_BYTES + 1)
     finally:
         os.close(number)
-    if len(found) > MOST_BYTES:
+    if len(content) > MOST_BYTES:
         raise FlowFileError(path, [(1, "", f"is larger than {MOST_BYTES:,} bytes")])
-    return found
+    return content
 
 
 class Document:
@@ -82,9 +82,9 @@ class Document:
         node, line, path = self._root, 1, ""
         for step in steps:
             if isinstance(node, yaml.MappingNode):
-                found = next((pair for pair in node.value if pair[0].value == str(step)), None)
-                if found is not None:
-                    line, node = found[0].start_mark.line + 1, found[1]
+                entry = next((pair for pair in node.value if pair[0].value == str(step)), None)
+                if entry is not None:
+                    line, node = entry[0].start_mark.line + 1, entry[1]
                     path += f".{step}" if path else str(step)
             elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
                 node = node.value[step]
@@ -124,6 +124,6 @@ def _nodes(node: yaml.Node, depth: int) -> Iterator[tuple[yaml.Node, int]]:
         return
     inside = node.value if isinstance(node, yaml.SequenceNode) else []
     if isinstance(node, yaml.MappingNode):
-        inside = [one for pair in node.value for one in pair]
-    for one in inside:
-        yield from _nodes(one, depth + 1)
+        inside = [part for pair in node.value for part in pair]
+    for child in inside:
+        yield from _nodes(child, depth + 1)

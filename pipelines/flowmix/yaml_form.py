@@ -60,13 +60,13 @@ def load_flows(folder: str | Path, functions: Mapping[str, Callable[..., Any]] |
     Raises:
         FlowFileError: of the first file that is no flow, or names one that another file has.
     """
-    found: dict[str, Flow] = {}
-    for path in sorted(one for one in Path(folder).iterdir() if one.suffix in (".yaml", ".yml")):
+    flows: dict[str, Flow] = {}
+    for path in sorted(file for file in Path(folder).iterdir() if file.suffix in (".yaml", ".yml")):
         flow = load_flow(path, functions)
-        if flow.name in found:
+        if flow.name in flows:
             raise FlowFileError(path, [(Document(path).locate(["flow"])[0], "flow", f'"{flow.name}" is there already')])
-        found[flow.name] = flow
-    return list(found.values())
+        flows[flow.name] = flow
+    return list(flows.values())
 
 
 class _Writer:
@@ -135,7 +135,7 @@ def _faults(document: Document, errors: Sequence[ErrorDetails]) -> list[tuple[in
 
     A part that may have several forms is at fault in each of them; what went deepest is what the writer meant.
     """
-    found: dict[tuple[int, str], list[str]] = {}
+    faults: dict[tuple[int, str], list[str]] = {}
     for error in errors:
         steps = list(error["loc"])
         if error["type"] == "unknown_part":
@@ -143,13 +143,13 @@ def _faults(document: Document, errors: Sequence[ErrorDetails]) -> list[tuple[in
         line, path = document.locate(steps)
         if error["type"] == "missing":
             path = f"{path}.{steps[-1]}" if path else str(steps[-1])
-        problems = found.setdefault((line, path), [])
+        problems = faults.setdefault((line, path), [])
         if (problem := _problem(error)) not in problems:
             problems.append(problem)
     deepest = [
         (line, path, " or ".join(problems))
-        for (line, path), problems in found.items()
-        if not any(other != path and re.match(rf"{re.escape(path)}[.\[]", other) for _, other in found)
+        for (line, path), problems in faults.items()
+        if not any(other != path and re.match(rf"{re.escape(path)}[.\[]", other) for _, other in faults)
     ]
     return sorted(deepest)
 

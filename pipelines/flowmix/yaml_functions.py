@@ -54,14 +54,14 @@ class Functions:
     def _named(self, operation: str, name: str, own: str, function: str) -> Any:
         module = f"{CATALOG}.{own}"
         try:
-            found = getattr(importlib.import_module(module), function, None)
+            member = getattr(importlib.import_module(module), function, None)
         except ModuleNotFoundError as error:
             raise FunctionError(operation, f'no function "{name}": {error}') from None
-        home = found.call.__module__ if isinstance(found, Python) else getattr(found, "__module__", None)
+        home = member.call.__module__ if isinstance(member, Python) else getattr(member, "__module__", None)
         # What a module only imports (os, subprocess, ...) is not the file's to call.
-        if not callable(found) or home != module:
+        if not callable(member) or home != module:
             raise FunctionError(operation, f'no function "{name}": {module} does not define {function}')
-        return found
+        return member
 
 
 class NamedFunctions(Functions):

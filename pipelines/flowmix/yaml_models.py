@@ -284,7 +284,7 @@ def json_schema() -> dict[str, Any]:
 def _said(part: dict[str, Any]) -> None:
     """A part that is there says something: it is not null."""
     part.pop("default", None)
-    part["anyOf"] = [one for one in part["anyOf"] if one != {"type": "null"}]
+    part["anyOf"] = [option for option in part["anyOf"] if option != {"type": "null"}]
     if len(part["anyOf"]) == 1:
         part.update(part.pop("anyOf")[0])
 

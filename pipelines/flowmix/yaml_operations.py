@@ -48,7 +48,9 @@ def _arguments(form: Form) -> dict[str, Any]:
 
 def _aggregate(stream: FlowStream, form: AggregatingForm, functions: Functions, window: str) -> FlowStream:
     own = [
-        functions.find("aggregate", one.own.name) for one in form.aggregators if not isinstance(one, str) and one.own
+        functions.find("aggregate", part.own.name)
+        for part in form.aggregators
+        if not isinstance(part, str) and part.own
     ]
     if own and not functions.runs:
         # What fields an aggregator of one's own makes is known to itself alone: anything may be named behind it.
@@ -66,7 +68,7 @@ def _sort(stream: FlowStream, form: SortForm, functions: Functions) -> FlowStrea
 def _split(stream: FlowStream, form: SplitForm, functions: Functions) -> FlowStream:
     return stream.split(
         default=None if form.default is None else _criteria(form.default, functions),
-        paths={target: _criteria(one, functions) for target, one in form.paths.items()},
+        paths={target: _criteria(criteria, functions) for target, criteria in form.paths.items()},
         all=_list(form.all),
     )
 
@@ -79,7 +81,7 @@ def _each(stream: FlowStream, form: str | EachForm, functions: Functions) -> Flo
 def _gate(stream: FlowStream, form: GateForm, functions: Functions) -> FlowStream:
     from pipelines.quality import Check
 
-    parts: list[Any] = [one.part for one in form.checks]
+    parts: list[Any] = [entry.part for entry in form.checks]
     checks = [Check(check.expectation, check.model_extra or {}, action, check.name) for action, check in parts]
     return stream.gate(*checks, name=form.name)
 
@@ -139,7 +141,7 @@ def _criteria(form: str | CriteriaForm, functions: Functions) -> str | Criteria:
         predicate = functions.find("filter", value)
         return predicate if isinstance(predicate, Python) else make(predicate)
     if name in ("and_", "or_", "not_"):
-        return make(*(_criteria(one, functions) for one in (value if isinstance(value, list) else [value])))
+        return make(*(_criteria(item, functions) for item in (value if isinstance(value, list) else [value])))
     if isinstance(value, str):
         return make(value)
     ((field, wanted),) = value.items()

@@ -130,15 +130,15 @@ _OTHER_CLASSES = {"delta_table": "DeltaTableSource", "delta_changes": "DeltaChan
 def _expanded(value: Any) -> Any:
     """Texts with the environment's variables put in."""
     if isinstance(value, dict):
-        return {key: _expanded(one) for key, one in value.items()}
+        return {key: _expanded(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_expanded(one) for one in value]
+        return [_expanded(item) for item in value]
     if not isinstance(value, str):
         return value
 
-    def look_up(found: re.Match[str]) -> str:
-        if found[1] not in os.environ:
-            raise DefinitionError(f"the environment has no variable {found[1]}", hint=f"export {found[1]}=...")
-        return os.environ[found[1]]
+    def look_up(match: re.Match[str]) -> str:
+        if match[1] not in os.environ:
+            raise DefinitionError(f"the environment has no variable {match[1]}", hint=f"export {match[1]}=...")
+        return os.environ[match[1]]
 
     return _VARIABLE.sub(look_up, value)

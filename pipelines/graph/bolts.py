@@ -75,8 +75,8 @@ class Layout:
 
     def component_of(self) -> dict[int, str]:
         """Return the name of the bolt or spout of each operation; repartitions are in none."""
-        found = {one.id: bolt.name for bolt in self.bolts for one in bolt.operations}
-        return found | {spout.operation.id: spout.name for spout in self.spouts}
+        names = {operation.id: bolt.name for bolt in self.bolts for operation in bolt.operations}
+        return names | {spout.operation.id: spout.name for spout in self.spouts}
 
 
 def is_spout(node: nodes.Node) -> bool:
@@ -115,27 +115,27 @@ def _laid_out(graph: nodes.Graph) -> Layout:
     expansion = expand(graph)
     grouping = group(expansion)
     number = tasks(grouping)
-    grouped = [[grouping.operations[one] for one in sorted(members)] for members in grouping.groups]
+    grouped = [[grouping.operations[member] for member in sorted(members)] for members in grouping.groups]
     made = tuple(
-        Bolt(_bolt_name(i, found), _users(graph, expansion.output, found), tuple(found), number[found[0].id])
-        for i, found in enumerate(grouped)
+        Bolt(_bolt_name(i, planned), _users(graph, expansion.output, planned), tuple(planned), number[planned[0].id])
+        for i, planned in enumerate(grouped)
     )
     return Layout(grouping.operations, expansion.output, _spouts(graph, grouping, number), made)
 
 
 def _users(graph: nodes.Graph, output: dict[int, int], operations: Iterable[PlannedOperation]) -> tuple[int, ...]:
-    here = {one.id for one in operations}
+    here = {operation.id for operation in operations}
     return tuple(node.id for node in graph if not is_spout(node) and output[node.id] in here)
 
 
 def _spouts(graph: nodes.Graph, grouping: Grouping, number: dict[int, int]) -> tuple[Spout, ...]:
     names: set[str] = {f"spout-{node.stream}" for node in graph if isinstance(node, nodes.SpoutNode)}
-    found: list[Spout] = []
+    spouts: list[Spout] = []
     counter = 0
-    for one in grouping.operations.values():
-        if not one.spout:
+    for operation in grouping.operations.values():
+        if not operation.spout:
             continue
-        node = graph[one.node]
+        node = graph[operation.node]
         name = f"spout-{getattr(node, 'stream', node.name)}"
         if isinstance(node, nodes.QuerySpoutNode):
             # The original lets a query and a source share an id, and one of them is lost.
@@ -143,8 +143,8 @@ def _spouts(graph: nodes.Graph, grouping: Grouping, number: dict[int, int]) -> t
                 counter += 1
             name, counter = free, counter + 1
             names.add(name)
-        found.append(Spout(name, node.id, one, number[one.id]))
-    return tuple(found)
+        spouts.append(Spout(name, node.id, operation, number[operation.id]))
+    return tuple(spouts)
 
 
 def bolts(graph: nodes.Graph) -> tuple[Bolt, ...]:
@@ -153,7 +153,7 @@ def bolts(graph: nodes.Graph) -> tuple[Bolt, ...]:
 
 
 def _bolt_name(number: int, operations: list[PlannedOperation]) -> str:
-    names = [one.name for one in operations if one.name]
+    names = [operation.name for operation in operations if operation.name]
     unrepeated = [name for i, name in enumerate(names) if i == 0 or names[i - 1] != name]
     return "-".join(["b", str(number), *unrepeated])
 
@@ -164,8 +164,8 @@ def batch_groups(graph: nodes.Graph) -> tuple[SpoutGroup, ...]:
     A state connects nothing: who queries a state does not take part in the batches that write it (rule 3.6). A static
     state is a component without a batch: it takes a number, as in the original, and is left out.
     """
-    found = (_batch_group(f"bg{n}", [graph[one] for one in members]) for n, members in enumerate(components(graph)))
-    return tuple(one for one in found if one.streams)
+    groups = (_batch_group(f"bg{n}", [graph[node] for node in members]) for n, members in enumerate(components(graph)))
+    return tuple(batch_group for batch_group in groups if batch_group.streams)
 
 
 def _batch_group(name: str, members: list[nodes.Node]) -> SpoutGroup:
@@ -184,11 +184,11 @@ def node_tasks(graph: nodes.Graph) -> dict[int, int]:
     An aggregate counts as the part after its repartition. Where bolts of different parallelism stand behind one
     PartitionNode, it deals to the most of them; where none does, to one task.
     """
-    found = layout(graph)
-    number = {one.id: bolt.tasks for bolt in found.bolts for one in bolt.operations}
-    number |= {spout.operation.id: spout.tasks for spout in found.spouts}
+    plan = layout(graph)
+    number = {operation.id: bolt.tasks for bolt in plan.bolts for operation in bolt.operations}
+    number |= {spout.operation.id: spout.tasks for spout in plan.spouts}
     below: dict[int, list[int]] = {}
-    for one in found.operations.values():
-        for parent in one.parents:
-            below.setdefault(parent, []).append(number.get(one.id, 1))
-    return {node.id: number.get(found.output[node.id]) or max(below.get(found.output[node.id], [1])) for node in graph}
+    for child in plan.operations.values():
+        for parent in child.parents:
+            below.setdefault(parent, []).append(number.get(child.id, 1))
+    return {node.id: number.get(plan.output[node.id]) or max(below.get(plan.output[node.id], [1])) for node in graph}

@@ -26,7 +26,7 @@ class Dialect:
 
     def texts(self, some: Iterable[str]) -> str:
         """Return texts as the items of an `IN (...)`."""
-        return ", ".join(self.text(one) for one in some)
+        return ", ".join(self.text(text) for text in some)
 
 
 # A run of backslashes, one dollar sign, or what needs no care but for its quotes.
@@ -40,7 +40,7 @@ def _spark_text(text: str) -> str:
     the session is set to, and `$` stands alone, so that nothing is `${...}`. A quote is doubled.
     """
     pieces = _PIECES.findall(text) or [""]
-    return " ".join(f"R'{one}'" if one.startswith("\\") else "'" + one.replace("'", "''") + "'" for one in pieces)
+    return " ".join(f"R'{part}'" if part.startswith("\\") else "'" + part.replace("'", "''") + "'" for part in pieces)
 
 
 def _doubled(quote: str) -> Callable[[str], str]:

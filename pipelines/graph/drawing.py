@@ -27,24 +27,24 @@ def to_mermaid(topology: HasGraph) -> str:
     dashed edge. A repartition is the text on an edge. More than one task is said behind the name. A channel is a cylinder
     too, with an edge to the stream that reads it, and what runs in that stream itself, its windows, is in a box behind it.
     """
-    found = layout(topology.graph)
-    inside = {spout.operation.id: _steps(topology.graph[spout.node]) for spout in found.spouts}
+    plan = layout(topology.graph)
+    inside = {spout.operation.id: _steps(topology.graph[spout.node]) for spout in plan.spouts}
     lines = ["flowchart LR"]
-    for spout in found.spouts:
+    for spout in plan.spouts:
         lines.append(f"  {_shape(spout.operation, spout.tasks)}")
         lines += _in_stream(spout.operation, inside[spout.operation.id])
-    for number, bolt in enumerate(found.bolts):
+    for number, bolt in enumerate(plan.bolts):
         lines.append(f'  subgraph bolt{number}["{escape(_title(bolt.name, bolt.tasks))}"]')
-        lines += [f"    {_shape(one)}" for one in bolt.operations if one.kind != STATIC_STATE]
+        lines += [f"    {_shape(operation)}" for operation in bolt.operations if operation.kind != STATIC_STATE]
         lines += [
             f'    state_{name}[("{escape(name)}")]'
-            for name in distinct(one.state for one in bolt.operations if one.state)
+            for name in distinct(operation.state for operation in bolt.operations if operation.state)
         ]
         lines.append("  end")
-    for spout in found.spouts:
+    for spout in plan.spouts:
         lines += [f"  {edge}" for edge in _through(topology.graph[spout.node], spout.operation)]
-    ends = {one: _step_id(one, steps[-1].id) for one, steps in inside.items() if steps}
-    lines += [f"  {edge}" for edge in _edges(found, ends)]
+    ends = {operation_id: _step_id(operation_id, steps[-1].id) for operation_id, steps in inside.items() if steps}
+    lines += [f"  {edge}" for edge in _edges(plan, ends)]
     return "\n".join(lines) + "\n"
 
 
@@ -57,7 +57,7 @@ def escape(text: str) -> str:
     text = " ".join(text.split())
     if len(text) > _LABEL_LENGTH:
         text = text[: _LABEL_LENGTH - 3] + "..."
-    return _SPECIAL.sub(lambda found: f"#{ord(found[0])};", text)
+    return _SPECIAL.sub(lambda match: f"#{ord(match[0])};", text)
 
 
 def _shape(operation: PlannedOperation, tasks: int = 1) -> str:
@@ -81,7 +81,7 @@ def _step_id(operation: int, node: int) -> str:
 def _in_stream(operation: PlannedOperation, steps: tuple[nodes.Node, ...]) -> Iterator[str]:
     if steps:
         yield f'  subgraph stream{operation.id}["{escape(operation.label)} in the stream itself"]'
-        yield from (f'    {_step_id(operation.id, one.id)}["{escape(one.label)}"]' for one in steps)
+        yield from (f'    {_step_id(operation.id, step.id)}["{escape(step.label)}"]' for step in steps)
         yield "  end"
 
 
@@ -90,30 +90,30 @@ def _through(node: nodes.Node, operation: PlannedOperation) -> Iterator[str]:
     if not isinstance(node, nodes.ChannelSpoutNode):
         return
     yield from (f"state_{channel} --> n{operation.id}" for channel in node.reads)
-    steps = {one.id for one in node.steps}
-    for one in node.steps:
-        for parent in one.parents:
+    steps = {step.id for step in node.steps}
+    for child in node.steps:
+        for parent in child.parents:
             above = _step_id(operation.id, parent) if parent in steps else f"n{operation.id}"
-            yield f"{above} --> {_step_id(operation.id, one.id)}"
+            yield f"{above} --> {_step_id(operation.id, child.id)}"
 
 
-def _edges(found: Layout, ends: Mapping[int, str]) -> Iterator[str]:
+def _edges(plan: Layout, ends: Mapping[int, str]) -> Iterator[str]:
     """Edges between what is drawn: a repartition is the text of the edges through it.
 
     Args:
         ends: where the edges of an operation begin that is drawn as several.
     """
-    for one in found.operations.values():
-        if one.repartition is not None:
+    for operation in plan.operations.values():
+        if operation.repartition is not None:
             continue
-        for parent in one.parents:
-            between = found.operations[parent]
+        for parent in operation.parents:
+            between = plan.operations[parent]
             if between.repartition is None:
-                yield f"{ends.get(parent, f'n{parent}')} --> n{one.id}"
+                yield f"{ends.get(parent, f'n{parent}')} --> n{operation.id}"
             else:
                 above = between.parents[0]
-                yield f'{ends.get(above, f"n{above}")} -->|"{escape(between.label)}"| n{one.id}'
-        if one.writes and one.kind != STATIC_STATE:
-            yield f"n{one.id} --> state_{one.writes}"
-        if one.reads:
-            yield f"state_{one.reads} -.-> n{one.id}"
+                yield f'{ends.get(above, f"n{above}")} -->|"{escape(between.label)}"| n{operation.id}'
+        if operation.writes and operation.kind != STATIC_STATE:
+            yield f"n{operation.id} --> state_{operation.writes}"
+        if operation.reads:
+            yield f"state_{operation.reads} -.-> n{operation.id}"

@@ -128,9 +128,11 @@ class Growing:
 
     def initialised(self, node: nodes.AggregateNode | nodes.PersistNode, parent: int) -> int:
         """Append the `init` of combiners to each tuple, before anything is dealt (rule 1.4)."""
-        for one in node.aggregations:
-            if isinstance(one.aggregator, CombinerAggregator):
-                parent = self.add(node, "init", (parent,), f"init {one.aggregator} -> {', '.join(one.outputs)}")
+        for aggregation in node.aggregations:
+            if isinstance(aggregation.aggregator, CombinerAggregator):
+                parent = self.add(
+                    node, "init", (parent,), f"init {aggregation.aggregator} -> {', '.join(aggregation.outputs)}"
+                )
         return parent
 
     def dealt(self, node: nodes.AggregateNode | nodes.PersistNode, parent: int, ungrouped: str) -> int:
@@ -153,33 +155,35 @@ class Growing:
 
     def asked_of(self, operation: int, node: nodes.Node) -> int:
         """Add what is asked of a node to an operation that there is already."""
-        found = self.operations[operation]
-        resources = tuple({**dict(found.resources), **dict(node.resources)}.items())
-        self.operations[operation] = replace(found, hint=node.hint or found.hint, resources=resources)
+        planned = self.operations[operation]
+        resources = tuple({**dict(planned.resources), **dict(node.resources)}.items())
+        self.operations[operation] = replace(planned, hint=node.hint or planned.hint, resources=resources)
         return operation
 
 
 def _combining(node: nodes.AggregateNode | nodes.PersistNode) -> bool:
-    return all(isinstance(one.aggregator, CombinerAggregator) for one in node.aggregations)
+    return all(isinstance(aggregation.aggregator, CombinerAggregator) for aggregation in node.aggregations)
 
 
 def _what(node: nodes.AggregateNode | nodes.PersistNode) -> str:
     by = f" by {', '.join(node.group)}" if node.group else ""
-    return ", ".join(str(one.aggregator) for one in node.aggregations) + by
+    return ", ".join(str(aggregation.aggregator) for aggregation in node.aggregations) + by
 
 
 def _complete_queries(graph: nodes.Graph, growing: Growing) -> None:
     """Each query's last stream meets the entrance's return address in one task of the batch (rule 3.8)."""
     for members in components(graph):
         spouts = [
-            one for one in map(graph.__getitem__, members) if isinstance(one, nodes.SpoutNode | nodes.QuerySpoutNode)
+            node for node in map(graph.__getitem__, members) if isinstance(node, nodes.SpoutNode | nodes.QuerySpoutNode)
         ]
-        queries = [one for one in spouts if isinstance(one, nodes.QuerySpoutNode)]
+        queries = [spout for spout in spouts if isinstance(spout, nodes.QuerySpoutNode)]
         if not queries:
             continue
         entrance = queries[0]
         if len(spouts) > 1:
-            raise MixedSpoutsError("build", entrance.stream, [one.stream for one in spouts if one is not entrance])
+            raise MixedSpoutsError(
+                "build", entrance.stream, [spout.stream for spout in spouts if spout is not entrance]
+            )
         address = growing.add(entrance, "return info", growing.operations[growing.output[entrance.id]].parents)
         sides = (
             growing.repartition(entrance, address, nodes.BATCH_GLOBAL),

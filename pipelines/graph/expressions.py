@@ -206,8 +206,8 @@ def _with_units(tree: exp.Expr) -> exp.Expr:
 
 def _lost(text: str, said: str) -> set[str]:
     """The names and values of a text that are not in the rewritten text: nothing may get lost between the two."""
-    found = (_words(one, _RowDialect().tokenize(one)) for one in (text, said))
-    return set.difference(*found) - _RENAMED
+    words = (_words(wording, _RowDialect().tokenize(wording)) for wording in (text, said))
+    return set.difference(*words) - _RENAMED
 
 
 def _words(text: str, tokens: Iterable[Token]) -> set[str]:
@@ -255,11 +255,11 @@ def _with_values(text: str, tokens: Iterable[Token]) -> Iterator[Token]:
         yield last
 
 
-def _meant(found: re.Match[str]) -> str:
-    one = found[1]
-    if one[0] in "uU" and len(one) > 1:
-        return chr(int(one[1:], 16))
-    return chr(int(one, 8)) if len(one) == 3 else _ESCAPED.get(one, one)
+def _meant(match: re.Match[str]) -> str:
+    code = match[1]
+    if code[0] in "uU" and len(code) > 1:
+        return chr(int(code[1:], 16))
+    return chr(int(code, 8)) if len(code) == 3 else _ESCAPED.get(code, code)
 
 
 # The functions that SQL text over one row may call: what Spark has that looks at its arguments alone. Left out on purpose:

@@ -23,27 +23,27 @@ class Grouping:
 
 def group(expansion: Expansion) -> Grouping:
     """Group a graph's operations: merge fully, then put identity partitions where nothing repartitions."""
-    operations = {one.id: one for one in expansion.operations}
+    operations = {operation.id: operation for operation in expansion.operations}
     merged = _merge_fully(operations, _initial(expansion.operations))
     growing = _GrowingGroups(operations, merged)
     growing.join_with_identities()
     growing.part_subscriptions()
-    return Grouping(growing.operations, tuple(frozenset(one) for one in growing.groups))
+    return Grouping(growing.operations, tuple(frozenset(members) for members in growing.groups))
 
 
 def in_bolts(operations: Iterable[PlannedOperation]) -> Iterator[PlannedOperation]:
     """Yield the operations that are in a bolt: neither spouts nor repartitions."""
-    return (one for one in operations if not one.spout and one.repartition is None)
+    return (operation for operation in operations if not operation.spout and operation.repartition is None)
 
 
 def _initial(operations: tuple[PlannedOperation, ...]) -> list[Group]:
     """A group for each state, with what queries it, then one for each other operation (rule 3.2)."""
     states: dict[str, set[int]] = {}
-    for one in in_bolts(operations):
-        if one.state is not None:
-            states.setdefault(one.state, set()).add(one.id)
-    alone = [frozenset((one.id,)) for one in in_bolts(operations) if one.state is None]
-    return [frozenset(found) for found in states.values()] + alone
+    for operation in in_bolts(operations):
+        if operation.state is not None:
+            states.setdefault(operation.state, set()).add(operation.id)
+    alone = [frozenset((planned.id,)) for planned in in_bolts(operations) if planned.state is None]
+    return [frozenset(members) for members in states.values()] + alone
 
 
 def _merge_fully(operations: dict[int, PlannedOperation], initial: list[Group]) -> list[Group]:
@@ -53,11 +53,11 @@ def _merge_fully(operations: dict[int, PlannedOperation], initial: list[Group]) 
     """
     around = _Neighbours(operations)
     groups = dict.fromkeys(initial)
-    of = {one: found for found in groups for one in found}
+    of = {operation_id: group for group in groups for operation_id in group}
     while pair := next(around.mergeable(groups, of), None):
         merged = pair[0] | pair[1]
-        for one in pair:
-            del groups[one]
+        for half in pair:
+            del groups[half]
         groups[merged] = None
         of.update(dict.fromkeys(merged, merged))
     return list(groups)
@@ -65,19 +65,19 @@ def _merge_fully(operations: dict[int, PlannedOperation], initial: list[Group]) 
 
 class _Neighbours:
     def __init__(self, operations: dict[int, PlannedOperation]) -> None:
-        self._above = {one.id: one.parents for one in operations.values()}
-        self._below: dict[int, list[int]] = {one: [] for one in operations}
-        for one in operations.values():
-            for parent in one.parents:
-                self._below[parent].append(one.id)
+        self._above = {operation.id: operation.parents for operation in operations.values()}
+        self._below: dict[int, list[int]] = {operation_id: [] for operation_id in operations}
+        for child in operations.values():
+            for parent in child.parents:
+                self._below[parent].append(child.id)
 
     def mergeable(self, groups: Iterable[Group], of: dict[int, Group]) -> Iterator[tuple[Group, Group]]:
         """Yield groups with their only neighbour. A repartition or a spout is in no group: None, with which nothing merges."""
-        for found in groups:
+        for group in groups:
             for edges in (self._below, self._above):
-                others = {of.get(near) for one in found for near in edges[one]} - {found}
+                others = {of.get(near) for operation_id in group for near in edges[operation_id]} - {group}
                 if len(others) == 1 and (other := others.pop()) is not None:
-                    yield found, other
+                    yield group, other
 
 
 class _GrowingGroups:
@@ -161,16 +161,16 @@ def tasks(grouping: Grouping) -> dict[int, int]:
     Raises:
         ParallelismError: if a state demands more than a source of its class can use, or two states differ.
     """
-    found: dict[int, int] = {}
+    numbers: dict[int, int] = {}
     for members in _classes(grouping):
-        number = _tasks_of([grouping.operations[one] for one in sorted(members)])
-        found.update(dict.fromkeys(members, number))
-    return found
+        number = _tasks_of([grouping.operations[member] for member in sorted(members)])
+        numbers.update(dict.fromkeys(members, number))
+    return numbers
 
 
 def _tasks_of(members: list[PlannedOperation]) -> int:
-    maximum = min((one.max_parallelism for one in members if one.max_parallelism is not None), default=None)
-    fixed = [(str(one.writes), one.partitions) for one in members if one.partitions is not None]
+    maximum = min((member.max_parallelism for member in members if member.max_parallelism is not None), default=None)
+    fixed = [(str(member.writes), member.partitions) for member in members if member.partitions is not None]
     if fixed:
         names, numbers = [name for name, _ in fixed], [number for _, number in fixed]
         if len(set(numbers)) > 1:
@@ -178,7 +178,7 @@ def _tasks_of(members: list[PlannedOperation]) -> int:
         if maximum is not None and maximum < numbers[0]:
             raise ParallelismError(names, numbers, maximum)
         return numbers[0]
-    hinted = max((one.hint for one in members if one.hint is not None), default=1)
+    hinted = max((member.hint for member in members if member.hint is not None), default=1)
     wanted = max(hinted, 1)
     return wanted if maximum is None else min(wanted, maximum)
 
@@ -186,8 +186,8 @@ def _tasks_of(members: list[PlannedOperation]) -> int:
 def _classes(grouping: Grouping) -> list[set[int]]:
     """The operations of groups and spouts that identity partitions join."""
     home: dict[int, set[int]] = {}
-    for found in (*grouping.groups, *({one.id} for one in grouping.operations.values() if one.spout)):
-        members = set(found)
+    for group in (*grouping.groups, *({planned.id} for planned in grouping.operations.values() if planned.spout)):
+        members = set(group)
         home.update(dict.fromkeys(members, members))
     for child in grouping.operations.values():
         for parent in child.parents if child.id in home else ():
@@ -197,8 +197,8 @@ def _classes(grouping: Grouping) -> list[set[int]]:
     return list({id(members): members for members in home.values()}.values())
 
 
-def _join(home: dict[int, set[int]], one: int, other: int) -> None:
-    joined, added = home[one], home[other]
+def _join(home: dict[int, set[int]], first: int, other: int) -> None:
+    joined, added = home[first], home[other]
     if joined is not added:
         joined |= added
         home.update(dict.fromkeys(added, joined))

@@ -55,10 +55,10 @@ def lineage(topology: HasGraph, node_id: int) -> dict[str, tuple[Origin, ...]]:
     Raises:
         FieldError: if a declared lineage names an input that the function does not have.
     """
-    found: dict[int, Lineage] = {}
+    lineages: dict[int, Lineage] = {}
     for node in topology.graph.ancestors(node_id):
-        found[node.id] = node.field_origins(tuple(found[parent] for parent in node.parents), topology.graph)
-    return dict(found[node_id])
+        lineages[node.id] = node.field_origins(tuple(lineages[parent] for parent in node.parents), topology.graph)
+    return dict(lineages[node_id])
 
 
 def all_of(origins: Iterable[tuple[Origin, ...]]) -> tuple[Origin, ...]:
@@ -87,11 +87,11 @@ def made(
 
 def of_aggregations(chain: Iterable[nodes.Aggregation], above: Lineage) -> dict[str, tuple[Origin, ...]]:
     """Return the origins of the outputs of aggregators: their inputs."""
-    found: dict[str, tuple[Origin, ...]] = {}
+    origins: dict[str, tuple[Origin, ...]] = {}
     for aggregation in chain:
         inputs = {name: above[name] for name in aggregation.inputs}
-        found |= made(aggregation.aggregator, inputs, aggregation.outputs)
-    return found
+        origins |= made(aggregation.aggregator, inputs, aggregation.outputs)
+    return origins
 
 
 def made_by_window(operation: Any, above: Lineage) -> dict[str, tuple[Origin, ...]]:
@@ -99,15 +99,15 @@ def made_by_window(operation: Any, above: Lineage) -> dict[str, tuple[Origin, ..
     fields = {name: origins for name, origins in above.items() if name not in events.COLUMNS}
     if hasattr(operation, "aggregations"):
         return of_aggregations(operation.aggregations, above)
-    found: dict[str, tuple[Origin, ...]] = {}
+    outputs: dict[str, tuple[Origin, ...]] = {}
     if hasattr(operation, "aggregators"):
         for aggregator in operation.aggregators:
             # A user's own, which names no field, sees all of the event.
             own = isinstance(aggregator, WindowAggregator) and not aggregator.reads
             inputs = fields if own else {name: above[name] for name in aggregator.reads}
-            found |= made(aggregator, inputs, aggregator.result_fields)
+            outputs |= made(aggregator, inputs, aggregator.result_fields)
         # The bounds of a span of time.
-        found |= {name: above.get(events.CLOCK, ()) for name in operation.outputs if name not in found}
+        outputs |= {name: above.get(events.CLOCK, ()) for name in operation.outputs if name not in outputs}
     elif hasattr(operation, "outputs"):
-        found = {name: all_of(fields.values()) for name in operation.outputs}
-    return found
+        outputs = {name: all_of(fields.values()) for name in operation.outputs}
+    return outputs

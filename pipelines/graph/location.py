@@ -46,10 +46,10 @@ class CodeLocation:
     @classmethod
     def of_error(cls, error: BaseException) -> CodeLocation | None:
         """Return the line of a flow's own code that an error came through last; None if it came through none."""
-        found = None
+        location = None
         for frame, line in walk_tb(error.__traceback__):
             file = frame.f_code.co_filename
             of_a_flow = file.startswith(_CATALOG) and file not in _CATALOG_ITSELF
             if of_a_flow or not file.startswith(_NOT_THE_USERS):
-                found = cls(file, line)
-        return found
+                location = cls(file, line)
+        return location

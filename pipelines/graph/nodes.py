@@ -121,13 +121,13 @@ def same_types(node: Node, above: tuple[Types, ...]) -> Types:
 
 def classes() -> tuple[type[Node], ...]:
     """Return all classes of nodes."""
-    found: list[type[Node]] = []
+    kinds: list[type[Node]] = []
     waiting = Node.__subclasses__()
     while waiting:
         kind = waiting.pop()
         waiting += kind.__subclasses__()
-        found += [kind] if kind.__module__ == __name__ else []
-    return tuple(found)
+        kinds += [kind] if kind.__module__ == __name__ else []
+    return tuple(kinds)
 
 
 def check_all_known(by: str, known: Iterable[type[Node]], elsewhere: Iterable[type[Node]]) -> None:
@@ -141,7 +141,7 @@ def check_all_known(by: str, known: Iterable[type[Node]], elsewhere: Iterable[ty
     Raises:
         TypeError: if it has forgotten one.
     """
-    forgotten = sorted(one.__name__ for one in set(classes()) - {*known, *elsewhere})
+    forgotten = sorted(kind.__name__ for kind in set(classes()) - {*known, *elsewhere})
     if forgotten:
         raise TypeError(f"{by} does not know {', '.join(forgotten)}")
 
@@ -623,15 +623,15 @@ class ChannelSpoutNode(
 
     def field_origins(self, above: tuple[Lineage, ...], graph: Graph) -> Lineage:
         """Return the channels' columns, followed through the part of the plan that runs in the stream itself."""
-        found: Lineage = {
+        origins: Lineage = {
             name: tuple((edge.channel, name) for edge in self.source.edges if name in edge.fields)
             for name in self.source.fields
         }
         steps: dict[int, Lineage] = {}
         for node in self.prelude or ():
             parents = tuple(steps[parent] for parent in node.parents)
-            found = steps[node.id] = node.field_origins(parents, self.prelude) if parents else found
-        return {name: found[name] for name in self.fields}
+            origins = steps[node.id] = node.field_origins(parents, self.prelude) if parents else origins
+        return {name: origins[name] for name in self.fields}
 
     def field_types(self, above: tuple[Types, ...]) -> Types:
         known = types.of_ddl(self.schema)
@@ -824,16 +824,16 @@ class Graph:
 
     def ancestors(self, node_id: int) -> tuple[Node, ...]:
         """Return the nodes that lead to `node_id`, itself included, in topological order."""
-        found = {node_id}
+        ids = {node_id}
         for node in reversed(tuple(self)):
-            if node.id in found:
-                found.update(node.parents)
-        return tuple(node for node in self if node.id in found)
+            if node.id in ids:
+                ids.update(node.parents)
+        return tuple(node for node in self if node.id in ids)
 
     def descendants(self, node_id: int) -> tuple[Node, ...]:
         """Return the nodes that `node_id` leads to, itself included, in topological order."""
-        found = {node_id}
+        ids = {node_id}
         for node in self:
-            if found.intersection(node.parents):
-                found.add(node.id)
-        return tuple(node for node in self if node.id in found)
+            if ids.intersection(node.parents):
+                ids.add(node.id)
+        return tuple(node for node in self if node.id in ids)

@@ -60,10 +60,10 @@ def to_svg(topology: HasGraph) -> str:
 
     What a query reads is a dashed edge, a repartition the text on an edge. Channels are states too.
     """
-    found = layout(topology.graph)
+    plan = layout(topology.graph)
     drawing = _Drawing()
-    _boxes(topology, found, drawing)
-    _edges(topology, found, drawing)
+    _boxes(topology, plan, drawing)
+    _edges(topology, plan, drawing)
     _columns(drawing)
     width, height = _place(drawing)
     parts = [*_drawn_edges(drawing), *_drawn_boxes(drawing)]
@@ -80,34 +80,34 @@ def _title(name: str, tasks: int) -> str:
     return _short(name) if tasks == 1 else f"{_short(name)} x {tasks}"
 
 
-def _boxes(topology: HasGraph, found: Layout, drawing: _Drawing) -> None:
-    for spout in found.spouts:
+def _boxes(topology: HasGraph, plan: Layout, drawing: _Drawing) -> None:
+    for spout in plan.spouts:
         node = topology.graph[spout.node]
-        steps = [one.label for one in node.steps] if isinstance(node, nodes.ChannelSpoutNode) else []
+        steps = [step.label for step in node.steps] if isinstance(node, nodes.ChannelSpoutNode) else []
         kind = "query" if isinstance(node, nodes.QuerySpoutNode) else "spout"
         drawing.boxes[spout.name] = _Box(kind, [_title(spout.operation.label, spout.tasks), *map(_short, steps)])
-    for bolt in found.bolts:
-        steps = [one.label for one in bolt.operations if one.kind != STATIC_STATE]
+    for bolt in plan.bolts:
+        steps = [operation.label for operation in bolt.operations if operation.kind != STATIC_STATE]
         if steps:
             drawing.boxes[bolt.name] = _Box("bolt", [_title(bolt.name, bolt.tasks), *map(_short, steps)])
-        for state in distinct(one.state for one in bolt.operations if one.state):
+        for state in distinct(operation.state for operation in bolt.operations if operation.state):
             drawing.boxes[f"state {state}"] = _Box("state", [_short(state)])
 
 
-def _edges(topology: HasGraph, found: Layout, drawing: _Drawing) -> None:
-    home = found.component_of()
-    for one in found.operations.values():
-        if one.repartition is not None or one.kind == STATIC_STATE:
+def _edges(topology: HasGraph, plan: Layout, drawing: _Drawing) -> None:
+    home = plan.component_of()
+    for operation in plan.operations.values():
+        if operation.repartition is not None or operation.kind == STATIC_STATE:
             continue
-        for parent in one.parents:
-            between = found.operations[parent]
+        for parent in operation.parents:
+            between = plan.operations[parent]
             above = parent if between.repartition is None else between.parents[0]
-            drawing.edge(home[above], home[one.id], "" if between.repartition is None else between.label)
-        if one.writes:
-            drawing.edge(home[one.id], f"state {one.writes}")
-        if one.reads:
-            drawing.edge(f"state {one.reads}", home[one.id], query=True)
-    for spout in found.spouts:
+            drawing.edge(home[above], home[operation.id], "" if between.repartition is None else between.label)
+        if operation.writes:
+            drawing.edge(home[operation.id], f"state {operation.writes}")
+        if operation.reads:
+            drawing.edge(f"state {operation.reads}", home[operation.id], query=True)
+    for spout in plan.spouts:
         node = topology.graph[spout.node]
         for channel in node.reads if isinstance(node, nodes.ChannelSpoutNode) else ():
             drawing.edge(f"state {channel}", spout.name)
@@ -117,7 +117,7 @@ def _edges(topology: HasGraph, found: Layout, drawing: _Drawing) -> None:
 def _columns(drawing: _Drawing) -> None:
     """Each box right of all that lead to it; a query back to a state that it leads to itself does not count."""
     kept: dict[str, list[str]] = {name: [] for name in drawing.boxes}
-    for (start, end), _ in sorted(drawing.edges.items(), key=lambda one: one[1][1]):
+    for (start, end), _ in sorted(drawing.edges.items(), key=lambda edge: edge[1][1]):
         if not _leads(kept, end, start):
             kept[start].append(end)
     waiting = list(kept)
@@ -135,14 +135,14 @@ def _leads(edges: dict[str, list[str]], start: str, end: str) -> bool:
         name = waiting.pop()
         if name == end:
             return True
-        waiting += [one for one in edges[name] if one not in seen]
+        waiting += [target for target in edges[name] if target not in seen]
         seen.update(edges[name])
     return False
 
 
 def _place(drawing: _Drawing) -> tuple[float, float]:
     """Return where each box is, and the size of the whole."""
-    columns: list[list[_Box]] = [[] for _ in range(max(one.column for one in drawing.boxes.values()) + 1)]
+    columns: list[list[_Box]] = [[] for _ in range(max(box.column for box in drawing.boxes.values()) + 1)]
     for box in drawing.boxes.values():
         columns[box.column].append(box)
     above: dict[int, list[_Box]] = {id(box): [] for box in drawing.boxes.values()}
@@ -170,12 +170,12 @@ def _middle(above: list[_Box], column: int) -> float:
 
 def _drawn_edges(drawing: _Drawing) -> Iterator[str]:
     for (start, end), (label, query) in drawing.edges.items():
-        one, two = drawing.boxes[start], drawing.boxes[end]
+        source, two = drawing.boxes[start], drawing.boxes[end]
         # Back to a box on the left: out of the left side and into the right one, below what leads there.
-        back = two.column <= one.column
+        back = two.column <= source.column
         way, below = (-1, 6) if back else (1, 0)
-        x1, x2 = (one.x, two.x + two.width) if back else (one.x + one.width, two.x)
-        y1, y2 = one.y + one.height / 2 + below, two.y + two.height / 2 + below
+        x1, x2 = (source.x, two.x + two.width) if back else (source.x + source.width, two.x)
+        y1, y2 = source.y + source.height / 2 + below, two.y + two.height / 2 + below
         bend = way * max(20.0, abs(x2 - x1) / 2)
         dashed = ' class="q"' if query else ""
         yield f'<path{dashed} d="M{x1:.0f} {y1:.0f}C{x1 + bend:.0f} {y1:.0f} {x2 - bend:.0f} {y2:.0f} {x2:.0f} {y2:.0f}"/>'

@@ -78,4 +78,4 @@ def of_persist(node: Any) -> Asks:
 
 def in_order(aggregations: tuple[Any, ...]) -> bool:
     """Check whether the order of the tuples can matter to one of the aggregators; to combiners, which say so, it does not."""
-    return not all(getattr(one.aggregator, "in_any_order", False) for one in aggregations)
+    return not all(getattr(aggregation.aggregator, "in_any_order", False) for aggregation in aggregations)

@@ -19,17 +19,17 @@ def known_types(graph: nodes.Graph, node_id: int) -> dict[str, str | None]:
 
     What a function over columns or a built-in aggregator makes is not known here; its partial value least of all.
     """
-    found: dict[int, Types] = {}
+    node_types: dict[int, Types] = {}
     for node in graph.ancestors(node_id):
-        found[node.id] = node.field_types(tuple(found[parent] for parent in node.parents))
-    return dict(found[node_id])
+        node_types[node.id] = node.field_types(tuple(node_types[parent] for parent in node.parents))
+    return dict(node_types[node_id])
 
 
-def same_type(one: str | None, other: str | None) -> bool:
+def same_type(first: str | None, other: str | None) -> bool:
     """Check whether two types may be the same: one is not known, or they differ in spaces and capitals alone."""
-    if one is None or other is None:
+    if first is None or other is None:
         return True
-    return "".join(one.lower().split()) == "".join(other.lower().split())
+    return "".join(first.lower().split()) == "".join(other.lower().split())
 
 
 def of_ddl(ddl: str) -> dict[str, str | None]:
@@ -45,13 +45,13 @@ def named(fields: Iterable[str], types: Sequence[str]) -> dict[str, str | None]:
 
 def of_aggregations(chain: Iterable[nodes.Aggregation]) -> dict[str, str | None]:
     """Return the types of the outputs of aggregators."""
-    found: dict[str, str | None] = {}
+    types: dict[str, str | None] = {}
     for aggregation in chain:
-        found |= named(aggregation.outputs, aggregation.types)
-    return found
+        types |= named(aggregation.outputs, aggregation.types)
+    return types
 
 
 def common(types: Iterable[str | None]) -> str | None:
     """Return the one type that all have, else None."""
-    found = set(types)
-    return found.pop() if len(found) == 1 else None
+    distinct = set(types)
+    return distinct.pop() if len(distinct) == 1 else None

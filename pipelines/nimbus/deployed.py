@@ -80,26 +80,26 @@ def content_of(
     name, chosen = topology.name, dict(settings or {})
     check_settings(name, chosen)
     check_asked_columns(topology, chosen)
-    found = _queries(topology)
-    if not found:
+    queries = _queries(topology)
+    if not queries:
         raise DeployError(name, "it has no stream with a source", hint="a deployed flow needs one")
-    known = _components(topology, found)
+    known = _components(topology, queries)
     explicit = {**_hints(topology, known), **(parallelism or {})}
     if unknown := sorted(set(explicit) - set(known)):
         valid = ",".join(known)
         raise SubmitError(name, f"Invalid component {unknown[0]} for topology {name}, valid values are {valid}")
-    check_user_workers(name, chosen, [one["group"] for one in found])
+    check_user_workers(name, chosen, [query["group"] for query in queries])
     refuse_secrets(chosen.get("spark", {}))
-    check_partitions(name, found, explicit)
+    check_partitions(name, queries, explicit)
     return Content(
         definition={
             **definition,
-            "queries": found,
+            "queries": queries,
             "explicit": explicit,
             "asked": dict(parallelism or {}),
             "plan": plan_digest(topology),
         },
-        components={one: explicit.get(one, default_parallelism) for one in known},
+        components={component: explicit.get(component, default_parallelism) for component in known},
         workers=1 if workers is None else workers,
         settings=chosen,
     )
@@ -134,13 +134,13 @@ def queries_of(flow: DeployedFlow | Version) -> list[DeployedQuery]:
     return [
         DeployedQuery(
             task,
-            one["group"],
-            tuple(one["components"]),
-            tuple(one["inputs"]),
-            max((explicit[name] for name in one["components"] if name in explicit), default=None),
-            one["stateful"],
+            query["group"],
+            tuple(query["components"]),
+            tuple(query["inputs"]),
+            max((explicit[name] for name in query["components"] if name in explicit), default=None),
+            query["stateful"],
         )
-        for task, one in enumerate(version.content.definition.get("queries", ()), start=1)
+        for task, query in enumerate(version.content.definition.get("queries", ()), start=1)
     ]
 
 
@@ -149,7 +149,7 @@ def application_of(flow: DeployedFlow) -> str:
     settings = flow.settings
     named = settings.get("application")
     own = settings.get("isolated") or flow.workers > 1
-    own = own or any(settings.get(one) for one in ("master", "spark", "hosts", "user_workers"))
+    own = own or any(settings.get(key) for key in ("master", "spark", "hosts", "user_workers"))
     return str(named) if named else flow.name if own else SHARED
 
 
@@ -162,19 +162,19 @@ def demand_of(application: str, flows: list[DeployedFlow]) -> Demand:
     """Return what an application asks the planner for: one component per query, with one task each."""
     components = [
         Component(
-            component_id(flow.name, query.group), 1, inputs=[component_id(flow.name, one) for one in query.inputs]
+            component_id(flow.name, query.group), 1, inputs=[component_id(flow.name, group) for group in query.inputs]
         )
         for flow in flows
         for query in queries_of(flow)
     ]
     users = [
         UserWorker(
-            {component_id(flow.name, group): number for group, number in one["components"].items()},
-            host=one.get("host", ""),
-            port=one.get("port"),
+            {component_id(flow.name, group): number for group, number in worker["components"].items()},
+            host=worker.get("host", ""),
+            port=worker.get("port"),
         )
         for flow in flows
-        for one in flow.settings.get("user_workers", ())
+        for worker in flow.settings.get("user_workers", ())
     ]
     return Demand(
         application,
@@ -197,8 +197,8 @@ def check_deployed(flow: DeployedFlow) -> None:
     settings = {name: value for name, value in flow.settings.items() if name in SETTINGS}
     check_settings(flow.name, settings)
     try:
-        found = queries_of(flow)
-        check_user_workers(flow.name, settings, [one.group for one in found])
+        queries = queries_of(flow)
+        check_user_workers(flow.name, settings, [query.group for query in queries])
         demand_of(application_of(flow), [flow])
     except SubmitError:
         raise
@@ -287,8 +287,8 @@ def source_digest(name: str, *, loaded: bool = False) -> str:
     file = inspect.getsourcefile(catalog.flow(name).build)
     if file is None:
         return ""
-    found = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
-    return _SOURCES.setdefault(name, found) if loaded else found
+    digest = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
+    return _SOURCES.setdefault(name, digest) if loaded else digest
 
 
 _SOURCES: dict[str, str] = {}
@@ -318,7 +318,7 @@ def _queries(topology: TridentTopology) -> list[dict[str, Any]]:
     from pipelines.graph import nodes
 
     written: dict[str, str] = {}
-    found: list[dict[str, Any]] = []
+    queries: list[dict[str, Any]] = []
     for spouts in spout_groups(topology):
         group = group_name(spouts)
         reach = {node.id for spout in spouts for node in topology.graph.descendants(spout.id)}
@@ -326,7 +326,7 @@ def _queries(topology: TridentTopology) -> list[dict[str, Any]]:
         written |= {node.state.name: group for node in sinks if isinstance(node, nodes.ChannelNode)}
         states = [node.state.name for node in sinks if not isinstance(node, nodes.ChannelNode)]
         channels = [spout for spout in spouts if isinstance(spout, nodes.ChannelSpoutNode)]
-        found.append(
+        queries.append(
             {
                 "group": group,
                 "components": list(dict.fromkeys([*(spout.stream for spout in spouts), *states])),
@@ -334,14 +334,14 @@ def _queries(topology: TridentTopology) -> list[dict[str, Any]]:
                 "stateful": any(isinstance(step, nodes.WindowNode) for spout in channels for step in spout.steps),
             }
         )
-    for one in found:
-        one["inputs"] = sorted({written[name] for name in one.pop("reads") if name in written})
-    return found
+    for query in queries:
+        query["inputs"] = sorted({written[name] for name in query.pop("reads") if name in written})
+    return queries
 
 
 def _components(topology: TridentTopology, queries: list[dict[str, Any]]) -> list[str]:
     """Return streams and states, those of query streams too: a rebalance may name any of them."""
-    return list(dict.fromkeys([*(name for one in queries for name in one["components"]), *topology.queries]))
+    return list(dict.fromkeys([*(name for query in queries for name in query["components"]), *topology.queries]))
 
 
 def _hints(topology: TridentTopology, known: list[str]) -> dict[str, int]:

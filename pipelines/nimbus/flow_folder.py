@@ -72,7 +72,7 @@ class FlowFiles:
             paths = sorted(p for p in self.folder.iterdir() if p.suffix in SUFFIXES and not p.name.startswith("."))
         except OSError:
             raise MissingPathError("flows", str(self.folder)) from None
-        self._known = {found.path: found for path in paths for found in self._read(path)}
+        self._known = {file.path: file for path in paths for file in self._read(path)}
         return list(self._known.values())
 
     def _read(self, path: Path) -> Iterator[FlowFile]:
@@ -112,12 +112,12 @@ def by_flow(files: list[FlowFile], owners: Mapping[str, Path]) -> tuple[dict[str
         owners: The files of the flows that are deployed: those keep their names, even while they are faulty.
     """
     faulty = {file.path for file in files if file.flow is None}
-    found: dict[str, list[FlowFile]] = {}
+    by_name: dict[str, list[FlowFile]] = {}
     for file in files:
         if file.flow is not None:
-            found.setdefault(file.flow.name, []).append(file)
+            by_name.setdefault(file.flow.name, []).append(file)
     chosen, refused = {}, []
-    for name, several in found.items():
+    for name, several in by_name.items():
         owner = owners.get(name)
         own = [file for file in several if file.path == owner]
         if owner in faulty:
@@ -129,7 +129,7 @@ def by_flow(files: list[FlowFile], owners: Mapping[str, Path]) -> tuple[dict[str
         if own:
             chosen[name] = own[0]
         everyone = sorted({*(file.path for file in several), *([owner] if owner in faulty else [])})
-        refused += [FlowFile(one.path, one.digest, error=SameFlowError(name, everyone)) for one in others]
+        refused += [FlowFile(other.path, other.digest, error=SameFlowError(name, everyone)) for other in others]
     return chosen, refused
 
 
@@ -236,8 +236,8 @@ class FlowFolder:
 
     def stop(self) -> list[Happening]:
         """Have all flows drained and removed; `deployed` says which are not yet. Raises as `look`."""
-        for name, one in self.deployed.items():
-            self._remove(name, one)
+        for name, entry in self.deployed.items():
+            self._remove(name, entry)
         self._settle()
         return self._reporter.take()
 
@@ -252,9 +252,9 @@ class FlowFolder:
 
     def _follow(self, chosen: Mapping[str, FlowFile], faulty: set[Path]) -> None:
         """Remove, deploy and update flows."""
-        for name, one in self.deployed.items():
-            if name not in chosen and one.file.path not in faulty:
-                self._remove(name, one)
+        for name, entry in self.deployed.items():
+            if name not in chosen and entry.file.path not in faulty:
+                self._remove(name, entry)
         for name, file in chosen.items():
             known = self.deployed.get(name)
             if known is None or known.file.digest != file.digest:
@@ -264,11 +264,11 @@ class FlowFolder:
 
     def _chosen(self, files: list[FlowFile]) -> dict[str, FlowFile]:
         """Return the file of each flow; report faulty ones."""
-        chosen, doubled = by_flow(files, {name: one.file.path for name, one in self.deployed.items()})
+        chosen, doubled = by_flow(files, {name: entry.file.path for name, entry in self.deployed.items()})
         there = {(file.path, file.digest) for file in files}
         self._tried = {key: when for key, when in self._tried.items() if key in there}
         self._reporter.keep(there)
-        for file in (*(one for one in files if one.error), *doubled):
+        for file in (*(faulty for faulty in files if faulty.error), *doubled):
             self._reporter.refuse(file)
         return chosen
 
@@ -304,47 +304,47 @@ class FlowFolder:
         with suppress(NotAliveError):
             raise AlreadyAliveError(name, self._nimbus.flow(name).status)
 
-    def _remove(self, name: str, one: _WatchedFlow) -> None:
-        if one.awaited != STOPPED:
-            one.awaited = STOPPED
+    def _remove(self, name: str, entry: _WatchedFlow) -> None:
+        if entry.awaited != STOPPED:
+            entry.awaited = STOPPED
             with suppress(NotAliveError):
                 self._nimbus.kill(name)
 
     def _settle(self) -> None:
         """Report what has become of the flows, and bring the former version of those back whose change cannot run."""
         seen = {flow.name: flow for flow in self._nimbus.cluster().flows} if self.deployed else {}
-        for name, one in list(self.deployed.items()):
+        for name, entry in list(self.deployed.items()):
             if name not in seen:
                 del self.deployed[name]
-                self._reporter.tell(STOPPED, name, one.file)
-            elif one.awaited == STOPPED:
+                self._reporter.tell(STOPPED, name, entry.file)
+            elif entry.awaited == STOPPED:
                 continue
             elif seen[name].running:
-                self._runs(name, one, seen[name])
-            elif reason := _trouble(seen[name], one.problem):
-                self._failed(name, one, seen[name], reason)
+                self._runs(name, entry, seen[name])
+            elif reason := _trouble(seen[name], entry.problem):
+                self._failed(name, entry, seen[name], reason)
 
-    def _runs(self, name: str, one: _WatchedFlow, now: FlowStatus) -> None:
-        if one.awaited:
+    def _runs(self, name: str, entry: _WatchedFlow, now: FlowStatus) -> None:
+        if entry.awaited:
             for line in self._news(now):
                 if line["event"] in (WINDOWS_ANEW, EVENTS_WAIT):
-                    self._reporter.tell(ANEW, name, one.file, line["reason"])
-            self._reporter.tell(one.awaited, name, one.file)
-        one.awaited, one.former = "", None
+                    self._reporter.tell(ANEW, name, entry.file, line["reason"])
+            self._reporter.tell(entry.awaited, name, entry.file)
+        entry.awaited, entry.former = "", None
 
-    def _failed(self, name: str, one: _WatchedFlow, now: FlowStatus, reason: str) -> None:
-        file = FlowFile(one.file.path, one.file.digest, error=TrideltaError(reason))
-        if not one.awaited:
+    def _failed(self, name: str, entry: _WatchedFlow, now: FlowStatus, reason: str) -> None:
+        file = FlowFile(entry.file.path, entry.file.digest, error=TrideltaError(reason))
+        if not entry.awaited:
             self._reporter.refuse(file, name, DIED)
-            one.awaited = STARTED
-        elif one.former is None:
+            entry.awaited = STARTED
+        elif entry.former is None:
             # A start that fails is tried again by its worker, later and later.
             self._reporter.refuse(file, name)
         else:
             final = any(line.get("final") for line in self._news(now))
-            version = self._nimbus.roll_back(name, one.former.version).version
-            self._not_changed(name, one.file, TrideltaError(reason), final=final)
-            self.deployed[name] = _WatchedFlow(one.former.file, STARTED, version, problem=now.problem)
+            version = self._nimbus.roll_back(name, entry.former.version).version
+            self._not_changed(name, entry.file, TrideltaError(reason), final=final)
+            self.deployed[name] = _WatchedFlow(entry.former.file, STARTED, version, problem=now.problem)
 
     def _news(self, now: FlowStatus) -> list[dict[str, object]]:
         """Return what the workers have reported of the current version."""
@@ -448,7 +448,7 @@ def run_once(runtime: Runtime, folder: Path, *, on_fresh_checkpoint: str = REFUS
     reporter = _FolderLog()
     files = FlowFiles(folder, settle_seconds=0.0).read()
     chosen, doubled = by_flow(files, {})
-    for file in (*(one for one in files if one.error), *doubled):
+    for file in (*(faulty for faulty in files if faulty.error), *doubled):
         reporter.refuse(file)
     for name, file in chosen.items():
         assert file.flow is not None

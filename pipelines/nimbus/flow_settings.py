@@ -138,7 +138,7 @@ def check_user_workers(flow: str, settings: Mapping[str, Any], queries: Sequence
     Raises:
         SubmitError
     """
-    named = {name for one in settings.get("user_workers", ()) for name in one["components"]}
+    named = {name for worker in settings.get("user_workers", ()) for name in worker["components"]}
     if unknown := sorted(named - set(queries)):
         raise SubmitError(
             flow, f"setting user_workers: the flow has no query {shown(unknown[0])}; it has {', '.join(queries)}"

@@ -211,7 +211,7 @@ class Nimbus:
         flow_settings.check_settings(flow, request.settings)
         refuse_secrets(request.settings.get("spark", {}))
         queries = self.registry.flow(flow).version.content.definition.get("queries", ())
-        flow_settings.check_user_workers(flow, request.settings, [one["group"] for one in queries])
+        flow_settings.check_user_workers(flow, request.settings, [query["group"] for query in queries])
         check_wait(flow, wait_seconds)
         deployed.check_partitions(flow, queries, request.parallelism)
         return self._cluster.status(self.registry.rebalance(flow, request, wait_seconds=wait_seconds))
@@ -295,7 +295,7 @@ class Nimbus:
 
         groups = [task.group for task in flow.tasks]
         return sum(
-            Checkpoint(flow.name, self.lake.checkpoint_path(flow.name, one)).finished_batches() for one in groups
+            Checkpoint(flow.name, self.lake.checkpoint_path(flow.name, group)).finished_batches() for group in groups
         )
 
     # --- parts ------------------------------------------------------------------------------------------------------

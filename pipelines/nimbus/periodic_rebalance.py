@@ -53,12 +53,12 @@ class Judged:
     @property
     def clustering(self) -> dict[str, tuple[str, ...]]:
         """The states whose files are to lie by other columns, and these columns."""
-        return {state: columns for one, _ in self.decisions for state, columns in one.tables.items()}
+        return {state: columns for decision, _ in self.decisions for state, columns in decision.tables.items()}
 
     @property
     def sentence(self) -> str:
         """The decisions, for people."""
-        return "\n".join(one.sentence for one, _ in self.decisions) or f"{self.flow}: none: {self.why_not}"
+        return "\n".join(decision.sentence for decision, _ in self.decisions) or f"{self.flow}: none: {self.why_not}"
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a table's rows."""
@@ -66,23 +66,25 @@ class Judged:
             return [{"query": self.flow, "decision": "none", "why": self.why_not}]
         return [
             {
-                "query": one.query,
-                "decision": one.action,
-                "partitions": one.before if one.before == one.after else f"{one.before} -> {one.after}",
+                "query": decision.query,
+                "decision": decision.action,
+                "partitions": decision.before
+                if decision.before == decision.after
+                else f"{decision.before} -> {decision.after}",
                 "median batch in s": statistics.median(look.batch_seconds) if look.batch_seconds else None,
                 "trigger in s": look.trigger_seconds,
                 "waiting": look.backlog[-1] if look.backlog else 0,
                 "rows per second": look.rows_per_second,
                 "state rows": look.state_rows,
                 "skew": None if look.skew is None else round(look.skew, 2),
-                "why": "; ".join(one.reasons),
+                "why": "; ".join(decision.reasons),
             }
-            for one, look in self.decisions
+            for decision, look in self.decisions
         ]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
-        decisions = [{**one.to_json(), "figures": asdict(look)} for one, look in self.decisions]
+        decisions = [{**decision.to_json(), "figures": asdict(look)} for decision, look in self.decisions]
         return {"flow": self.flow, "decisions": decisions, "request": dict(self.request), "why_not": self.why_not}
 
 
@@ -100,7 +102,7 @@ def judge(
         NotAliveError: One is not deployed.
         SubmitError: A flow's settings (`rebalance` among them) are none that this release can work with.
     """
-    names = [one.name for one in nimbus.registry.flows()] if flows is None else flows
+    names = [flow.name for flow in nimbus.registry.flows()] if flows is None else flows
     return [_judged(nimbus, nimbus.registry.flow(name), clock()) for name in names]
 
 
@@ -114,18 +116,21 @@ def _judged(nimbus: Nimbus, flow: DeployedFlow, now: float) -> Judged:
         return Judged(flow.name, why_not=f"it is {flow.status}" if flow.status != "ACTIVE" else "no query of it runs")
     book = LookBook(nimbus.settings.home / "rebalance" / f"{flow.id}.json")
     history = book.add(looks.values(), now)
-    last = max((one.at for one in nimbus.history(flow.name) if one.event in CHANGES), default=None)
+    last = max((line.at for line in nimbus.history(flow.name) if line.event in CHANGES), default=None)
     decided = {
         group: decide([*history[look.query][:-1], look], limits, last_change_at=last, now=now)
         for group, look in looks.items()
     }
     components = {query.group: query.components for query in queries_of(flow)}
     parallelism = {
-        name: one.after for group, one in decided.items() if one.after != one.before for name in components[group]
+        name: decision.after
+        for group, decision in decided.items()
+        if decision.after != decision.before
+        for name in components[group]
     }
     return Judged(
         flow.name,
-        tuple((one, looks[group]) for group, one in decided.items()),
+        tuple((decision, looks[group]) for group, decision in decided.items()),
         {"parallelism": parallelism} if parallelism else {},
     )
 
@@ -134,7 +139,7 @@ def look_at(nimbus: Nimbus, flow: DeployedFlow) -> dict[str, Figures]:
     """Return the figures of a flow's queries that run, by group."""
     from pipelines.maintenance.rebalance import look_of_beat
 
-    beats, found = nimbus.places.beats(flow), {}
+    beats, looks = nimbus.places.beats(flow), {}
     for query in queries_of(flow):
         told: Mapping[str, Any] = beats[query.task].figures if query.task in beats else {}
         if told.get("state") != "running":
@@ -142,10 +147,10 @@ def look_at(nimbus: Nimbus, flow: DeployedFlow) -> dict[str, Figures]:
         asked = query.partitions or max((flow.parallelism.get(name, 1) for name in query.components), default=1)
         partitions = told.get("partitions") or asked
         tables = table_loads(nimbus.lake, flow, query.components)
-        found[query.group] = look_of_beat(
+        looks[query.group] = look_of_beat(
             f"{flow.name}/{query.group}", {**told, "partitions": partitions}, cores=_cores(flow), tables=tables
         )
-    return found
+    return looks
 
 
 class LookBook:
@@ -164,22 +169,22 @@ class LookBook:
 
         kept = self._read()
         for look in looks:
-            earlier = [one for one in kept.get(look.query, ()) if one["at"] <= now]
+            earlier = [entry for entry in kept.get(look.query, ()) if entry["at"] <= now]
             if earlier and now - earlier[-1]["at"] < APART_SECONDS:
                 earlier.pop()
             kept[look.query] = [*earlier, {"at": now, **asdict(look)}][-KEPT:]
         write_json(self._file, kept)
-        return {query: [_look(Figures, one) for one in found] for query, found in kept.items()}
+        return {query: [_look(Figures, entry) for entry in entries] for query, entries in kept.items()}
 
     def _read(self) -> dict[str, list[dict[str, Any]]]:
         try:
-            found = json.loads(self._file.read_text("utf-8"))
+            content = json.loads(self._file.read_text("utf-8"))
         except (OSError, ValueError, RecursionError):
             return {}
-        looks = found if isinstance(found, dict) else {}
+        looks = content if isinstance(content, dict) else {}
         whole = all(
             isinstance(kept, list)
-            and all(isinstance(one, dict) and isinstance(one.get("at"), int | float) for one in kept)
+            and all(isinstance(entry, dict) and isinstance(entry.get("at"), int | float) for entry in kept)
             for kept in looks.values()
         )
         return looks if whole else {}
@@ -188,7 +193,9 @@ class LookBook:
 def _look(made: Any, kept: Mapping[str, Any]) -> Any:
     """Return a kept look, without what an older release kept beside it, and without tables: only the last look's count."""
     known = made.__dataclass_fields__.keys() - {"tables"}
-    return made(**{name: tuple(one) if isinstance(one, list) else one for name, one in kept.items() if name in known})
+    return made(
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in kept.items() if name in known}
+    )
 
 
 def _cores(flow: DeployedFlow) -> int:

@@ -74,8 +74,8 @@ class NimbusSettings:
     back_off_seconds: Annotated[float, WAIT_SECONDS] = 60.0
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            object.__setattr__(self, one.name, _taken(one.name, one.name, getattr(self, one.name)))
+        for field in fields(self):
+            object.__setattr__(self, field.name, _taken(field.name, field.name, getattr(self, field.name)))
         if self.lease_seconds > self.task_timeout_seconds:
             raise SettingError(
                 f"lease_seconds {self.lease_seconds:g} is more than task_timeout_seconds {self.task_timeout_seconds:g}",
@@ -97,10 +97,10 @@ class NimbusSettings:
         """
         home = FlowSettings.from_environment().home / "nimbus"
         values: dict[str, Any] = {}
-        for one in fields(cls):
-            text = os.environ.get(PREFIX + one.name.upper())
+        for field in fields(cls):
+            text = os.environ.get(PREFIX + field.name.upper())
             if text:
-                values[one.name] = _taken(one.name, PREFIX + one.name.upper(), text)
+                values[field.name] = _taken(field.name, PREFIX + field.name.upper(), text)
         return cls(**{"home": home, **values, **{name: value for name, value in chosen.items() if value is not None}})
 
     def worker_folder(self, supervisor: str, port: int) -> Path:
@@ -147,7 +147,7 @@ def _taken(name: str, told_as: str, given: Any) -> Any:
 
 def _ports(given: Any) -> tuple[int, ...]:
     asked = [part.strip() for part in given.split(",")] if isinstance(given, str) else list(given)
-    ports = tuple(PORT.taken(one) for one in asked)
+    ports = tuple(PORT.taken(port) for port in asked)
     if not ports:
         raise OutOfBoundsError("are none, and a supervisor needs at least one port")
     if len(set(ports)) != len(ports):

@@ -208,6 +208,6 @@ class ClusterStatus:
         return {
             "at": self.at,
             "leader": self.leader,
-            "supervisors": [asdict(one) for one in self.supervisors],
-            "flows": [one.to_json() for one in self.flows],
+            "supervisors": [asdict(supervisor) for supervisor in self.supervisors],
+            "flows": [flow.to_json() for flow in self.flows],
         }

@@ -20,9 +20,9 @@ def aggregated(step: Step) -> DataFrame:
     """Return a batch's aggregate: group fields, then outputs; without a group also a row of zeros where there are no tuples."""
     node = step.node
     keys = step.batch(partitioned=node.partitioned)
-    found = (_in_spark if over_columns(node.aggregations) else aggregated_in_python)(step, keys)
-    found = found.select(*columns(node.fields), *columns(keys))
-    return found if node.partitioned else step.with_task(found, node.group)
+    frame = (_in_spark if over_columns(node.aggregations) else aggregated_in_python)(step, keys)
+    frame = frame.select(*columns(node.fields), *columns(keys))
+    return frame if node.partitioned else step.with_task(frame, node.group)
 
 
 def over_columns(aggregations: tuple[Aggregation, ...]) -> bool:

@@ -63,13 +63,13 @@ class PlanChanges:
     @property
     def refused(self) -> tuple[StateChange, ...]:
         """The states for which the flow would be refused at its start."""
-        return tuple(one for one in self.states if one.verdict == REFUSED)
+        return tuple(state for state in self.states if state.verdict == REFUSED)
 
     @property
     def nothing(self) -> bool:
         """Check whether what is deployed is what is defined."""
-        parts = [one.change for one in (*self.bolts, *self.spouts, *self.batch_groups)]
-        parts += [one.change for one in self.states]
+        parts = [entry.change for entry in (*self.bolts, *self.spouts, *self.batch_groups)]
+        parts += [state.change for state in self.states]
         return self.deployed_at is not None and not self.parallelism and all(change == SAME for change in parts)
 
     def to_json(self) -> dict[str, Any]:
@@ -77,14 +77,14 @@ class PlanChanges:
         return {
             "flow": self.flow,
             "deployed_at": self.deployed_at,
-            "refused": [one.name for one in self.refused],
-            "evolves": [one.name for one in self.states if one.verdict == EVOLVES],
+            "refused": [state.name for state in self.refused],
+            "evolves": [state.name for state in self.states if state.verdict == EVOLVES],
             "nothing": self.nothing,
-            "bolts": [asdict(one) for one in self.bolts],
-            "spouts": [asdict(one) for one in self.spouts],
-            "batch_groups": [asdict(one) for one in self.batch_groups],
-            "parallelism": {name: {"before": one, "now": two} for name, (one, two) in self.parallelism.items()},
-            "states": [asdict(one) for one in self.states],
+            "bolts": [asdict(bolt) for bolt in self.bolts],
+            "spouts": [asdict(spout) for spout in self.spouts],
+            "batch_groups": [asdict(group) for group in self.batch_groups],
+            "parallelism": {name: {"before": old, "now": two} for name, (old, two) in self.parallelism.items()},
+            "states": [asdict(state) for state in self.states],
             "plan": dict(self.plan),
             "mermaid": self.mermaid,
         }
@@ -111,13 +111,13 @@ def plan_changes(topology: HasGraph, lake: Lake) -> PlanChanges:
     return PlanChanges(
         flow=plan.name,
         deployed_at=stored.saved_at.isoformat(timespec="seconds") if stored else None,
-        bolts=tuple(_bolt(one, two) for one, two in pairs),
-        spouts=tuple(_spout(one, two) for one, two in spouts),
+        bolts=tuple(_bolt(old, two) for old, two in pairs),
+        spouts=tuple(_spout(old, two) for old, two in spouts),
         batch_groups=tuple(_batch_groups(before, plan.batch_groups, folder)),
         parallelism={
-            two["name"]: (one["tasks"], two["tasks"])
-            for one, two in (*pairs, *spouts)
-            if one and two and one["tasks"] != two["tasks"]
+            two["name"]: (old["tasks"], two["tasks"])
+            for old, two in (*pairs, *spouts)
+            if old and two and old["tasks"] != two["tasks"]
         },
         states=state_changes(topology, plan.batch_groups, lake),
         plan=now,
@@ -131,9 +131,9 @@ Pair = tuple[Json | None, Json | None]
 
 def _paired(before: list[Json], now: list[Json], key: str) -> Iterator[Pair]:
     """Pair what has one value of `key`: what there is now, in order, then what was removed."""
-    old = {one[key]: one for one in before}
-    for one in now:
-        yield old.pop(one[key], None), one
+    old = {item[key]: item for item in before}
+    for entry in now:
+        yield old.pop(entry[key], None), entry
     for gone in old.values():
         yield gone, None
 
@@ -143,35 +143,35 @@ def _paired_bolts(before: list[Json], now: list[Json]) -> Iterator[Pair]:
 
     Not by name: one operation more may give other bolts other numbers.
     """
-    left, found = list(before), dict[str, Json]()
+    left, matches = list(before), dict[str, Json]()
     for alike in (_equal, _in_common):
         for bolt in now:
-            best = max(left, key=lambda one: alike(one, bolt), default=None) if bolt["name"] not in found else None
+            best = max(left, key=lambda old: alike(old, bolt), default=None) if bolt["name"] not in matches else None
             if best is not None and alike(best, bolt):
-                found[bolt["name"]] = best
+                matches[bolt["name"]] = best
                 left.remove(best)
-    yield from ((found.get(bolt["name"]), bolt) for bolt in now)
+    yield from ((matches.get(bolt["name"]), bolt) for bolt in now)
     yield from ((gone, None) for gone in left)
 
 
-def _equal(one: Json, other: Json) -> int:
-    return int(all(one[what] == other[what] for what in ("operations", "states")))
+def _equal(bolt: Json, other: Json) -> int:
+    return int(all(bolt[what] == other[what] for what in ("operations", "states")))
 
 
-def _in_common(one: Json, other: Json) -> int:
+def _in_common(bolt: Json, other: Json) -> int:
     """Measure how much two bolts share; a state is at home in one bolt alone."""
-    shared = {what: set(one[what]) & set(other[what]) for what in ("operations", "states")}
+    shared = {what: set(bolt[what]) & set(other[what]) for what in ("operations", "states")}
     return len(shared["operations"]) + 100 * len(shared["states"])
 
 
 def _bolt(before: Json | None, now: Json | None) -> Change:
     if before is None or now is None:
         return _alone(before, now, "name", [*(before or now or {})["operations"]])
-    details = [f"with {one}" for one in now["operations"] if one not in before["operations"]]
-    details += [f"without {one}" for one in before["operations"] if one not in now["operations"]]
+    details = [f"with {operation}" for operation in now["operations"] if operation not in before["operations"]]
+    details += [f"without {operation}" for operation in before["operations"] if operation not in now["operations"]]
     if not details and now["operations"] != before["operations"]:
         details.append("its operations in another order")
-    if [one["by"] for one in before["inputs"]] != [one["by"] for one in now["inputs"]]:
+    if [entry["by"] for entry in before["inputs"]] != [entry["by"] for entry in now["inputs"]]:
         details.append(f"takes its tuples by {_by(now)}, not by {_by(before)}")
     if before["tasks"] != now["tasks"]:
         details.append(f"{before['tasks']} -> {now['tasks']} tasks")
@@ -180,7 +180,7 @@ def _bolt(before: Json | None, now: Json | None) -> Change:
 
 
 def _by(bolt: Json) -> str:
-    return ", ".join(one["by"] for one in bolt["inputs"]) or "nothing"
+    return ", ".join(entry["by"] for entry in bolt["inputs"]) or "nothing"
 
 
 def _spout(before: Json | None, now: Json | None) -> Change:
@@ -207,10 +207,10 @@ def _alone(before: Json | None, now: Json | None, key: str, details: list[str]) 
 
 def _batch_groups(before: Json, now: tuple[SpoutGroup, ...], folder: Path) -> Iterator[Change]:
     """Compare by their streams; queries have no batches. If a flow stored no plan, the folders of its checkpoints count."""
-    there = {"__".join(one["streams"]) for one in before.get("batch_groups", ()) if not one["query"]}
+    there = {"__".join(group["streams"]) for group in before.get("batch_groups", ()) if not group["query"]}
     if not before and folder.is_dir():
-        there = {one.name for one in folder.iterdir() if (one / "epoch.json").exists()}
-    groups = [one.folder for one in now if not one.query]
+        there = {path.name for path in folder.iterdir() if (path / "epoch.json").exists()}
+    groups = [group.folder for group in now if not group.query]
     for name in groups:
         if name in there:
             yield Change(name, SAME, name)

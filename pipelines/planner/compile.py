@@ -65,31 +65,31 @@ class Compiler:
             if node.id in self._sources:
                 frame = self._compile(node)
                 self._frames[node.id] = self._context.shared(node, frame) if readers.count(node.id) > 1 else frame
-        return {one: self._frames[one] for one in self._wanted}
+        return {node_id: self._frames[node_id] for node_id in self._wanted}
 
     @property
     def reads_source(self) -> bool:
         """Check whether a spout is read. Not where all wanted stands on what an updater emitted, which was kept."""
-        return any(is_spout(self._graph[one]) for one in self._sources)
+        return any(is_spout(self._graph[node_id]) for node_id in self._sources)
 
     def _read_from(self) -> dict[int, tuple[int, ...]]:
         """For each node that is needed the nodes whose frames it reads.
 
         They are its parents, but for new values (`read_by`).
         """
-        found: dict[int, tuple[int, ...]] = {}
+        sources: dict[int, tuple[int, ...]] = {}
         waiting = list(self._wanted)
         while waiting:
             node = self._graph[waiting.pop()]
-            if node.id not in found:
+            if node.id not in sources:
                 parents = node.parents
                 if isinstance(node, nodes.NewValuesNode):
                     parents = read_by(node, self._graph, self._context)
                 if node.id in self._given:
                     parents = ()
-                found[node.id] = parents
+                sources[node.id] = parents
                 waiting += parents
-        return found
+        return sources
 
     def _compile(self, node: nodes.Node) -> DataFrame:
         needed, tasks = self._needs[node.id], self._tasks[node.id]
@@ -100,11 +100,11 @@ class Compiler:
             return entered(self._spouts[node.id], node.fields, needed, tasks)
         step = Step(
             node=node,
-            frames=tuple(self._entering(node, one) for one in self._sources[node.id]),
+            frames=tuple(self._entering(node, parent) for parent in self._sources[node.id]),
             graph=self._graph,
             context=self._context,
             tasks=tasks,
-            before=tuple(self._tasks[one] for one in node.parents),
+            before=tuple(self._tasks[parent] for parent in node.parents),
             needed=needed,
         )
         return _COMPILERS[type(node)](step)

@@ -32,8 +32,8 @@ def extreme(step: Step) -> DataFrame:
     tuple_ = F.struct(*columns(node.fields))
     chosen = best(tuple_, F.struct(column(node.field), place)).alias("_tuple")
     there = frame.where(column(node.field).isNotNull())
-    found = there.groupBy(*columns(keys)).agg(chosen).where(F.col("_tuple").isNotNull())
-    return found.select(*(F.col("_tuple")[name].alias(name) for name in node.fields), *columns(keys))
+    rows = there.groupBy(*columns(keys)).agg(chosen).where(F.col("_tuple").isNotNull())
+    return rows.select(*(F.col("_tuple")[name].alias(name) for name in node.fields), *columns(keys))
 
 
 def _by_comparator(step: Step, keys: list[str]) -> DataFrame:
@@ -96,9 +96,9 @@ class BestPass:
     def _better(self, value: Any, row: Row, known: Any, other: Row) -> bool:
         try:
             # Small before large: (a, b) in the order of arrival.
-            found = self.comparator(value, known)
+            sign = self.comparator(value, known)
         except Exception as error:
             raise self.where.failed((known, value), error) from error
-        if found == 0:
+        if sign == 0:
             return bool(row[-1] > other[-1])
-        return found > 0 if self.largest else found < 0
+        return sign > 0 if self.largest else sign < 0

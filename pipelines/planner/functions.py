@@ -50,10 +50,10 @@ def outputs(
         return _arrow_call(where, function, inputs, names)
     given = function(*inputs)
     given = list(given) if isinstance(given, list | tuple) else [given]
-    if not all(isinstance(one, Column) for one in given):
+    if not all(isinstance(item, Column) for item in given):
         raise FunctionError(where.label, f"at {where.at}: it returned {given!r}, not Columns")
     if len(given) == len(names):
-        return [one.alias(name) for one, name in zip(given, names, strict=True)]
+        return [output.alias(name) for output, name in zip(given, names, strict=True)]
     if len(given) == 1 and many:
         return [given[0].alias(*names)]
     raise FunctionError(where.label, f"at {where.at}: it gave {len(given)} columns for the fields {', '.join(names)}")
@@ -88,10 +88,10 @@ def _single(
     inputs = [column(name) for name in fields]
     if isinstance(function, RowFunction):
         return _udf(_reporting(node, function.call, _types(frame, fields)), returns)(*inputs)
-    found = function(*inputs)
-    if not isinstance(found, Column):
-        raise FunctionError(operation, f"at {node.at}: it returned {found!r}, not a Column")
-    return found
+    result = function(*inputs)
+    if not isinstance(result, Column):
+        raise FunctionError(operation, f"at {node.at}: it returned {result!r}, not a Column")
+    return result
 
 
 def consumed(node: nodes.PeekNode, frame: DataFrame) -> DataFrame:
@@ -121,8 +121,8 @@ def _as_rows(width: int, types: Sequence[str]) -> Callable[[Any], list[tuple[Any
     """From what a function gave (a generator, a list, one row) to rows as Spark takes them."""
     convert = to_spark(types)
 
-    def rows(found: Any) -> list[tuple[Any, ...]]:
-        items: Iterable[Any] = found if isinstance(found, list) or inspect.isgenerator(found) else [found]
+    def rows(given: Any) -> list[tuple[Any, ...]]:
+        items: Iterable[Any] = given if isinstance(given, list) or inspect.isgenerator(given) else [given]
         made = []
         for item in items:
             row: tuple[Any, ...] = item if isinstance(item, tuple) else tuple(item) if width > 1 else (item,)
@@ -172,8 +172,8 @@ def _reporting(
     def reported(*values: Any) -> Any:
         given = convert(values) if convert else values
         try:
-            found = call(*given)
-            return finish(found) if finish else found
+            result = call(*given)
+            return finish(result) if finish else result
         except Exception as error:
             raise where.failed(given, error) from error
 
@@ -185,9 +185,9 @@ def _reporting_arrays(node: nodes.Node, call: Callable[..., Any], width: int) ->
     where = Where.of(node)
 
     def checked(*arrays: Any) -> Sequence[Any]:
-        found = call(*arrays)
-        made = list(found) if isinstance(found, tuple | list) else [found]
-        if len(made) != width or any(len(one) != len(arrays[0]) for one in made if arrays):
+        result = call(*arrays)
+        made = list(result) if isinstance(result, tuple | list) else [result]
+        if len(made) != width or any(len(array) != len(arrays[0]) for array in made if arrays):
             raise ValueError(f"it must return {width} array(s) of the length of its inputs")
         return made
 
@@ -207,9 +207,9 @@ def _culprit(call: Callable[..., Any], arrays: Sequence[Any]) -> tuple[Any, Exce
     """The first row on which a function over arrays fails by itself, with its error; no error if there is none."""
     count = len(arrays[0]) if arrays else 0
     for number in range(count):
-        one = [array.slice(number, 1) for array in arrays]
+        row = [array.slice(number, 1) for array in arrays]
         try:
-            call(*one)
+            call(*row)
         except Exception as cause:
-            return tuple(array[0].as_py() for array in one), cause
+            return tuple(array[0].as_py() for array in row), cause
     return None, None

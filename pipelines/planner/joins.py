@@ -27,20 +27,20 @@ def joined(step: Step) -> DataFrame:
     inner = [number for number, side in enumerate(node.sides) if not side.outer]
     outer = [number for number, side in enumerate(node.sides) if side.outer]
     first, *others = inner or outer
-    found = _keyed(sides[first], first, _keys(step, first), rename=True)
+    frame = _keyed(sides[first], first, _keys(step, first), rename=True)
     for number in others:
-        found = _with(found, sides[number], number, _keys(step, number), "inner" if inner else "full_outer")
+        frame = _with(frame, sides[number], number, _keys(step, number), "inner" if inner else "full_outer")
     for number in outer if inner else []:
-        found = _with(found, sides[number], number, _keys(step, number), "left")
-    return step.with_task(_shaped(step, found), [f"_key{at}" for at in range(len(node.sides[0].keys))]).select(
+        frame = _with(frame, sides[number], number, _keys(step, number), "left")
+    return step.with_task(_shaped(step, frame), [f"_key{at}" for at in range(len(node.sides[0].keys))]).select(
         *(column(name) for name in node.fields), *(F.col(name) for name in _hidden(step))
     )
 
 
 def same(pairs: Sequence[tuple[str, str]]) -> Column:
     """Check whether columns are pairwise equal, null equal to null."""
-    equal = [column(one).eqNullSafe(column(other)) for one, other in pairs]
-    return reduce(lambda one, other: one & other, equal)
+    equal = [column(name).eqNullSafe(column(other)) for name, other in pairs]
+    return reduce(lambda condition, other: condition & other, equal)
 
 
 def _hidden(step: Step) -> list[str]:
@@ -70,20 +70,20 @@ def _keyed(frame: DataFrame, number: int, keys: list[str], *, rename: bool) -> D
     return frame.select("*", *(F.col(key).alias(f"{name}{at}") for at, key in enumerate(keys)))
 
 
-def _with(found: DataFrame, side: DataFrame, number: int, keys: list[str], how: str) -> DataFrame:
+def _with(frame: DataFrame, side: DataFrame, number: int, keys: list[str], how: str) -> DataFrame:
     """One side more. In a full outer join the keys are whichever side has them."""
     side = _keyed(side, number, keys, rename=False)
     pairs = [(f"_key{at}", f"_{number}_key{at}") for at in range(len(keys))]
-    both = found.join(side, on=same(pairs), how=how)
-    own = [name for name in found.columns if not name.startswith("_key")]
+    both = frame.join(side, on=same(pairs), how=how)
+    own = [name for name in frame.columns if not name.startswith("_key")]
     others = [name for name in side.columns if not name.startswith(f"_{number}_key")]
     joint = [
-        (F.coalesce(F.col(one), F.col(other)) if how == "full_outer" else F.col(one)).alias(one) for one, other in pairs
+        (F.coalesce(F.col(key), F.col(other)) if how == "full_outer" else F.col(key)).alias(key) for key, other in pairs
     ]
     return both.select(*(F.col(name) for name in (*own, *others)), *joint)
 
 
-def _shaped(step: Step, found: DataFrame) -> DataFrame:
+def _shaped(step: Step, frame: DataFrame) -> DataFrame:
     """The fields as the join names them; `_key...` columns stay beside them for the task."""
     node = step.node
     count = len(node.sides[0].keys)
@@ -94,5 +94,5 @@ def _shaped(step: Step, found: DataFrame) -> DataFrame:
         shown = fields if node.mode == nodes.PRESERVE else side.values
         made += [F.col(f"_{number}_{fields.index(name)}") for name in shown]
     slices = [F.col(f"_key{count}").alias(SLICE_COLUMN)] if SLICE_COLUMN in step.frame.columns else []
-    named = [one.alias(name) for one, name in zip(made, node.fields, strict=True)]
-    return found.select(*named, *joint, *slices)
+    named = [output.alias(name) for output, name in zip(made, node.fields, strict=True)]
+    return frame.select(*named, *joint, *slices)

@@ -32,7 +32,9 @@ def multi_reduced(step: Step) -> DataFrame:
     node = step.node
     grouped = any(node.groups)
     keys = step.batch(partitioned=not grouped)
-    frame = reduce(lambda one, other: one.unionByName(other), (_side(step, at, keys) for at in range(len(step.frames))))
+    frame = reduce(
+        lambda side, other: side.unionByName(other), (_side(step, at, keys) for at in range(len(step.frames)))
+    )
     if not grouped:
         frame = seeded(step, frame, keys)
     group = [f"_g{at}" for at in range(len(node.groups[0]))]
@@ -41,10 +43,10 @@ def multi_reduced(step: Step) -> DataFrame:
     schema = with_keys(typed, [*keys, *group], made)
     width = tuple(len(inputs) for inputs in node.inputs)
     run = ReducePass(Where.of(node), arrow(schema), len(keys), len(group), node.reducer, width, len(node.outputs))
-    found = by_key(frame, len(keys) + len(group)).mapInArrow(in_workers(run), schema)
+    rows = by_key(frame, len(keys) + len(group)).mapInArrow(in_workers(run), schema)
     leading = node.fields[: len(node.fields) - len(node.outputs)]
     own = [column(name).alias(field) for name, field in zip(group, leading, strict=False)]
-    task = step.with_task(found, group) if grouped else found
+    task = step.with_task(rows, group) if grouped else rows
     return task.select(*own, *columns(node.outputs), *columns(name for name in hidden(task)))
 
 

@@ -48,14 +48,14 @@ def _of_keys(step: Step, persist: nodes.PersistNode) -> DataFrame:
     state = table.frame(step.frame.sparkSession, version=version).select(*columns(persist.fields))
     if persist.group:
         on = same([(f"_t{at}", name) for at, name in enumerate(persist.group)])
-        found = touched.join(state, on=on, how="inner")
+        rows = touched.join(state, on=on, how="inner")
     else:
-        found = touched.crossJoin(F.broadcast(state))
+        rows = touched.crossJoin(F.broadcast(state))
     names = zip(persist.fields, step.node.fields, strict=True)
-    found = found.select(*(column(name).alias(new) for name, new in names), *columns(keys))
+    rows = rows.select(*(column(name).alias(new) for name, new in names), *columns(keys))
     if TASK in step.needed and not persist.group:
-        return found.withColumn(TASK, F.lit(0))
-    return step.with_task(found, step.node.fields[: len(persist.group)])
+        return rows.withColumn(TASK, F.lit(0))
+    return step.with_task(rows, step.node.fields[: len(persist.group)])
 
 
 def _emitted(step: Step) -> DataFrame:

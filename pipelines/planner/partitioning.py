@@ -25,12 +25,12 @@ NOTHING: frozenset[str] = frozenset()
 
 def hidden_needs(graph: nodes.Graph, members: set[int], tasks: Mapping[int, int]) -> dict[int, frozenset[str]]:
     """For each of the nodes the hidden columns, beside the slice, that its consumers ask of its frame."""
-    found: dict[int, frozenset[str]] = dict.fromkeys(members, NOTHING)
-    for node in sorted((graph[one] for one in members), key=lambda one: one.id, reverse=True):
+    needs: dict[int, frozenset[str]] = dict.fromkeys(members, NOTHING)
+    for node in sorted((graph[node_id] for node_id in members), key=lambda member: member.id, reverse=True):
         for parent in node.parents:
-            if parent in found:
-                found[parent] |= _asked(node, found[node.id], tasks[node.id], tasks[parent])
-    return found
+            if parent in needs:
+                needs[parent] |= _asked(node, needs[node.id], tasks[node.id], tasks[parent])
+    return needs
 
 
 def _asked(node: nodes.Node, needed: frozenset[str], tasks: int, before: int) -> frozenset[str]:
@@ -99,8 +99,8 @@ def merged(step: Step) -> DataFrame:
             picked.append((arrival(frame) + F.lit(number << 58)).alias(ORDER))
         parts.append(frame.select(*picked))
     first, *others = parts
-    for one in others:
-        first = first.union(one)
+    for part in others:
+        first = first.union(part)
     return first
 
 

@@ -134,8 +134,8 @@ class WholePass:
             at, count = self.chain.all_tasks
             for key, _ in list(groups.found.values()):
                 for task in range(count):
-                    one = (*key[:at], task, *key[at + 1 :])
-                    _started(self.chain, folds, groups, one, one)
+                    group_key = (*key[:at], task, *key[at + 1 :])
+                    _started(self.chain, folds, groups, group_key, group_key)
 
     def take(
         self,
@@ -153,8 +153,8 @@ class WholePass:
 
     def _rows(self, folds: list[Fold], key: Row, values: list[Any]) -> list[Row]:
         try:
-            found = [fold.rows(value) for fold, value in zip(folds, values, strict=True)]
-            return list(self.chain.crossed(key, found))
+            rows = [fold.rows(value) for fold, value in zip(folds, values, strict=True)]
+            return list(self.chain.crossed(key, rows))
         except Exception as error:
             of = f"the group {key!r}" if key else "the batch"
             raise self.chain.where.error(f"failed at the end of {of}", error) from error
@@ -169,9 +169,9 @@ def _add_all(
     out: RowsOut | None = None,
 ) -> None:
     """Take in a batch's tuples; rows that come early go to `out`."""
-    used = sorted({at for one in inputs for at in one})
+    used = sorted({at for places in inputs for at in places})
     columns = dict(zip(used, plain_columns(batch, [chain.keys + at for at in used]), strict=True))
-    rows = [list(zip(*(columns[at] for at in one), strict=True)) if one else None for one in inputs]
+    rows = [list(zip(*(columns[at] for at in places), strict=True)) if places else None for places in inputs]
     seeds = _seeds(chain, batch)
     for number, (look, key) in enumerate(groups.keyed(batch, chain.keys)):
         values = _started(chain, folds, groups, look, key)

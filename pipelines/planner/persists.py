@@ -55,8 +55,8 @@ def persisted(step: Step) -> DataFrame:
         # is a batch, and a commit, of its own.
         keys = keys if step.context.slices is not None else []
         stored = stored_values(step)
-        found = _map_in_spark(step, keys, stored) if built_in else _map_in_python(step, keys, stored)
-        return found.select(*columns(node.fields), *columns(keys))
+        rows = _map_in_spark(step, keys, stored) if built_in else _map_in_python(step, keys, stored)
+        return rows.select(*columns(node.fields), *columns(keys))
     return _partials_in_spark(step, keys)
 
 
@@ -65,8 +65,8 @@ def stored_values(step: Step) -> DataFrame | None:
     node, context = step.node, step.context
     base = getattr(context, "map_base", None)
     if base is not None:
-        found: DataFrame | None = base(node)
-        return found
+        frame: DataFrame | None = base(node)
+        return frame
     there = step.stored()
     return None if there is None else there[0].frame(step.frame.sparkSession, version=there[1])
 
@@ -91,11 +91,11 @@ def _map_in_spark(step: Step, keys: list[str], stored: DataFrame | None) -> Data
                 f"at {node.at}: {a.aggregator} cannot be kept in layout map, where a reader sees what is stored",
                 hint="use layout log, the default",
             )
-    found = _partials_in_spark(step, keys)
+    rows = _partials_in_spark(step, keys)
     if stored is None:
-        return found
+        return rows
     outputs = [a.output for a in node.aggregations]
-    both = _beside(found, node.group, stored, node.group, outputs)
+    both = _beside(rows, node.group, stored, node.group, outputs)
     pair = F.array(
         F.struct(*columns(outputs)), F.struct(*(F.col(f"_s{at}").alias(name) for at, name in enumerate(outputs)))
     )
@@ -126,7 +126,7 @@ def _beside(
     frame: DataFrame, keys: Sequence[str], stored: DataFrame, stored_keys: Sequence[str], outputs: Sequence[str]
 ) -> DataFrame:
     """The frame with what the state holds for its keys, as `_s0 ...`, null where it holds nothing; the order last."""
-    found = stored.select(
+    renamed = stored.select(
         *(column(name).alias(f"_b{at}") for at, name in enumerate(stored_keys)),
         *(column(name).alias(f"_s{at}") for at, name in enumerate(outputs)),
     )
@@ -134,9 +134,9 @@ def _beside(
     shown += [F.col(f"_s{at}") for at in range(len(outputs))]
     shown += [F.col(ORDER)] if ORDER in frame.columns else []
     if not keys:
-        return frame.join(F.broadcast(found), how="left").select(*shown)
+        return frame.join(F.broadcast(renamed), how="left").select(*shown)
     pairs = [(name, f"_b{at}") for at, name in enumerate(keys)]
-    return frame.join(found, on=same(pairs), how="left").select(*shown)
+    return frame.join(renamed, on=same(pairs), how="left").select(*shown)
 
 
 @dataclass(frozen=True)
@@ -175,12 +175,16 @@ class StatePass:
 
     def _start(self, folds: list[Fold], key: Row, stored: Row) -> list[Any]:
         return [
-            UNSET if isinstance(fold, CombinerFold) else fold.start(self.chain.batch_of(key)) if one is None else one
-            for fold, one in zip(folds, stored, strict=True)
+            UNSET
+            if isinstance(fold, CombinerFold)
+            else fold.start(self.chain.batch_of(key))
+            if value is None
+            else value
+            for fold, value in zip(folds, stored, strict=True)
         ]
 
     def _ended(self, folds: list[Fold], values: list[Any], stored: Row | None) -> list[Any]:
-        found = []
+        results = []
         for at, (fold, value) in enumerate(zip(folds, values, strict=True)):
             if isinstance(fold, CombinerFold):
                 held = None if stored is None else stored[at]
@@ -188,5 +192,5 @@ class StatePass:
                     value = fold.aggregator.merge(held, fold.kept(value))
                 except Exception as error:
                     raise self.chain.where.error(f"failed to combine {held!r} and {value!r}", error) from error
-            found.append(value)
-        return found
+            results.append(value)
+        return results

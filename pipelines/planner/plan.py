@@ -70,14 +70,15 @@ class TopologyPlan:
                 f'topology "{topology.name}" is empty',
                 hint="start it with new_stream(name, source) or new_query_stream(name)",
             )
-        found, groups = layout(graph), batch_groups(graph)
-        resources = _resources(topology, found, groups)
+        structure, groups = layout(graph), batch_groups(graph)
+        resources = _resources(topology, structure, groups)
         return cls(
             name=topology.name,
             spouts=tuple(node for node in graph if isinstance(node, nodes.SpoutNode | nodes.QuerySpoutNode)),
-            bolts=found.bolts,
+            bolts=structure.bolts,
             batch_groups=groups,
-            parallelism={bolt.name: bolt.tasks for bolt in found.bolts} | {one.name: one.tasks for one in found.spouts},
+            parallelism={bolt.name: bolt.tasks for bolt in structure.bolts}
+            | {spout.name: spout.tasks for spout in structure.spouts},
             resources=resources,
             coordinators=tuple(name for name in resources if name.startswith("$")),
             lineage={n.state.name: lineage(topology, n.id) for n in graph if isinstance(n, nodes.PersistNode)},
@@ -88,7 +89,7 @@ class TopologyPlan:
                 if isinstance(n, nodes.QuerySpoutNode)
             },
             _topology=topology,
-            _layout=found,
+            _layout=structure,
         )
 
     def to_mermaid(self) -> str:
@@ -110,18 +111,19 @@ class TopologyPlan:
         return {
             "format": PLAN_FORMAT,
             "name": self.name,
-            "spouts": [_spout_json(one, graph[one.node]) for one in self._layout.spouts],
+            "spouts": [_spout_json(spout, graph[spout.node]) for spout in self._layout.spouts],
             "bolts": [_bolt_json(bolt, self._layout, components) for bolt in self.bolts],
             "batch_groups": [
-                {"name": one.name, "streams": list(one.streams), "query": one.query} for one in self.batch_groups
+                {"name": group.name, "streams": list(group.streams), "query": group.query}
+                for group in self.batch_groups
             ],
             "parallelism": dict(self.parallelism),
             "resources": {name: dict(amounts) for name, amounts in self.resources.items()},
             "coordinators": list(self.coordinators),
             "states": [state_json(node) for node in graph if isinstance(node, nodes.PersistNode)],
-            "lineage": {name: _lineage_json(found) for name, found in self.lineage.items()},
-            "gate_lineage": {name: _lineage_json(found) for name, found in self.gate_lineage.items()},
-            "query_lineage": {name: _lineage_json(found) for name, found in self.query_lineage.items()},
+            "lineage": {name: _lineage_json(origins) for name, origins in self.lineage.items()},
+            "gate_lineage": {name: _lineage_json(origins) for name, origins in self.gate_lineage.items()},
+            "query_lineage": {name: _lineage_json(origins) for name, origins in self.query_lineage.items()},
         }
 
 
@@ -132,7 +134,7 @@ def answer_node(graph: nodes.Graph, query_id: int) -> nodes.Node:
 
 def state_json(node: nodes.PersistNode) -> dict[str, Any]:
     """Return what a flow says of a state that it writes, without types: Spark alone knows those."""
-    aggregators = {one.output: str(one.aggregator) for one in node.aggregations}
+    aggregators = {aggregation.output: str(aggregation.aggregator) for aggregation in node.aggregations}
     return {
         "name": node.state.name,
         "kind": getattr(node.state, "kind", None),
@@ -145,21 +147,21 @@ def state_json(node: nodes.PersistNode) -> dict[str, Any]:
     }
 
 
-def _resources(topology: HasGraph, found: Layout, groups: tuple[SpoutGroup, ...]) -> dict[str, Resources]:
+def _resources(topology: HasGraph, structure: Layout, groups: tuple[SpoutGroup, ...]) -> dict[str, Resources]:
     defaults: Resources = getattr(topology, "resource_defaults", {})
     coordinator: Resources = getattr(topology, "coordinator_resources", {})
-    needs: dict[str, Resources] = {one.name: bolt_resources(one.operations, defaults) for one in found.bolts}
-    needs |= {one.name: spout_resources(one.operation, defaults) for one in found.spouts}
+    needs: dict[str, Resources] = {bolt.name: bolt_resources(bolt.operations, defaults) for bolt in structure.bolts}
+    needs |= {spout.name: spout_resources(spout.operation, defaults) for spout in structure.spouts}
     master = {kind: float(amount) for kind, amount in {**defaults, **coordinator}.items()}
     needs |= {f"$mastercoord-{group.name}": master for group in groups if not group.query}
-    sources = [one for one in found.spouts if isinstance(topology.graph[one.node], nodes.SpoutNode)]
-    return needs | {f"$spoutcoord-{one.name}": needs[one.name] for one in sources}
+    sources = [spout for spout in structure.spouts if isinstance(topology.graph[spout.node], nodes.SpoutNode)]
+    return needs | {f"$spoutcoord-{spout.name}": needs[spout.name] for spout in sources}
 
 
 def _spout_json(spout: Spout, node: nodes.Node) -> dict[str, Any]:
     assert isinstance(node, nodes.SpoutNode | nodes.QuerySpoutNode)
     source = type(node.source).__name__ if isinstance(node, nodes.SpoutNode) else None
-    found = {
+    entry = {
         "name": spout.name,
         "stream": node.stream,
         "fields": list(node.fields),
@@ -168,30 +170,30 @@ def _spout_json(spout: Spout, node: nodes.Node) -> dict[str, Any]:
         "tasks": spout.tasks,
     }
     if isinstance(node, nodes.ChannelSpoutNode):
-        found["channels"] = list(node.reads)
-        found["operations"] = [one.label for one in node.steps]
-    return found
+        entry["channels"] = list(node.reads)
+        entry["operations"] = [step.label for step in node.steps]
+    return entry
 
 
-def _bolt_json(bolt: Bolt, found: Layout, components: Mapping[int, str]) -> dict[str, Any]:
+def _bolt_json(bolt: Bolt, structure: Layout, components: Mapping[int, str]) -> dict[str, Any]:
     inputs: list[dict[str, str]] = []
-    for one in bolt.operations:
-        for parent in (found.operations[parent] for parent in one.parents):
+    for consumer in bolt.operations:
+        for parent in (structure.operations[parent] for parent in consumer.parents):
             if parent.repartition is not None:
                 entry = {"from": components[parent.parents[0]], "by": parent.label}
                 inputs += [entry] if entry not in inputs else []
     return {
         "name": bolt.name,
         "nodes": list(bolt.nodes),
-        "operations": [one.label for one in bolt.operations],
-        "states": list(dict.fromkeys(one.state for one in bolt.operations if one.state)),
+        "operations": [operation.label for operation in bolt.operations],
+        "states": list(dict.fromkeys(operation.state for operation in bolt.operations if operation.state)),
         "inputs": inputs,
         "tasks": bolt.tasks,
     }
 
 
-def _lineage_json(found: Lineage) -> dict[str, list[list[str]]]:
-    return {name: [list(origin) for origin in origins] for name, origins in found.items()}
+def _lineage_json(by_field: Lineage) -> dict[str, list[list[str]]]:
+    return {name: [list(origin) for origin in origins] for name, origins in by_field.items()}
 
 
 def bolt_resources(operations: Sequence[PlannedOperation], defaults: Resources) -> dict[str, float]:
@@ -203,15 +205,15 @@ def bolt_resources(operations: Sequence[PlannedOperation], defaults: Resources) 
         ResourceError: if one operation has other kinds than the first. (In the original two that each have a kind which
             the other lacks are a crash; here they are this error.)
     """
-    found = [{**defaults, **dict(one.resources)} for one in operations]
-    total = dict.fromkeys(found[0], 0.0)
-    for operation, amounts in zip(operations, found, strict=True):
+    needs = [{**defaults, **dict(member.resources)} for member in operations]
+    total = dict.fromkeys(needs[0], 0.0)
+    for operation, amounts in zip(operations, needs, strict=True):
         if set(amounts) != set(total):
             more = [kind for kind in amounts if kind not in total]
             raise ResourceError(
                 operation.label,
                 more or [kind for kind in total if kind not in amounts],
-                [(one.label, tuple(kinds)) for one, kinds in zip(operations, found, strict=True)],
+                [(member.label, tuple(kinds)) for member, kinds in zip(operations, needs, strict=True)],
                 missing=not more,
             )
         for kind, amount in amounts.items():

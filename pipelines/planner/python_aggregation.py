@@ -129,7 +129,7 @@ def chain_of(
 
 def output_fields(frame: DataFrame, aggregations: Sequence[Aggregation]) -> list[StructField]:
     """Return the outputs with their types: as the user said, as Spark finds (built-in), or those of the inputs."""
-    found = []
+    fields = []
     for a in aggregations:
         if isinstance(a.aggregator, ColumnAggregator):
             types = [_type_in(frame, a.aggregator.result(a.aggregator.partial(*columns(a.inputs))))]
@@ -137,8 +137,8 @@ def output_fields(frame: DataFrame, aggregations: Sequence[Aggregation]) -> list
             types = [type_of(text) for text in a.types]
         else:
             types = [frame.schema[name].dataType for name in a.inputs]
-        found += [StructField(name, kind) for name, kind in zip(a.outputs, types, strict=True)]
-    return found
+        fields += [StructField(name, kind) for name, kind in zip(a.outputs, types, strict=True)]
+    return fields
 
 
 def partial_fields(frame: DataFrame, aggregations: Sequence[Aggregation]) -> list[StructField]:

@@ -44,13 +44,13 @@ def state_changes(topology: HasGraph, groups: tuple[SpoutGroup, ...], lake: Lake
     """
     persists = [node for node in topology.graph if isinstance(node, nodes.PersistNode)]
     group_of = {node: group for group in groups for node in group.nodes}
-    found: list[StateChange] = []
+    changes: list[StateChange] = []
     for node in persists:
         table = lake.written_by(node)
         group = _Group(topology, group_of[node.id], lake)
-        found.append(_of_table(node, table, group) if table.exists() else _of_none(node, group))
+        changes.append(_of_table(node, table, group) if table.exists() else _of_none(node, group))
     written = {node.state.name for node in persists}
-    return (*found, *_removed(topology.name, written, lake))
+    return (*changes, *_removed(topology.name, written, lake))
 
 
 class _Group:
@@ -68,7 +68,9 @@ class _Group:
     def slice_by(self) -> tuple[tuple[str, str], ...]:
         """By stream the expression that cuts its slices."""
         nodes_ = [self.topology.graph[node] for node in self.group.nodes]
-        return tuple((one.stream, one.slice_by) for one in nodes_ if isinstance(one, nodes.SpoutNode) and one.slice_by)
+        return tuple(
+            (spout.stream, spout.slice_by) for spout in nodes_ if isinstance(spout, nodes.SpoutNode) and spout.slice_by
+        )
 
     @property
     def has_run(self) -> bool:
@@ -79,7 +81,7 @@ class _Group:
     def batches(self) -> int:
         """Return how many batches it has finished in this life of its checkpoint."""
         commits: Path = self._folder / "spark" / "commits"
-        done = (int(one.name) for one in commits.iterdir() if one.name.isdigit()) if commits.is_dir() else ()
+        done = (int(path.name) for path in commits.iterdir() if path.name.isdigit()) if commits.is_dir() else ()
         return max(done, default=-1) + 1
 
     def others_have_batches(self, state: str) -> bool:
@@ -123,7 +125,10 @@ def _declared(node: nodes.PersistNode, there: StateSchema, group: _Group) -> Sta
 
     types, stored = known_types(group.topology.graph, node.id), dict(there.columns)
     over_columns = node.state.layout == LOG
-    values = tuple(ValueColumn(name=one.output, aggregator=type(one.aggregator).__name__) for one in node.aggregations)
+    values = tuple(
+        ValueColumn(name=aggregation.output, aggregator=type(aggregation.aggregator).__name__)
+        for aggregation in node.aggregations
+    )
     return StateSchema(
         layout=node.state.layout,
         kind=node.state.kind,

@@ -42,17 +42,17 @@ def queried(step: Step) -> DataFrame:
     kept = columns(hidden(step.frame))
     if isinstance(node.function, TupleCollectionGet):
         values = node.outputs if set(node.outputs) <= set(state.columns) else state.columns
-        found = _all_of(step, state, keys, tuple(values))
+        rows = _all_of(step, state, keys, tuple(values))
     else:
         others = [name for name in state.columns if name not in keys]
         values = node.outputs if set(node.outputs) <= set(state.columns) else others
         renamed = _renamed(state, keys, values, node.outputs)
         if keys:
             on = same([(name, f"_key{at}") for at, name in enumerate(node.inputs)])
-            found = step.frame.join(renamed, on=on, how="left")
+            rows = step.frame.join(renamed, on=on, how="left")
         else:
-            found = step.frame.join(F.broadcast(renamed), how="left")
-    return found.select(*columns(node.fields), *kept)
+            rows = step.frame.join(F.broadcast(renamed), how="left")
+    return rows.select(*columns(node.fields), *kept)
 
 
 def _all_of(step: Step, state: DataFrame, keys: tuple[str, ...], values: tuple[str, ...]) -> DataFrame:
@@ -147,9 +147,9 @@ def queried_in_python(step: Step, view: StateView) -> DataFrame:
     schema = nullable(StructType([*passed, *made]))
     inputs = tuple(len(keys) + fields.index(name) for name in node.inputs)
     run = QueryPass(Where.of(node), arrow(schema), len(keys), inputs, node.function, node.state, view, len(made))
-    found = by_key(frame.select(*picked), len(keys)).mapInArrow(in_workers(run), schema)
+    rows = by_key(frame.select(*picked), len(keys)).mapInArrow(in_workers(run), schema)
     back = [F.col(f"_f{at}").alias(name) for at, name in enumerate(fields)]
-    return found.select(*back, *columns(node.outputs)).select(*columns(node.fields), *columns(hidden(frame)))
+    return rows.select(*back, *columns(node.outputs)).select(*columns(node.fields), *columns(hidden(frame)))
 
 
 @dataclass(frozen=True)
@@ -183,20 +183,20 @@ class QueryPass:
     def _rows(self, asked: list[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
         arguments = [row for _, row in asked]
         try:
-            found = list(self.function.batch_retrieve(self.view, arguments))
-            if len(found) != len(arguments):
-                raise StateQueryError(str(self.function), self.state, len(found), len(arguments))
+            results = list(self.function.batch_retrieve(self.view, arguments))
+            if len(results) != len(arguments):
+                raise StateQueryError(str(self.function), self.state, len(results), len(arguments))
         except StateQueryError as error:
             raise self.where.error("failed", str(error).splitlines()[0]) from error
         except Exception as error:
             raise self.where.failed_on_all(arguments, error) from error
-        for (number, row), result in zip(asked, found, strict=True):
+        for (number, row), result in zip(asked, results, strict=True):
             try:
                 rows = emitted(str(self.function), self.function.execute(row, result), self.outputs)
             except Exception as error:
                 raise self.where.failed(row, error) from error
-            for one in rows:
-                yield number, one
+            for output in rows:
+                yield number, output
 
     def _out(self, passed: pa.Table, rows: list[tuple[int, Row]]) -> Iterator[pa.RecordBatch]:
         width = passed.num_columns

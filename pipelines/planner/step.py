@@ -112,12 +112,12 @@ class Step:
         Not known are the slices of a stream's batch: those are there that have tuples.
         """
         slices = self.context.slices
-        found: list[tuple[Any, ...]] = [()]
+        values: list[tuple[Any, ...]] = [()]
         if SLICE_COLUMN in keys:
             if slices is None:
                 return None
-            found = [(one,) for one in slices]
-        return [(*one, task) for one in found for task in range(self.tasks)] if TASK in keys else found
+            values = [(slice_name,) for slice_name in slices]
+        return [(*prefix, task) for prefix in values for task in range(self.tasks)] if TASK in keys else values
 
     def stored(self) -> tuple[StateTable, int | None] | None:
         """Return the table of the node's state and the version to read it at; None if there is no such table yet."""

@@ -70,5 +70,5 @@ def load_plan(folder: Path) -> StoredPlan | None:
 def deployed_plan(checkpoints: Path) -> StoredPlan | None:
     """Read the plan stored last among those of a flow's batch groups (`<lake>/checkpoints/<flow>`); None if there is none."""
     folders = sorted(checkpoints.iterdir()) if checkpoints.is_dir() else []
-    found = [stored for stored in map(load_plan, folders) if stored is not None]
-    return max(found, key=lambda one: one.saved_at, default=None)
+    plans = [stored for stored in map(load_plan, folders) if stored is not None]
+    return max(plans, key=lambda plan: plan.saved_at, default=None)

@@ -65,9 +65,9 @@ def updated(step: Step) -> DataFrame:
         view=view_of(step),
         outputs=len(node.outputs),
     )
-    found = by_key(step.frame.select(*picked), together).mapInArrow(in_workers(run), schema)
-    return found.select(
-        *columns(name for name in found.columns if name not in keys), *columns(step.batch(partitioned=True))
+    rows = by_key(step.frame.select(*picked), together).mapInArrow(in_workers(run), schema)
+    return rows.select(
+        *columns(name for name in rows.columns if name not in keys), *columns(step.batch(partitioned=True))
     )
 
 
@@ -75,9 +75,9 @@ def view_of(step: Step) -> StateView:
     """Return what the state held before the batch, to be read in the workers."""
     node, context = step.node, step.context
     ask = getattr(context, "base_view", None)
-    found = ask(node) if ask is not None else None
-    if found is not None:
-        return found
+    view = ask(node) if ask is not None else None
+    if view is not None:
+        return view
     if there := step.stored():
         return there[0].view(there[1])
     keys = [name for name, _ in node.updater.key_columns]
@@ -129,5 +129,5 @@ class UpdatePass:
         except Exception as error:
             raise self.where.failed_on_all(tuples, error) from error
         empty = (None,) * (len(state.keys) + len(state.values))
-        for one in rows:
-            yield (EMIT, *empty, *one)
+        for output in rows:
+            yield (EMIT, *empty, *output)

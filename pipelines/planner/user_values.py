@@ -15,12 +15,12 @@ Convert = Callable[[Any], Any]
 
 def from_spark(types: Sequence[T.DataType]) -> Convert | None:
     """From the values that a function is called with to plain ones; None if they are plain by themselves."""
-    return _of_all([_incoming(one) for one in types])
+    return _of_all([_incoming(kind) for kind in types])
 
 
 def to_spark(types: Sequence[str]) -> Convert | None:
     """From a row that a function gave to what Spark takes for these types; None if it is that."""
-    return _of_all([_outgoing(type_of(one)) for one in types])
+    return _of_all([_outgoing(type_of(text)) for text in types])
 
 
 def _of_all(converts: list[Convert | None]) -> Convert | None:
@@ -55,15 +55,15 @@ def _nested(
 
 
 def _array(each: Convert | None) -> Convert | None:
-    return None if each is None else lambda values: [None if one is None else each(one) for one in values]
+    return None if each is None else lambda values: [None if value is None else each(value) for value in values]
 
 
 def _map(key: Convert | None, item: Convert | None) -> Convert | None:
     if key is None and item is None:
         return None
-    return lambda found: {
-        (key(one) if key else one): (item(other) if item and other is not None else other)
-        for one, other in found.items()
+    return lambda mapping: {
+        (key(raw_key) if key else raw_key): (item(other) if item and other is not None else other)
+        for raw_key, other in mapping.items()
     }
 
 

@@ -30,7 +30,7 @@ def converter(kind: pa.DataType) -> Convert | None:
         return _optional(lambda value: {name: inner[name](item) for name, item in value.items()})
     if pa.types.is_map(kind):
         key, item = converter(kind.key_type) or _same, converter(kind.item_type) or _same
-        return _optional(lambda pairs: {key(one): item(other) for one, other in pairs})
+        return _optional(lambda pairs: {key(raw_key): item(other) for raw_key, other in pairs})
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         each = converter(kind.value_type)
         return _optional(lambda values: [each(value) for value in values]) if each else None
@@ -39,16 +39,16 @@ def converter(kind: pa.DataType) -> Convert | None:
 
 def plain_columns(batch: pa.RecordBatch, positions: Iterable[int]) -> list[list[Any]]:
     """Return columns of a batch as lists of plain values."""
-    found = []
+    columns = []
     for position in positions:
         array = batch.column(position)
         convert = converter(array.type)
         if convert is _without_zone:
-            found.append(array.cast(pa.timestamp(array.type.unit)).to_pylist())
+            columns.append(array.cast(pa.timestamp(array.type.unit)).to_pylist())
         else:
             values = array.to_pylist()
-            found.append([convert(value) for value in values] if convert else values)
-    return found
+            columns.append([convert(value) for value in values] if convert else values)
+    return columns
 
 
 def plain_rows(batch: pa.RecordBatch, positions: Sequence[int]) -> Iterator[Row]:

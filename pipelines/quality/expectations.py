@@ -153,15 +153,15 @@ def _to_result(check: Check, answer: Any) -> CheckResult:
     error = exception_text(answer.exception_info)
     if error is not None:
         return CheckResult(check.name, check.expectation, check.action, False, error=error)
-    found: Mapping[str, Any] = to_json_value(answer.result or {})
-    detail = {key: value for key, value in found.items() if key not in _NOT_DETAIL}
+    result: Mapping[str, Any] = to_json_value(answer.result or {})
+    detail = {key: value for key, value in result.items() if key not in _NOT_DETAIL}
     return CheckResult(
         check.name,
         check.expectation,
         check.action,
         bool(answer.success),
-        rows=found.get("element_count"),
-        unexpected=found.get("unexpected_count"),
-        observed=found.get("observed_value"),
+        rows=result.get("element_count"),
+        unexpected=result.get("unexpected_count"),
+        observed=result.get("observed_value"),
         detail=detail,
     )

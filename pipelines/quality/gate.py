@@ -79,12 +79,12 @@ class Check:
     @property
     def fields(self) -> tuple[str, ...]:
         """Return the columns of the stream that it needs, in order of mention."""
-        found: list[str] = []
+        names: list[str] = []
         if self.type is None or self.type.shape != "table":
-            found += [self.kwargs[key] for key in ("column", "column_A", "column_B") if key in self.kwargs]
-            found += self.kwargs.get("column_list", ())
-        found += condition_fields(self.kwargs.get("row_condition"))
-        return tuple(dict.fromkeys(found))
+            names += [self.kwargs[key] for key in ("column", "column_A", "column_B") if key in self.kwargs]
+            names += self.kwargs.get("column_list", ())
+        names += condition_fields(self.kwargs.get("row_condition"))
+        return tuple(dict.fromkeys(names))
 
 
 def _check_action(check: Check) -> None:

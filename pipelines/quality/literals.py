@@ -67,12 +67,12 @@ class Frame:
         """
         if name in self.schema.fieldNames():
             return self.schema[name].dataType
-        found: T.DataType = self.schema
+        kind: T.DataType = self.schema
         for part in name.split("."):
-            if not isinstance(found, T.StructType) or part.strip("`") not in found.fieldNames():
+            if not isinstance(kind, T.StructType) or part.strip("`") not in kind.fieldNames():
                 raise FieldError(f"gate {self.gate}", name, self.schema.fieldNames())
-            found = found[part.strip("`")].dataType
-        return found
+            kind = kind[part.strip("`")].dataType
+        return kind
 
 
 def as_bound(value: Any, operation: str) -> Any:

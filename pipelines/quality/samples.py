@@ -57,15 +57,15 @@ def with_samples(
         actions: of which checks rows are wanted.
     """
     rules = {rule.check.name for rule in compiled.row_rules if rule.check.action in actions}
-    wanted = sorted({one.name for result in results.values() for one in result.failed} & rules)
+    wanted = sorted({check.name for result in results.values() for check in result.failed} & rules)
     if not wanted:
         return dict(results)
     try:
-        found = _collected(compiled, annotated, wanted, fields, within)
+        samples = _collected(compiled, annotated, wanted, fields, within)
     except (PySparkException, Py4JError) as error:
         _log.warning("gate %s: no rows to show: %s", compiled.gate.name, str(error).splitlines()[0])
         return dict(results)
-    return {key: with_rows(result, found.get(key if within else None, {})) for key, result in results.items()}
+    return {key: with_rows(result, samples.get(key if within else None, {})) for key, result in results.items()}
 
 
 def _collected(
@@ -79,10 +79,10 @@ def _collected(
     wrong = annotated.where(compiled.violates(names))
     keys = [F.col(within).alias("_key")] if within else []
     return {
-        one["_key"] if within else None: {
-            name: [_parsed(text) for text in one[f"_{index}"] or ()] for index, name in enumerate(names)
+        record["_key"] if within else None: {
+            name: [_parsed(text) for text in record[f"_{index}"] or ()] for index, name in enumerate(names)
         }
-        for one in wrong.groupBy(*keys).agg(*as_text).collect()
+        for record in wrong.groupBy(*keys).agg(*as_text).collect()
     }
 
 
@@ -93,8 +93,8 @@ def _as_text(row: Column) -> Column:
 def _parsed(text: str) -> dict[str, Any]:
     if len(text) > MOST_CHARACTERS:
         return {"row": text[:MOST_CHARACTERS] + "..."}
-    found: dict[str, Any] = json.loads(text)
-    return found
+    row: dict[str, Any] = json.loads(text)
+    return row
 
 
 def with_rows(result: GateResult, rows: Mapping[str, list[Any]]) -> GateResult:

@@ -50,8 +50,8 @@ def _with_samples(compiled: CompiledGate, annotated: DataFrame, result: GateResu
         united = united.unionAll(part)
     rows: dict[str, list[Any]] = {name: [] for name in wanted}
     for row in united.collect():
-        found = row.asDict(recursive=True)
-        rows[found.pop(FAILED)].append(to_json_value(found))
+        values = row.asDict(recursive=True)
+        rows[values.pop(FAILED)].append(to_json_value(values))
     return with_rows(result, rows)
 
 

@@ -130,8 +130,8 @@ class ChannelSource(Source):
 
     def stream(self, spark: SparkSession) -> DataFrame:
         frames = [self._not_done(channel, self._commits(spark, channel)) for channel in self.channels]
-        found = self._union(frames)
-        return found.unionByName(self._every_second(spark), allowMissingColumns=True) if self._ticks else found
+        frame = self._union(frames)
+        return frame.unionByName(self._every_second(spark), allowMissingColumns=True) if self._ticks else frame
 
     def _commits(self, spark: SparkSession, channel: str) -> DataFrame:
         """The rows of a channel; a batch of them is whole commits, one after the other."""
@@ -203,13 +203,13 @@ def options(path: Path, offset: Mapping[str, Any] | None, limits: Mapping[str, s
     """
     if offset is None:
         commits = _commits(path, 0)
-        if not commits or not all(one.kept for one in commits):
+        if not commits or not all(commit.kept for commit in commits):
             return {}
         start = {"startingVersion": "0"}
-        return {**start, **limits} if all(one.files <= 1 for one in commits) else start
+        return {**start, **limits} if all(commit.files <= 1 for commit in commits) else start
     if offset.get("isStartingVersion") or offset["index"] != _BEGINNING:
         return {}
-    return dict(limits) if all(one.files <= 1 for one in _commits(path, int(offset["reservoirVersion"]))) else {}
+    return dict(limits) if all(commit.files <= 1 for commit in _commits(path, int(offset["reservoirVersion"]))) else {}
 
 
 @dataclass(frozen=True)
@@ -222,9 +222,9 @@ class _Commit:
 
 def _commits(table: Path, first: int) -> list[_Commit]:
     """Return the commits from a version on; none if that one is not in the log any more."""
-    found: list[_Commit] = []
-    while commit_file(table, first + len(found)).exists():
-        commit = list(actions(table, first + len(found), "add", "remove"))
+    commits: list[_Commit] = []
+    while commit_file(table, first + len(commits)).exists():
+        commit = list(actions(table, first + len(commits), "add", "remove"))
         files = sum(name == "add" and bool(action.get("dataChange", True)) for name, action in commit)
-        found.append(_Commit(files, all(name != "remove" for name, _ in commit)))
-    return found
+        commits.append(_Commit(files, all(name != "remove" for name, _ in commit)))
+    return commits

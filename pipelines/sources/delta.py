@@ -103,7 +103,7 @@ class DeltaTableSource(StoredSource):
             return frozenset()
         first, last = offset["reservoirVersion"] + bool(offset["isStartingVersion"]), DeltaTable(self.path).version()
         moved = (_adds(self.path, version, new=False) for version in range(first, last + 1))
-        return self._keys([one for files in moved for one in files])
+        return self._keys([file for files in moved for file in files])
 
     @property
     def folder(self) -> str:
@@ -112,8 +112,8 @@ class DeltaTableSource(StoredSource):
 
     def fault(self, name: str, error: BaseException) -> LostRowsError | None:
         """Data files that are gone (VACUUM) before the stream has read them."""
-        found = re.search(r"(?:File|file) (\S+) does not exist|FileNotFoundException: (?:File )?(\S+)", shown(error))
-        gone = file_key((found[1] or found[2]).strip("'\".,")) if found else ""
+        match = re.search(r"(?:File|file) (\S+) does not exist|FileNotFoundException: (?:File )?(\S+)", shown(error))
+        gone = file_key((match[1] or match[2]).strip("'\".,")) if match else ""
         return LostRowsError(name, f"the data file {gone} is gone") if gone.startswith(file_key(self.folder)) else None
 
     def _up_to(self, checkpoint: Path, batch: int, index: int) -> frozenset[str]:

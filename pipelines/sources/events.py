@@ -89,7 +89,7 @@ class EventSource(Source):
 
     def bounded(self, spark: SparkSession) -> tuple[DataFrame, frozenset[str]]:
         frame, positions = self.inner.bounded(spark)
-        return self._with_events(frame, frozenset(file_key(one) for one in positions)), positions
+        return self._with_events(frame, frozenset(file_key(position) for position in positions)), positions
 
     def of_batch(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
         return self._with_events(self.inner.of_batch(frame, files), files)
@@ -153,11 +153,11 @@ def milliseconds(frame: DataFrame, expression: str) -> Column:
     from pyspark.sql import functions as F
     from pyspark.sql.types import DateType, TimestampNTZType, TimestampType
 
-    found = F.expr(spark_sql("timestamp", expression))
-    kind = frame.select(found).schema.fields[0].dataType
+    value = F.expr(spark_sql("timestamp", expression))
+    kind = frame.select(value).schema.fields[0].dataType
     if isinstance(kind, DateType | TimestampNTZType | TimestampType):
-        return F.unix_millis(found.cast("timestamp"))
-    return found.cast("bigint")
+        return F.unix_millis(value.cast("timestamp"))
+    return value.cast("bigint")
 
 
 def _natural(name: str) -> tuple[Any, ...]:

@@ -147,10 +147,10 @@ class FileSource(StoredSource):
             else self._links(spark, files)
             if layout is _OUTSIDE
             else self._laid_out(spark, layout, files)
-            for layout, files in sorted(layouts.items(), key=lambda one: min(one[1], default=""))
+            for layout, files in sorted(layouts.items(), key=lambda item: min(item[1], default=""))
             if files
         ]
-        return reduce(lambda one, other: one.unionByName(other), parts)
+        return reduce(lambda part, other: part.unionByName(other), parts)
 
     def _laid_out(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
         """Return the rows of files of one layout; for the formats that tell any apart."""
@@ -208,10 +208,10 @@ class JsonFiles(FileSource):
         given = {name.lower() for name in self.options}
         if self._text_options() is None or given & {"encoding", "charset", "linesep"}:
             return {None: files}
-        found: dict[Any, list[str]] = {}
+        by_layout: dict[Any, list[str]] = {}
         for file in files:
-            found.setdefault("lines" if has_other_fields(file, self.fields) else None, []).append(file)
-        return found
+            by_layout.setdefault("lines" if has_other_fields(file, self.fields) else None, []).append(file)
+        return by_layout
 
     def _laid_out(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
         """Line by line, so that each is seen as it is."""
@@ -267,12 +267,12 @@ class CsvFiles(FileSource):
         return str(self.options["header"]).lower() == "true"
 
     def layouts(self, files: list[str]) -> dict[Any, list[str]]:
-        found: dict[Any, list[str]] = {}
+        by_layout: dict[Any, list[str]] = {}
         for file in files:
             header = header_of(file, self.options) if self._has_header else None
             plain = header is None or header.is_as_declared(self.fields)
-            found.setdefault(None if plain else header, []).append(file)
-        return found
+            by_layout.setdefault(None if plain else header, []).append(file)
+        return by_layout
 
     def _laid_out(self, spark: SparkSession, layout: Any, files: list[str]) -> DataFrame:
         """By the names of the header; without all declared ones among them, each line as it is, as malformed."""

@@ -180,8 +180,8 @@ class Kafka(Source):
             wanted = jvm.java.util.ArrayList()
             for topic in self.topics:
                 wanted.add(topic)
-            found = admin.describeTopics(wanted).allTopicNames().get()
-            return {topic: str(found.get(topic).topicId().toString()) for topic in self.topics}
+            answer = admin.describeTopics(wanted).allTopicNames().get()
+            return {topic: str(answer.get(topic).topicId().toString()) for topic in self.topics}
         finally:
             admin.close()
 
@@ -231,7 +231,7 @@ class Kafka(Source):
         return F.from_json(text, f"{self.value_schema}, {CORRUPT} string", settings)
 
     def _reader_options(self) -> dict[str, str]:
-        found = {
+        options = {
             "kafka.isolation.level": "read_committed",
             **{name: resolved(name, value) for name, value in self.options.items()},
             "kafka.bootstrap.servers": self.servers,
@@ -239,14 +239,14 @@ class Kafka(Source):
             "failOnDataLoss": "true",
         }
         if isinstance(self.starting, datetime):
-            found["startingTimestamp"] = str(round(self.starting.timestamp() * 1000))
+            options["startingTimestamp"] = str(round(self.starting.timestamp() * 1000))
             # A time after the last record means what comes from now on.
-            found["startingOffsetsByTimestampStrategy"] = "latest"
+            options["startingOffsetsByTimestampStrategy"] = "latest"
         else:
-            found["startingOffsets"] = self.starting
+            options["startingOffsets"] = self.starting
         if self.max_records_per_batch is not None:
-            found["maxOffsetsPerTrigger"] = str(self.max_records_per_batch)
-        return found
+            options["maxOffsetsPerTrigger"] = str(self.max_records_per_batch)
+        return options
 
     def positions(self, checkpoint: Path, first: int, last: int, index: int = 0) -> frozenset[str]:
         """Return the partitions from which the batches took anything."""
@@ -257,11 +257,11 @@ class Kafka(Source):
     def fault(self, name: str, error: BaseException) -> LostRowsError | None:
         """Recognise offsets that the broker no longer has."""
         text = shown(error)
-        found = re.search(r"\[KAFKA_DATA_LOSS\.(\w+)\]\s*(.*)", text)
-        if found:
-            return LostRowsError(name, _first_sentences(found[2]) or found[1].lower().replace("_", " "))
-        found = re.search(r"(?:OffsetOutOfRangeException|UnknownTopicOrPartitionException): (.*)", text)
-        return LostRowsError(name, found[1]) if found else None
+        match = re.search(r"\[KAFKA_DATA_LOSS\.(\w+)\]\s*(.*)", text)
+        if match:
+            return LostRowsError(name, _first_sentences(match[2]) or match[1].lower().replace("_", " "))
+        match = re.search(r"(?:OffsetOutOfRangeException|UnknownTopicOrPartitionException): (.*)", text)
+        return LostRowsError(name, match[1]) if match else None
 
 
 def _first_sentences(text: str) -> str:
@@ -288,7 +288,7 @@ def _value_schema(schema: str | None, value_format: str) -> str:
     if value_format not in kinds:
         raise DefinitionError(f'Kafka: value_format {value_format!r} is none of "json", "text", "bytes"')
     kind = kinds[value_format]
-    if [one for _, one in parse_ddl(schema or f"value {kind}")] != [kind]:
+    if [field_type for _, field_type in parse_ddl(schema or f"value {kind}")] != [kind]:
         raise DefinitionError(f'Kafka: value_format "{value_format}" gives one field of type {kind}, not: {schema}')
     return schema or f"value {kind}"
 

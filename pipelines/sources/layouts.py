@@ -54,8 +54,8 @@ class Header:
     def schema(self, columns: Sequence[tuple[str, str]]) -> str:
         """Return the declared columns in the order of this file, what it has beside them as text."""
         kinds = {name.lower(): (name, kind) for name, kind in columns}
-        found = [kinds.get(name.lower(), (f"_other{n}", "string")) for n, name in enumerate(self.names)]
-        return ", ".join(f"`{name}` {kind}" for name, kind in found)
+        fields = [kinds.get(name.lower(), (f"_other{n}", "string")) for n, name in enumerate(self.names)]
+        return ", ".join(f"`{name}` {kind}" for name, kind in fields)
 
 
 def header_of(file: str, options: Mapping[str, Any]) -> Header | None:

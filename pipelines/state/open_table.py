@@ -81,8 +81,8 @@ class OpenTable:
     def _file_of(self, version: int) -> tuple[int, ...] | None:
         """What tells the file of a commit from another at its place."""
         with contextlib.suppress(FileNotFoundError):
-            found = commit_file(self._path, version).stat()
-            return found.st_ino, found.st_mtime_ns, found.st_size
+            stat = commit_file(self._path, version).stat()
+            return stat.st_ino, stat.st_mtime_ns, stat.st_size
         return None
 
 

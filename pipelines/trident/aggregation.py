@@ -40,24 +40,24 @@ def parse_aggregations(operation: str, args: tuple[Any, ...], stream: HasFields)
     """
     available = stream.output_fields
     if len(args) == 3:
-        found: tuple[Aggregation, ...] = (_one(operation, args[1], as_names(args[0]), args[2], available),)
+        chain: tuple[Aggregation, ...] = (_one(operation, args[1], as_names(args[0]), args[2], available),)
     elif len(args) == 2:
-        found = (_one(operation, args[0], None, args[1], available),)
+        chain = (_one(operation, args[0], None, args[1], available),)
     elif len(args) == 1 and isinstance(args[0], list | tuple) and args[0]:
-        found = tuple(_one(operation, each, None, None, available) for each in args[0])
+        chain = tuple(_one(operation, each, None, None, available) for each in args[0])
     else:
         raise FunctionError(operation, "takes (aggregator, output), (fields, aggregator, output) or ([aggregators])")
-    if any(getattr(one.aggregator, "numeric", False) for one in found):
-        _take_numbers(found, known_types(stream._topology.graph, stream.node))
-    return found
+    if any(getattr(aggregation.aggregator, "numeric", False) for aggregation in chain):
+        _take_numbers(chain, known_types(stream._topology.graph, stream.node))
+    return chain
 
 
 def _take_numbers(chain: Sequence[Aggregation], types: Types) -> None:
     """Refuse the sum of a text: Spark would end the batch at the first value that is no number."""
-    for one in chain:
-        if getattr(one.aggregator, "numeric", False):
-            for field in one.inputs:
-                numeric_type(type(one.aggregator).__name__, field, types)
+    for aggregation in chain:
+        if getattr(aggregation.aggregator, "numeric", False):
+            for field in aggregation.inputs:
+                numeric_type(type(aggregation.aggregator).__name__, field, types)
 
 
 def _one(

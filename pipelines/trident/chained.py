@@ -51,7 +51,7 @@ class ChainedAggregation:
 
     def _and(self, operation: str, args: tuple[Any, ...], *, partitioned: bool) -> ChainedAggregation:
         chain = self._chain + parse_aggregations(operation, args, self._stream)
-        outputs = [output for one in chain for output in one.outputs]
+        outputs = [output for aggregation in chain for output in aggregation.outputs]
         taken = [*self._group, *outputs]
         if len({name.lower() for name in taken}) != len(taken):
             raise ChainOutputsError(operation, outputs, self._group)

@@ -144,12 +144,12 @@ def _reducer_outputs(reducer: MultiReducer, outputs: Any) -> tuple[tuple[str, ..
 
 def _outer(kind: str | Sequence[str], sides: int) -> list[bool]:
     kinds = [kind] * sides if isinstance(kind, str) else list(kind)
-    wrong = [one for one in kinds if one not in (INNER, OUTER)]
+    wrong = [side_kind for side_kind in kinds if side_kind not in (INNER, OUTER)]
     if wrong:
         raise FunctionError("join", f"no such kind {wrong[0]!r}; there are: {INNER}, {OUTER}")
     if len(kinds) != sides:
         raise FunctionError("join", f"{sides} streams need as many kinds; got {kinds}")
-    return [one == OUTER for one in kinds]
+    return [side_kind == OUTER for side_kind in kinds]
 
 
 def _streams(topology: TridentTopology, operation: str, streams: Sequence[Any], *, at_least: int) -> list[Stream]:
@@ -174,6 +174,6 @@ def _joined_node(
 ) -> Stream:
     """The stream of a node with several parents; its name is theirs, joined by "-" (rules 1.1)."""
     names = [stream._name for stream in streams]
-    name = "-".join(one for one in names if one) or None
+    name = "-".join(part for part in names if part) or None
     parents = tuple(stream.node for stream in streams)
     return Stream(topology, topology.graph.new(kind, parents, fields=tuple(fields), name=name, **more).id, name)

@@ -120,10 +120,10 @@ def as_function(operation: str, given: Any, outputs: str | Sequence[str] | None)
     """
     names, types = output_schema(outputs)
     if isinstance(given, RowFunction | ArrowFunction):
-        found = given.types or types
-        if len(found) != len(names) and names:
-            raise FunctionError(operation, f"{given} needs one type an output field; got {found} for {names}")
-        return replace(given, types=found), names
+        kinds = given.types or types
+        if len(kinds) != len(names) and names:
+            raise FunctionError(operation, f"{given} needs one type an output field; got {kinds} for {names}")
+        return replace(given, types=kinds), names
     if isinstance(given, ColumnFunction):
         return given, names
     if not callable(given):

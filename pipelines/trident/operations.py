@@ -29,10 +29,10 @@ class Equals(ColumnFunction):
     """Keeps the tuples whose input fields are all equal; null equals null."""
 
     def __call__(self, *columns: Any) -> Any:
-        found = F.lit(True)
-        for one, next_one in pairwise(columns):
-            found = found & one.eqNullSafe(next_one)
-        return found
+        condition = F.lit(True)
+        for column, next_one in pairwise(columns):
+            condition = condition & column.eqNullSafe(next_one)
+        return condition
 
     def keep(self, *values: Any) -> bool:
         """Return the same over plain values; not a number equals itself, as in Spark."""
@@ -43,10 +43,10 @@ class FilterNull(ColumnFunction):
     """Keeps the tuples in whose input fields there is no null."""
 
     def __call__(self, *columns: Any) -> Any:
-        found = F.lit(True)
+        condition = F.lit(True)
         for column in columns:
-            found = found & column.isNotNull()
-        return found
+            condition = condition & column.isNotNull()
+        return condition
 
     def keep(self, *values: Any) -> bool:
         """Return the same over plain values."""

@@ -106,5 +106,5 @@ class Partitioning(Steps):
             raise FunctionError(operation, f"takes one field; got {field!r}")
         if (comparator is not None or field is None) and not callable(comparator):
             raise FunctionError(operation, f"{comparator!r} is not a comparator", hint="give a function (a, b) -> int")
-        one = field if field is None or isinstance(field, str) else field[0]
-        return self._add(nodes.ExtremeNode, field=one, largest=largest, comparator=comparator)
+        name = field if field is None or isinstance(field, str) else field[0]
+        return self._add(nodes.ExtremeNode, field=name, largest=largest, comparator=comparator)

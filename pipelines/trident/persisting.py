@@ -27,8 +27,8 @@ def _layouts(operation: str, aggregators: list[Any]) -> tuple[str, ...]:
     Raises:
         FunctionError: if there is none for all of them.
     """
-    built_in = [one for one in aggregators if isinstance(one, ColumnAggregator)]
-    unfinished = [one for one in built_in if not one.shown_as_stored]
+    built_in = [aggregator for aggregator in aggregators if isinstance(aggregator, ColumnAggregator)]
+    unfinished = [aggregator for aggregator in built_in if not aggregator.shown_as_stored]
     if len(built_in) < len(aggregators) and unfinished:
         raise FunctionError(
             operation,
@@ -53,17 +53,17 @@ class Persisting(Steps):
 
     def _persistent_aggregate(self, state: DeltaState, group: tuple[str, ...], args: tuple[Any, ...]) -> TridentState:
         operation = "persistent_aggregate"
-        found = parse_aggregations(operation, args, self)
-        for one in found:
-            if isinstance(one.aggregator, Aggregator):
+        chain = parse_aggregations(operation, args, self)
+        for aggregation in chain:
+            if isinstance(aggregation.aggregator, Aggregator):
                 raise FunctionError(
                     operation,
-                    f"{one.aggregator} cannot be kept over batches",
+                    f"{aggregation.aggregator} cannot be kept over batches",
                     hint="use a CombinerAggregator, a ReducerAggregator or a built-in aggregator",
                 )
-        values = added(operation, [one.output for one in found], group)
-        layouts = _layouts(operation, [one.aggregator for one in found])
-        return self._persist(operation, state, layouts, group, values, group=group, aggregations=found)
+        values = added(operation, [member.output for member in chain], group)
+        layouts = _layouts(operation, [member.aggregator for member in chain])
+        return self._persist(operation, state, layouts, group, values, group=group, aggregations=chain)
 
     def partition_persist(
         self, state: DeltaState, fields: FieldNames | None = None, updater: Any = None, outputs: Any = None

@@ -123,13 +123,13 @@ class Stream(Partitioning, Persisting):
     def _aggregate(
         self, operation: str, group: tuple[str, ...], args: tuple[Any, ...], *, partitioned: bool = False
     ) -> Stream:
-        found = parse_aggregations(operation, args, self)
-        return self._aggregated(operation, group, found, partitioned=partitioned)
+        chain = parse_aggregations(operation, args, self)
+        return self._aggregated(operation, group, chain, partitioned=partitioned)
 
     def _aggregated(
         self, operation: str, group: tuple[str, ...], chain: tuple[nodes.Aggregation, ...], *, partitioned: bool
     ) -> Stream:
-        fields = group + added(operation, [output for one in chain for output in one.outputs], group)
+        fields = group + added(operation, [output for aggregation in chain for output in aggregation.outputs], group)
         return self._add(nodes.AggregateNode, fields=fields, group=group, aggregations=chain, partitioned=partitioned)
 
     def window(

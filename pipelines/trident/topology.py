@@ -130,7 +130,7 @@ class TridentTopology:
         args = (*args, *named.values())
         if len(args) == 5:
             return joined(self, [args[0], args[2]], [args[1], args[3]], args[4], kind, mode)
-        if len(args) == 3 and all(isinstance(one, list | tuple) for one in args[:2]):
+        if len(args) == 3 and all(isinstance(arg, list | tuple) for arg in args[:2]):
             return joined(self, args[0], args[1], args[2], kind, mode)
         raise FunctionError(
             "join", "takes (left, left_fields, right, right_fields, outputs) or ([streams], [fields], outputs)"
@@ -216,8 +216,8 @@ class TridentTopology:
 
     def spouts_of(self, node_id: int) -> tuple[nodes.SpoutNode | nodes.QuerySpoutNode, ...]:
         """Return the spouts whose tuples can reach a node, in the order of their definition."""
-        found = self.graph.ancestors(node_id)
-        return tuple(node for node in found if isinstance(node, nodes.SpoutNode | nodes.QuerySpoutNode))
+        ancestors = self.graph.ancestors(node_id)
+        return tuple(node for node in ancestors if isinstance(node, nodes.SpoutNode | nodes.QuerySpoutNode))
 
     def build(self) -> Any:
         """Return the plan of this topology: bolts, spouts, batch groups, lineage, `to_mermaid()`.

@@ -206,7 +206,9 @@ def windowed(
     known = known_types(stream._topology.graph, stream.node)
     types = {name: known.get(name) or "" for name in kept}
     types |= dict.fromkeys(BOUNDS if isinstance(config, SpanConfig) else (), "timestamp")
-    types |= zip((name for one in chain for name in one.outputs), _types(stream, chain, args), strict=True)
+    types |= zip(
+        (name for aggregation in chain for name in aggregation.outputs), _types(stream, chain, args), strict=True
+    )
     return _results(stream, operation, channel, {name: types[name] for name in (*kept, *outputs)}, key)
 
 
@@ -269,11 +271,11 @@ def _types(stream: Stream, chain: Sequence[nodes.Aggregation], args: tuple[Any, 
     """The Spark SQL types of all outputs; empty where only Spark can tell them, from those of the inputs."""
     known = known_types(stream._topology.graph, stream.node)
     said = dict(zip(*output_schema(args[-1]), strict=False)) if isinstance(args[-1], str) else {}
-    found: list[str] = []
-    for one in chain:
-        if isinstance(one.aggregator, ColumnAggregator):
-            types: tuple[str, ...] = (said.get(one.output, ""),)
+    kinds: list[str] = []
+    for aggregation in chain:
+        if isinstance(aggregation.aggregator, ColumnAggregator):
+            types: tuple[str, ...] = (said.get(aggregation.output, ""),)
         else:
-            types = one.types or tuple(known.get(field) or "" for field in one.inputs)
-        found += types
-    return tuple(found)
+            types = aggregation.types or tuple(known.get(field) or "" for field in aggregation.inputs)
+        kinds += types
+    return tuple(kinds)

@@ -52,10 +52,10 @@ class AggregateBuffer(Window):
     def __init__(self, operation: AggregateWindow, key: Key, context: WindowContext) -> None:
         super().__init__(key, context)
         trigger, evict = operation.trigger, operation.evict
-        self._chain: list[Accumulator] = [one.accumulator() for one in operation.aggregators]
-        self._names = [one.named for one in operation.aggregators]
-        self._added = [one.added for one in self._chain]
-        self._evicted = [one.evicted for one in self._chain]
+        self._chain: list[Accumulator] = [aggregator.accumulator() for aggregator in operation.aggregators]
+        self._names = [aggregator.named for aggregator in operation.aggregators]
+        self._added = [accumulator.added for accumulator in self._chain]
+        self._evicted = [accumulator.evicted for accumulator in self._chain]
         self._fields = needed_fields(self._chain)
         self._clear = operation.clear_on_trigger
         self._by_count, self._by_ticks = trigger.events or 0, trigger.ticks
@@ -139,7 +139,7 @@ class AggregateBuffer(Window):
     def _fire(self, now: int) -> list[Event]:
         """Emit, and clear if asked to (rules 5.1.3)."""
         made = []
-        for fields in rows_of([one.aggregate() for one in self._chain], self._names):
+        for fields in rows_of([accumulator.aggregate() for accumulator in self._chain], self._names):
             made.append(self.made({**self._group, **fields} if self._group else fields, now, self._fires))
             self._fires += 1
         if self._clear:
@@ -151,27 +151,27 @@ class AggregateBuffer(Window):
         if self._items is not None:
             if self._fields is None:
                 for event in reversed(self._items):
-                    for one in self._chain:
-                        one.evicted(event)
+                    for accumulator in self._chain:
+                        accumulator.evicted(event)
             self._items.clear()
         self._times.clear()
-        for one in self._chain:
-            one.clear()
+        for accumulator in self._chain:
+            accumulator.clear()
 
     def due(self) -> int | None:
-        found = self._due()
-        return None if found >= FAR else found
+        clock = self._due()
+        return None if clock >= FAR else clock
 
     def _due(self) -> int:
         if self._group is None:
             return FAR
-        found = self._written + self._lifetime
+        clock = self._written + self._lifetime
         if (tick := self._next_fire()) is not None:
-            found = min(found, tick * SECOND)
+            clock = min(clock, tick * SECOND)
         if self._times:
             # Sooner there is no need: whoever looks at the window drops the old ones first.
-            found = min(found, tick_of_age(self._times[-1], self._age or 0))
-        return found
+            clock = min(clock, tick_of_age(self._times[-1], self._age or 0))
+        return clock
 
     def expired(self, now: int) -> bool:
         return self._group is not None and now - self._written >= self._lifetime
@@ -183,7 +183,7 @@ class AggregateBuffer(Window):
             "counts": [self._ticks, self._fires, self._written, self._at],
             "items": None if self._items is None else [self._slim(event) for event in self._items],
             "times": list(self._times),
-            "chain": [one.save() if one.saves or not readd else None for one in self._chain],
+            "chain": [accumulator.save() if accumulator.saves or not readd else None for accumulator in self._chain],
         }
 
     def _slim(self, event: Mapping[str, Any]) -> list[Any]:
@@ -197,12 +197,12 @@ class AggregateBuffer(Window):
         self._times = deque(state["times"])
         if self._items is not None:
             self._items = deque(self._whole(item) for item in state["items"])
-        for one, saved in zip(self._chain, state["chain"], strict=True):
-            if one.saves or self._items is None:
-                one.restore(saved)
+        for accumulator, saved in zip(self._chain, state["chain"], strict=True):
+            if accumulator.saves or self._items is None:
+                accumulator.restore(saved)
                 continue
             for item in self._items:
-                one.added(item)
+                accumulator.added(item)
         self.wake = self._due()
 
     def _whole(self, item: Sequence[Any]) -> Mapping[str, Any]:
@@ -213,12 +213,12 @@ class AggregateBuffer(Window):
 
 def needed_fields(chain: Sequence[Accumulator]) -> tuple[str, ...] | None:
     """Return the fields of an event that must be known when it leaves; None: all of it."""
-    found: dict[str, None] = {}
-    for one in chain:
-        if one.fields is None:
+    names: dict[str, None] = {}
+    for accumulator in chain:
+        if accumulator.fields is None:
             return None
-        found |= dict.fromkeys(one.fields)
-    return tuple(found)
+        names |= dict.fromkeys(accumulator.fields)
+    return tuple(names)
 
 
 def rows_of(values: Sequence[Any], names: Sequence[str]) -> list[dict[str, Any]]:
@@ -242,4 +242,4 @@ def crossed(lists: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Every combination of the aggregators' rows, the last varies fastest (Trident rules 1.4)."""
     if len(lists) == 1:
         return lists[0]
-    return [{name: one for row in product for name, one in row.items()} for product in itertools.product(*lists)]
+    return [{name: value for row in product for name, value in row.items()} for product in itertools.product(*lists)]

@@ -93,35 +93,35 @@ def _float_sum(values: list[float]) -> float:
         return math.nan
 
 
-def aggregated(one: EventAggregator, columns: dict[str, Values], start: Array, end: Array) -> Any:
+def aggregated(aggregator: EventAggregator, columns: dict[str, Values], start: Array, end: Array) -> Any:
     """Return what an aggregator gives for each range, as a list or an array; null where it has no value."""
-    field = getattr(one, "field", None)
-    if isinstance(one, Count):
+    field = getattr(aggregator, "field", None)
+    if isinstance(aggregator, Count):
         return end - start if field is None else columns[str(field)].counts(start, end)
     values = columns[str(field)]
     counts = values.counts(start, end)
-    if isinstance(one, Sum):
+    if isinstance(aggregator, Sum):
         return values.sums(start, end)
-    if isinstance(one, Average):
+    if isinstance(aggregator, Average):
         sums = values.sums(start, end)
         return [total / count if count else 0.0 for total, count in zip(sums, counts.tolist(), strict=True)]
-    if isinstance(one, StdDev):
+    if isinstance(aggregator, StdDev):
         return _spreads(values, counts, start, end)
-    assert isinstance(one, Min | Max)
-    return _extremes(values, counts, start, end, greatest=one.greatest)
+    assert isinstance(aggregator, Min | Max)
+    return _extremes(values, counts, start, end, greatest=aggregator.greatest)
 
 
 def _spreads(values: Values, counts: Array, start: Array, end: Array) -> list[float]:
     if values.whole:
         sums, squares = values.sums(start, end), values.sums(start, end, squares=True)
         return [spread_of(n, s, q) for n, s, q in zip(counts.tolist(), sums, squares, strict=True)]
-    found = []
+    spreads = []
     for part in values.lists(start, end):
         spread = Spread("StdDev", "")
         for value in part:
             spread.add(value)
-        found.append(spread.aggregate())
-    return found
+        spreads.append(spread.aggregate())
+    return spreads
 
 
 def _extremes(values: Values, counts: Array, start: Array, end: Array, *, greatest: bool) -> pa.Array:
@@ -140,5 +140,5 @@ def _extremes(values: Values, counts: Array, start: Array, end: Array, *, greate
         numbers = np.where(values.valid, numbers, limit)
     # Pairs of places: every second result is that of a range. One more number, so that a range may end at the end.
     places = np.stack([start, end], axis=1).ravel()
-    found = reduce.reduceat(np.append(numbers, limit), places)[::2]
-    return pa.array(found, mask=counts == 0, from_pandas=False)
+    extremes = reduce.reduceat(np.append(numbers, limit), places)[::2]
+    return pa.array(extremes, mask=counts == 0, from_pandas=False)

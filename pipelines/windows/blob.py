@@ -91,5 +91,5 @@ def _untagged(value: dict[str, Any]) -> Any:
     tag = value.get(_TAG)
     if tag is None:
         return value
-    found = _READERS[tag](value["v"])
-    return found.replace(fold=value["fold"]) if tag == "m" and value["fold"] else found
+    content = _READERS[tag](value["v"])
+    return content.replace(fold=value["fold"]) if tag == "m" and value["fold"] else content

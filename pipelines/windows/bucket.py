@@ -124,18 +124,18 @@ class Bucket:
     def run(self, number: int) -> pa.Table:
         """Return the results, and in bucket 0 the watermark row."""
         try:
-            found = self._fed()
+            results = self._fed()
         except Exception as error:
             # One line that starts like this is what reaches the user of all that a worker prints.
             raise RuntimeError(f"{self._plan.where} failed: {' '.join(repr(error).split())}") from error
-        return pa.concat_tables([found, self.passed(number)])
+        return pa.concat_tables([results, self.passed(number)])
 
     def _fed(self) -> pa.Table:
         order = [(events.CLOCK, "ascending"), (events.ORDER, "ascending")]
         rows = self._rows.take(pc.sort_indices(self._rows, sort_keys=order))
-        found = self._windows.feed(events_of(rows, self._floor), self._now)
+        results = self._windows.feed(events_of(rows, self._floor), self._now)
         self.clocks.due = self._windows.due()
-        return rows_of(found, self._plan.schema)
+        return rows_of(results, self._plan.schema)
 
     def passed(self, number: int) -> pa.Table:
         """Return the watermark row alone."""
@@ -171,7 +171,7 @@ class ArrayBucket(Bucket):
     def restore(self, state: bytes | None) -> None:
         if state:
             size = int.from_bytes(state[:8], "big")
-            windows, pending = (from_ipc([one]) if one else None for one in (state[8 : 8 + size], state[8 + size :]))
+            windows, pending = (from_ipc([part]) if part else None for part in (state[8 : 8 + size], state[8 + size :]))
             self._state = State(windows, pending)
 
     def save(self) -> bytes:
@@ -185,9 +185,9 @@ class ArrayBucket(Bucket):
         if self._floor > NEVER:
             at = rows.schema.get_field_index(events.CLOCK)
             rows = rows.set_column(at, rows.schema.field(at), pc.max_element_wise(rows[events.CLOCK], self._floor))
-        found, self._state = self._arrays.feed(self._state, rows, self._now)
+        results, self._state = self._arrays.feed(self._state, rows, self._now)
         self.clocks.due = self._arrays.due(self._state)
-        return found
+        return results
 
 
 def clock_row(schema: pa.Schema, clock: int, origin: str) -> pa.Table:
@@ -212,22 +212,22 @@ def events_of(rows: pa.Table, floor: int = NEVER) -> list[tuple[Event, int, str]
     ]
 
 
-def rows_of(found: Sequence[tuple[Event, int, str]], schema: pa.Schema) -> pa.Table:
+def rows_of(items: Sequence[tuple[Event, int, str]], schema: pa.Schema) -> pa.Table:
     """Return events with their clock and order as rows of a schema."""
     own: dict[str, list[Any]] = {
-        events.ID: [event.id for event, _, _ in found],
-        events.TIME: [event.timestamp for event, _, _ in found],
-        events.CLOCK: [clock for _, clock, _ in found],
-        events.FROM: [event.stream for event, _, _ in found],
-        events.ORDER: [order for _, _, order in found],
+        events.ID: [event.id for event, _, _ in items],
+        events.TIME: [event.timestamp for event, _, _ in items],
+        events.CLOCK: [clock for _, clock, _ in items],
+        events.FROM: [event.stream for event, _, _ in items],
+        events.ORDER: [order for _, _, order in items],
     }
-    columns = {f.name: pa.array(own[f.name] if f.name in own else _values(found, f), f.type) for f in schema}
+    columns = {f.name: pa.array(own[f.name] if f.name in own else _values(items, f), f.type) for f in schema}
     return pa.table(columns, schema=schema)
 
 
-def _values(found: Sequence[tuple[Event, int, str]], field: pa.Field) -> list[Any]:
+def _values(items: Sequence[tuple[Event, int, str]], field: pa.Field) -> list[Any]:
     """A field of all events; one value where there may be several is a list of one."""
-    values = [event.get(field.name) for event, _, _ in found]
+    values = [event.get(field.name) for event, _, _ in items]
     if not pa.types.is_list(field.type):
         return values
     return [value if value is None or isinstance(value, list | tuple) else [value] for value in values]

@@ -64,9 +64,9 @@ class Event(dict[str, Any]):
         return (Event, (dict(self), self.id, self.timestamp, self.stream))
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, list) and len(one) == 1 and not isinstance(other, list):
-        one = one[0]
-    elif isinstance(other, list) and len(other) == 1 and not isinstance(one, list):
+def _same(value: Any, other: Any) -> bool:
+    if isinstance(value, list) and len(value) == 1 and not isinstance(other, list):
+        value = value[0]
+    elif isinstance(other, list) and len(other) == 1 and not isinstance(value, list):
         other = other[0]
-    return bool(one == other)
+    return bool(value == other)

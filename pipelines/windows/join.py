@@ -70,14 +70,14 @@ class JoinBuffer(Window):
         return ()
 
     def due(self) -> int | None:
-        found = self._due()
-        return None if found >= FAR else found
+        clock = self._due()
+        return None if clock >= FAR else clock
 
     def _due(self) -> int:
         if not self._lefts:
             return self._written + _EMPTY_FOR
-        found = FAR if self._age is None else tick_of_age(self._lefts[-1][1], self._age)
-        return found if self._lifetime is None else min(found, self._written + self._lifetime)
+        clock = FAR if self._age is None else tick_of_age(self._lefts[-1][1], self._age)
+        return clock if self._lifetime is None else min(clock, self._written + self._lifetime)
 
     def expired(self, now: int) -> bool:
         if not self._lefts:

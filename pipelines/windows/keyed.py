@@ -83,13 +83,13 @@ class KeyedWindows:
         timers = self._timers
         while timers:
             at, _, window = timers[0]
-            found = window.due() if window.entry == at else None
-            if found == at:
+            clock = window.due() if window.entry == at else None
+            if clock == at:
                 break
             heapq.heappop(timers)
-            if found is not None:
+            if clock is not None:
                 # The window's end moved on with its events.
-                window.wake = found
+                window.wake = clock
                 self._set_timer(window)
         clocks = [at for at, _, _ in timers[:1]] + [now for _, now, _ in self._pending[:1]]
         return min(clocks, default=None)
@@ -124,8 +124,8 @@ class KeyedWindows:
                 window = self._awake(window, now, results)
             made = window.event(event, now)
             if made:
-                for number, one in enumerate(made):
-                    results.append((one, now, f"{order}.{number:06d}"))
+                for number, result in enumerate(made):
+                    results.append((result, now, f"{order}.{number:06d}"))
             if window.wake < window.entry:
                 self._set_timer(window)
 

@@ -59,12 +59,12 @@ class AggregateWindow:
     @property
     def inputs(self) -> tuple[str, ...]:
         """The fields that the aggregators say they read."""
-        return distinct(name for one in self.aggregators for name in one.reads)
+        return distinct(name for aggregator in self.aggregators for name in aggregator.reads)
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """The fields that a result has beside the partition fields."""
-        return tuple(name for one in self.aggregators for name in one.result_fields)
+        return tuple(name for aggregator in self.aggregators for name in aggregator.result_fields)
 
     @property
     def label(self) -> str:
@@ -396,12 +396,12 @@ class TaskWindow:
     @property
     def inputs(self) -> tuple[str, ...]:
         """The fields that the aggregators read; nothing else is stored."""
-        return distinct(name for one in self.aggregations for name in one.inputs)
+        return distinct(name for aggregation in self.aggregations for name in aggregation.inputs)
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """The fields of a result."""
-        return tuple(name for one in self.aggregations for name in one.outputs)
+        return tuple(name for aggregation in self.aggregations for name in aggregation.outputs)
 
     @property
     def label(self) -> str:

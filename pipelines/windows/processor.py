@@ -37,10 +37,10 @@ class Pack:
     buckets: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found = [batch for batch in batches if batch.num_rows]
-        if not found:
+        parts = [batch for batch in batches if batch.num_rows]
+        if not parts:
             return
-        table = pa.Table.from_batches(found)
+        table = pa.Table.from_batches(parts)
         clocks = table.filter(pc.is_null(table[BUCKET])).drop_columns([BUCKET])
         table = table.filter(pc.is_valid(table[BUCKET]))
         numbers = table[BUCKET].to_numpy().astype(np.int16)

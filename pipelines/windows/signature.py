@@ -30,7 +30,7 @@ def _shown(value: Any) -> str:
         inside = ", ".join(f"{field.name}={_shown(getattr(value, field.name))}" for field in fields(value))
         return f"{type(value).__qualname__}({inside})"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key!r}: {_shown(one)}' for key, one in sorted(value.items()))}}}"
+        return f"{{{', '.join(f'{key!r}: {_shown(item)}' for key, item in sorted(value.items()))}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_shown, value))}]"
     if isinstance(value, type) or (isinstance(value, Callable) and hasattr(value, "__qualname__")):  # type: ignore[arg-type]

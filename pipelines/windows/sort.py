@@ -130,7 +130,7 @@ class SortBuffer(Window):
         """Rules 5.3.4: the whole window, or when it is full the last in the order, which leaves."""
         if len(self._kept) >= self._size:
             return (self._kept.pop().event,)
-        return [one.event for one in self._kept]
+        return [item.event for item in self._kept]
 
     def _near(self, within: int) -> bool:
         """Check whether the youngest and the oldest of two events or more are at most so many ms apart (rules 5.3.3)."""
@@ -139,13 +139,13 @@ class SortBuffer(Window):
         if self._mode == TUMBLING:
             first, last = self._kept[0].clock, self._kept[-1].clock
         else:
-            clocks = [one.clock for one in self._kept]
+            clocks = [item.clock for item in self._kept]
             first, last = min(clocks), max(clocks)
         return last - first <= within
 
     def _fire(self) -> list[Event]:
         shown = self._kept if self._mode == TOP_N else sorted(self._kept, key=_PLACE)
-        made = [one.event for one in (shown[: self._size] if self._mode == TOP_N else shown)]
+        made = [item.event for item in (shown[: self._size] if self._mode == TOP_N else shown)]
         if self._empties:
             self._kept = []
         self._ticks = 0
@@ -153,8 +153,8 @@ class SortBuffer(Window):
 
     def _drop_old(self, now: int) -> None:
         """Those of an age go, oldest first wherever they stand in the order (the fault of rules 5.3.8)."""
-        if self._age is not None and any(now - one.clock >= self._age for one in self._kept):
-            self._kept = [one for one in self._kept if now - one.clock < self._age]
+        if self._age is not None and any(now - item.clock >= self._age for item in self._kept):
+            self._kept = [item for item in self._kept if now - item.clock < self._age]
 
     def advance(self, now: int) -> Sequence[Fired]:
         if self._written < 0:
@@ -184,24 +184,24 @@ class SortBuffer(Window):
         return self._at + left if left > 0 else None
 
     def due(self) -> int | None:
-        found = self._due()
-        return None if found >= FAR else found
+        clock = self._due()
+        return None if clock >= FAR else clock
 
     def _due(self) -> int:
         if self._written < 0:
             return FAR
-        found = self._written + self._lifetime
+        clock = self._written + self._lifetime
         if self._kept and (tick := self._next_fire()) is not None:
-            found = min(found, tick * SECOND)
+            clock = min(clock, tick * SECOND)
         if self._age is not None and self._kept:
-            found = min(found, tick_of_age(self._written, self._age))
-        return found
+            clock = min(clock, tick_of_age(self._written, self._age))
+        return clock
 
     def expired(self, now: int) -> bool:
         return self._written >= 0 and now - self._written >= self._lifetime
 
     def save(self) -> dict[str, Any]:
-        kept = [[saved_event(one.event), one.number, one.clock] for one in self._kept]
+        kept = [[saved_event(item.event), item.number, item.clock] for item in self._kept]
         return {"counts": [self._ticks, self._number, self._written, self._at], "kept": kept}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -216,7 +216,7 @@ def place(event: Event, by: Sequence[tuple[str, bool]]) -> tuple[Any, ...]:
 
     If a field has several values, the one that comes first in the order counts.
     """
-    found: list[Any] = []
+    ranks: list[Any] = []
     for field, descending in by:
         value = event.get(field)
         if isinstance(value, list | tuple | set | frozenset):
@@ -225,7 +225,7 @@ def place(event: Event, by: Sequence[tuple[str, bool]]) -> tuple[Any, ...]:
         else:
             key = None if value is None else order_key(value)
         if key is None:
-            found.append((1,))
+            ranks.append((1,))
         else:
-            found.append((0, Descending(key) if descending else key))
-    return tuple(found)
+            ranks.append((0, Descending(key) if descending else key))
+    return tuple(ranks)

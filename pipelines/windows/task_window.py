@@ -67,14 +67,17 @@ class TaskBuffer(Window):
         """The aggregators over the window's tuples, started again each time; `init(batch)` gets the clock."""
         if not count:
             return []
-        places = [[self._inputs.index(name) for name in one.inputs] for one in self._aggregations]
-        chain = [Running(one.aggregator, len(one.inputs), len(one.outputs), now) for one in self._aggregations]
+        places = [[self._inputs.index(name) for name in aggregation.inputs] for aggregation in self._aggregations]
+        chain = [
+            Running(aggregation.aggregator, len(aggregation.inputs), len(aggregation.outputs), now)
+            for aggregation in self._aggregations
+        ]
         for values, _ in self._tuples:
-            for one, at in zip(chain, places, strict=True):
-                one.add(tuple(values[index] for index in at))
+            for aggregator, at in zip(chain, places, strict=True):
+                aggregator.add(tuple(values[index] for index in at))
         rows = [
-            [dict(zip(one.outputs, row, strict=True)) for row in running.complete()]
-            for one, running in zip(self._aggregations, chain, strict=True)
+            [dict(zip(aggregation.outputs, row, strict=True)) for row in running.complete()]
+            for aggregation, running in zip(self._aggregations, chain, strict=True)
         ]
         made = []
         for fields in crossed(rows):
@@ -90,7 +93,7 @@ class TaskBuffer(Window):
         return False
 
     def save(self) -> dict[str, Any]:
-        return {"counts": [self._count, self._fires, self._trigger], "tuples": [list(one) for one in self._tuples]}
+        return {"counts": [self._count, self._fires, self._trigger], "tuples": [list(pair) for pair in self._tuples]}
 
     def restore(self, state: dict[str, Any]) -> None:
         self._count, self._fires, self._trigger = state["counts"]

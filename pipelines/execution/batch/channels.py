@@ -52,7 +52,7 @@ def clocks_after(
             if spout not in group.entrance.channels or node.clock != nodes.EVENTS:
                 mark = latest - node.delay
                 said[spout.stream] = max(mark, said.get(spout.stream, mark))
-    return {one: max(clock, before.get(one, clock)) for one, clock in {**before, **said}.items()}
+    return {origin: max(clock, before.get(origin, clock)) for origin, clock in {**before, **said}.items()}
 
 
 def with_last_clock(rows: pa.Table, heard: Mapping[str, int], counts: Mapping[str, Any], slice_: str) -> pa.Table:

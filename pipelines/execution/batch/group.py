@@ -62,8 +62,8 @@ class Sink:
 
     def clocks_before(self, txid: int) -> dict[str, int]:
         """Return the watermark of each of a channel's inputs before a batch, in ms."""
-        found = [c.record for c in self.table.commits.batches() if c.record and (c.txid or 0) < txid]
-        return dict(found[-1].clocks or {}) if found else {}
+        records = [c.record for c in self.table.commits.batches() if c.record and (c.txid or 0) < txid]
+        return dict(records[-1].clocks or {}) if records else {}
 
 
 class BatchGroup:
@@ -276,7 +276,7 @@ class BatchGroup:
 
         It may cost what reading the batch costs, so a stream does it once in a while; dropped rows are in quarantine anyway.
         """
-        if not any(one.action == "warn" and one.unexpected for one in result.failed):
+        if not any(check.action == "warn" and check.unexpected for check in result.failed):
             return False
         now = time.monotonic()
         if now - self._sampled.get(gate, float("-inf")) < SAMPLE_SECONDS:

@@ -137,10 +137,10 @@ class Entrance:
         Args:
             left_out: batches (Spark's ids) whose rows do not go into the windows.
         """
-        found = [self._read(spout, self._begun(spout, spark, left_out)) for spout in self.spouts]
-        if len(found) == 1:
-            return found[0]
-        return reduce(DataFrame.unionByName, (self._tagged(number, one) for number, one in enumerate(found)))
+        frames = [self._read(spout, self._begun(spout, spark, left_out)) for spout in self.spouts]
+        if len(frames) == 1:
+            return frames[0]
+        return reduce(DataFrame.unionByName, (self._tagged(number, frame) for number, frame in enumerate(frames)))
 
     def _begun(self, spout: nodes.SpoutNode, spark: SparkSession, left_out: frozenset[int]) -> DataFrame:
         """Return a source's own streaming frame, of which windows may be made."""
@@ -153,10 +153,10 @@ class Entrance:
         Args:
             spark: the session that the query was started in.
         """
-        found = rows_before_windows(spark, [spout.id for spout in self.spouts])
+        frames = rows_before_windows(spark, [spout.id for spout in self.spouts])
         return {
             id_: frame.where(F.col(events.ID).isNotNull()) if events.ID in frame.columns else frame
-            for id_, frame in found.items()
+            for id_, frame in frames.items()
         }
 
     def _read(self, spout: nodes.SpoutNode, frame: DataFrame) -> DataFrame:
@@ -181,12 +181,12 @@ class Entrance:
         if len(self.spouts) == 1:
             only = self.spouts[0]
             return {only.id: only.source.of_batch(batch, files)}
-        found = {}
+        frames = {}
         for number, spout in enumerate(self.spouts):
             own = [F.col(f"_source{number}.`{name}`").alias(name) for name in spout.fields]
             rows = batch.where(F.col(SOURCE) == number).select(*own, CORRUPT, FILE)
-            found[spout.id] = spout.source.of_batch(rows, files)
-        return found
+            frames[spout.id] = spout.source.of_batch(rows, files)
+        return frames
 
     def bounded(self, spark: SparkSession) -> tuple[Frames, frozenset[str]]:
         """Return all that the sources hold now, by spout, and its positions. Watermark rows are included."""
@@ -199,14 +199,14 @@ class Entrance:
 
     def clocks(self, frames: Mapping[int, DataFrame]) -> dict[str, int]:
         """Return how far the clocks of the channels' origins have come, by the words in these frames."""
-        found: dict[str, int] = {}
+        clocks: dict[str, int] = {}
         for spout in self.spouts:
             if not spout.source.tells_time:
                 continue
             words = frames[spout.id].where(F.col(events.ID).isNull())
             for row in words.groupBy(events.FROM).agg(F.max(events.CLOCK).alias("clock")).collect():
-                found[row[events.FROM]] = max(row["clock"], found.get(row[events.FROM], row["clock"]))
-        return found
+                clocks[row[events.FROM]] = max(row["clock"], clocks.get(row[events.FROM], row["clock"]))
+        return clocks
 
     def events(self, frames: Frames) -> Frames:
         """Return the frames without watermark rows."""
@@ -218,22 +218,22 @@ class Entrance:
     @property
     def origins(self) -> tuple[str, ...]:
         """Return the inputs whose watermarks decide how far the group is."""
-        found: list[str] = []
+        origins: list[str] = []
         for spout in self.spouts:
-            found += spout.origins if isinstance(spout, nodes.ChannelSpoutNode) else [spout.stream]
-        return tuple(found)
+            origins += spout.origins if isinstance(spout, nodes.ChannelSpoutNode) else [spout.stream]
+        return tuple(origins)
 
     def positions(self, checkpoint: Path, first: int, last: int) -> frozenset[str]:
         """Return the positions (as `file_key`) that the stream's batches `first..last` (Spark's ids) took."""
-        found = (spout.source.positions(checkpoint, first, last, n) for n, spout in enumerate(self.spouts))
-        return frozenset().union(*found)
+        positions = (spout.source.positions(checkpoint, first, last, n) for n, spout in enumerate(self.spouts))
+        return frozenset().union(*positions)
 
     def fault(self, error: BaseException) -> TrideltaError | None:
         """Return what an error of Spark's says about one of the sources; None if it says nothing."""
         for spout in self.spouts:
-            found: TrideltaError | None = spout.source.fault(spout.stream, error)
-            if found is not None:
-                return found
+            fault: TrideltaError | None = spout.source.fault(spout.stream, error)
+            if fault is not None:
+                return fault
         return None
 
     def __repr__(self) -> str:
@@ -242,8 +242,8 @@ class Entrance:
 
 def clock_of(clocks: Mapping[str, int], origins: Iterable[str]) -> int | None:
     """Return the watermark of what waits for all inputs; None as long as one input has none."""
-    found = [clocks.get(origin) for origin in origins]
-    return None if not found or None in found else min(one for one in found if one is not None)
+    marks = [clocks.get(origin) for origin in origins]
+    return None if not marks or None in marks else min(mark for mark in marks if mark is not None)
 
 
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
@@ -291,7 +291,7 @@ def rows_before_windows(spark: SparkSession, spouts: Iterable[int]) -> dict[int,
     session.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")
     jvm: Any = spark._jvm
     make = jvm.org.apache.spark.sql.classic.Dataset.ofRows
-    return {one: DataFrame(make(session._jsparkSession, plans[_name(one)]), session) for one in spouts}
+    return {spout: DataFrame(make(session._jsparkSession, plans[_name(spout)]), session) for spout in spouts}
 
 
 def _name(spout: int) -> str:

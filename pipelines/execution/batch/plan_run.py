@@ -175,19 +175,19 @@ class PlanRun:
 
     def _counters(self, spout: nodes.SpoutNode) -> list[Column]:
         """Return rows, refused rows, and the XOR of the rows' hashes (malformed ones have nothing but nulls to hash)."""
-        found = [
+        counters = [
             F.expr(f"count(1) AS {RECEIVED}"),
             F.expr(f"count(CASE WHEN {self._refused_text} THEN 1 END) AS {REFUSED}"),
             F.expr(f"{xor_of_rows(self._hashed(spout))} AS {XOR}"),
         ]
         if self._tells_time(spout):
             good = F.when(~self._refused(), F.col(events.CLOCK))
-            found.append(F.max(good).alias(LATEST))
+            counters.append(F.max(good).alias(LATEST))
             marks = [self.watermark(name) for name in self.group.watermarked]
             known = [mark for mark in marks if mark is not None]
             late = good < F.lit(max(known)) if known else F.lit(False)
-            found.append(F.count(F.when(late, 1)).alias(LATE))
-        return found
+            counters.append(F.count(F.when(late, 1)).alias(LATE))
+        return counters
 
     def _hashed(self, spout: nodes.SpoutNode) -> StructType:
         """Return what of a row is hashed: its fields, and of an event its id. The rest is derived."""
@@ -299,8 +299,8 @@ class PlanRun:
         compiled = passed.compiled
         if compiled.needs_cut:
             passed.annotated = self._cache(passed.annotated)
-        found = passed.annotated.groupBy(SLICE_COLUMN).agg(*compiled.metrics()).collect()
-        for row in found:
+        rows = passed.annotated.groupBy(SLICE_COLUMN).agg(*compiled.metrics()).collect()
+        for row in rows:
             slice_ = row[SLICE_COLUMN]
             own = passed.annotated.where(F.col(SLICE_COLUMN) == slice_)
             result = compiled.verdict(row.asDict(), compiled.run_batch_checks(own) if compiled.batch_checks else ())
@@ -332,12 +332,12 @@ class PlanRun:
     def counts(self) -> Mapping[str, Any]:
         """Return `received` and `refused` rows and their `xor`: from the observation if a job ran, else from a counting job."""
         if self._counts is None and self._observation is None:
-            found = [self._marked[one.id].agg(*self._counters(one)).collect()[0] for one in self.group.spouts]
-            self._counts = {name: sum(one[name] for one in found) for name in (RECEIVED, REFUSED)}
-            self._counts[XOR] = xor([one[XOR] for one in found])
-            latest = [one[LATEST] for one in found if LATEST in one.asDict() and one[LATEST] is not None]
+            rows = [self._marked[spout.id].agg(*self._counters(spout)).collect()[0] for spout in self.group.spouts]
+            self._counts = {name: sum(row[name] for row in rows) for name in (RECEIVED, REFUSED)}
+            self._counts[XOR] = xor([row[XOR] for row in rows])
+            latest = [row[LATEST] for row in rows if LATEST in row.asDict() and row[LATEST] is not None]
             self._counts[LATEST] = max(latest, default=None)
-            self._counts[LATE] = sum(one[LATE] for one in found if LATE in one.asDict())
+            self._counts[LATE] = sum(row[LATE] for row in rows if LATE in row.asDict())
         elif self._counts is None:
             assert self._observation is not None
             if not self._source_read:
@@ -367,30 +367,30 @@ class PlanRun:
         key = F.when(F.col(CORRUPT).isNotNull(), F.lit(NO_SLICE)).otherwise(key).alias("slice")
         total: dict[str, tuple[int, frozenset[str]]] = {}
         for frame in self._marked.values():
-            found = frame.groupBy(key).agg(F.count(F.lit(1)).alias("rows"), F.collect_set(FILE).alias("files"))
-            for row in found.collect():
+            groups = frame.groupBy(key).agg(F.count(F.lit(1)).alias("rows"), F.collect_set(FILE).alias("files"))
+            for row in groups.collect():
                 rows, files = total.get(row["slice"], (0, frozenset()))
                 total[row["slice"]] = (rows + row["rows"], files | frozenset(row["files"]))
         return total
 
     def gate_results(self, slice_: str | None = None) -> tuple[dict[str, Any], ...]:
         """Return the results of the gates as JSON, of the batch or of one slice, with some of the rows that do not hold."""
-        found = []
+        results = []
         for node_id, passed in self.gates.items():
             result = self._result(passed, slice_ or self.label)
             if result is not None and self.slices is None and self.group.may_sample(node_id, result):
                 fields = self._fields(node_id)
                 result = with_samples(passed.compiled, passed.annotated, {"": result}, fields, actions=("warn",))[""]
             if result is not None:
-                found.append(result.to_json())
-        return tuple(found)
+                results.append(result.to_json())
+        return tuple(results)
 
     def _result(self, passed: _PassedGate, key: str) -> GateResult | None:
         if passed.observation is not None and not passed.results:
-            found = (
+            metrics = (
                 self.counts if passed.observation is self._observation else observed(passed.observation, passed.count)
             )
-            passed.results[self.label] = passed.compiled.verdict(found)
+            passed.results[self.label] = passed.compiled.verdict(metrics)
         return passed.results.get(key)
 
     def quarantine(self, left_out: Mapping[str, frozenset[str]]) -> DataFrame | None:

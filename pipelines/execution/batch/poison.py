@@ -121,7 +121,9 @@ def skip(
         records = _records(checkpoint, name)
         if txid in records and records[txid].state not in _DONE and _skipped(checkpoint, name, txid, lock_wait_seconds):
             return
-        waiting += [f"{one} of {name}" for one, record in sorted(records.items()) if record.state is BatchState.POISON]
+        waiting += [
+            f"{batch} of {name}" for batch, record in sorted(records.items()) if record.state is BatchState.POISON
+        ]
     raise NoPoisonBatchError(topology.name, txid, waiting)
 
 

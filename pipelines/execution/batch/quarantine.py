@@ -92,7 +92,7 @@ def poison_rows(own: str, txid: int) -> str:
 
 
 def _texts(some: Iterable[str]) -> str:
-    return ", ".join(literal("stage", one, pa.string()) for one in some)
+    return ", ".join(literal("stage", text, pa.string()) for text in some)
 
 
 def table_columns() -> StructType:

@@ -229,16 +229,16 @@ class StreamBatch:
         return last is not None and last >= txid
 
     def _replayed(self, sink: Sink, txid: int) -> StateCommit:
-        found = [c for c in sink.table.commits.batches() if c.txid == txid][-1:]
-        rows = (found[0].written or found[0].rows) if found else 0
+        commits = [c for c in sink.table.commits.batches() if c.txid == txid][-1:]
+        rows = (commits[0].written or commits[0].rows) if commits else 0
         return StateCommit(sink.name, sink.table.version(), rows, 0.0, replayed=True)
 
     def _received_before(self, sink: Sink, txid: int) -> dict[str, Mapping[str, Any]]:
         """Return what the state's part of the plan took in when it committed this txid: a replay must bring the same."""
-        found = [c.record for c in sink.table.commits.batches() if c.txid == txid and c.record]
-        if not found or found[-1].received_hash is None:  # written by Spark, which saw the rows after the record
+        records = [c.record for c in sink.table.commits.batches() if c.txid == txid and c.record]
+        if not records or records[-1].received_hash is None:  # written by Spark, which saw the rows after the record
             return {}
-        return {sink.name: {RECEIVED: found[-1].received, XOR: found[-1].received_hash}}
+        return {sink.name: {RECEIVED: records[-1].received, XOR: records[-1].received_hash}}
 
     def _by_claims(self, sinks: tuple[Sink, ...], position: Position) -> list[tuple[Claims, list[Sink]]]:
         """Group the sinks by the rows that they leave out (nearly always: none, one group)."""
@@ -462,8 +462,8 @@ class StreamBatch:
     def _held(self, commit: StateCommit, txid: int) -> int:
         """Return rows that the table's own log says this txid wrote."""
         table = next(sink.table for sink in self._group.sinks if sink.name == commit.state)
-        found = [c for c in reversed(table.commits.batches()) if c.txid == txid][:1]
-        written = found[0].written if found else None
+        commits = [c for c in reversed(table.commits.batches()) if c.txid == txid][:1]
+        written = commits[0].written if commits else None
         return commit.rows if written is None else written
 
     def failed(self, batch: Batch, reason: str) -> None:

@@ -83,8 +83,8 @@ class Known:
     since: int
 
 
-def _parsed(found: Any) -> dict[str, Known]:
-    return {name: Known(str(one["id"]), int(one["version"]), int(one["since"])) for name, one in found.items()}
+def _parsed(tables: Any) -> dict[str, Known]:
+    return {name: Known(str(table["id"]), int(table["version"]), int(table["since"])) for name, table in tables.items()}
 
 
 class Belonging:
@@ -125,14 +125,14 @@ class Belonging:
                 since = known[name].since if same else self._since(epoch, first=first)
                 noted[name] = Known(table.id, table.version(), since)
         if noted != known:
-            write_json(self._checkpoint.folder / TABLES, {name: asdict(one) for name, one in noted.items()})
+            write_json(self._checkpoint.folder / TABLES, {name: asdict(entry) for name, entry in noted.items()})
 
     def keep(self, tables: Iterable[StateTable]) -> None:
         """Forget tables that the query writes no longer: another one may go on with them."""
         names, known = {self._name(table) for table in tables}, self.known()
-        kept = {name: one for name, one in known.items() if name in names or name.startswith(QUARANTINE)}
+        kept = {name: entry for name, entry in known.items() if name in names or name.startswith(QUARANTINE)}
         if kept != known:
-            write_json(self._checkpoint.folder / TABLES, {name: asdict(one) for name, one in kept.items()})
+            write_json(self._checkpoint.folder / TABLES, {name: asdict(entry) for name, entry in kept.items()})
 
     def begun(self, epoch: Epoch, tables: Iterable[StateTable]) -> None:
         """Write down the tables of a fresh epoch, whose checkpoint Spark has yet to make."""
@@ -141,7 +141,7 @@ class Belonging:
             name = self._name(table)
             if name is not None and table.exists():
                 noted[name] = Known(table.id, table.version(), epoch.txid(epoch.first_batch))
-        write_json(self._checkpoint.folder / TABLES, {name: asdict(one) for name, one in noted.items()})
+        write_json(self._checkpoint.folder / TABLES, {name: asdict(entry) for name, entry in noted.items()})
 
     def _since(self, epoch: Epoch, *, first: bool) -> int:
         """Return the first txid that a table must hold which is noted now: its first start, or where it came later."""
@@ -166,7 +166,7 @@ class Belonging:
         epoch = self._checkpoint.epoch
         named = [(name, table) for table in tables if (name := self._name(table)) is not None]
         held = [self._held(name, table, epoch) for name, table in named] if epoch is not None else []
-        return epoch is None or any(one is not None and one >= epoch.txid(batch) for one in held)
+        return epoch is None or any(txid is not None and txid >= epoch.txid(batch) for txid in held)
 
     # --- the check --------------------------------------------------------------------------------------------------
 
@@ -195,13 +195,13 @@ class Belonging:
         planned = epoch.txid(self._checkpoint.last_batch())
         self._check_engine(begun, planned)
         for name, table in all_tables.items():
-            one = known.get(name)
+            entry = known.get(name)
             if filling and held[name] is None:
                 continue
             self._check_ahead(table, held[name], planned)
             # A table that came later holds what came since; one that nothing was noted of, at an upgrade, says less.
-            if one is not None or (not noted_ever and held[name] is not None):
-                self._check_behind(name, table, one, epoch, held[name], closed)
+            if entry is not None or (not noted_ever and held[name] is not None):
+                self._check_behind(name, table, entry, epoch, held[name], closed)
             self._check_plan(name, table, epoch, held[name])
 
     def _named(self, name: str) -> StateTable:
@@ -217,11 +217,15 @@ class Belonging:
             # All queries of the flow write it, and not in each batch: only what this one has committed last is told.
             group = f"{QUARANTINE}/{self._checkpoint.folder.name}"
             return last_txid(table.opened(), stream_id(self._checkpoint.flow, group, epoch.number))
-        held = [one.txid for one in table.commits.batches() if one.epoch == epoch.number and one.txid is not None]
+        held = [
+            commit.txid
+            for commit in table.commits.batches()
+            if commit.epoch == epoch.number and commit.txid is not None
+        ]
         if held:
             return max(held)
         records = table.history()
-        cleaned = bool(records) and records[0].version > 0 and all(one.restored is None for one in records)
+        cleaned = bool(records) and records[0].version > 0 and all(record.restored is None for record in records)
         return last_txid(table.opened(), app) if cleaned else None
 
     def _check_engine(self, closed: int | None, planned: int) -> None:
@@ -285,7 +289,11 @@ class Belonging:
     def _check_plan(self, name: str, table: StateTable, epoch: Epoch, held: int | None) -> None:
         if held is None or name.startswith(QUARANTINE):
             return
-        own = [one for one in table.commits.batches() if one.txid == held and one.epoch == epoch.number and one.record]
+        own = [
+            commit
+            for commit in table.commits.batches()
+            if commit.txid == held and commit.epoch == epoch.number and commit.record
+        ]
         offsets = own[-1].record.offsets if own and own[-1].record else None
         wrote = offsets.get("plan") if isinstance(offsets, Mapping) else None
         has = self._checkpoint.plan(held - epoch.first_txid)
@@ -302,7 +310,7 @@ class Belonging:
 
 def is_filled(table: StateTable) -> bool:
     """Return whether batches or backfills have put something into a table."""
-    return any(one.kind in (BATCH, SLICE) for one in table.commits.counting())
+    return any(commit.kind in (BATCH, SLICE) for commit in table.commits.counting())
 
 
 def adopt(lake: Lake, topology: TridentTopology, *, lock_wait_seconds: float = 30.0) -> dict[str, NotTogetherError]:
@@ -316,7 +324,7 @@ def adopt(lake: Lake, topology: TridentTopology, *, lock_wait_seconds: float = 3
     Raises:
         LockedError: another process runs the flow.
     """
-    found = {}
+    errors = {}
     for spouts in spout_groups(topology):
         name = group_name(spouts)
         checkpoint = Checkpoint(topology.name, lake.checkpoint_path(topology.name, name))
@@ -327,18 +335,18 @@ def adopt(lake: Lake, topology: TridentTopology, *, lock_wait_seconds: float = 3
             try:
                 Belonging(checkpoint, lake).check(tables)
             except NotTogetherError as error:
-                found[name] = error
+                errors[name] = error
                 _begin_here(checkpoint, lake, [table for table in tables if table.exists()])
-    return found
+    return errors
 
 
 def _begin_here(checkpoint: Checkpoint, lake: Lake, tables: list[StateTable]) -> None:
     """Begin an epoch over Spark's part as it is, with txids beyond all that the tables have ever held."""
     epoch, done = checkpoint.epoch, checkpoint.finished_batches()
     assert epoch is not None  # without one there is nothing that could not belong together
-    commits = [one for table in tables for one in table.history()]
-    number = max([epoch.number, *(one.epoch or 0 for one in commits)]) + 1
-    last = max([epoch.txid(checkpoint.last_batch()), *(one.txid for one in commits if one.txid is not None)])
+    commits = [commit for table in tables for commit in table.history()]
+    number = max([epoch.number, *(commit.epoch or 0 for commit in commits)]) + 1
+    last = max([epoch.txid(checkpoint.last_batch()), *(commit.txid for commit in commits if commit.txid is not None)])
     begun = checkpoint.begin(Epoch(number, last + 1 - done, done))
     Belonging(checkpoint, lake).begun(begun, tables)
 

@@ -54,20 +54,20 @@ class Query:
     @property
     def reads(self) -> tuple[str, ...]:
         """Return the channels that it reads, in the order of Spark's offset log."""
-        found = (spout.reads for spout in self.spouts if isinstance(spout, nodes.ChannelSpoutNode))
-        return tuple(channel for reads in found for channel in reads)
+        inputs = (spout.reads for spout in self.spouts if isinstance(spout, nodes.ChannelSpoutNode))
+        return tuple(channel for reads in inputs for channel in reads)
 
     @property
     def windows(self) -> int:
         """Return how many stateful operations run in the stream itself."""
         steps = (spout.steps for spout in self.spouts if isinstance(spout, nodes.ChannelSpoutNode))
-        return sum(isinstance(node, nodes.WindowNode) for one in steps for node in one)
+        return sum(isinstance(node, nodes.WindowNode) for chain in steps for node in chain)
 
     @property
     def windows_before(self) -> int:
         """Return the same of the query that wrote the checkpoint."""
         state = self.checkpoint.spark / "state"
-        return sum(one.name.isdigit() for one in state.iterdir()) if state.is_dir() else 0
+        return sum(path.name.isdigit() for path in state.iterdir()) if state.is_dir() else 0
 
     @property
     def last_txid(self) -> int | None:
@@ -108,11 +108,11 @@ class Changeover:
         for query in self._queries:
             if is_elsewhere(query.checkpoint, query.in_batch):
                 raise WindowPlaceError(self._topology.name, query.name, in_batch=query.in_batch)
-        for one in plan_changes(self._topology, self._lake).refused:
-            table = self._lake.state_path(one.name), self._lake.channel_path(one.name)
+        for change in plan_changes(self._topology, self._lake).refused:
+            table = self._lake.state_path(change.name), self._lake.channel_path(change.name)
             new = not any(map(has_log, table))
-            if not new and not one.details[0].startswith("the checkpoint is fresh"):
-                raise StateSchemaError(one.name, one.details[0])
+            if not new and not change.details[0].startswith("the checkpoint is fresh"):
+                raise StateSchemaError(change.name, change.details[0])
 
     def moves(self, old: Changeover) -> bool:
         """Return whether queries begin again or are removed: then the old ones should first read all that is there."""
@@ -125,8 +125,8 @@ class Changeover:
         They stay in the query's checkpoint, and come when it comes back.
         """
         kept = {query.name for query in new._queries}
-        found = {query.name: self._waiting(query) for query in self._queries if query.name not in kept}
-        return {name: count for name, count in found.items() if count}
+        counts = {query.name: self._waiting(query) for query in self._queries if query.name not in kept}
+        return {name: count for name, count in counts.items() if count}
 
     def _waiting(self, query: Query) -> int:
         if not query.windows_before or not query.checkpoint.finished_batches():
@@ -194,7 +194,7 @@ class Changeover:
         if checkpoint.epoch is not None or checkpoint.begins_anew or query.last_txid is None:
             return False
         channels = (self._lake.table(self._lake.channel_path(name), name) for name in query.reads)
-        if not query.reads or any(_last(one) is not None for one in channels):
+        if not query.reads or any(_last(channel) is not None for channel in channels):
             return True
         # Said before the channels fill: whoever is cut off here knows it afterwards.
         checkpoint.begin_at(Start({}))
@@ -259,7 +259,7 @@ class Changeover:
     def _channel_of(self, table_id: str) -> str | None:
         """Return the flow's channel whose Delta table has an id."""
         if table_id and table_id not in self._ids:
-            for name in (one for one in self._lake.channels() if one.startswith(f"{self._topology.name}__")):
+            for name in (entry for entry in self._lake.channels() if entry.startswith(f"{self._topology.name}__")):
                 self._ids[str(DeltaTable(str(self._lake.channel_path(name))).metadata().id)] = name
         return self._ids.get(table_id)
 
@@ -277,6 +277,6 @@ def _last(table: StateTable) -> int | None:
 
 def _txid_before(table: StateTable, version: int) -> int:
     """Return the last txid that a table's commits before a version hold."""
-    commits = [(one.version, one.txid) for one in table.commits.batches() if one.txid is not None]
+    commits = [(commit.version, commit.txid) for commit in table.commits.batches() if commit.txid is not None]
     before = [txid for at, txid in commits if at < version]
     return max(before) if before else min((txid for _, txid in commits), default=0) - 1

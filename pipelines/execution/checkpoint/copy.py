@@ -72,7 +72,7 @@ class Marker:
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Marker | None:
         """Return the marker of a checkpoint; nearly always there is none."""
-        return read_own(checkpoint.flow, checkpoint.folder / MARKER, lambda found: cls(**found))
+        return read_own(checkpoint.flow, checkpoint.folder / MARKER, lambda fields: cls(**fields))
 
     def write(self, checkpoint: Checkpoint) -> Marker:
         write_json(checkpoint.folder / MARKER, asdict(self))
@@ -121,9 +121,9 @@ def recover(checkpoint: Checkpoint, copies: Path | None = None) -> Recovered | N
     folder = _copy_folder(checkpoint, marker, copies)
     if marker.phase == COPYING:
         shutil.rmtree(folder, ignore_errors=True)
-        found = Recovered(marker.phase, DROPPED, marker.before, "it was cut off before anything was changed")
+        outcome = Recovered(marker.phase, DROPPED, marker.before, "it was cut off before anything was changed")
     elif marker.phase == VERIFIED:
-        found = Recovered(marker.phase, FINISHED, marker.after, "it was cut off when all was done")
+        outcome = Recovered(marker.phase, FINISHED, marker.after, "it was cut off when all was done")
         checkpoint.set_partitions(marker.after)
     else:
         reason = marker.reason or f"it was cut off when it was {marker.phase}"
@@ -131,7 +131,7 @@ def recover(checkpoint: Checkpoint, copies: Path | None = None) -> Recovered | N
             roll_back(checkpoint, marker, folder, reason)
         return _told(checkpoint, Recovered(marker.phase, ROLLED_BACK, marker.before, reason))
     (checkpoint.folder / MARKER).unlink()
-    return _told(checkpoint, found)
+    return _told(checkpoint, outcome)
 
 
 def roll_back(checkpoint: Checkpoint, marker: Marker, folder: Path, reason: str) -> None:
@@ -181,11 +181,11 @@ def check_copy(checkpoint: Checkpoint, folder: Path) -> Manifest:
         manifest = json.loads((folder / "copy.json").read_text(encoding="utf-8"))["files"]
     except (OSError, ValueError, KeyError) as error:
         raise damaged(f"copy.json: {error}") from None
-    found = {str(path.relative_to(folder / "spark")): path for path in _files(folder / "spark")}
-    if missing := sorted(set(manifest) - set(found)):
+    files = {str(path.relative_to(folder / "spark")): path for path in _files(folder / "spark")}
+    if missing := sorted(set(manifest) - set(files)):
         raise damaged(f"{len(missing)} of {len(manifest)} files are missing, {missing[0]} for one")
     for name, (size, digest) in manifest.items():
-        if found[name].stat().st_size != size or _digest(found[name]) != digest:
+        if files[name].stat().st_size != size or _digest(files[name]) != digest:
             raise damaged(f"{name} has changed")
     return {name: (size, digest) for name, (size, digest) in manifest.items()}
 
@@ -197,15 +197,15 @@ def _copy_folder(checkpoint: Checkpoint, marker: Marker, copies: Path | None) ->
     return copies / checkpoint.flow / checkpoint.folder.name / made.name
 
 
-def _told(checkpoint: Checkpoint, found: Recovered) -> Recovered:
+def _told(checkpoint: Checkpoint, outcome: Recovered) -> Recovered:
     logger.warning(
         "repartition was cut off",
         flow=checkpoint.flow,
         group=checkpoint.folder.name,
-        phase=found.phase,
-        now=found.action,
+        phase=outcome.phase,
+        now=outcome.action,
     )
-    return found
+    return outcome
 
 
 # --- files ----------------------------------------------------------------------------------------------------------

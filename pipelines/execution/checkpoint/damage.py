@@ -163,8 +163,8 @@ def make_whole(flow: str, spark: Path, in_a_table: Callable[[int], bool]) -> set
         batch, is_mark = int(file.name), file.parent.name == "commits"
         if not is_mark and ((spark / "commits" / str(batch)).exists() or in_a_table(batch)):
             raise damage
-        for one in (file,) if is_mark else (file, spark / "offsets" / str(batch)):
-            _remove(one)
+        for path in (file,) if is_mark else (file, spark / "offsets" / str(batch)):
+            _remove(path)
         if not is_mark:
             anew.add(batch)
         logger.warning("checkpoint mended", flow=flow, file=str(file), problem=damage.problem)
@@ -173,5 +173,5 @@ def make_whole(flow: str, spark: Path, in_a_table: Callable[[int], bool]) -> set
 
 def _remove(file: Path) -> None:
     """Remove a file of Spark's with its checksum."""
-    for one in (file, file.with_name(f".{file.name}.crc")):
-        one.unlink(missing_ok=True)
+    for path in (file, file.with_name(f".{file.name}.crc")):
+        path.unlink(missing_ok=True)

@@ -34,7 +34,7 @@ def sync(files: Iterable[Path], root: Path, known: set[Path] | None = None) -> N
         if _synced(file):
             folders[file.parent] = None
             if file.parent not in known:
-                folders.update((one, None) for one in file.parents if one.is_relative_to(root))
+                folders.update((parent, None) for parent in file.parents if parent.is_relative_to(root))
     for folder in folders:
         _synced(folder)
     known.update(folders)
@@ -93,7 +93,7 @@ class DurableBatches:
         """
         spark = self._checkpoint.spark
         sources = sorted((spark / "sources").glob("*")) if (spark / "sources").is_dir() else []
-        logs = [(spark / "offsets", batch), (spark / "commits", batch - 1), *((one, batch) for one in sources)]
+        logs = [(spark / "offsets", batch), (spark / "commits", batch - 1), *((source, batch) for source in sources)]
         names = [
             folder / name
             for folder, at in logs

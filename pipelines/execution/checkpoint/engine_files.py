@@ -53,7 +53,7 @@ class Epoch:
         Raises:
             TypeError
         """
-        if not all(type(one) is int for one in (self.number, self.first_txid, self.first_batch)):
+        if not all(type(value) is int for value in (self.number, self.first_txid, self.first_batch)):
             raise TypeError("its values are not numbers")
         return self
 
@@ -70,7 +70,7 @@ class Checkpoint:
         """Return the epoch of this checkpoint, or None if it is fresh (Spark's part gone counts as fresh)."""
         if not (self.spark / "metadata").exists():
             return None
-        return self._read("epoch.json", lambda found: Epoch(**found).checked())
+        return self._read("epoch.json", lambda fields: Epoch(**fields).checked())
 
     def begin(self, epoch: Epoch, *, same_tables: bool = False) -> Epoch:
         """Start a fresh epoch.
@@ -87,8 +87,8 @@ class Checkpoint:
     @property
     def start(self) -> Start | None:
         """Return where the channels are read on from, if this checkpoint took the place of another one."""
-        found = self._start_file
-        return Start(found["channels"], found["clock"]) if found else None
+        fields = self._start_file
+        return Start(fields["channels"], fields["clock"]) if fields else None
 
     @property
     def begins_anew(self) -> bool:
@@ -113,7 +113,7 @@ class Checkpoint:
 
     @property
     def _last_epoch(self) -> int | None:
-        epoch = self._read("epoch.json", lambda found: Epoch(**found).checked())
+        epoch = self._read("epoch.json", lambda fields: Epoch(**fields).checked())
         return epoch.number if epoch else None
 
     def check_epoch(self) -> None:
@@ -122,7 +122,7 @@ class Checkpoint:
         Raises:
             DamagedCheckpointError
         """
-        self._read("epoch.json", lambda found: Epoch(**found).checked())
+        self._read("epoch.json", lambda fields: Epoch(**fields).checked())
 
     def _read(self, name: str, parse: Callable[[Any], T]) -> T | None:
         """Return one of the engine's files, None if there is none.
@@ -135,7 +135,7 @@ class Checkpoint:
     @property
     def partitions(self) -> int | None:
         """Return the number of shuffle partitions that this query runs with; None: nobody has said one."""
-        return self._read("partitions.json", lambda found: int(found["partitions"]))
+        return self._read("partitions.json", lambda fields: int(fields["partitions"]))
 
     def set_partitions(self, number: int) -> None:
         """Say with how many shuffle partitions the next runs are. The partitions of windows stay (`repartition`)."""
@@ -146,7 +146,7 @@ class Checkpoint:
     def has_state(self) -> bool:
         """Return whether Spark keeps state for the query: windows run in it."""
         state = self.spark / "state"
-        return state.is_dir() and any(one.name.isdigit() for one in state.iterdir())
+        return state.is_dir() and any(path.name.isdigit() for path in state.iterdir())
 
     def attempts(self) -> StoredAttempts:
         return StoredAttempts(self.folder / "attempts.json", self.flow)
@@ -183,13 +183,13 @@ class Checkpoint:
         """Return the last txid of this epoch that the engine has closed: that is stored before Spark marks it."""
         epoch = self.epoch
         records = self.attempts().get(f"{self.folder.name}/{epoch.number}") if epoch is not None else {}
-        return max((txid for txid, one in records.items() if one.state is BatchState.COMMITTED), default=None)
+        return max((txid for txid, record in records.items() if record.state is BatchState.COMMITTED), default=None)
 
     def _took_rows(self, batch: int) -> bool:
         """Return whether a marked batch was one of the query: a repartition takes a batch that repeats the offsets before it."""
         if not (self.spark / "commits" / str(batch)).exists():
             return False
-        earlier = (one for one in range(batch - 1, -1, -1) if (self.spark / "commits" / str(one)).exists())
+        earlier = (number for number in range(batch - 1, -1, -1) if (self.spark / "commits" / str(number)).exists())
         before = next(earlier, None)
         return before is None or self._offsets(before) != self._offsets(batch)
 
@@ -254,12 +254,12 @@ class StoredAttempts:
 
     def __init__(self, file: Path, flow: str = "") -> None:
         self._file = file
-        found: dict[str, dict[str, Any]] = read_own(flow, file, _checked_attempts) or {}
+        attempts: dict[str, dict[str, Any]] = read_own(flow, file, _checked_attempts) or {}
         # What the last run meant to forget with its next put: else each short run would leave a record for good.
-        self._records = {group: _since_committed(records) for group, records in found.items()}
+        self._records = {group: _since_committed(records) for group, records in attempts.items()}
 
     def get(self, group: str) -> Mapping[int, AttemptRecord]:
-        return {int(txid): AttemptRecord.from_json(one) for txid, one in self._records.get(group, {}).items()}
+        return {int(txid): AttemptRecord.from_json(record) for txid, record in self._records.get(group, {}).items()}
 
     def put(self, group: str, txid: int, record: AttemptRecord) -> None:
         self._records.setdefault(group, {})[str(txid)] = record.to_json()
@@ -267,26 +267,26 @@ class StoredAttempts:
 
     def forget(self, group: str, before: int) -> None:
         # Not written by itself: the next put does, and a record too many does no harm.
-        kept = {txid: one for txid, one in self._records.get(group, {}).items() if int(txid) >= before}
+        kept = {txid: record for txid, record in self._records.get(group, {}).items() if int(txid) >= before}
         self._records[group] = kept
 
 
-def _checked_start(found: Any) -> dict[str, Any]:
-    Start({str(name): int(txid) for name, txid in found["channels"].items()}, found["clock"])
-    return {**found, "behind": found["behind"]}
+def _checked_start(fields: Any) -> dict[str, Any]:
+    Start({str(name): int(txid) for name, txid in fields["channels"].items()}, fields["clock"])
+    return {**fields, "behind": fields["behind"]}
 
 
-def _checked_attempts(found: Any) -> dict[str, dict[str, Any]]:
-    for records in found.values():
-        for txid, one in records.items():
-            int(txid), AttemptRecord.from_json(one)
-    return dict(found)
+def _checked_attempts(attempts: Any) -> dict[str, dict[str, Any]]:
+    for records in attempts.values():
+        for txid, record in records.items():
+            int(txid), AttemptRecord.from_json(record)
+    return dict(attempts)
 
 
 def _since_committed(records: dict[str, Any]) -> dict[str, Any]:
     """Return the records from the last committed txid on: batches commit in order, so nothing asks for those before it."""
-    last = max((int(txid) for txid, one in records.items() if one["state"] == BatchState.COMMITTED), default=0)
-    return {txid: one for txid, one in records.items() if int(txid) >= last}
+    last = max((int(txid) for txid, record in records.items() if record["state"] == BatchState.COMMITTED), default=0)
+    return {txid: record for txid, record in records.items() if int(txid) >= last}
 
 
 def write_json(file: Path, value: Any, *, mode: int = 0o666) -> None:

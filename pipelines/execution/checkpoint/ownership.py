@@ -137,8 +137,8 @@ def host_name() -> str:
 def owner_of(folder: Path) -> Owner | None:
     """Return the host that a checkpoint belongs to; None: no host yet, or the file is not whole."""
     try:
-        found = json.loads((folder / OWNER_FILE).read_text("utf-8"))
-        return Owner(Host(**found["host"]), bool(found["leased"]), float(found["since"]))
+        fields = json.loads((folder / OWNER_FILE).read_text("utf-8"))
+        return Owner(Host(**fields["host"]), bool(fields["leased"]), float(fields["since"]))
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
@@ -195,7 +195,7 @@ def _refuse_elsewhere(flow: str, folder: Path, here: Host) -> bool:
 def _refuse_unless_gone(flow: str, folder: Path, owner: Owner, here: Host) -> None:
     """Refuse what is another host's, unless that is known to be gone, or its lease is."""
     nobody = _refuse_elsewhere(flow, folder, here)
-    gone = {one.strip() for one in os.environ.get(GONE_HOSTS, "").split(",")}
+    gone = {name.strip() for name in os.environ.get(GONE_HOSTS, "").split(",")}
     if owner.host.name not in gone and not (nobody and owner.leased):
         raise _other_host(flow, folder, owner, here)
 
@@ -233,9 +233,9 @@ def _created(folder: Path, here: Host, under_lease: bool) -> Owner:
 
 def _whole(folder: Path) -> Owner | None:
     until = time.monotonic() + _WHOLE_AFTER_SECONDS
-    while (found := owner_of(folder)) is None and time.monotonic() < until:
+    while (owner := owner_of(folder)) is None and time.monotonic() < until:
         time.sleep(0.05)
-    return found
+    return owner
 
 
 def _put_again(folder: Path, own: Owner) -> Owner:

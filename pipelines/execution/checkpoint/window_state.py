@@ -30,10 +30,10 @@ def description(snapshot: Path) -> dict[str, Any] | None:
     try:
         with zipfile.ZipFile(snapshot) as packed:
             text = packed.read("metadata")
-        found = json.loads(text[len(_FORM) :]) if text.startswith(_FORM) else None
+        metadata = json.loads(text[len(_FORM) :]) if text.startswith(_FORM) else None
     except (OSError, KeyError, ValueError, zipfile.BadZipFile):
         return None
-    return found if isinstance(found, dict) else None
+    return metadata if isinstance(metadata, dict) else None
 
 
 def partition_rows(checkpoint: Path) -> tuple[int, ...]:
@@ -45,7 +45,7 @@ def partition_rows(checkpoint: Path) -> tuple[int, ...]:
     Returns:
         A number per partition, in order; nothing if the query has no state, or if a snapshot cannot be read.
     """
-    found: dict[int, int] = {}
+    totals: dict[int, int] = {}
     try:
         for operator in (checkpoint / "state").iterdir():
             for partition in operator.iterdir():
@@ -53,10 +53,10 @@ def partition_rows(checkpoint: Path) -> tuple[int, ...]:
                     rows = _rows(partition)
                     if rows is None:
                         return ()
-                    found[int(partition.name)] = found.get(int(partition.name), 0) + rows
+                    totals[int(partition.name)] = totals.get(int(partition.name), 0) + rows
     except OSError:
         return ()
-    return tuple(found[number] for number in sorted(found))
+    return tuple(totals[number] for number in sorted(totals))
 
 
 def _rows(partition: Path) -> int | None:
@@ -109,5 +109,5 @@ def check_fields(checkpoint: Checkpoint, query: str, taken: Taken) -> None:
 
 
 def _read(file: Any) -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    return found
+    fields: dict[str, dict[str, str]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return fields

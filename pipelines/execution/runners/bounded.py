@@ -161,32 +161,32 @@ class BoundedRunner:
         """
         started = time.monotonic()
         wanted = tuple(dict.fromkeys(slices))
-        for one in wanted:
-            problem = slice_problem(one)
+        for text in wanted:
+            problem = slice_problem(text)
             if problem:
-                raise DefinitionError(f"{one[:80]!r} cannot be a slice: {problem}")
+                raise DefinitionError(f"{text[:80]!r} cannot be a slice: {problem}")
         belonging = Belonging(self._checkpoint, self._group.lake)
         belonging.check(filling=True)
         self._check_maps(wanted)
         # A plan that queries states, or folds into a map, reads what the slices before have committed: one at a time.
         size = 1 if self._group.queries_states or self._maps() else SLICES_A_PASS
         reports = self._without_source(wanted)
-        able = [one for one in wanted if one not in reports]
+        able = [slice_name for slice_name in wanted if slice_name not in reports]
         with self._checkpoint.rewriting(self._wait):
             for start in range(0, len(able), size):
-                reports |= {one.slice: one for one in self._whole(tuple(able[start : start + size]))}
+                reports |= {report.slice: report for report in self._whole(tuple(able[start : start + size]))}
             with self._checkpoint.committing(self._wait):
                 belonging.note([sink.table for sink in self._group.sinks], only_these=False)
-        in_order = tuple(reports[one] for one in wanted)
+        in_order = tuple(reports[slice_name] for slice_name in wanted)
         return BackfillReport(self._group.topology.name, in_order, time.monotonic() - started)
 
     def _without_source(self, slices: tuple[str, ...]) -> dict[str, SliceReport]:
         """Return the slices that another flow has yet to make, as failed."""
-        found = refused(self._group.topology.name, self._group.spouts, slices) if self._group.entrance.sliced else {}
-        for report in found.values():
+        reports = refused(self._group.topology.name, self._group.spouts, slices) if self._group.entrance.sliced else {}
+        for report in reports.values():
             if self._on_slice:
                 self._on_slice(report)
-        return found
+        return reports
 
     def _maps(self) -> list[Sink]:
         return [sink for sink in self._group.sinks if sink.writer.declared.layout == MAP]
@@ -219,8 +219,10 @@ class BoundedRunner:
         """Replace slices wave by wave: states that query other states of the flow come after those (`BatchGroup.waves`)."""
         merged: list[SliceReport] = []
         for number, wave in enumerate(self._group.waves, 1):
-            found = self._replace(slices, wave, last=number == len(self._group.waves))
-            merged = [_together(one, other) for one, other in zip(merged, found, strict=True)] if merged else found
+            reports = self._replace(slices, wave, last=number == len(self._group.waves))
+            merged = (
+                [_together(report, other) for report, other in zip(merged, reports, strict=True)] if merged else reports
+            )
         for report in merged:
             if self._on_slice and len(self._group.waves) > 1:
                 self._on_slice(report)
@@ -280,8 +282,8 @@ class BoundedRunner:
             frames = run.frames([sink.node.id for sink in (self._group.sinks if last else wave)], {})
             results = {sink.name: _by_slice(with_hash(frames[sink.node.id]).toArrow()) for sink in wave}
             refused = run.quarantine({}) if last else None
-            found = _by_slice(refused.toArrow()) if refused else {}
-            return _Pass(slices, positions, results, found, counts, run, clocks, tuple(kept.values()), read)
+            refused_rows = _by_slice(refused.toArrow()) if refused else {}
+            return _Pass(slices, positions, results, refused_rows, counts, run, clocks, tuple(kept.values()), read)
         except Exception as error:
             run.close()
             for frame in kept.values():
@@ -437,17 +439,17 @@ class BoundedRunner:
         return done
 
     def _holds_refused(self, table: StateTable, slice_: str) -> bool:
-        one = literal(SLICE_COLUMN, slice_, pa.string())
-        return table.exists() and table.count(f"{SLICE_COLUMN} = {one} AND {self._group.refused}") > 0
+        text = literal(SLICE_COLUMN, slice_, pa.string())
+        return table.exists() and table.count(f"{SLICE_COLUMN} = {text} AND {self._group.refused}") > 0
 
 
-def _together(one: SliceReport, other: SliceReport) -> SliceReport:
+def _together(report: SliceReport, other: SliceReport) -> SliceReport:
     """Return the reports of two waves of the same slice."""
-    errors = [error for error in (one.error, other.error) if error]
+    errors = [error for error in (report.error, other.error) if error]
     return replace(
         other,
-        commits=one.commits + other.commits,
-        seconds=one.seconds + other.seconds,
+        commits=report.commits + other.commits,
+        seconds=report.seconds + other.seconds,
         error="; ".join(dict.fromkeys(errors)) or None,
     )
 
@@ -458,12 +460,12 @@ def _by_slice(rows: pa.Table) -> dict[str, pa.Table]:
         return {UNSLICED: rows} if rows.num_rows else {}
     ordered = rows.sort_by(SLICE_COLUMN)
     runs = pc.run_end_encode(ordered[SLICE_COLUMN].combine_chunks()) if ordered.num_rows else None
-    found, start = {}, 0
+    parts, start = {}, 0
     if runs is not None:
         for value, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-            found[value] = ordered.slice(start, end - start)
+            parts[value] = ordered.slice(start, end - start)
             start = end
-    return found
+    return parts
 
 
 def check_sliced(group: BatchGroup) -> None:

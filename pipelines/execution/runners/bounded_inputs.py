@@ -68,12 +68,12 @@ class UpstreamTable:
 
 def upstream_tables(spouts: Iterable[nodes.SpoutNode]) -> tuple[UpstreamTable, ...]:
     """Return the sliced tables of the lake among the sources of some spouts."""
-    found = []
+    tables = []
     for table in _read(spouts):
         made = made_slices(table)
         if made is not None and table.is_state():
-            found.append(UpstreamTable(table.name, table.declared.flow, made))
-    return tuple(found)
+            tables.append(UpstreamTable(table.name, table.declared.flow, made))
+    return tuple(tables)
 
 
 def versions_read(spouts: Iterable[nodes.SpoutNode]) -> dict[str, int]:
@@ -83,20 +83,24 @@ def versions_read(spouts: Iterable[nodes.SpoutNode]) -> dict[str, int]:
 
 def _read(spouts: Iterable[nodes.SpoutNode]) -> list[StateTable]:
     sources = [spout.source.inner for spout in spouts]
-    return [StateTable(Path(one.path).name, Path(one.path)) for one in sources if isinstance(one, DeltaTableSource)]
+    return [
+        StateTable(Path(source.path).name, Path(source.path))
+        for source in sources
+        if isinstance(source, DeltaTableSource)
+    ]
 
 
 def refused(flow: str, spouts: Iterable[nodes.SpoutNode], slices: Sequence[str]) -> dict[str, SliceReport]:
     """Report as failed the slices that a table does not hold from which they are computed."""
     tables = upstream_tables(spouts)
-    found = {}
+    reports = {}
     for slice_ in slices:
         missing = [str(table.missing(flow, slice_)) for table in tables if slice_ not in table.made]
         if missing:
-            found[slice_] = SliceReport(
+            reports[slice_] = SliceReport(
                 flow=flow, slice=slice_, received=0, quarantined=0, commits=(), seconds=0.0, error="; ".join(missing)
             )
-    return found
+    return reports
 
 
 _PREFIX, _LOCK = "bounded-", ".lock"

@@ -83,11 +83,11 @@ class SameSources:
             RewrittenSourceError, LostRowsError
         """
         self._group.entrance.check_same(self._checkpoint)
-        for one in list(self._new):
-            index, name, source = one
+        for entry in list(self._new):
+            index, name, source = entry
             if offset_of(self._checkpoint, batch_id, index) is not None:
                 self._compare(name, source, source.first_version(self._checkpoint, index))
-                self._new.remove(one)
+                self._new.remove(entry)
 
     def _compare(self, name: str, source: DeltaTableSource, version: int | None) -> None:
         claims = dict(_claims(self._group, source))
@@ -132,14 +132,14 @@ def _claims(group: BatchGroup, source: DeltaTableSource) -> Iterator[tuple[str, 
     tables = [sink.table for sink in group.sinks]
     if group.quarantine.table.exists():
         tables.append(group.quarantine.table)
-    found: dict[str, frozenset[str]] = {}
+    claims: dict[str, frozenset[str]] = {}
     folder = file_key(source.folder) + "/"
     for table in tables:
         for slice_, files in table.commits.claims().items():
             own = frozenset(key for key in map(file_key, files) if key.startswith(folder))
             if own:
-                found[slice_] = found.get(slice_, frozenset()) | own
-    yield from found.items()
+                claims[slice_] = claims.get(slice_, frozenset()) | own
+    yield from claims.items()
 
 
 def bytes_of(files: frozenset[str]) -> int | None:

@@ -27,7 +27,7 @@ def asked_for(flow: str, groups: Sequence[str], partitions: Partitions) -> dict[
     asked = dict.fromkeys(groups, partitions) if isinstance(partitions, int) else dict(partitions)
     for name, number in asked.items():
         if name not in groups:
-            known = ", ".join(f'"{one}"' for one in groups)
+            known = ", ".join(f'"{group}"' for group in groups)
             raise DefinitionError(
                 f'flow "{flow}" has no batch group "{name}" that could have partitions{nearest(name, groups)}',
                 hint=f"its batch groups are {known}",

@@ -137,12 +137,12 @@ class QueryRunner:
         if self.needs_spark and len(requests) > 1:
             started = time.monotonic()
             try:
-                found = self._by_spark(requests)
+                results = self._by_spark(requests)
             except (TrideltaError, PySparkException):
                 pass  # one of them; which one is found by asking each
             else:
                 share = (time.monotonic() - started) / len(requests)
-                return [Answer(rows, seconds=share) for rows in found]
+                return [Answer(rows, seconds=share) for rows in results]
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Arguments) -> Answer:
@@ -191,24 +191,24 @@ class QueryRunner:
         numbers = [str(number) for number in range(len(requests))]
         several = len(requests) > 1
         try:
-            frames = [arrow_rows(self._name, self._spout.schema, one) for one in requests]
+            frames = [arrow_rows(self._name, self._spout.schema, request) for request in requests]
             if several:
                 frames = [
-                    one.append_column(SLICE_COLUMN, pa.array([number] * one.num_rows, pa.string()))
-                    for number, one in zip(numbers, frames, strict=True)
+                    table.append_column(SLICE_COLUMN, pa.array([number] * table.num_rows, pa.string()))
+                    for number, table in zip(numbers, frames, strict=True)
                 ]
             frame = arrow_frame(self._spark(), pa.concat_tables(frames))
             context = _SparkContext(self._lake, self._txid, tuple(numbers) if several else None)
             compiled = Compiler(self._topology.graph, (self._last.id,), context, {self._spout.id: frame})
             result = compiled.frames()[self._last.id]
             kept = [*self._fields(), *([SLICE_COLUMN] if several else [])]
-            found = [row.asDict(recursive=True) for row in result.select(*(f"`{name}`" for name in kept)).collect()]
+            rows = [row.asDict(recursive=True) for row in result.select(*(f"`{name}`" for name in kept)).collect()]
         except PySparkException as error:
             raise self._failed(reason_of(error)) from error
         if not several:
-            return [found]
+            return [rows]
         answers: dict[str, list[Row]] = {number: [] for number in numbers}
-        for row in found:
+        for row in rows:
             answers[row.pop(SLICE_COLUMN)].append(row)
         return list(answers.values())
 

@@ -239,9 +239,9 @@ class StreamRunner:
         if on_fresh == RESET:
             # Not beside a compaction, whose roll-up would bring the emptied rows back.
             with self._checkpoint.rewriting(self._wait):
-                for one in self._group.sinks:
+                for target in self._group.sinks:
                     record = BatchRecord(kind=RESET, flow=self._group.topology.name, epoch=number)
-                    one.writer.reset(record, stream_id(record.flow, one.name, number))
+                    target.writer.reset(record, stream_id(record.flow, target.name, number))
             self._reset_quarantine(number)
             (self._checkpoint.folder / "start.json").unlink(missing_ok=True)
             return self._begun(Epoch(number, 0))

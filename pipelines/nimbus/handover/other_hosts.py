@@ -48,9 +48,9 @@ def query_elsewhere(store: Store, flow: str, host: str, *, now: float | None = N
         leases.c.expires_at > at,
     )
     with store.read() as connection:
-        found = connection.execute(held.order_by(leases.c.name)).all()
-        hosts = {row.supervisor: row.host for row in connection.execute(select(supervisors))} if found else {}
-    for name, holder in found:
+        holders = connection.execute(held.order_by(leases.c.name)).all()
+        hosts = {row.supervisor: row.host for row in connection.execute(select(supervisors))} if holders else {}
+    for name, holder in holders:
         supervisor, port, _ = f"{holder}::".split(":", 2)
         where = hosts.get(supervisor)
         if where is not None and where != host:

@@ -288,9 +288,9 @@ def _catch_up(
 def _backfill(
     runtime: Runtime, topology: TridentTopology, asked: Mapping[str, Any], send: Send, connection: Connection
 ) -> Any:
-    def told(one: SliceReport) -> None:
+    def told(slice_report: SliceReport) -> None:
         # Nobody meets this slice again: it is told before the backfill ends.
-        send({"progress": asdict(one)})
+        send({"progress": asdict(slice_report)})
         if connection.poll():
             raise GoneError
 

@@ -77,10 +77,10 @@ class WarmRuntime:
         """
         asked: dict[str, Any] = {"on_fresh_checkpoint": on_fresh_checkpoint, "max_batches": max_batches}
         try:
-            found = self._ask("catch_up", topology, asked, BatchReport, progress)
+            answer = self._ask("catch_up", topology, asked, BatchReport, progress)
         except NobodyWarmError as error:
             return self._own(error).catch_up(topology, **asked, progress=progress)
-        return restored(RunReport, found)
+        return restored(RunReport, answer)
 
     def backfill(
         self,
@@ -92,21 +92,21 @@ class WarmRuntime:
     ) -> BackfillReport:
         """Do as `Runtime.backfill`. Raises as `catch_up`."""
         try:
-            found = self._ask("backfill", topology, {"slices": list(slices), "stream": stream}, SliceReport, progress)
+            answer = self._ask("backfill", topology, {"slices": list(slices), "stream": stream}, SliceReport, progress)
         except NobodyWarmError as error:
             return self._own(error).backfill(topology, slices, stream=stream, progress=progress)
-        return restored(BackfillReport, found)
+        return restored(BackfillReport, answer)
 
     def query(
         self, topology: TridentTopology, name: str, args: Sequence[Sequence[Any]], *, txid: int | None = None
     ) -> list[dict[str, Any]]:
         """Do as `Runtime.query`; values that JSON has no form for come as text. Raises as `catch_up`."""
-        asked = {"query": name, "args": [list(one) for one in args], "txid": txid}
+        asked = {"query": name, "args": [list(arg) for arg in args], "txid": txid}
         try:
-            found: list[dict[str, Any]] = self._ask("query", topology, asked, None, None)
+            rows: list[dict[str, Any]] = self._ask("query", topology, asked, None, None)
         except NobodyWarmError as error:
             return self._own(error).query(topology, name, args, txid=txid)
-        return found
+        return rows
 
     def _own(self, error: NobodyWarmError) -> Runtime:
         if self._otherwise is None:
@@ -222,12 +222,12 @@ class WarmRuntime:
 
 def _line(connection: Any, flow: str) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(connection.recv_bytes())
+        line: dict[str, Any] = json.loads(connection.recv_bytes())
     except (EOFError, OSError):
         raise HandedOverError(
             flow, "the worker ended before it was done", hint="what was committed stays; run it again"
         ) from None
-    return found
+    return line
 
 
 def find_warm(
@@ -239,9 +239,9 @@ def find_warm(
 ) -> WarmRuntime | None:
     """Return a runtime over the workers of this host that answer; None if none is up."""
     chosen = settings or NimbusSettings.from_environment()
-    found = []
+    endpoints = []
     for file in sorted(chosen.home.glob("supervisors/*/*.endpoint.json")):
         endpoint = Endpoint.read(file)
         if endpoint is not None and endpoint.alive:
-            found.append(endpoint)
-    return WarmRuntime(lake, found, otherwise=otherwise, log=log) if found else None
+            endpoints.append(endpoint)
+    return WarmRuntime(lake, endpoints, otherwise=otherwise, log=log) if endpoints else None

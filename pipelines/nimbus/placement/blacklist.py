@@ -48,40 +48,40 @@ class Blacklist:
         Returns:
             The hosts to leave out, by name; of those that are alive.
         """
-        here = {one.id: one for one in seen}
-        self._listed = {one: left - 1 for one, left in self._listed.items() if left > 1}
+        here = {member.id: member for member in seen}
+        self._listed = {name: left - 1 for name, left in self._listed.items() if left > 1}
         self._window.append(self._missing(here, failed))
-        for supervisor, count in Counter(one for past in self._window for one in past).items():
+        for supervisor, count in Counter(name for past in self._window for name in past).items():
             if count >= self._tolerance:
                 self._listed.setdefault(supervisor, self._resume_rounds)
         self._release(here, wanted)
         self._forget(here)
-        return tuple(sorted({here[one].host for one in self._listed if one in here}))
+        return tuple(sorted({here[name].host for name in self._listed if name in here}))
 
     def _missing(self, here: Mapping[str, Supervisor], failed: Iterable[str]) -> dict[str, list[int]]:
         """Return the known supervisors and slots that are missing now; new ones become known."""
-        missing: dict[str, list[int]] = {one: [] for one in failed if one in here}
+        missing: dict[str, list[int]] = {name: [] for name in failed if name in here}
         for name, ports in self.known.items():
             gone = ports.difference(here[name].ports) if name in here else ports
             if name not in here or (gone and self._bad_slots):
                 missing[name] = sorted(gone)
-        for one in here.values():
-            self.known[one.id] = self.known.get(one.id, frozenset()).union(one.ports)
+        for supervisor in here.values():
+            self.known[supervisor.id] = self.known.get(supervisor.id, frozenset()).union(supervisor.ports)
         return missing
 
     def _release(self, here: Mapping[str, Supervisor], wanted: int) -> None:
         """Take hosts from the list, in the order of their names, until the others have the slots that are wanted."""
-        free = {one.id: len(set(one.ports).difference(one.used)) for one in here.values()}
-        bad = {here[one].host for one in self._listed if one in here}
-        short = wanted - sum(count for one, count in free.items() if here[one].host not in bad)
+        free = {supervisor.id: len(set(supervisor.ports).difference(supervisor.used)) for supervisor in here.values()}
+        bad = {here[name].host for name in self._listed if name in here}
+        short = wanted - sum(count for name, count in free.items() if here[name].host not in bad)
         released: list[str] = []
         for host in sorted(bad):
             if short <= 0:
                 break
-            short -= sum(count for one, count in free.items() if here[one].host == host)
-            released += [one for one in self._listed if one in here and here[one].host == host]
-        for one in released:
-            del self._listed[one]
+            short -= sum(count for name, count in free.items() if here[name].host == host)
+            released += [name for name in self._listed if name in here and here[name].host == host]
+        for supervisor_id in released:
+            del self._listed[supervisor_id]
         self.grey = tuple(sorted(released))
 
     def _forget(self, here: Mapping[str, Supervisor]) -> None:

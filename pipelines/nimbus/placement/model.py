@@ -111,8 +111,8 @@ class Demand:
     def __post_init__(self) -> None:
         for name in ("components", "user_workers", "hosts"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        ids = [one.id for one in self.components]
-        if twice := sorted({one for one in ids if ids.count(one) > 1}):
+        ids = [component.id for component in self.components]
+        if twice := sorted({component_id for component_id in ids if ids.count(component_id) > 1}):
             raise ValueError(f"flow {self.flow}: components defined twice: {', '.join(twice)}")
         named = {name for worker in self.user_workers for name in worker.components}
         if unknown := sorted(named - set(ids)):
@@ -168,4 +168,4 @@ class Assignment:
 
 def in_order(workers: Iterable[Worker]) -> tuple[Worker, ...]:
     """Return workers that have tasks, by supervisor and port (Nimbus rules 5.4.7)."""
-    return tuple(sorted((one for one in workers if one.tasks), key=lambda one: one.slot))
+    return tuple(sorted((worker for worker in workers if worker.tasks), key=lambda worker: worker.slot))

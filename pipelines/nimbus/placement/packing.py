@@ -29,9 +29,12 @@ class Slots:
     """The free slots of all supervisors that are alive (Nimbus rules 5.1.1, 5.1.4)."""
 
     def __init__(self, supervisors: Iterable[Supervisor], timeout_seconds: float = SUPERVISOR_TIMEOUT_SECONDS) -> None:
-        alive = (one for one in supervisors if one.silent_seconds <= timeout_seconds)
-        self.supervisors = {one.id: one for one in alive}
-        self.free = {one.id: sorted(set(one.ports) - set(one.used)) for one in self.supervisors.values()}
+        alive = (supervisor for supervisor in supervisors if supervisor.silent_seconds <= timeout_seconds)
+        self.supervisors = {supervisor.id: supervisor for supervisor in alive}
+        self.free = {
+            supervisor.id: sorted(set(supervisor.ports) - set(supervisor.used))
+            for supervisor in self.supervisors.values()
+        }
         self._changes: list[tuple[Slot, bool]] = []
 
     def take(self, slot: Slot) -> None:
@@ -42,26 +45,26 @@ class Slots:
 
     def give(self, slot: Slot) -> None:
         """Make a slot free, if its supervisor is alive and has it."""
-        found = self.supervisors.get(slot[0])
-        if found is not None and slot[1] in found.ports and slot[1] not in self.free[found.id]:
-            insort(self.free[found.id], slot[1])
+        supervisor = self.supervisors.get(slot[0])
+        if supervisor is not None and slot[1] in supervisor.ports and slot[1] not in self.free[supervisor.id]:
+            insort(self.free[supervisor.id], slot[1])
             self._changes.append((slot, False))
 
     def has(self, slot: Slot) -> bool:
         return slot[1] in self.free.get(slot[0], ())
 
-    def used(self, one: Supervisor) -> int:
-        return len(one.ports) - len(self.free[one.id])
+    def used(self, supervisor: Supervisor) -> int:
+        return len(supervisor.ports) - len(self.free[supervisor.id])
 
     def open(self, hosts: Collection[str], closed: Collection[str]) -> list[Supervisor]:
         """Return the supervisors that a flow may use: on `hosts` if there are any, and not on closed ones."""
         if not hosts and not closed:
             return list(self.supervisors.values())
         return [
-            one
-            for one in self.supervisors.values()
-            if (not hosts or one.host in hosts or one.id in hosts)
-            and not (closed and (one.host in closed or one.id in closed))
+            supervisor
+            for supervisor in self.supervisors.values()
+            if (not hosts or supervisor.host in hosts or supervisor.id in hosts)
+            and not (closed and (supervisor.host in closed or supervisor.id in closed))
         ]
 
     def undo(self) -> None:
@@ -78,18 +81,18 @@ class Slots:
         self._changes.clear()
 
     def count(self, supervisors: Iterable[Supervisor]) -> int:
-        return sum([len(self.free[one.id]) for one in supervisors])
+        return sum([len(self.free[supervisor.id]) for supervisor in supervisors])
 
     def by_free(self, supervisors: Iterable[Supervisor]) -> list[Supervisor]:
         """Sort supervisors by free slots, most first; ties in the order of their ids."""
-        ranked = sorted([(-len(self.free[one.id]), one.id) for one in supervisors])
+        ranked = sorted([(-len(self.free[supervisor.id]), supervisor.id) for supervisor in supervisors])
         return [self.supervisors[name] for _, name in ranked]
 
-    def put(self, draft: Draft, one: Supervisor, port: int | None = None) -> None:
+    def put(self, draft: Draft, supervisor: Supervisor, port: int | None = None) -> None:
         """Put a worker on a supervisor with a free slot: on the port if it is free, else on the lowest free one."""
-        free = self.free[one.id]
+        free = self.free[supervisor.id]
         chosen = port if port is not None and port in free else free[0]
-        draft.slot, draft.node = (one.id, chosen), one.host
+        draft.slot, draft.node = (supervisor.id, chosen), supervisor.host
         self.take(draft.slot)
 
 
@@ -102,27 +105,35 @@ def place(
     must stand on different nodes.
     """
     _wanted(slots, drafts, supervisors)
-    blank = [one for one in drafts if one.slot is None]
+    blank = [draft for draft in drafts if draft.slot is None]
     for host in list(apart)[: len(blank)]:
-        found = next((one for one in supervisors if one.host == host and slots.free[one.id]), None)
-        if found is not None:
-            slots.put(blank.pop(0), found)
+        chosen = next(
+            (supervisor for supervisor in supervisors if supervisor.host == host and slots.free[supervisor.id]), None
+        )
+        if chosen is not None:
+            slots.put(blank.pop(0), chosen)
     _round(slots, blank, supervisors, len(drafts))
 
 
 def _wanted(slots: Slots, drafts: Sequence[Draft], supervisors: Sequence[Supervisor]) -> None:
     """Place workers that want a host: wanted ports before any other, so that no worker takes another's."""
-    by_id = {one.id: one for one in supervisors} if any(one.wanted for one in drafts) else {}
+    by_id = {supervisor.id: supervisor for supervisor in supervisors} if any(draft.wanted for draft in drafts) else {}
     for draft in drafts:
         if draft.wanted is not None and draft.wanted[0] in by_id and slots.has(draft.wanted):
             slots.put(draft, by_id[draft.wanted[0]], draft.wanted[1])
-    named = [one for one in drafts if one.slot is None and one.host]
+    named = [draft for draft in drafts if draft.slot is None and draft.host]
     for exact in (True, False):
         for draft in named:
-            here = (one for one in supervisors if draft.host in (one.host, one.id) and slots.free[one.id])
-            found = next((one for one in here if not exact or slots.has((one.id, draft.port or -1))), None)
-            if draft.slot is None and found is not None:
-                slots.put(draft, found, draft.port)
+            here = (
+                supervisor
+                for supervisor in supervisors
+                if draft.host in (supervisor.host, supervisor.id) and slots.free[supervisor.id]
+            )
+            chosen = next(
+                (supervisor for supervisor in here if not exact or slots.has((supervisor.id, draft.port or -1))), None
+            )
+            if draft.slot is None and chosen is not None:
+                slots.put(draft, chosen, draft.port)
 
 
 def _round(slots: Slots, blank: Sequence[Draft], supervisors: Sequence[Supervisor], workers: int) -> None:
@@ -133,8 +144,8 @@ def _round(slots: Slots, blank: Sequence[Draft], supervisors: Sequence[Superviso
     """
     if not blank:
         return
-    pool = [one for one in slots.by_free(supervisors) if slots.free[one.id]]
-    theory = (sum([slots.used(one) for one in pool]) + workers) // len(pool) + 1
+    pool = [supervisor for supervisor in slots.by_free(supervisors) if slots.free[supervisor.id]]
+    theory = (sum([slots.used(supervisor) for supervisor in pool]) + workers) // len(pool) + 1
     waiting = list(reversed(blank))
     full: list[Supervisor] = []
     _deal(slots, waiting, pool, theory, full)
@@ -147,12 +158,12 @@ def _deal(
     at = 0
     while waiting and pool:
         at %= len(pool)
-        one = pool[at]
-        if limit is not None and slots.used(one) >= limit:
+        supervisor = pool[at]
+        if limit is not None and slots.used(supervisor) >= limit:
             full.append(pool.pop(at))
             continue
-        slots.put(waiting.pop(), one)
-        if slots.free[one.id]:
+        slots.put(waiting.pop(), supervisor)
+        if slots.free[supervisor.id]:
             at += 1
         else:
             pool.pop(at)
@@ -167,8 +178,8 @@ def worker_count(demand: Demand) -> tuple[int, bool]:
 
     The master is no part of the count unless it stands alone. A flow of a master only has one worker.
     """
-    masters = sum(one.tasks for one in demand.components if one.kind == "master")
-    tasks = sum(one.tasks for one in demand.components) - masters
+    masters = sum(component.tasks for component in demand.components if component.kind == "master")
+    tasks = sum(component.tasks for component in demand.components) - masters
     count = tasks if demand.workers is None else min(demand.workers, tasks)
     alone = demand.single_master if demand.single_master is not None else count >= MANY_WORKERS
     if alone and masters:
@@ -182,18 +193,18 @@ def number_tasks(components: Sequence[Component], old: Mapping[int, str] | None 
     Ids start at 1: bolts in the order of their ids, then spouts, those of a component adjacent. Beside an old numbering
     tasks keep their ids, new ones follow the highest, and a component that shrinks loses its highest ones.
     """
-    ordered = sorted(components, key=lambda one: (one.kind == "spout", one.id))
+    ordered = sorted(components, key=lambda item: (item.kind == "spout", item.id))
     before: dict[str, list[int]] = {}
     for task in sorted(old or {}):
         before.setdefault((old or {})[task], []).append(task)
     following = max(old or {0: ""}) + 1
-    found: dict[int, str] = {}
-    for one in ordered:
-        kept = before.get(one.id, [])[: one.tasks]
-        new = range(following, following + one.tasks - len(kept))
+    numbering: dict[int, str] = {}
+    for component in ordered:
+        kept = before.get(component.id, [])[: component.tasks]
+        new = range(following, following + component.tasks - len(kept))
         following += len(new)
-        found.update(dict.fromkeys([*kept, *new], one.id))
-    return found
+        numbering.update(dict.fromkeys([*kept, *new], component.id))
+    return numbering
 
 
 class TaskPlacing:
@@ -210,10 +221,10 @@ class TaskPlacing:
         self, demand: Demand, names: Mapping[int, str], drafts: Sequence[Draft], standing: Iterable[Worker] = ()
     ) -> None:
         self._demand, self._names, self._drafts = demand, names, list(drafts)
-        self._components = {one.id: one for one in demand.components}
+        self._components = {component.id: component for component in demand.components}
         self._related = related(demand.components)
-        self._on_worker: dict[Draft, dict[str, int]] = {one: {} for one in drafts}
-        self._on_node: dict[str, dict[str, int]] = {one.node: {} for one in drafts}
+        self._on_worker: dict[Draft, dict[str, int]] = {draft: {} for draft in drafts}
+        self._on_node: dict[str, dict[str, int]] = {draft.node: {} for draft in drafts}
         self._node_total: Counter[str] = Counter()
         for worker in standing:
             self._count(worker.host, None, (names[task] for task in worker.tasks))
@@ -232,7 +243,7 @@ class TaskPlacing:
 
         Two tasks that must stand on different nodes by now and stand on one do not both stay.
         """
-        at = {one.slot: one for one in self._drafts}
+        at = {draft.slot: draft for draft in self._drafts}
         others = []
         for task in sorted(tasks):
             draft, name = at.get(places.get(task, ("", 0))), self._names[task]
@@ -249,13 +260,13 @@ class TaskPlacing:
         """
         masters = [task for task in tasks if self._components[self._names[task]].kind == "master"]
         for task in masters:
-            hosts = Counter(one.node for one in self._drafts)
-            free = [one for one in self._drafts if not one.tasks]
+            hosts = Counter(draft.node for draft in self._drafts)
+            free = [draft for draft in self._drafts if not draft.tasks]
             if not free:
                 raise AssignmentError(
                     self._demand.flow, "there's no enough workers for the assignment of topology master"
                 )
-            chosen = min(free, key=lambda one: (one.slot != places.get(task), -hosts[one.node]))
+            chosen = min(free, key=lambda draft: (draft.slot != places.get(task), -hosts[draft.node]))
             self._push(task, chosen)
             self._drafts.remove(chosen)
         return [task for task in tasks if task not in masters]
@@ -270,8 +281,8 @@ class TaskPlacing:
             self._pool.grown(draft)
 
     def _turn(self, name: str) -> int:
-        one = self._components[name]
-        return 0 if one.different_nodes else 2 if one.system else 1
+        component = self._components[name]
+        return 0 if component.different_nodes else 2 if component.system else 1
 
     def _push(self, task: int, draft: Draft) -> None:
         draft.tasks.append(task)
@@ -292,7 +303,7 @@ class TaskPlacing:
 
     def _elsewhere(self, component: Component, drafts: Sequence[Draft]) -> list[Draft]:
         """Return workers on hosts without this component. (If those of the pool have it, a full worker may take one more.)"""
-        return [one for one in drafts if component.id not in self._on_node[one.node]]
+        return [draft for draft in drafts if component.id not in self._on_node[draft.node]]
 
     def _ranking(self, component: Component) -> Callable[[Draft], tuple[int, ...]]:
         """Rank by the three selectors: same component, all tasks, related tasks; the worker's, then its host's (5.4.4).
@@ -302,9 +313,9 @@ class TaskPlacing:
         name = component.id
         others = () if component.system else self._related[name]
 
-        def rank(one: Draft) -> tuple[int, ...]:
-            here, near = self._on_worker[one], self._on_node[one.node]
-            few = (here.get(name, 0), near.get(name, 0), len(one.tasks), self._node_total[one.node])
+        def rank(draft: Draft) -> tuple[int, ...]:
+            here, near = self._on_worker[draft], self._on_node[draft.node]
+            few = (here.get(name, 0), near.get(name, 0), len(draft.tasks), self._node_total[draft.node])
             if not others:
                 return few
             return (*few, -sum([here.get(on, 0) for on in others]), -sum([near.get(on, 0) for on in others]))
@@ -317,34 +328,37 @@ class Pool:
 
     def __init__(self, drafts: Sequence[Draft], tasks: int) -> None:
         self.workers = list(drafts)
-        total = tasks + sum(len(one.tasks) for one in drafts)
+        total = tasks + sum(len(draft.tasks) for draft in drafts)
         while self.workers:
             self._average, self._left = divmod(total, len(self.workers))
-            full = [one for one in self.workers if one.tasks and self._full(one)]
+            full = [draft for draft in self.workers if draft.tasks and self._full(draft)]
             if not full:
                 break
-            for one in full:
-                self.workers.remove(one)
-                total -= len(one.tasks)
+            for worker in full:
+                self.workers.remove(worker)
+                total -= len(worker.tasks)
 
-    def _full(self, one: Draft) -> bool:
-        return len(one.tasks) > self._average or (self._left <= 0 and len(one.tasks) == self._average)
+    def _full(self, draft: Draft) -> bool:
+        return len(draft.tasks) > self._average or (self._left <= 0 and len(draft.tasks) == self._average)
 
     def grown(self, draft: Draft) -> None:
         """Take a worker with a new task out if it is full, and with the last odd one all that have the average."""
         if draft not in self.workers or not self._full(draft):
             return
-        self.workers = [one for one in self.workers if one is not draft]
+        self.workers = [worker for worker in self.workers if worker is not draft]
         self._left -= len(draft.tasks) - self._average
         if self._left <= 0 and self._average > 0:
-            self.workers = [one for one in self.workers if len(one.tasks) < self._average]
+            self.workers = [worker for worker in self.workers if len(worker.tasks) < self._average]
 
 
 def related(components: Sequence[Component]) -> dict[str, frozenset[str]]:
     """Return the components near to each: what a bolt reads; the bolts that read a spout (Nimbus rules 5.4.4)."""
-    readers: dict[str, set[str]] = {one.id: set() for one in components}
-    for one in components:
-        for read in one.inputs:
-            if one.kind != "spout" and read in readers:
-                readers[read].add(one.id)
-    return {one.id: frozenset(readers[one.id] if one.kind == "spout" else one.inputs) for one in components}
+    readers: dict[str, set[str]] = {component.id: set() for component in components}
+    for reader in components:
+        for read in reader.inputs:
+            if reader.kind != "spout" and read in readers:
+                readers[read].add(reader.id)
+    return {
+        component.id: frozenset(readers[component.id] if component.kind == "spout" else component.inputs)
+        for component in components
+    }

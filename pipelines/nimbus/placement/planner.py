@@ -55,11 +55,11 @@ class Planning:
         self._released: list[str] = []
         self._gone = self._dead_workers(dead, alive) if self._going_on else []
         self._standing = [
-            replace(one, tasks=kept)
-            for one in self._stays()
-            if (kept := tuple(task for task in one.tasks if task in self._names))
+            replace(worker, tasks=kept)
+            for worker in self._stays()
+            if (kept := tuple(task for task in worker.tasks if task in self._names))
         ]
-        held = {task for one in self._standing for task in one.tasks}
+        held = {task for worker in self._standing for task in worker.tasks}
         self._need = [task for task in self._names if task not in held]
         self._keeping = settings.kind == "REBALANCE" and not settings.reassign
 
@@ -80,47 +80,47 @@ class Planning:
         drafts = self._workers(count, supervisors)
         place(self._slots, drafts, supervisors, self._apart(drafts, supervisors))
         self._give_tasks(drafts, alone and count > 1)
-        for one in drafts:
-            if one.slot and not one.tasks:
-                self._slots.give(one.slot)
+        for draft in drafts:
+            if draft.slot and not draft.tasks:
+                self._slots.give(draft.slot)
         return self._assignment(drafts)
 
     # --- what stands
 
     def _dead_workers(self, dead: frozenset[int], alive: frozenset[int]) -> list[Worker]:
         """Return workers with a dead task; if the master is dead only its own, as nobody can tell of others (rule 5.1.3)."""
-        masters = {one.id for one in self._demand.components if one.kind == "master"}
+        masters = {component.id for component in self._demand.components if component.kind == "master"}
         silent = {
             task
-            for one in self._old.workers
-            if one.supervisor not in self._slots.supervisors
-            for task in one.tasks
+            for worker in self._old.workers
+            if worker.supervisor not in self._slots.supervisors
+            for task in worker.tasks
             if task not in alive
         }
         if of_masters := {task for task in dead if self._old.components.get(task) in masters}:
             dead = frozenset(of_masters)
-        return [one for one in self._old.workers if not (silent | dead).isdisjoint(one.tasks)]
+        return [worker for worker in self._old.workers if not (silent | dead).isdisjoint(worker.tasks)]
 
     def _stays(self) -> list[Worker]:
         """Return workers to leave alone: alive ones of dead supervisors; for MONITOR all that are alive (5.1.4, 5.1.5)."""
         if not self._going_on:
             return []
-        lives = [one for one in self._old.workers if one not in self._gone]
+        lives = [worker for worker in self._old.workers if worker not in self._gone]
         if self._settings.kind == "MONITOR":
             return lives
-        return [one for one in lives if one.supervisor not in self._slots.supervisors]
+        return [worker for worker in lives if worker.supervisor not in self._slots.supervisors]
 
     # --- slots
 
     def _free_own(self) -> None:
         """Free a rebalanced flow's own slots; keep a watched flow's slots used (rule 5.1.4)."""
-        for one in self._old.workers if self._going_on else ():
+        for worker in self._old.workers if self._going_on else ():
             if self._settings.kind == "REBALANCE":
-                self._slots.give(one.slot)
+                self._slots.give(worker.slot)
             else:
-                self._slots.take(one.slot)
-        for one in self._standing:
-            self._slots.take(one.slot)
+                self._slots.take(worker.slot)
+        for worker in self._standing:
+            self._slots.take(worker.slot)
 
     def _room(self, count: int) -> list[Supervisor]:
         """Return the supervisors to use. They have `count` free slots and the reserve (rules 5.3.1, 2.6).
@@ -133,11 +133,11 @@ class Planning:
         closed = set(self._settings.closed) | set(self._settings.blacklist)
         wanted = count + self._settings.reserve
         supervisors = self._slots.open(self._demand.hosts, closed)
-        usable = {one.id for one in supervisors}
-        for one in self._gone if self._settings.kind == "MONITOR" else ():
+        usable = {supervisor.id for supervisor in supervisors}
+        for worker in self._gone if self._settings.kind == "MONITOR" else ():
             short = self._slots.count(supervisors) < wanted
-            if one.supervisor in usable and (short or self._demand.use_old_assignment):
-                self._slots.give(one.slot)
+            if worker.supervisor in usable and (short or self._demand.use_old_assignment):
+                self._slots.give(worker.slot)
         for host in sorted(set(self._settings.blacklist) - self._settings.closed):
             if self._slots.count(supervisors) >= wanted:
                 break
@@ -157,9 +157,9 @@ class Planning:
         """Return user-defined workers, old ones and blank ones (rules 5.3.2, 5.3.3)."""
         drafts = self._user_defined(count)
         if self._demand.use_old_assignment:
-            drafts += self._as_before(count - len(drafts), {task for one in drafts for task in one.tasks})
+            drafts += self._as_before(count - len(drafts), {task for draft in drafts for task in draft.tasks})
         elif self._keeping:
-            drafts += self._old_slots(count, drafts, {one.id for one in supervisors})
+            drafts += self._old_slots(count, drafts, {supervisor.id for supervisor in supervisors})
         return drafts + [Draft() for _ in range(count - len(drafts))]
 
     def _user_defined(self, count: int) -> list[Draft]:
@@ -168,31 +168,31 @@ class Planning:
         free: dict[str, list[int]] = {}
         for task in sorted(self._names):
             free.setdefault(self._names[task], []).append(task)
-        found = []
-        for one in self._demand.user_workers:
+        drafts = []
+        for worker in self._demand.user_workers:
             tasks: list[int] = []
-            for name, number in one.components.items():
+            for name, number in worker.components.items():
                 tasks += free.get(name, [])[:number]
                 free[name] = free.get(name, [])[number:]
             if tasks and need.issuperset(tasks):
-                found.append(Draft(host=one.host, port=one.port, tasks=tasks))
-        if len(found) > count:
-            self._notes.append(f"{len(found)} user-defined workers are too many for {count}: none is followed")
+                drafts.append(Draft(host=worker.host, port=worker.port, tasks=tasks))
+        if len(drafts) > count:
+            self._notes.append(f"{len(drafts)} user-defined workers are too many for {count}: none is followed")
             return []
-        return found
+        return drafts
 
     def _as_before(self, count: int, taken: set[int]) -> list[Draft]:
         """Return old workers with their tasks, if all are to be placed and are still tasks of the same components."""
-        need, found = set(self._need) - taken, []
-        for one in self._old.workers:
-            tasks = [task for task in one.tasks if task in self._names]
+        need, drafts = set(self._need) - taken, []
+        for worker in self._old.workers:
+            tasks = [task for task in worker.tasks if task in self._names]
             same = all(self._names[task] == self._old.components.get(task) for task in tasks)
             if tasks and same and need.issuperset(tasks):
-                found.append(Draft(wanted=one.slot, host=one.host, tasks=tasks))
-        if len(found) > count:
-            self._notes.append(f"{len(found)} old workers are too many for {count}: none is followed")
+                drafts.append(Draft(wanted=worker.slot, host=worker.host, tasks=tasks))
+        if len(drafts) > count:
+            self._notes.append(f"{len(drafts)} old workers are too many for {count}: none is followed")
             return []
-        return found
+        return drafts
 
     def _old_slots(self, count: int, drafts: list[Draft], usable: set[str]) -> list[Draft]:
         """Return slots of old workers, those with most tasks first, on supervisors that may be used.
@@ -200,52 +200,54 @@ class Planning:
         The original took slots of dead supervisors too (rule 5.5), and as many as the flow has workers even beside
         user-defined ones, which then were "too many". A user-defined worker comes up where most of its tasks were.
         """
-        masters = {one.id for one in self._demand.components if one.kind == "master"}
-        old = [one for one in self._old.workers if one.supervisor in usable and self._slots.has(one.slot)]
+        masters = {component.id for component in self._demand.components if component.kind == "master"}
+        old = [worker for worker in self._old.workers if worker.supervisor in usable and self._slots.has(worker.slot)]
         for draft in drafts:
             fits = [
-                one
-                for one in old
-                if (not draft.host or draft.host in (one.host, one.supervisor))
-                and (draft.port is None or draft.port == one.port)
-                and not set(one.tasks).isdisjoint(draft.tasks)
+                worker
+                for worker in old
+                if (not draft.host or draft.host in (worker.host, worker.supervisor))
+                and (draft.port is None or draft.port == worker.port)
+                and not set(worker.tasks).isdisjoint(draft.tasks)
             ]
             if fits:
-                best = max(fits, key=lambda one: len(set(one.tasks) & set(draft.tasks)))
+                best = max(fits, key=lambda worker: len(set(worker.tasks) & set(draft.tasks)))
                 draft.wanted = best.slot
                 old.remove(best)
-        taken = {task for one in drafts for task in one.tasks}
+        taken = {task for draft in drafts for task in draft.tasks}
 
-        def weight(one: Worker) -> tuple[bool, int]:
-            left = [self._names[task] for task in one.tasks if task in self._names and task not in taken]
+        def weight(worker: Worker) -> tuple[bool, int]:
+            left = [self._names[task] for task in worker.tasks if task in self._names and task not in taken]
             return not masters.isdisjoint(left), len(left)
 
         best_first = sorted(old, key=weight, reverse=True)[: count - len(drafts)]
-        return [Draft(wanted=one.slot, host=one.host) for one in best_first]
+        return [Draft(wanted=worker.slot, host=worker.host) for worker in best_first]
 
     def _apart(self, drafts: list[Draft], supervisors: list[Supervisor]) -> list[str]:
         """Return hosts that blank workers must go to, so that tasks on different nodes find as many nodes as there are."""
-        if not any(one.different_nodes for one in self._demand.components):
+        if not any(part.different_nodes for part in self._demand.components):
             return []
         wanting = Counter(self._names[task] for task in self._need)
-        hosts = {one.id: one.host for one in supervisors}
-        chosen = {hosts[one.wanted[0]] if one.wanted and one.wanted[0] in hosts else one.host for one in drafts} - {""}
-        found: list[str] = []
-        for one in self._demand.components:
-            if not one.different_nodes or not wanting[one.id]:
+        hosts = {supervisor.id: supervisor.host for supervisor in supervisors}
+        chosen = {
+            hosts[draft.wanted[0]] if draft.wanted and draft.wanted[0] in hosts else draft.host for draft in drafts
+        } - {""}
+        targets: list[str] = []
+        for component in self._demand.components:
+            if not component.different_nodes or not wanting[component.id]:
                 continue
-            has = {on.host for on in self._standing if any(self._names[task] == one.id for task in on.tasks)}
-            missing = wanting[one.id] - len(chosen - has)
+            has = {on.host for on in self._standing if any(self._names[task] == component.id for task in on.tasks)}
+            missing = wanting[component.id] - len(chosen - has)
             others = list(dict.fromkeys(on.host for on in self._slots.by_free(supervisors) if self._slots.free[on.id]))
             others = [host for host in others if host not in has | chosen][: max(missing, 0)]
-            found = max(found, others, key=len)
-        return found
+            targets = max(targets, others, key=len)
+        return targets
 
     # --- tasks
 
     def _give_tasks(self, drafts: list[Draft], alone: bool) -> None:
         placing = TaskPlacing(self._demand, self._names, drafts, self._standing)
-        given = {task for one in drafts for task in one.tasks}
+        given = {task for draft in drafts for task in draft.tasks}
         tasks = [task for task in self._need if task not in given]
         places = self._old.places() if self._keeping else {}
         if alone:
@@ -257,7 +259,9 @@ class Planning:
     def _assignment(self, drafts: list[Draft]) -> Assignment:
         """Return the result. A task that did not change its slot keeps the time of its start (rule 5.1.7)."""
         made = [
-            Worker(one.slot[0], one.slot[1], tuple(one.tasks), one.node) for one in drafts if one.slot and one.tasks
+            Worker(draft.slot[0], draft.slot[1], tuple(draft.tasks), draft.node)
+            for draft in drafts
+            if draft.slot and draft.tasks
         ]
         new = Assignment(self._demand.flow, in_order([*self._standing, *made]), self._names)
         before, after = self._old.places() if self._going_on else {}, new.places()

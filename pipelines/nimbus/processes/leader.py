@@ -41,7 +41,7 @@ class UsedSlots:
     """
 
     def __init__(self, beats: Sequence[SupervisorBeat], records: Mapping[int, AssignmentRecord], now: float) -> None:
-        self._beats, self._now = {one.supervisor: one for one in beats}, now
+        self._beats, self._now = {beat.supervisor: beat for beat in beats}, now
         self._of_flow = {
             serial: frozenset((worker.supervisor, worker.port) for worker in record.workers)
             for serial, record in records.items()
@@ -212,7 +212,7 @@ class Leader:
         removed = prune(
             self._store, days=self._settings.retention_days, events_a_flow=_EVENTS_A_FLOW, clock=self._clock
         )
-        logger.info("registry tidied", **{one.what.replace(" ", "_"): one.removed for one in removed})
+        logger.info("registry tidied", **{pruned.what.replace(" ", "_"): pruned.removed for pruned in removed})
 
     def _drained(self, flow: DeployedFlow) -> bool:
         """Return whether all of its queries have stopped since the rebalance or kill was asked for: then it need not wait."""
@@ -228,12 +228,14 @@ class Leader:
         supervisors = tuple(self._places.supervisors())
         now = self._clock()
         alive = frozenset(
-            one.supervisor for one in supervisors if now - one.beat_at <= self._settings.supervisor_timeout_seconds
+            beat.supervisor for beat in supervisors if now - beat.beat_at <= self._settings.supervisor_timeout_seconds
         )
         if watching:
             self._watched_at = now
             present = [
-                Supervisor(one.supervisor, one.ports, host=one.host) for one in supervisors if one.supervisor in alive
+                Supervisor(beat.supervisor, beat.ports, host=beat.host)
+                for beat in supervisors
+                if beat.supervisor in alive
             ]
             self._listed = self._blacklist.round(present)
         applications: dict[str, list[DeployedFlow]] = {}
@@ -266,16 +268,16 @@ class Leader:
 
     def _readable(self, flows: list[DeployedFlow], lease: Lease) -> list[DeployedFlow]:
         """Return the flows that this release can place. Any other keeps its places and gets a problem."""
-        found = []
+        readable = []
         for flow in flows:
             try:
                 if self._checked.get(flow.serial) != _content_of(flow):
                     check_deployed(flow)
                     self._checked[flow.serial] = _content_of(flow)
-                found.append(flow)
+                readable.append(flow)
             except NimbusError as error:
                 self._registry.problem(flow, f"it cannot be placed: {error}", under=lease)
-        return found
+        return readable
 
     # --- placing ----------------------------------------------------------------------------------------------------
 
@@ -342,7 +344,7 @@ class Leader:
         for flow in members:
             self._registry.problem(flow, None, under=lease)
             record = look.records.get(flow.serial)
-            before = {(one.supervisor, one.port): sorted(one.tasks) for one in record.workers} if record else None
+            before = {(row.supervisor, row.port): sorted(row.tasks) for row in record.workers} if record else None
             now = {slot: sorted(tasks) for slot, tasks in slots[flow.serial].items()}
             if before == now and not flow.scratch:
                 continue
@@ -355,10 +357,10 @@ class Leader:
         """Write down what was placed. A flow that was removed meanwhile has no place."""
         placed, self._placed = self._placed, []
         made = self._places.assign_all(placed, under=lease) if placed else {}
-        for one in placed:
-            if one.flow.serial in made:
-                slots = {f"{supervisor}:{port}": tasks for (supervisor, port), tasks in one.slots.items()}
-                logger.info("assigned", flow=one.flow.name, kind=one.kind, slots=slots)
+        for placing in placed:
+            if placing.flow.serial in made:
+                slots = {f"{supervisor}:{port}": tasks for (supervisor, port), tasks in placing.slots.items()}
+                logger.info("assigned", flow=placing.flow.name, kind=placing.kind, slots=slots)
 
 
 def _content_of(flow: DeployedFlow) -> object:
@@ -426,5 +428,5 @@ def _former(
                     tasks.setdefault((worker.supervisor, worker.port), []).append(planned)
     if not tasks:
         return None
-    workers = tuple(Worker(supervisor, port, tuple(found)) for (supervisor, port), found in sorted(tasks.items()))
+    workers = tuple(Worker(supervisor, port, tuple(task_ids)) for (supervisor, port), task_ids in sorted(tasks.items()))
     return Assignment(application, workers, components)

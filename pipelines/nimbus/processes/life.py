@@ -41,17 +41,17 @@ class LifeRecord:
 
     def kill(self) -> None:
         """Kill it, its JVM and all that it has started (SIGKILL)."""
-        found = self.process()
-        if found is None:
+        process = self.process()
+        if process is None:
             return
-        family = [found]
+        family = [process]
         with contextlib.suppress(psutil.Error):
-            family += found.children(recursive=True)
+            family += process.children(recursive=True)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        for one in family:
+        for member in family:
             with contextlib.suppress(psutil.Error):
-                one.kill()
+                member.kill()
 
 
 class Life:
@@ -124,7 +124,7 @@ def shut_down(settings: NimbusSettings) -> Ended:
     Args:
         settings: Whose home says which processes are meant, and how long they have (`stop_seconds`).
     """
-    found = {
+    records = {
         (folder.name, file.stem): record
         for folder in sorted((settings.home / "supervisors").glob("*"))
         for file in sorted(folder.glob("*.json"))
@@ -132,13 +132,13 @@ def shut_down(settings: NimbusSettings) -> Ended:
         and (record := Life(settings, folder.name, file.stem).read()) is not None
         and record.process() is not None
     }
-    leaders = {key: record for key, record in found.items() if key[1] == SUPERVISOR}
-    workers = {key: record for key, record in found.items() if key[1] != SUPERVISOR}
+    leaders = {key: record for key, record in records.items() if key[1] == SUPERVISOR}
+    workers = {key: record for key, record in records.items() if key[1] != SUPERVISOR}
     late = end(list(leaders.values()), settings.stop_seconds) + end(list(workers.values()), settings.stop_seconds)
     return Ended(
         tuple(name for name, _ in leaders),
         tuple(f"{name}:{port}" for (name, port), record in workers.items() if record not in late),
-        tuple(f"{name}:{port}" for (name, port), record in found.items() if record in late),
+        tuple(f"{name}:{port}" for (name, port), record in records.items() if record in late),
     )
 
 

@@ -289,7 +289,7 @@ class Task(threading.Thread):
     def _spouts(self) -> tuple[Any, ...]:
         from pipelines.execution.protocol.groups import group_name, spout_groups
 
-        return next(one for one in spout_groups(self._topology) if group_name(one) == self.query.group)
+        return next(spouts for spouts in spout_groups(self._topology) if group_name(spouts) == self.query.group)
 
     def _group(self, checkpoint: Checkpoint) -> BatchGroup:
         from pipelines.execution.batch.group import BatchGroup

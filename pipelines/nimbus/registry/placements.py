@@ -65,14 +65,14 @@ class Places:
             ValueError: A task is in two slots.
             LeaseLostError: `under` is no longer held.
         """
-        checked = [(one, _checked(one.flow, one.slots)) for one in placed]
+        checked = [(plan, _checked(plan.flow, plan.slots)) for plan in placed]
         made: dict[int, AssignmentRecord] = {}
         with self._store.write() as connection:
             if under is not None:
                 self._leases.guard(connection, under)
-            for one, slots in checked:
-                if (record := self._assigned(connection, one.flow, slots, one.kind)) is not None:
-                    made[one.flow.serial] = record
+            for placing, slots in checked:
+                if (record := self._assigned(connection, placing.flow, slots, placing.kind)) is not None:
+                    made[placing.flow.serial] = record
         return made
 
     def _assigned(
@@ -100,13 +100,13 @@ class Places:
             select(assignments).join(flows, flows.c.serial == assignments.c.flow).where(flows.c.removed_at.is_(None))
         )
         slots = select(workers).join(flows, flows.c.serial == workers.c.flow).where(flows.c.removed_at.is_(None))
-        found: dict[int, list[WorkerRecord]] = {}
+        records: dict[int, list[WorkerRecord]] = {}
         with self._store.read() as connection:
             for row in connection.execute(slots.order_by(workers.c.supervisor, workers.c.port)):
-                found.setdefault(row.flow, []).append(_worker(row))
+                records.setdefault(row.flow, []).append(_worker(row))
             return {
                 row.flow: AssignmentRecord(
-                    row.revision, row.kind, row.version, row.made_at, tuple(found.get(row.flow, ()))
+                    row.revision, row.kind, row.version, row.made_at, tuple(records.get(row.flow, ()))
                 )
                 for row in connection.execute(heads)
             }
@@ -200,20 +200,20 @@ class Places:
     def beats_of_all(self) -> dict[int, dict[int, TaskBeat]]:
         """Return the same for every deployed flow, by serial, with one query."""
         query = select(beats).join(flows, flows.c.serial == beats.c.flow).where(flows.c.removed_at.is_(None))
-        found: dict[int, dict[int, TaskBeat]] = {}
+        task_beats: dict[int, dict[int, TaskBeat]] = {}
         with self._store.read() as connection:
             for row in connection.execute(query.order_by(beats.c.task)):
-                found.setdefault(row.flow, {})[row.task] = _beat(row)
-        return found
+                task_beats.setdefault(row.flow, {})[row.task] = _beat(row)
+        return task_beats
 
     def all_beats(self) -> dict[int, dict[int, float]]:
         """Return when each task of every deployed flow last beat: by serial and task."""
         query = select(beats.c.flow, beats.c.task, beats.c.beat_at).join(flows, flows.c.serial == beats.c.flow)
-        found: dict[int, dict[int, float]] = {}
+        times: dict[int, dict[int, float]] = {}
         with self._store.read() as connection:
             for row in connection.execute(query.where(flows.c.removed_at.is_(None))):
-                found.setdefault(row.flow, {})[row.task] = row.beat_at
-        return found
+                times.setdefault(row.flow, {})[row.task] = row.beat_at
+        return times
 
     def _put(
         self,
@@ -250,8 +250,8 @@ class Places:
         if head is None:
             return None
         query = select(workers).where(workers.c.flow == serial).order_by(workers.c.supervisor, workers.c.port)
-        found = tuple(_worker(row) for row in connection.execute(query))
-        return AssignmentRecord(head.revision, head.kind, head.version, head.made_at, found)
+        records = tuple(_worker(row) for row in connection.execute(query))
+        return AssignmentRecord(head.revision, head.kind, head.version, head.made_at, records)
 
 
 def dead_of(

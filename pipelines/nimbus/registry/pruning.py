@@ -50,15 +50,15 @@ def prune(
     """
     oldest = None if days is None else clock() - days * _DAY
     with store.read() if dry_run else store.write() as connection:
-        found = []
+        pruned = []
         if oldest is not None:
-            found.append(_go(connection, flows, "removed flows", flows.c.removed_at < oldest, dry_run))
-            found.append(_go(connection, supervisors, "supervisors", supervisors.c.beat_at < oldest, dry_run))
-            found.append(_go(connection, beats, "beats", beats.c.beat_at < oldest, dry_run))
+            pruned.append(_go(connection, flows, "removed flows", flows.c.removed_at < oldest, dry_run))
+            pruned.append(_go(connection, supervisors, "supervisors", supervisors.c.beat_at < oldest, dry_run))
+            pruned.append(_go(connection, beats, "beats", beats.c.beat_at < oldest, dry_run))
         if events_a_flow is not None:
-            found.append(_go(connection, events, "history", _beyond(connection, events_a_flow), dry_run))
-        found.append(_prune_attempts(connection, dry_run))
-    return found
+            pruned.append(_go(connection, events, "history", _beyond(connection, events_a_flow), dry_run))
+        pruned.append(_prune_attempts(connection, dry_run))
+    return pruned
 
 
 def remove_old_records(store: Store, kept: Retention, dry_run: bool) -> HousekeepingItem:

@@ -114,9 +114,9 @@ class Registry:
             target = current.before if to is None else to
             if target is None:
                 raise VersionError(name, row.version, "there is none before it", row.version)
-            found = self._version(connection, row, target)
+            version = self._version(connection, row, target)
             return self._new_version(
-                connection, row, found.content, "ROLL_BACK", before=found.before, copy_of=found.number
+                connection, row, version.content, "ROLL_BACK", before=version.before, copy_of=version.number
             )
 
     def versions(self, name: str) -> list[Version]:
@@ -124,7 +124,7 @@ class Registry:
         with self._store.read() as connection:
             row = self._found(connection, name)
             query = select(versions).where(versions.c.flow == row.serial).order_by(versions.c.number)
-            return [version_of(found) for found in connection.execute(query)]
+            return [version_of(version_row) for version_row in connection.execute(query)]
 
     # --- statuses
 
@@ -234,8 +234,8 @@ class Registry:
             # All versions by one query: the leader asks for the flows twice a second, and they may be thousands.
             current = and_(versions.c.flow == flows.c.serial, versions.c.number == flows.c.version)
             query = select(versions).join(flows, current).where(flows.c.removed_at.is_(None))
-            found = {row.flow: version_of(row) for row in connection.execute(query)}
-            return [_flow_of(row, found[row.serial]) for row in rows]
+            by_serial = {row.flow: version_of(row) for row in connection.execute(query)}
+            return [_flow_of(row, by_serial[row.serial]) for row in rows]
 
     def history(self, name: str) -> list[Happened]:
         """Return what happened to the flows of this name, removed ones too, the oldest first."""
@@ -388,10 +388,10 @@ class Registry:
     @staticmethod
     def _version(connection: Connection, row: Row[Any], number: int) -> Version:
         query = select(versions).where(versions.c.flow == row.serial, versions.c.number == number)
-        found = connection.execute(query).one_or_none()
-        if found is None:
+        version_row = connection.execute(query).one_or_none()
+        if version_row is None:
             raise VersionError(row.name, number, "there is no such version", row.version)
-        return version_of(found)
+        return version_of(version_row)
 
 
 def _flow_of(row: Row[Any], version: Version) -> DeployedFlow:

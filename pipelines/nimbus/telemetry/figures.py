@@ -38,12 +38,12 @@ def waiting(progress: Mapping[str, Any], checkpoint: Path) -> dict[str, float]:
         progress: Spark's report of the query (`StreamingQueryProgress` as JSON).
         checkpoint: Spark's checkpoint of the query.
     """
-    found: dict[str, float] = {}
+    counts: dict[str, float] = {}
     for index, source in enumerate(progress.get("sources") or ()):
         for measure, number in _of_source(source, checkpoint / "sources" / str(index)):
             if number > 0:
-                found[measure] = found.get(measure, 0.0) + number
-    return found
+                counts[measure] = counts.get(measure, 0.0) + number
+    return counts
 
 
 def gone(progress: Mapping[str, Any]) -> list[str]:
@@ -53,7 +53,7 @@ def gone(progress: Mapping[str, Any]) -> list[str]:
         progress: Spark's report of the query.
     """
     described = [str(source.get("description") or "") for source in progress.get("sources") or ()]
-    paths = [_path(one) for one in described if one.startswith(("FileStreamSource[", "DeltaSource["))]
+    paths = [_path(text) for text in described if text.startswith(("FileStreamSource[", "DeltaSource["))]
     # For a pattern or another file system nobody knows it here.
     return [path for path in paths if path.startswith("/") and not glob.has_magic(path) and not Path(path).exists()]
 
@@ -178,7 +178,7 @@ class CheckFigures:
 
 def _small(detail: Mapping[str, Any]) -> dict[str, Any]:
     """Return the rows of a result's detail, as many as fit."""
-    found: dict[str, Any] = {}
+    rows: dict[str, Any] = {}
     for name in _ROWS_OF_A_RESULT:
         left, kept = _MOST_CHARACTERS, []
         for row in detail.get(name) or ():
@@ -186,17 +186,17 @@ def _small(detail: Mapping[str, Any]) -> dict[str, Any]:
             if left < 0:
                 break
             kept.append(row)
-        found |= {name: kept} if kept else {}
-    return found
+        rows |= {name: kept} if kept else {}
+    return rows
 
 
 def _without_rows(gate: Mapping[str, Any]) -> dict[str, Any]:
     """Return a gate's result as a beat carries it."""
     checks = [
-        {**one, "detail": {key: value for key, value in one["detail"].items() if key not in _ROWS_OF_A_RESULT}}
-        if one.get("detail")
-        else one
-        for one in gate["checks"]
+        {**check, "detail": {key: value for key, value in check["detail"].items() if key not in _ROWS_OF_A_RESULT}}
+        if check.get("detail")
+        else check
+        for check in gate["checks"]
     ]
     return {**gate, "checks": checks}
 
@@ -301,16 +301,16 @@ class TaskFigures:
             "rows_per_second": round(self.rows_per_second, 1),
             "batch_seconds": round(self._seconds[-1], 3) if self._seconds else None,
             "median_batch_seconds": round(statistics.median(self._seconds), 3) if self._seconds else None,
-            "last_batch_seconds": [round(one, 3) for one in self._seconds],
+            "last_batch_seconds": [round(seconds, 3) for seconds in self._seconds],
             "trigger_seconds": self._trigger,
             "lag_seconds": round(time.time() - self._behind_since, 1) if self._behind_since else 0.0,
             "backlog": self.backlog,
             "gone": self.gone,
             "last_backlogs": list(self._backlogs),
-            "state_rows": sum(int(one["numRowsTotal"]) for one in operators) if operators else None,
+            "state_rows": sum(int(operator["numRowsTotal"]) for operator in operators) if operators else None,
             "partition_rows": list(self._partition_rows),
             "skew": round(skew_of(self._partition_rows), 2) if any(self._partition_rows) else None,
-            "partitions": max((int(one["numShufflePartitions"]) for one in operators), default=None),
+            "partitions": max((int(operator["numShufflePartitions"]) for operator in operators), default=None),
             "quarantined": self._quarantined,
             "checks": {name: asdict(figures) for name, figures in self._checks.items()},
             "gates": [_without_rows(gate) for gate in last.gates] if last else [],

@@ -181,8 +181,8 @@ def configure(
     def take_back() -> None:
         sys.excepthook, threading.excepthook = before[1], before[2]
         logging.captureWarnings(False)
-        for name, one in levels.items():
-            logging.getLogger(name).setLevel(one)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
         root.setLevel(before[0])
         root.removeHandler(handler)
         handler.close()
@@ -200,12 +200,12 @@ def _uncaught(before: Callable[..., Any]) -> Callable[..., None]:
 
 
 def _uncaught_in_thread(before: Callable[..., Any]) -> Callable[[threading.ExceptHookArgs], None]:
-    def hook(found: threading.ExceptHookArgs) -> None:
-        if found.exc_value is not None and not issubclass(found.exc_type, SystemExit):
-            name = found.thread.name if found.thread else "?"
-            error = (found.exc_type, found.exc_value, found.exc_traceback)
+    def hook(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is not None and not issubclass(args.exc_type, SystemExit):
+            name = args.thread.name if args.thread else "?"
+            error = (args.exc_type, args.exc_value, args.exc_traceback)
             logging.getLogger(__name__).error("thread %s ended by an error", name, exc_info=error)
-        before(found)
+        before(args)
 
     return hook
 
@@ -231,9 +231,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return value
 
 
@@ -315,7 +315,7 @@ def _lines(
         while follow:
             time.sleep(poll_seconds)
             # What arrived together is sorted; a line that another log writes later cannot be waited for.
-            yield from sorted((line for one in news() for line in one), key=_when)
+            yield from sorted((line for lines in news() for line in lines), key=_when)
 
 
 def _lowest(level: str | None) -> int:
@@ -366,10 +366,10 @@ class _Tail:
         newer = self._newer()
         if self._current is not None:
             yield from self._rest(self._current)
-        for one in newer:
+        for file in newer:
             self.close()
-            self._current = one
-            yield from self._rest(one)
+            self._current = file
+            yield from self._rest(file)
 
     def close(self) -> None:
         """Close the file."""
@@ -379,24 +379,24 @@ class _Tail:
 
     def _newer(self) -> list[BinaryIO]:
         """Return the files that were begun after the current one, open, the oldest first."""
-        found: dict[tuple[int, int], BinaryIO] = {}
+        files: dict[tuple[int, int], BinaryIO] = {}
         current = None if self._current is None else _identity(self._current)
         number, missing = 0, 0
         # From the newest to the oldest, the way they move when they are turned over: none slips through. One name is
         # missing for a moment then.
         while missing < 2:
             try:
-                one = generation(self._file, number).open("rb")
+                file = generation(self._file, number).open("rb")
             except OSError:
                 missing += 1
             else:
                 missing = 0
-                if _identity(one) == current:
-                    one.close()
+                if _identity(file) == current:
+                    file.close()
                     break
-                found.setdefault(_identity(one), one)
+                files.setdefault(_identity(file), file)
             number += 1
-        return list(reversed(found.values()))
+        return list(reversed(files.values()))
 
     def _rest(self, file: BinaryIO) -> Iterator[Line]:
         while text := file.readline():

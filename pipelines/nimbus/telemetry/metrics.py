@@ -36,11 +36,11 @@ class _Figure:
 
 
 _SUPERVISOR = (
-    _Figure("supervisor_up", "1 if it beats.", lambda one: one.alive),
-    _Figure("supervisor_leader", "1 for the one that leads.", lambda one: one.leader),
-    _Figure("supervisor_beat_age_seconds", "Seconds since its last beat.", lambda one: one.beat_age_seconds),
-    _Figure("supervisor_slots", "Slots that it offers.", lambda one: len(one.ports)),
-    _Figure("supervisor_slots_used", "Slots in which flows run.", lambda one: len(one.used)),
+    _Figure("supervisor_up", "1 if it beats.", lambda task: task.alive),
+    _Figure("supervisor_leader", "1 for the one that leads.", lambda task: task.leader),
+    _Figure("supervisor_beat_age_seconds", "Seconds since its last beat.", lambda task: task.beat_age_seconds),
+    _Figure("supervisor_slots", "Slots that it offers.", lambda task: len(task.ports)),
+    _Figure("supervisor_slots_used", "Slots in which flows run.", lambda task: len(task.used)),
 )
 _FLOW = (
     _Figure("flow_version", "Its current version.", lambda flow: flow.version),
@@ -52,18 +52,18 @@ _FLOW = (
 
 
 _TASK = (
-    _Figure("batches", "Batches finished since the worker started the query.", lambda one: one.batches, True),
-    _Figure("rows", "Rows read from the sources since the worker started the query.", lambda one: one.rows, True),
-    _Figure("quarantined", "Rows that gates and readers sent to quarantine.", lambda one: one.quarantined, True),
-    _Figure("restarts", "Starts of the query after a failure.", lambda one: one.restarts, True),
-    _Figure("rows_per_second", "Rows a second over the last batches.", lambda one: one.rows_per_second),
-    _Figure("batch_seconds", "Seconds that the last batch took.", lambda one: one.batch_seconds),
-    _Figure("trigger_seconds", "Seconds from the begin of one batch to the next.", lambda one: one.trigger_seconds),
+    _Figure("batches", "Batches finished since the worker started the query.", lambda task: task.batches, True),
+    _Figure("rows", "Rows read from the sources since the worker started the query.", lambda task: task.rows, True),
+    _Figure("quarantined", "Rows that gates and readers sent to quarantine.", lambda task: task.quarantined, True),
+    _Figure("restarts", "Starts of the query after a failure.", lambda task: task.restarts, True),
+    _Figure("rows_per_second", "Rows a second over the last batches.", lambda task: task.rows_per_second),
+    _Figure("batch_seconds", "Seconds that the last batch took.", lambda task: task.batch_seconds),
+    _Figure("trigger_seconds", "Seconds from the begin of one batch to the next.", lambda task: task.trigger_seconds),
     _Figure(
         "lag_seconds", "Seconds since the query had nothing left to read; 0: it keeps up.", lambda t: t.lag_seconds
     ),
-    _Figure("txid", "Number of the last finished batch.", lambda one: one.txid),
-    _Figure("attempt", "Attempt of the last finished batch, from 0.", lambda one: one.attempt),
+    _Figure("txid", "Number of the last finished batch.", lambda task: task.txid),
+    _Figure("attempt", "Attempt of the last finished batch, from 0.", lambda task: task.attempt),
     _Figure("last_batch_timestamp_seconds", "When the last batch ended, since 1970.", lambda one: one.last_batch_at),
     _Figure("state_rows", "Rows in the query's state store.", lambda one: one.state_rows),
     _Figure("partitions", "Shuffle partitions of the query.", lambda one: one.partitions),

@@ -34,7 +34,7 @@ def aggregated(node: nodes.AggregateNode, table: Table, context: PlainContext) -
 def _rows(node: nodes.AggregateNode, table: Table, context: PlainContext) -> list[Row]:
     rows: list[Row] = []
     for key, chain in running(table, node.group, node.aggregations, context.batch):
-        for product in itertools.product(*(one.complete() for one in chain)):
+        for product in itertools.product(*(aggregator.complete() for aggregator in chain)):
             rows.append((*key, *itertools.chain.from_iterable(product)))
     return rows
 
@@ -59,29 +59,29 @@ def running(
 
     def start(frozen: Any) -> list[Running]:
         chain = [Running(a.aggregator, len(a.inputs), len(a.outputs), batch) for a in aggregations]
-        for one, value in zip(chain, (stored or {}).get(frozen, ()), strict=False):
-            one.go_on_from(value)
+        for member, value in zip(chain, (stored or {}).get(frozen, ()), strict=False):
+            member.go_on_from(value)
         return chain
 
-    found: dict[Any, tuple[Row, list[Running]]] = {}
+    groups: dict[Any, tuple[Row, list[Running]]] = {}
     if not group:
-        found[()] = (), start(())
+        groups[()] = (), start(())
     for number, key in enumerate(keys):
         frozen = freeze(key)
-        if frozen not in found:
-            found[frozen] = key, start(frozen)
-        for one, values in zip(found[frozen][1], inputs, strict=True):
-            one.add(values[number])
-    return found.values()
+        if frozen not in groups:
+            groups[frozen] = key, start(frozen)
+        for aggregator, values in zip(groups[frozen][1], inputs, strict=True):
+            aggregator.add(values[number])
+    return groups.values()
 
 
 def aggregate_types(table: Table, group: Sequence[str], aggregations: Sequence[Aggregation]) -> tuple[str | None, ...]:
     """Return the types of an aggregate's fields, as far as they are known without Spark."""
-    found = [table.type_of(field) for field in group]
+    types = [table.type_of(field) for field in group]
     for a in aggregations:
         inputs = [table.type_of(field) for field in a.inputs]
-        found += a.types or ([_result_type(a.aggregator, inputs)] if len(a.outputs) == 1 else inputs)
-    return tuple(found)
+        types += a.types or ([_result_type(a.aggregator, inputs)] if len(a.outputs) == 1 else inputs)
+    return tuple(types)
 
 
 def _result_type(aggregator: Any, inputs: Sequence[str | None]) -> str | None:

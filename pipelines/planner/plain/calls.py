@@ -34,8 +34,8 @@ def call(
         return [_rows(str(function), function.rows, row, names) for row in inputs.rows], unknown
     if not inputs.rows:
         return [], unknown
-    found = context.evaluated(inputs, function, names, str(function))
-    return found.rows, found.types
+    result = context.evaluated(inputs, function, names, str(function))
+    return result.rows, result.types
 
 
 def keeps(node: nodes.FilterNode, inputs: Table, context: PlainContext) -> list[bool]:

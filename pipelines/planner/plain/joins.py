@@ -41,7 +41,7 @@ def joined(node: nodes.JoinNode, tables: Sequence[Table], context: PlainContext)
     types = _types(node, tables)
     # Dealt by their keys, which the outputs need not hold: with PRESERVE a side's are null where it is absent.
     tasks = context.tasks_of(node.id)
-    numbers = [found for key, rows in by_key.values() for found in [key] * len(_crossed(node, tables, key, rows))]
+    numbers = [key_row for key, rows in by_key.values() for key_row in [key] * len(_crossed(node, tables, key, rows))]
     key_table = Table(node.sides[0].keys, _key_types(node, tables), tuple(numbers))
     return Table(node.fields, types, tuple(made), by_hash(key_table, key_table.fields, tasks).tasks)
 
@@ -49,11 +49,11 @@ def joined(node: nodes.JoinNode, tables: Sequence[Table], context: PlainContext)
 def _crossed(node: nodes.JoinNode, tables: Sequence[Table], key: Row, rows: list[list[Row]]) -> list[Row]:
     """The cross product of one key's tuples, the last side fastest; none if a side that must be there is absent."""
     sides = []
-    for side, table, found in zip(node.sides, tables, rows, strict=True):
-        if not found and not side.outer:
+    for side, table, matches in zip(node.sides, tables, rows, strict=True):
+        if not matches and not side.outer:
             return []
         width = len(table.fields) if node.mode == nodes.PRESERVE else len(side.values)
-        sides.append(found or [(None,) * width])
+        sides.append(matches or [(None,) * width])
     first = () if node.mode == nodes.PRESERVE else key
     return [(*first, *itertools.chain.from_iterable(product)) for product in itertools.product(*sides)]
 
@@ -77,8 +77,8 @@ def multi_reduced(node: nodes.MultiReduceNode, tables: Sequence[Table], context:
     parts = zip(*(table.by_task(tasks) for table in tables), strict=True)
     made = [_reduced(node, part) for part in parts]
     numbers = [task for task, rows in enumerate(made) for _ in rows]
-    found = Table(node.fields, node.types, tuple(row for rows in made for row in rows))
-    return found.dealt(numbers if tasks > 1 else None)
+    result = Table(node.fields, node.types, tuple(row for rows in made for row in rows))
+    return result.dealt(numbers if tasks > 1 else None)
 
 
 def _reduced(node: nodes.MultiReduceNode, tables: Sequence[Table]) -> list[Row]:
@@ -90,16 +90,16 @@ def _reduced(node: nodes.MultiReduceNode, tables: Sequence[Table]) -> list[Row]:
 
 
 def _grouped(node: nodes.MultiReduceNode, tables: Sequence[Table], tasks: int) -> Table:
-    found: dict[Any, tuple[Row, _Reduction]] = {}
+    reductions: dict[Any, tuple[Row, _Reduction]] = {}
     for stream, table in enumerate(tables):
         groups = table.select(node.groups[stream]).rows
         for group, values in zip(groups, table.select(node.inputs[stream]).rows, strict=True):
             frozen = freeze(group)
-            if frozen not in found:
-                found[frozen] = group, _Reduction(node, group)
-            found[frozen][1].execute(stream, (group,), values)
+            if frozen not in reductions:
+                reductions[frozen] = group, _Reduction(node, group)
+            reductions[frozen][1].execute(stream, (group,), values)
     rows, keys = list[Row](), list[Row]()
-    for group, reduction in found.values():
+    for group, reduction in reductions.values():
         made = reduction.complete((group,))
         rows += made
         keys += [group] * len(made)

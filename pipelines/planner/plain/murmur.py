@@ -25,10 +25,10 @@ def spark_hash(values: Sequence[Any], types: Sequence[str]) -> int:
         values: one of each column; null changes nothing.
         types: their Spark SQL types. Maps have no hash: they are left out, as the engine does.
     """
-    found = SEED
+    digest = SEED
     for value, kind in zip(values, types, strict=True):
-        found = _hash(value, kind, found)
-    return _signed(found)
+        digest = _hash(value, kind, digest)
+    return _signed(digest)
 
 
 def task_of(values: Sequence[Any], types: Sequence[str], tasks: int) -> int:
@@ -80,16 +80,16 @@ def _parts(kind: str) -> tuple[str, tuple[str, ...]]:
     if "<" not in kind:
         return kind, ()
     outer, inside = kind.split("<", 1)
-    depth, start, found = 0, 0, []
+    depth, start, parts = 0, 0, []
     inside = inside[:-1]
     for at, letter in enumerate(inside + ","):
         depth += (letter in "<(") - (letter in ">)")
         if letter == "," and depth == 0:
-            found.append(inside[start:at].strip())
+            parts.append(inside[start:at].strip())
             start = at + 1
     if outer == "struct":
-        found = [_field_type(part) for part in found]
-    return outer, tuple(found)
+        parts = [_field_type(part) for part in parts]
+    return outer, tuple(parts)
 
 
 def _field_type(part: str) -> str:
@@ -117,8 +117,8 @@ def _bits(value: float, floats: str, ints: str, not_a_number: int) -> int:
     """The bits of a float as an integer; all NaN alike, and minus zero as zero."""
     if value != value:
         return not_a_number
-    found: int = struct.unpack(ints, struct.pack(floats, 0.0 if value == 0 else value))[0]
-    return found
+    bits: int = struct.unpack(ints, struct.pack(floats, 0.0 if value == 0 else value))[0]
+    return bits
 
 
 def _int(value: int, seed: int) -> int:
@@ -148,13 +148,13 @@ def _rotated(value: int, by: int) -> int:
     return ((value << by) | (value >> (32 - by))) & _MASK
 
 
-def _last(found: int, length: int) -> int:
-    found ^= length
-    found ^= found >> 16
-    found = found * 0x85EBCA6B & _MASK
-    found ^= found >> 13
-    found = found * 0xC2B2AE35 & _MASK
-    return found ^ (found >> 16)
+def _last(digest: int, length: int) -> int:
+    digest ^= length
+    digest ^= digest >> 16
+    digest = digest * 0x85EBCA6B & _MASK
+    digest ^= digest >> 13
+    digest = digest * 0xC2B2AE35 & _MASK
+    return digest ^ (digest >> 16)
 
 
 def _signed(value: int) -> int:

@@ -46,7 +46,7 @@ def repartitioned(node: nodes.PartitionNode, table: Table, context: PlainContext
     if node.kind == nodes.BATCH_GLOBAL:
         return in_batch_task(table, tasks, context)
     if node.kind in (nodes.CUSTOM, nodes.DIRECT):
-        return table.dealt(0 if one is None else int(one) % tasks for one in _chosen(node, table, context))
+        return table.dealt(0 if number is None else int(number) % tasks for number in _chosen(node, table, context))
     return by_hash(table, node.by or node.fields, tasks)
 
 
@@ -58,18 +58,18 @@ def in_batch_task(table: Table, tasks: int, context: PlainContext) -> Table:
 def _chosen(node: nodes.PartitionNode, table: Table, context: PlainContext) -> list[Any]:
     if node.kind == nodes.DIRECT:
         return table.column(node.by[0])
-    found, _ = call(node.function, table, ("task",), context)
-    if any(len(rows) != 1 for rows in found):
+    results, _ = call(node.function, table, ("task",), context)
+    if any(len(rows) != 1 for rows in results):
         raise FunctionError(node.label, f"{node.function} must give one task per tuple")
-    return [rows[0][0] for rows in found]
+    return [rows[0][0] for rows in results]
 
 
 def extreme(node: nodes.ExtremeNode, table: Table, context: PlainContext) -> Table:
     """Keep the tuple of each partition with the least or the largest value; the last of equals."""
     parts = table.by_task(context.tasks_of(node.id))
-    found = [(task, row) for task, part in enumerate(parts) for row in _extreme_of(node, part)]
-    tasks = None if len(parts) == 1 else tuple(task for task, _ in found)
-    return Table(table.fields, table.types, tuple(row for _, row in found), tasks)
+    pairs = [(task, row) for task, part in enumerate(parts) for row in _extreme_of(node, part)]
+    tasks = None if len(parts) == 1 else tuple(task for task, _ in pairs)
+    return Table(table.fields, table.types, tuple(row for _, row in pairs), tasks)
 
 
 def _extreme_of(node: nodes.ExtremeNode, part: Table) -> list[Row]:

@@ -35,29 +35,29 @@ def queried(node: nodes.StateQueryNode, table: Table, context: PlainContext) -> 
     if node.parted:
         results = _parts(view, table, results, context.state_types(node.state), context.tasks_of(node.id))
     made = [_made(node, view, given, result) for given, result in zip(arguments, results, strict=True)]
-    of_row = [[row + new for new in found] for row, found in zip(table.rows, made, strict=True)]
+    of_row = [[row + new for new in outputs] for row, outputs in zip(table.rows, made, strict=True)]
     return table.replaced(node.fields, table.types + types, of_row)
 
 
 def _parts(view: Any, table: Table, results: list[Any], types: Mapping[str, str | None], tasks: int) -> list[Any]:
     """For each tuple those rows of the state that belong to its task."""
-    found: dict[int, list[Row]] = {}
+    by_task: dict[int, list[Row]] = {}
     if results:
         known = tuple(types.get(name) for name in (*view.keys, *view.values))
         part = by_hash(Table((*view.keys, *view.values), known, tuple(results[0])), view.keys, tasks)
         for number, row in enumerate(part.rows):
-            found.setdefault(part.task_of(number), []).append(row)
-    return [found.get(table.task_of(number), []) for number in range(len(table.rows))]
+            by_task.setdefault(part.task_of(number), []).append(row)
+    return [by_task.get(table.task_of(number), []) for number in range(len(table.rows))]
 
 
 def _made(node: nodes.StateQueryNode, view: Any, arguments: Row, result: Any) -> list[Row]:
     if isinstance(node.function, TupleCollectionGet):
         names = (*view.keys, *view.values)
-        at = [names.index(one) for one in _columns(node.outputs, names)]
+        at = [names.index(name) for name in _columns(node.outputs, names)]
         return [tuple(row[i] for i in at) for row in result]
     if isinstance(node.function, MapGet | SnapshotGet):
         values = (None,) * len(view.values) if result is None else result if len(view.values) > 1 else (result,)
-        return [tuple(values[view.values.index(one)] for one in _columns(node.outputs, view.values))]
+        return [tuple(values[view.values.index(name)] for name in _columns(node.outputs, view.values))]
     return emitted(node.label, node.function.execute(arguments, result), len(node.outputs))
 
 
@@ -71,7 +71,7 @@ def _types(node: nodes.StateQueryNode, context: PlainContext) -> tuple[str | Non
         return node.types
     known = context.state_types(node.state)
     if set(node.outputs) <= set(known):
-        return tuple(known[one] for one in node.outputs)
+        return tuple(known[name] for name in node.outputs)
     return (None,) * len(node.outputs)
 
 

@@ -79,16 +79,16 @@ def step(node: nodes.Node, tables: Tables, context: PlainContext) -> Table:
     return plain.step(node, tables, context)
 
 
-def needs_spark(found: Iterable[nodes.Node]) -> bool:
+def needs_spark(candidates: Iterable[nodes.Node]) -> bool:
     """Check whether `step` needs Spark's help with one of the nodes. The caller's own need none."""
-    steps = ((node, _STEPS.get(type(node))) for node in found)
+    steps = ((node, _STEPS.get(type(node))) for node in candidates)
     return any(plain is not None and plain.needs_spark(node) for node, plain in steps)
 
 
 def _each(node: nodes.EachNode, tables: Tables, context: PlainContext) -> Table:
     table = tables[0]
     made, types = call(node.function, table.select(node.inputs), node.outputs, context)
-    of_row = [[row + new for new in found] for row, found in zip(table.rows, made, strict=True)]
+    of_row = [[row + new for new in outputs] for row, outputs in zip(table.rows, made, strict=True)]
     return table.replaced(node.fields, table.types + types, of_row)
 
 

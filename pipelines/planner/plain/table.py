@@ -56,7 +56,7 @@ class Table:
         numbers: list[list[int]] = [[] for _ in range(tasks)]
         for i in range(len(self.rows)):
             numbers[self.task_of(i)].append(i)
-        return [self.take(found) for found in numbers]
+        return [self.take(places) for places in numbers]
 
     def dealt(self, tasks: Iterable[int] | None) -> Table:
         """Return the same rows in other tasks."""
@@ -66,8 +66,8 @@ class Table:
         """Return what a function made: `of_row` holds the new rows of each row, which stay in its task."""
         tasks = None
         if self.tasks is not None:
-            tasks = tuple(task for task, found in zip(self.tasks, of_row, strict=True) for _ in found)
-        return Table(tuple(fields), tuple(types), tuple(row for found in of_row for row in found), tasks)
+            tasks = tuple(task for task, rows in zip(self.tasks, of_row, strict=True) for _ in rows)
+        return Table(tuple(fields), tuple(types), tuple(row for rows in of_row for row in rows), tasks)
 
     def dicts(self) -> list[dict[str, Any]]:
         """Return the rows as dicts."""
