@@ -49,7 +49,8 @@ class Year:
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param(FIRST, id="spring"), pytest.param(None, id="year", marks=EXHAUSTIVE)]
+    scope="module",
+    params=[pytest.param(FIRST, id="spring", marks=EXHAUSTIVE), pytest.param(None, id="year", marks=EXHAUSTIVE)],
 )
 def year(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Year:
     return Year(spark, tmp_path_factory.mktemp("year"), request.param, spoiled=True)

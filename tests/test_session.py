@@ -204,6 +204,7 @@ print(again is not spark, again.read.format("delta").load(sys.argv[1]).count())
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_start_is_silent_leaves_no_litter_and_ignores_another_spark(tmp_path: Path) -> None:
     (tmp_path / "cwd").mkdir()
     done = subprocess.run(

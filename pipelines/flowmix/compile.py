@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from pipelines.errors import FlowError
 from pipelines.flowmix import operations as ops
 from pipelines.flowmix.contexts import window_context
@@ -20,11 +18,9 @@ from pipelines.flowmix.flow import BATCH
 from pipelines.flowmix.plan_steps import QuerySteps, known
 from pipelines.flowmix.schemas import union
 from pipelines.graph import events, nodes
-from pipelines.graph.arrow_types import ARROW_TYPES
 from pipelines.sources.channels import ChannelSource, Edge
 from pipelines.sources.events import PROCESSING, EventSource
 from pipelines.trident.topology import TridentTopology
-from pipelines.windows.vectorised import fits
 
 if TYPE_CHECKING:
     from pipelines.flowmix.definition import Feed, StreamDefinition
@@ -141,6 +137,12 @@ class _StreamCompiler:
         assert isinstance(operation, ops.Stateful)
         if schema is None or not all(isinstance(before, IN_STREAM) for before in stream.operations[:index]):
             return None
+        # Flows without them load neither pyarrow nor numpy.
+        import pyarrow as pa
+
+        from pipelines.graph.arrow_types import ARROW_TYPES
+        from pipelines.windows.vectorised import fits
+
         known = {name: ARROW_TYPES[kind] for name, kind in schema.items() if kind in ARROW_TYPES}
         return index if fits(operation.operation, window_context(flow, stream, index), pa.schema(known)) else None
 

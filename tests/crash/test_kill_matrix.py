@@ -31,7 +31,7 @@ from tests.tiers import several
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 FILES_PER_BATCH = 3
-DAYS = 24
+DAYS = 18
 
 
 @dataclass(frozen=True)

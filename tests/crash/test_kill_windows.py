@@ -12,7 +12,7 @@ from pipelines import Lake, Runtime
 from tests.crash.lives import Kill, one_life
 from tests.crash.windows_case import BATCHES, contents, flow
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 Contents = dict[str, list[tuple[object, ...]]]
 
@@ -60,7 +60,7 @@ MORE: tuple[Kill, ...] = (
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kills", [FEW, pytest.param(MORE, marks=pytest.mark.exhaustive)], ids=["few", "more"])
+@pytest.mark.parametrize("kills", [FEW, MORE], ids=["few", "more"])
 def test_killed_at_each_named_point(
     spark: SparkSession, tmp_path: Path, undisturbed: Contents, kills: tuple[Kill, ...]
 ) -> None:
@@ -69,7 +69,6 @@ def test_killed_at_each_named_point(
     assert finished(spark, tmp_path) == undisturbed
 
 
-@pytest.mark.exhaustive
 @pytest.mark.timeout(1800)
 def test_killed_at_random(spark: SparkSession, tmp_path: Path, undisturbed: Contents) -> None:
     chance = random.Random(16)

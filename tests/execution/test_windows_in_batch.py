@@ -130,6 +130,7 @@ def test_each_output_names_the_state_and_old_states_go(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_bounded_run_gives_the_same(spark: SparkSession, tmp_path: Path) -> None:
     found = []
     for windows in ("channels", "batch"):
@@ -183,6 +184,7 @@ def test_many_rows_come_in_pieces_of_the_clock(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_batches_without_a_good_row(spark: SparkSession, tmp_path: Path) -> None:
     untimed: list[Any] = [("k1", 1, None, "untimed")]
     found = []
@@ -273,7 +275,7 @@ def test_behind_a_bounded_run_it_is_refused(spark: SparkSession, tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("choice", ["reset", "continue"])
+@pytest.mark.parametrize("choice", ["reset", pytest.param("continue", marks=pytest.mark.exhaustive)])
 def test_a_fresh_checkpoint_begins_with_empty_windows(spark: SparkSession, tmp_path: Path, choice: str) -> None:
     lake = Lake(tmp_path)
     Runtime(spark, lake).catch_up(flow(BATCHES[:2]))

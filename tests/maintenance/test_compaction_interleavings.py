@@ -89,7 +89,7 @@ def drawn(examples: int) -> settings:
 
 @pytest.mark.timeout(300)
 class TestInterleavings(Interleavings.TestCase):
-    settings = drawn(20)
+    settings = drawn(10)
 
 
 @EXHAUSTIVE

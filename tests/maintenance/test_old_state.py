@@ -66,6 +66,7 @@ def test_what_is_not_understood_is_left_alone(tmp_path: Path, fault: str) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_windows_go_on_from_the_versions_that_stay(spark: SparkSession, tmp_path: Path) -> None:
     trips = Trips(tmp_path / "trips")
     for _ in range(5):

@@ -181,6 +181,7 @@ def test_spark_deals_the_buckets_as_a_rebalance_expects(spark: SparkSession) -> 
         assert BUCKETS / max(row["count"] for row in dealt.collect()) == window_spread(partitions)
 
 
+@pytest.mark.exhaustive
 def test_a_damaged_state_is_found_and_the_copy_comes_back(
     spark: SparkSession, begun: Lake, undisturbed: dict[str, list[tuple[object, ...]]]
 ) -> None:

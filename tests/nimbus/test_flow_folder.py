@@ -228,6 +228,7 @@ def test_what_waits_in_windows_that_a_flow_has_no_more_is_told(place: Place, cap
     place.await_rows("sums", [1, 3, 6, 11], "v")
 
 
+@pytest.mark.exhaustive
 def test_a_definition_that_does_not_fit_its_tables_leaves_the_flow_running(place: Place) -> None:
     place.events([1], 0)
     place.write(RUNNING_SUM + "      - persist: sums\n")

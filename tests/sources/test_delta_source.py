@@ -46,7 +46,8 @@ def run(spark: SparkSession, source: DeltaTableSource, checkpoint: Path) -> list
     return taken
 
 
-@pytest.mark.parametrize("limit", [pytest.param(None, marks=pytest.mark.exhaustive), 3])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("limit", [None, 3])
 def test_positions_at_every_offset(spark: SparkSession, tmp_path: Path, limit: int | None) -> None:
     """The first snapshot in the middle and at its end, then commits in the middle, at their end, several a batch."""
     table, checkpoint = tmp_path / "a table", tmp_path / "checkpoint"

@@ -64,7 +64,13 @@ class Orders:
         return sorted(row["n"] for row in rows)
 
 
-@pytest.mark.parametrize(("moment", "state"), [("committed", "rows"), ("committed", "totals"), ("closed", "")])
+@pytest.mark.parametrize(
+    ("moment", "state"),
+    [
+        ("committed", "rows"),
+        *(pytest.param(*at, marks=pytest.mark.exhaustive) for at in (("committed", "totals"), ("closed", ""))),
+    ],
+)
 def test_the_same_records_again(
     spark: SparkSession, tmp_path: Path, new_topic: NewTopic, moment: str, state: str
 ) -> None:

@@ -135,6 +135,7 @@ def test_a_restart_goes_on_after_the_last_offset(
     assert flow.held == list(range(13))
 
 
+@pytest.mark.exhaustive
 def test_a_new_epoch_starts_where_it_is_told(spark: SparkSession, tmp_path: Path, new_topic: NewTopic) -> None:
     """Rules 10: redeploy applies EARLIEST / LATEST / TIMESTAMP."""
     flow = Numbers(spark, tmp_path, new_topic())

@@ -41,7 +41,7 @@ def spark_commit(spark: SparkSession, state: SmallTable, txid: int, known: bool,
     ("layout", "kind"),
     [
         (MAP, TRANSACTIONAL),
-        (LOG, OPAQUE),
+        pytest.param(LOG, OPAQUE, marks=pytest.mark.exhaustive),
         pytest.param(MAP, OPAQUE, marks=pytest.mark.exhaustive),
         pytest.param(ROWS, NON_TRANSACTIONAL, marks=pytest.mark.exhaustive),
     ],

@@ -213,6 +213,7 @@ EVENTS = [
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(240)
 def test_engines_agree(spark: SparkSession) -> None:
     wanted = run_flow(flow(), {"s": EVENTS}, engine="reference", spark=spark)
