@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError
-
 from pipelines.errors import TrideltaError
 from pipelines.graph import nodes
 from pipelines.places.location import Location, RemoteLakeError
 from pipelines.sources.base import StoredSource, place_of
-from pipelines.spark.s3_jars import s3_paths
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,6 +51,9 @@ def check_session(spark: SparkSession, place: Location) -> None:
         SessionWithoutS3Error
     """
     if not _reads_s3(spark):
+        # Here, since Nimbus and the command line import this module, and not Spark.
+        from pipelines.spark.s3_jars import s3_paths
+
         s3_paths()
         raise SessionWithoutS3Error(str(place))
 
@@ -87,6 +87,8 @@ def _check_flow(lake: Location, topology: TridentTopology) -> None:
 
 
 def _reads_s3(spark: SparkSession) -> bool:
+    from py4j.protocol import Py4JError
+
     try:
         # Where a cluster is, jars are not on the class path but in a loader of Spark's own.
         thread = spark._jvm.java.lang.Thread.currentThread()  # type: ignore[union-attr]
