@@ -244,6 +244,7 @@ def test_a_state_that_cannot_be_had_is_refused_at_the_start(spark: SparkSession,
     assert len(named(lake)) == 3
 
 
+@pytest.mark.slow
 def test_another_operation_and_another_place_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     runtime = Runtime(spark, lake)
@@ -267,6 +268,7 @@ def test_windows_that_began_on_channels_stay_there(spark: SparkSession, tmp_path
         runtime.catch_up(flow())
 
 
+@pytest.mark.slow
 def test_behind_a_bounded_run_it_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     runtime = Runtime(spark, Lake(tmp_path))
     runtime.run_bounded(flow(BATCHES[:1]))
@@ -329,6 +331,7 @@ def test_windows_that_cannot_run_in_the_batch_read_a_channel() -> None:
         Flow("f", windows="anywhere")
 
 
+@pytest.mark.slow
 def test_files_of_a_state_are_removed_only_when_two_batches_stand_behind_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -181,6 +181,7 @@ LEAVES: list[Callable[[], Criteria]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_6_python_and_spark_give_the_same_answers(spark: SparkSession) -> None:
     frame = spark.createDataFrame([tuple(row.get(name) for name in NAMES) for row in ROWS], SCHEMA)
     types = {field.name: field.dataType.simpleString() for field in frame.schema}

@@ -48,6 +48,7 @@ def seen(table: DeltaTable) -> tuple[object, ...]:
 STEPS = st.lists(st.sampled_from(["own", "other", "others", "clean", "copy", "older", "anew", "column"]), max_size=14)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(STEPS)
 def test_it_is_what_a_table_opened_now_is(tmp_path_factory: pytest.TempPathFactory, steps: list[str]) -> None:

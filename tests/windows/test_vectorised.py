@@ -159,7 +159,9 @@ def operations(draw: st.DrawFn) -> AggregateWindow:
 
 @settings(max_examples=150, deadline=None)
 @given(batches(ints), operations(), cut_places)
-@pytest.mark.parametrize("partition", [("k",), ("k", "j"), (), ("j",)])
+@pytest.mark.parametrize(
+    "partition", [("k", "j"), *(pytest.param(key, marks=pytest.mark.slow) for key in (("k",), (), ("j",)))]
+)
 def test_ints(
     partition: tuple[str, ...], rows: list[Row], operation: AggregateWindow, cuts: list[tuple[int, int]]
 ) -> None:
