@@ -23,5 +23,11 @@ COLUMNS: Final = (ID, TIME, CLOCK, FROM, ORDER)
 TYPES: Final = ("string", "bigint", "bigint", "string", "string")
 DDL: Final = ", ".join(f"{name} {kind}" for name, kind in zip(COLUMNS, TYPES, strict=True))
 
+EARLIEST: Final = -59_011_459_200_000
+"""Where the times of events begin: 0100-01-01, in ms since 1970."""
+BEYOND: Final = 250_246_627_200_000
+"""The first time that no event has: 9900-01-01. Python's dates have the years 1 to 9999, and windows end behind their events
+(ten years at most), so that a century is left on both sides."""
+
 PUBLIC_ID, PUBLIC_TIME = "event_id", "event_time"
 """The id (string) and the timestamp (timestamp) of an event in the tables that users read."""

@@ -99,9 +99,9 @@ def on_time(step: Step) -> DataFrame:
     """Return the events that the channel's watermark has not passed, or those that it has."""
     asked = getattr(step.context, "watermark", None)
     mark: int | None = asked(step.node.channel) if asked else None
-    if mark is None:
-        return step.frame.where(F.lit(not step.node.late))
-    late = column(events.CLOCK) < F.lit(mark)
+    clock = column(events.CLOCK)
+    # A time that no event can have is late at once: it would move the watermark beyond all others, or fail in a window.
+    late = (clock < F.lit(events.EARLIEST if mark is None else max(mark, events.EARLIEST))) | (clock >= F.lit(events.BEYOND))
     return step.frame.where(late if step.node.late else ~late)
 
 

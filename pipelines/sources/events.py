@@ -113,7 +113,7 @@ class EventSource(Source):
         order = self._order(files)
         given = F.expr(spark_sql("id", self.id)).cast("string") if self.id else F.lit(None).cast("string")
         made = F.concat(F.lit(f"{self.stream_name}-"), F.hex(F.xxhash64(F.col(FILE), order)))
-        at = milliseconds(frame, self.timestamp) if self.timestamp else now
+        at = self._time(milliseconds(frame, self.timestamp)) if self.timestamp else now
         own = {
             events.ID: F.coalesce(given, made),
             events.TIME: F.coalesce(at, now),
@@ -123,6 +123,13 @@ class EventSource(Source):
         }
         shown = [column.alias(name) for name, column in own.items()]
         return frame.select(*(f"`{name}`" for name in self.inner.fields), *shown, self._refused(at), FILE)
+
+    @staticmethod
+    def _time(at: Column) -> Column:
+        """Return a time that an event can have; null for another."""
+        from pyspark.sql import functions as F
+
+        return F.when((at >= F.lit(events.EARLIEST)) & (at < F.lit(events.BEYOND)), at)
 
     def _refused(self, at: Column) -> Column:
         """`_corrupt`, also of a row without a time: taken for now it would make all that follows late."""
@@ -149,7 +156,10 @@ class EventSource(Source):
 
 
 def milliseconds(frame: DataFrame, expression: str) -> Column:
-    """Return an expression over a frame as bigint ms: numbers as they are, times and dates (UTC) converted."""
+    """Return an expression over a frame as bigint ms: numbers as they are, times and dates (UTC) converted.
+
+    A value that is no such number (a double of 1e30, a text) is a time before all events; null stays null.
+    """
     from pyspark.sql import functions as F
     from pyspark.sql.types import DateType, TimestampNTZType, TimestampType
 
@@ -157,7 +167,7 @@ def milliseconds(frame: DataFrame, expression: str) -> Column:
     kind = frame.select(value).schema.fields[0].dataType
     if isinstance(kind, DateType | TimestampNTZType | TimestampType):
         return F.unix_millis(value.cast("timestamp"))
-    return value.cast("bigint")
+    return F.coalesce(value.try_cast("bigint"), F.when(value.isNotNull(), F.lit(events.EARLIEST - 1)))
 
 
 def _natural(name: str) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from pipelines.flowmix.definition import StreamDefinition
 from pipelines.flowmix.flow import CLOCKS, Flow
 from pipelines.flowmix.operations import source_order
 from pipelines.flowmix.values import fitted
+from pipelines.graph import events
 from pipelines.windows.event import Event
 
 Item = tuple[Event, int, str]
@@ -94,6 +95,11 @@ def _entries(
     entered = []
     for number, ((_, arrival), row, id, time) in enumerate(zip(arrivals, rows, ids, times, strict=True)):
         timestamp = arrival if time is None else milliseconds(time)
+        if not events.EARLIEST <= timestamp < events.BEYOND:
+            # Such a row goes to quarantine, and where the clock goes by arrivals its time is that.
+            if clock == "event":
+                continue
+            timestamp = arrival
         event = Event(row, f"{stream.name}-{number}" if id is None else str(id), timestamp, stream.name)
         now = timestamp if clock == "event" else arrival
         entered.append((event, now, source_order(stream.index, number)))

@@ -153,7 +153,7 @@ class TaskWindows:
             clocks: list[int] = [txid * BATCH_MILLIS] * len(table.rows)
         else:
             times = self._spark.evaluate(table, node.timestamp, ("at",), "window timestamp").rows
-            clocks = [milliseconds(rows[0][0]) for rows in times]
+            clocks = [txid * BATCH_MILLIS if rows[0][0] is None else milliseconds(rows[0][0]) for rows in times]
         rows = tuple(
             (*row, table.task_of(n), "", clock, clock, "", f"000.{txid:08x}{n:016x}")
             for n, (row, clock) in enumerate(zip(inputs.rows, clocks, strict=True))
@@ -163,7 +163,8 @@ class TaskWindows:
     def in_time(self, node: nodes.OnTimeNode, table: Table) -> Table:
         """Return the tuples that the watermark has not passed, or those that it has."""
         mark = self._clocks.get(node.channel)
-        late = [mark is not None and clock < mark for clock in table.column(events.CLOCK)]
+        first = events.EARLIEST if mark is None else max(mark, events.EARLIEST)
+        late = [not first <= clock < events.BEYOND for clock in table.column(events.CLOCK)]
         return table.take([n for n, is_late in enumerate(late) if is_late == node.late])
 
     def commit(self, node: nodes.ChannelNode, table: Table, txid: int) -> Table:

@@ -185,11 +185,12 @@ class AlignedBuffer(SpanBuffer):
         near = event.timestamp is not None and now - self._patience <= event.timestamp <= now
         known = {span.start: span for span in self._spans}
         wanted = list(self._places.around(event.timestamp if near else now))
-        for start, end in wanted:
-            if start not in known:
-                known[start] = self._opened(start, end)
-                self._spans.append(known[start])
-                self._spans.sort(key=_end)
+        opened = [(start, end) for start, end in wanted if start not in known]
+        for start, end in opened:
+            known[start] = self._opened(start, end)
+            self._spans.append(known[start])
+        if opened:
+            self._spans.sort(key=_end)
         return [known[start] for start, _ in wanted]
 
     def _closes(self, span: Span) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,15 @@ from pipelines import Lake, Runtime
 from pipelines.errors import BatchError
 from pipelines.flowmix import Count, Flow, Policy, Sum, WindowAggregator
 from pipelines.sources import FixedBatches
+from pipelines.trident import AlignedDurationWindow, DeltaState, TridentTopology
 
 pytestmark = pytest.mark.slow
 
 SCHEMA = "k string, v bigint, timestamp bigint"
+
+
+# Beyond Python's dates, beyond Spark's timestamps, at the ends of a bigint.
+ABSURD = (10**15, 10**17, -(10**15), 2**63 - 1, -(2**63))
 
 
 def rows(lake: Lake, table: str, *fields: str) -> list[tuple[Any, ...]]:
@@ -133,3 +139,45 @@ def test_an_event_without_a_time_goes_to_quarantine(spark: SparkSession, tmp_pat
     (refused,) = lake.quarantine("clocks").scan().to_pylist()
     assert refused["rule"] == "no_time"
     assert json.loads(refused["row"]) == {"k": "b", "v": 7, "timestamp": None}
+
+
+@pytest.mark.parametrize("windows", ["channels", "batch"])
+def test_a_time_that_no_event_can_have_goes_to_quarantine(spark: SparkSession, tmp_path: Path, windows: Any) -> None:
+    """One hostile record is one row there: it fails no batch, moves no clock, and the windows go on."""
+    batches = [
+        [("a", 1, 500), *(("a", 100, at) for at in ABSURD)],
+        [("a", 2, 900), *(("b", 100, at) for at in ABSURD), ("a", 4, 200_000_000)],
+    ]
+    source = FixedBatches(SCHEMA, batches)
+    flow = Flow("absurd", windows=windows).stream("events", source).partition("k")
+    daily = flow.aligned(Sum("v", "sum"), every=86_400, time_zone="Europe/Berlin").persist("daily")
+    flow = daily.stream("again", source).partition("k").session(Sum("v", "sum"), gap=3600).persist("visits")
+    lake = Lake(tmp_path)
+    Runtime(spark, lake).catch_up(flow.build())
+    assert rows(lake, "daily", "sum") == rows(lake, "visits", "sum") == [(3,)]
+    refused = lake.quarantine("absurd").scan().to_pylist()
+    assert {row["rule"] for row in refused} == {"no_time"}
+    assert sorted(json.loads(row["row"])["timestamp"] for row in refused) == sorted(4 * ABSURD)
+
+
+@pytest.mark.parametrize("at", ["at", "CAST(at AS double) * 1e30", "at * CAST(1e15 AS decimal(38,0))"])
+def test_times_that_are_no_bigint_go_there_too(spark: SparkSession, tmp_path: Path, at: str) -> None:
+    lake = Lake(tmp_path)
+    source = FixedBatches("k string, v bigint, at bigint", [[("a", 1, 0), ("a", 2, 10**15)], [("a", 4, 0)]])
+    flow = Flow("wide").stream("events", source, timestamp=at).partition("k")
+    Runtime(spark, lake).catch_up(flow.session(Sum("v", "sum"), gap=10).persist("visits").build())
+    assert [row["rule"] for row in lake.quarantine("wide").scan().to_pylist()] == ["no_time"]
+
+
+def test_a_tuple_whose_time_none_can_have_is_late(spark: SparkSession, tmp_path: Path) -> None:
+    """Tuples of a topology have their time anywhere behind the source: such a one is kept beside those that come late."""
+    topology, lake = TridentTopology("wide"), Lake(tmp_path)
+    source = FixedBatches("k string, v bigint, at bigint", [[("a", 1, 0), ("a", 2, 10**15)], [("a", 4, 9000)]])
+    (
+        topology.new_stream("s", source)
+        .window(AlignedDurationWindow.of(timedelta(seconds=5)), [Count("n"), Sum("v", "sum")], timestamp="at")
+        .partition_persist(DeltaState("sums"))
+    )
+    Runtime(spark, lake).catch_up(topology)
+    assert rows(lake, "sums", "sum") == [(1,)]
+    assert rows(lake, "late_wide_window1", "v") == [(2,)]
