@@ -53,7 +53,7 @@ class File:
     """A file of a source, as it lies there now."""
 
     name: str
-    time: int
+    time: float
     rows: tuple[Row, ...]
 
 

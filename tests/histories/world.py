@@ -44,7 +44,7 @@ KEYS: dict[str, tuple[Any, ...]] = {
 }
 MOMENTS = ("opened", "committing", "committed", "closed")
 # Beyond any number of kills that a program has: that a batch becomes poison by deaths is tested elsewhere.
-ATTEMPTS = 40
+ATTEMPTS = 15
 PATIENCE = 120.0
 
 
