@@ -88,9 +88,13 @@ class DeltaTableSource(StoredSource):
 
     def present(self, version: int | None = None) -> frozenset[str]:
         """Return the table's data files (as `file_key`) at a version; None: the last one."""
-        return self._keys(
-            _in_order_of_snapshot(self.path, DeltaTable(self.path).version() if version is None else version)
-        )
+        last = DeltaTable(self.path).version() if version is None else version
+        return self._keys(_in_order_of_snapshot(self.path, last))
+
+    def read_from(self, version: int) -> frozenset[str]:
+        """Return the data files (as `file_key`) that a stream reads which begins with a version: those of it, and later ones."""
+        later = (_adds(self.path, later) for later in range(version + 1, DeltaTable(self.path).version() + 1))
+        return self.present(version) | self._keys([file for files in later for file in files])
 
     def first_version(self, checkpoint: Place, index: int) -> int | None:
         """Return the version at which a stream began; None if its offsets do not say."""

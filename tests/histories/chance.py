@@ -189,25 +189,30 @@ def restore(drawn: Drawn, back: int = 1) -> None:
     put_back(drawn.copies[-1 - back][0], folder)
     before = drawn.txids()
     error = drawn.run(None, None)
+    # A batch that was begun and not finished is gone through again: that is no older life of its query.
+    begun = _begun(drawn.copies[-1 - back][0])
+    drawn.lake = Lake(drawn.lake.root)
     if not isinstance(error, TrideltaError):
-        # A batch that was begun and not finished is gone through again: that is no older life.
-        begun = _begun(drawn.copies[-1 - back][0])
         if error is not None or not begun:
             raise Difference("older checkpoints brought back", repr(error), "refused at the start") from error
-    elif Lake(drawn.lake.root) and drawn.txids() != before:
-        raise Difference("older checkpoints, refused", drawn.txids(), before)
     else:
-        put_back(aside, folder)
+        moved = {name for name, txid in drawn.txids().items() if before.get(name) != txid}
+        if (moved and not begun) or getattr(error, "state", "") in moved:
+            raise Difference("older checkpoints, refused", drawn.txids(), before)
+        for query in folder.glob("*/*"):
+            own = query.relative_to(folder)
+            if str(own) not in begun:
+                put_back(aside / own, query)
     shutil.rmtree(aside)
 
 
-def _begun(checkpoints: Path) -> bool:
-    """Whether in a copy of checkpoints some batch was planned and not finished."""
-    return any(
-        not (file.parent.parent / "commits" / file.name).exists()
+def _begun(checkpoints: Path) -> set[str]:
+    """The queries of which in a copy of checkpoints some batch was planned and not finished."""
+    return {
+        str(file.parents[2].relative_to(checkpoints))
         for file in checkpoints.glob("*/*/spark/offsets/*")
-        if file.name.isdigit()
-    )
+        if file.name.isdigit() and not (file.parents[1] / "commits" / file.name).exists()
+    }
 
 
 OPERATIONS: dict[str, Callable[..., None]] = {

@@ -43,6 +43,7 @@ def _restored(group: Group, said: Group) -> None:
     for name in ("epoch", "first", "finished"):
         setattr(group, name, getattr(said, name))
     group.planned, group.poison, group.skipped = list(said.planned), set(said.poison), set(said.skipped)
+    group.known = set(said.known)
 
 
 def restore_checkpoint(play: Play, group: int = 0, back: int = 1) -> None:

@@ -160,6 +160,8 @@ class Group:
     finished: int = 0
     poison: set[int] = field(default_factory=set)
     skipped: set[int] = field(default_factory=set)
+    known: set[str] = field(default_factory=set)
+    """The states with which the stream has begun: who said `continue` once is not asked again."""
     window: int = 0
     """Of the group of the windows: how many tuples one holds."""
     table: bool = False
@@ -215,6 +217,7 @@ class Group:
         """A copy of all but the states and files: what a copy of the checkpoint keeps."""
         twin = copy.copy(self)
         twin.planned, twin.poison, twin.skipped = list(self.planned), set(self.poison), set(self.skipped)
+        twin.known = set(self.known)
         return twin
 
 
@@ -226,6 +229,8 @@ class Model:
     rules: Rules = field(default_factory=Rules)
     refused: list[Refused] = field(default_factory=list)
     refused_claims: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+    quarantined: dict[tuple[str, int], int] = field(default_factory=dict)
+    """By group and epoch the last txid whose batch has put rows into quarantine."""
     vacuumed: bool = False
 
     # --- judging ----------------------------------------------------------------------------------------------------
@@ -275,9 +280,10 @@ class Model:
         sinks = self.sinks(group)
         if not group.fresh:
             others = any(sink.txids for sink in sinks)
-            new = [sink for sink in sinks if not sink.txids and not sink.slices]
+            new = [sink for sink in sinks if not sink.txids and not sink.slices and sink.name not in group.known]
             if on_fresh == "refuse" and group.finished and others and new:
                 raise Refusal("StateBehindError")
+            group.known = {sink.name for sink in sinks}
             return
         number = max((sink.epochs for sink in sinks), default=0) + 1
         held = max((sink.last for sink in sinks), default=-1)
@@ -287,13 +293,14 @@ class Model:
             self._reset(group, number)
             held = -1
         group.epoch, group.first, group.planned, group.finished = number, held + 1, [], 0
-        group.poison, group.skipped = set(), set()
+        group.poison, group.skipped, group.known = set(), set(), {sink.name for sink in sinks}
 
     def _reset(self, group: Group, number: int) -> None:
         for sink in self.sinks(group):
             sink.reset(number)
         self.refused = [one for one in self.refused if one.group != group.name]
         self.refused_claims = {of: files for of, files in self.refused_claims.items() if of[0] != group.name}
+        self.quarantined = {of: txid for of, txid in self.quarantined.items() if of[0] != group.name}
 
     def stream(
         self,
@@ -368,6 +375,8 @@ class Model:
         if new:
             yield ("committing", "quarantine", txid)
             self.refused += new
+            last = self.quarantined.get((group.name, group.epoch), txid)
+            self.quarantined[group.name, group.epoch] = max(last, txid)
             yield ("committed", "quarantine", txid)
 
     def _poisoned(self, group: Group, txid: int, rows: list[tuple[str, Row]]) -> None:
@@ -398,6 +407,8 @@ class Model:
         rows = group.rows(tuple(group.files))
         good = [(name, row) for name, row in rows if self.at_source(group, row) is None]
         streamed = {sink.name: group.streamed(sink) for sink in self.sinks(group)}
+        last = self.quarantined.get((group.name, group.epoch), group.first - 1)
+        judged = frozenset(name for names in group.planned[: last - group.first + 1] for name in names)
         for slice_ in [NO_SLICE, *slices]:
             found = self.refusals(group, rows, BACKFILLED)
             mine = [(name, one) for name, one in found if one.slice == slice_]
@@ -405,7 +416,7 @@ class Model:
             if mine or held:
                 yield ("committing", "quarantine", BACKFILLED)
                 self.refused = [one for one in self.refused if one not in held] + [one for _, one in mine]
-                self.refused_claims[group.name, slice_] = frozenset(name for name, _ in mine)
+                self.refused_claims[group.name, slice_] = frozenset(name for name, _ in mine) - judged
                 yield ("committed", "quarantine", BACKFILLED)
         for slice_ in slices:
             own = [(name, row) for name, row in good if row.day == slice_]

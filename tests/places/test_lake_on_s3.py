@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from pipelines import Lake, Runtime, flowmix
 from pipelines.errors import FreshCheckpointError, PoisonBatchError
@@ -119,6 +120,28 @@ def test_large_results_are_written_by_spark_and_committed_beside_small_ones(
     assert frame.where("_txid = 1").count() == 2
     assert frame.where("n >= 4").count() == 3
     assert lake.state("rows").count() == frame.count() == 6
+
+
+HOSTILE = ("a/b", "%2F", "%", "a%20b", "a b", "a+b", "a?b", "#", "a=b", "x:y", "..", ".", "\\", "{x}", "[x]", "'", '"', "ä€", "a\nb", "~")
+"""Slices that are no plain folders."""
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_slice_is_kept_whatever_its_text(reaching: SparkSession, place: Location, large: bool) -> None:
+    lake, source = Lake(place / "lake"), place / "in"
+    put(source, "0.json", *(("k", n, day) for n, day in enumerate(HOSTILE)))
+    with large_results(large):
+        Runtime(reaching, lake).catch_up(sales(source))
+    put(source, "1.json", *(("k", n, day) for n, day in enumerate(HOSTILE)))
+    Runtime(reaching, lake).catch_up(sales(source))
+    assert sorted((row["n"], row["day"]) for row in lake.state("rows").scan().to_pylist()) == sorted(
+        2 * [*enumerate(HOSTILE)]
+    )
+    frame = reaching.read.format("delta").load(str(lake.state_path("rows")))
+    for n, day in enumerate(HOSTILE):
+        text = day.replace("'", "''")
+        assert [row["n"] for row in lake.state("rows").scan(where=f"_slice = '{text}'").to_pylist()] == [n, n]
+        assert [(row["n"], row["day"]) for row in frame.where(F.col("_slice") == day).collect()] == [(n, day)] * 2
 
 
 @pytest.mark.parametrize("on_disk", [False, pytest.param(True, marks=EXHAUSTIVE)])

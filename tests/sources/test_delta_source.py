@@ -160,6 +160,27 @@ def test_files_rewritten_between_the_start_and_the_first_batch(
     assert totals(lake) == {DAYS[1]: expected([0])[DAYS[1]]}
 
 
+def test_a_backfill_between_a_first_batch_that_was_only_planned_and_the_next_life(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """What came since the plan was not rewritten: the stream reads it under its own name, and leaves it to the claim."""
+    table, lake = tmp_path / "table", Lake(tmp_path / "lake")
+    topology = flow(table)
+    append(spark, table, 0, files=1)
+    spark.sql(f"DELETE FROM delta.`{table}`")
+
+    def die(moment: str, state: str, txid: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Runtime(spark, lake, listeners=[die]).catch_up(topology)
+    append(spark, table, 100, files=2)
+    Runtime(spark, lake).backfill(topology, [DAYS[1]])
+    optimize(spark, table)
+    Runtime(spark, lake).catch_up(topology)
+    assert totals(lake) == expected([100])
+
+
 def test_a_backfill_of_files_that_were_put_together_before_the_stream_came(spark: SparkSession, tmp_path: Path) -> None:
     """The stream reads them from the log under their first names: claims of the new ones would not keep it from counting."""
     table, lake = tmp_path / "table", Lake(tmp_path / "lake")

@@ -432,7 +432,7 @@ class BoundedRunner:
                 continue
             rows = writer.empty() if rows is None else of_group(rows, self._group.name)
             received, files = work.counts.get(slice_, (0, frozenset()))
-            # The stream's own quarantine position is not kept by file: claim all of them; a file met twice is left out.
+            # Batches that refuse nothing leave no commit here: files of those since the last one are claimed, too.
             given = _SliceRows(slice_, received, files, rows, streamed=self._streamed(writer.table))
             self._write(writer, NAME, given)
             done[slice_] = rows.num_rows

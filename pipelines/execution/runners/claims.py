@@ -67,14 +67,16 @@ class SameSources:
         ]
 
     def check(self) -> None:
-        """Compare the claims with the files that are there now, and sources with those that the checkpoint is of.
+        """Compare the claims with the files that the stream will read, and sources with those that the checkpoint is of.
+
+        A first batch may have been planned by a former life: what came since is read under its own name.
 
         Raises:
             RewrittenSourceError, LostRowsError
         """
         self._group.entrance.check_same(self._checkpoint)
-        for _, name, source in self._new:
-            self._compare(name, source, None)
+        for index, name, source in self._new:
+            self._compare(name, source, source.first_version(self._checkpoint, index))
 
     def check_planned(self, batch_id: int) -> None:
         """Compare the claims with the files that a planned batch begins with, once, and the sources each time.
@@ -93,7 +95,7 @@ class SameSources:
         claims = dict(_claims(self._group, source))
         if not claims:
             return
-        there = source.present(version)
+        there = source.present() if version is None else source.read_from(version)
         stale = {slice_: sorted(files - there) for slice_, files in claims.items() if files - there}
         if stale:
             slices = tuple(sorted(stale))
