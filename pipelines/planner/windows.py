@@ -101,7 +101,9 @@ def on_time(step: Step) -> DataFrame:
     mark: int | None = asked(step.node.channel) if asked else None
     clock = column(events.CLOCK)
     # A time that no event can have is late at once: it would move the watermark beyond all others, or fail in a window.
-    late = (clock < F.lit(events.EARLIEST if mark is None else max(mark, events.EARLIEST))) | (clock >= F.lit(events.BEYOND))
+    late = (clock < F.lit(events.EARLIEST if mark is None else max(mark, events.EARLIEST))) | (
+        clock >= F.lit(events.BEYOND)
+    )
     return step.frame.where(late if step.node.late else ~late)
 
 

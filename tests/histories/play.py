@@ -138,12 +138,17 @@ class Play:
     def streams(self, on_fresh: str = "refuse", max_batches: int | None = None) -> Iterator[Event]:
         """The steps of a catch-up of all groups."""
         for group in self.model.groups:
-            yield from self.model.stream(
-                group,
-                on_fresh=on_fresh,
-                max_batches=max_batches,
-                idle=lambda name, number, _: self.world.idle(name, number),
-            )
+            yield from self._stream(group, on_fresh=on_fresh, max_batches=max_batches)
+
+    def streams_before(self, refused: Group, error: str) -> Iterator[Event]:
+        """The steps of a catch-up that refuses a group: those of the groups ahead of it."""
+        for group in self.model.groups:
+            if group is refused:
+                raise Refusal(error)
+            yield from self._stream(group)
+
+    def _stream(self, group: Group, **given: Any) -> Iterator[Event]:
+        return self.model.stream(group, idle=lambda name, number, _: self.world.idle(name, number), **given)
 
     def catching_up(self, **given: Any) -> Callable[[Runtime], Any]:
         return lambda runtime: runtime.catch_up(self.world.topology(self.model.rules), **given)

@@ -122,7 +122,8 @@ def test_large_results_are_written_by_spark_and_committed_beside_small_ones(
     assert lake.state("rows").count() == frame.count() == 6
 
 
-HOSTILE = ("a/b", "%2F", "%", "a%20b", "a b", "a+b", "a?b", "#", "a=b", "x:y", "..", ".", "\\", "{x}", "[x]", "'", '"', "ä€", "a\nb", "~")
+HOSTILE = ("a/b", "%2F", "%", "a%20b", "a b", "a+b", "a?b", "#", "a=b", "x:y", "..", ".", "\\", "{x}", "[x]", "'", '"')
+HOSTILE += ("ä€", "a\nb", "~")
 """Slices that are no plain folders."""
 
 

@@ -123,7 +123,9 @@ def refused_by_source(marked: DataFrame, spout: nodes.SpoutNode, also: Sequence[
         .when(unfit, BAD_SLICE)
         .otherwise(WITHOUT_SLICE)
         .alias("rule"),
-        F.when(untimed, "the event has no time: what its stream's timestamp= says is null, or not of the years 100 to 9899")
+        F.when(
+            untimed, "the event has no time: what its stream's timestamp= says is null, or not of the years 100 to 9899"
+        )
         .when(otherwise, F.concat(F.lit("the file's fields are others than the schema's: "), seen))
         .when(malformed, "the record does not parse as the declared schema")
         .when(
