@@ -75,6 +75,11 @@ def catch_up(
 
 def stream(play: Play, group: int = 0, arrivals: list[list[list[Any]]] = [], beside: str | None = None) -> None:  # noqa: B006
     """A stream with a trigger, while files arrive one after the other, and a backfill or a compaction beside it."""
+    if any(group.rewritten for group in play.model.groups):
+        # What is lost by a VACUUM ends a stream at any moment: it reads what there is at once, and is refused or up to date.
+        catch_up(play)
+        if any(group.rewritten and (group.begun or group.waiting()) for group in play.model.groups):
+            return
     beginning = Witness()
     topology = play.world.topology(play.model.rules)
     reports: list[Any] = []
