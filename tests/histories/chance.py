@@ -199,11 +199,15 @@ def restore(drawn: Drawn, back: int = 1) -> None:
         moved = {name for name, txid in drawn.txids().items() if before.get(name) != txid}
         if (moved and not begun) or getattr(error, "state", "") in moved:
             raise Difference("older checkpoints, refused", drawn.txids(), before)
-        for query in folder.glob("*/*"):
-            own = query.relative_to(folder)
-            if str(own) not in begun:
-                put_back(aside / own, query)
+        for query in aside.glob("*/*"):
+            restored = folder / query.relative_to(aside)
+            if len(_commits(restored)) <= len(_commits(query)):
+                put_back(query, restored)
     shutil.rmtree(aside)
+
+
+def _commits(checkpoint: Path) -> list[Path]:
+    return [file for file in checkpoint.glob("spark/commits/*") if file.name.isdigit()]
 
 
 def _begun(checkpoints: Path) -> set[str]:

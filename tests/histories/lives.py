@@ -15,7 +15,7 @@ from typing import Any
 from pipelines.errors import PoisonBatchError
 from tests.histories.child import Child, Drivers, events_of
 from tests.histories.comparing import Difference
-from tests.histories.model import NON_TRANSACTIONAL, Event, Group, Refusal, Sink
+from tests.histories.model import BAD, NON_TRANSACTIONAL, Event, Group, Refusal, Sink
 from tests.histories.operations import arrive, catch_up
 from tests.histories.play import Copies, Play, as_said
 from tests.histories.world import MOMENTS, Killed, Outcome, StuckError, Witness, copied, put_back
@@ -143,7 +143,9 @@ def _taken_over(play: Play, told: list[Event], arrivals: list[list[list[Any]]]) 
         next(steps)
     steps.close()  # type: ignore[attr-defined]
     for rows in arrivals:
-        arrive(play, 0, rows)
+        # Poison of the first stream would keep the other host from the second one, whose frozen writer then goes on.
+        alone = len(play.model.groups) == 1
+        arrive(play, 0, rows if alone else [row for row in rows if row[-1] != BAD])
     play.world.as_on_another_host()
     outcome = play.world.run(play.catching_up())
     play.follow(play.streams(), outcome, "catch-up of another host")

@@ -140,6 +140,24 @@ def test_a_stream_that_begins_after_the_files_of_a_backfill_were_rewritten(spark
     assert totals(lake) == expected([0])
 
 
+def test_rows_without_a_slice_in_files_that_were_rewritten(spark: SparkSession, tmp_path: Path) -> None:
+    """A backfill has put them into quarantine, which claims their files as a state does."""
+    table, lake = tmp_path / "table", Lake(tmp_path / "lake")
+    runtime, topology = Runtime(spark, lake), flow(table)
+    for n in (1, 2):
+        spark.createDataFrame([(None, n), ("d3", n)], SCHEMA).coalesce(1).write.format("delta").mode("append").save(
+            str(table)
+        )
+    runtime.backfill(topology, ["d9"])
+    optimize(spark, table)
+    with pytest.raises(RewrittenSourceError, match="backfill these slices again, then start the stream: any"):
+        runtime.catch_up(topology)
+    runtime.backfill(topology, ["d9"])
+    runtime.catch_up(topology)
+    assert lake.quarantine("totals").scan().num_rows == 2
+    assert totals(lake) == {"d3": (2, 3)}
+
+
 def test_files_rewritten_between_the_start_and_the_first_batch(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from pipelines.places.store import StoreError
 from pipelines.sources.base import file_key, place_of
 from pipelines.sources.delta import DeltaTableSource
 from pipelines.sources.offsets import offset_of
+from pipelines.state.schema import NO_SLICE
 
 if TYPE_CHECKING:
     from pipelines.execution.batch.group import BatchGroup
@@ -32,7 +33,9 @@ class RewrittenSourceError(SourceError):
     def __init__(self, source: str, slices: tuple[str, ...], file: str) -> None:
         self.source, self.slices, self.file = source, slices, file
         if slices:
-            named = ", ".join(slices[:10]) + (", ..." if len(slices) > 10 else "")
+            # Rows without a slice are in quarantine, and judged again with each backfill.
+            real = [slice_ for slice_ in slices if slice_ != NO_SLICE] or ["any"]
+            named = ", ".join(real[:10]) + (", ..." if len(real) > 10 else "")
             super().__init__(
                 f'source "{source}": files that a backfill has counted were rewritten since, e.g. {file}; '
                 "the stream that begins would count their rows again",
@@ -131,13 +134,13 @@ def _tables(group: BatchGroup) -> Iterator[tuple[int, str, DeltaTableSource]]:
 
 def _claims(group: BatchGroup, source: DeltaTableSource) -> Iterator[tuple[str, frozenset[str]]]:
     """Yield by slice the files of a table (as `file_key`) that backfills of any of the group's tables have claimed."""
-    tables = [sink.table for sink in group.sinks]
+    claimed = [sink.table.commits.claims() for sink in group.sinks]
     if group.quarantine.table.exists():
-        tables.append(group.quarantine.table)
+        claimed.append(group.quarantine.table.commits.claims(group.name))
     claims: dict[str, frozenset[str]] = {}
     folder = file_key(source.folder) + "/"
-    for table in tables:
-        for slice_, files in table.commits.claims().items():
+    for slices in claimed:
+        for slice_, files in slices.items():
             own = frozenset(key for key in map(file_key, files) if key.startswith(folder))
             if own:
                 claims[slice_] = claims.get(slice_, frozenset()) | own
