@@ -44,7 +44,9 @@ def fold_arrow(writer: StateWriter, table: DeltaTable, plan: FoldPlan, record: B
     context = QueryBuilder().register("state", table)
     sql = _slices_sql(writer, stored, plan) + _roll_up_sql(writer, stored, plan)
     with fitting(writer.table.name, "a folded total"):
-        rows = pa.concat_tables([pa.table(context.execute(query).read_all()).cast(stored) for query in sql])
+        folded = [pa.table(context.execute(query).read_all()) for query in sql]
+        # A value that was added later stands behind the engine's own columns.
+        rows = pa.concat_tables([table.select(stored.names).cast(stored) for table in folded])
     return writer.rewrite_arrow(table, rows, record, replaced(plan, DATAFUSION), TARGET_FILE_BYTES)
 
 

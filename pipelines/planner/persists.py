@@ -128,7 +128,11 @@ def _beside(
     """The frame with what the state holds for its keys, as `_s0 ...`, null where it holds nothing; the order last."""
     renamed = stored.select(
         *(column(name).alias(f"_b{at}") for at, name in enumerate(stored_keys)),
-        *(column(name).alias(f"_s{at}") for at, name in enumerate(outputs)),
+        # A value that the flow has new: the table gets its column with the first commit.
+        *(
+            (column(name) if name in stored.columns else F.lit(None)).alias(f"_s{at}")
+            for at, name in enumerate(outputs)
+        ),
     )
     shown: list[Column] = [column(name) for name in frame.columns if name != ORDER]
     shown += [F.col(f"_s{at}") for at in range(len(outputs))]

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from pipelines.maintenance import compact
+from pipelines import Runtime
+from pipelines.maintenance import compact, compaction
 from pipelines.maintenance.report import TableReport
+from pipelines.sources import FixedBatches
 from pipelines.state import record
 from pipelines.state.kinds import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.record import COMPACTION, GENERATION
 from pipelines.state.writer import StateWriter
+from pipelines.trident import DeltaState, Max, Sum, TridentTopology
 from tests.state.small_kinds import FLOW, SmallTable
 
 if TYPE_CHECKING:
@@ -119,3 +122,40 @@ def test_spark_leaves_the_generation_alone_that_a_batch_may_come_to(
     monkeypatch.setattr(StateWriter, "rewrite_spark", rewrite)
     compact(spark, Lake(tmp_path), FLOW)
     assert sum(value for _, value in state.held()) == 109
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("driver_rows", [0, 1000], ids=["by Spark", "in the driver"])
+def test_a_value_that_was_added_later(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver_rows: int
+) -> None:
+    """Delta puts its column behind the engine's own."""
+    monkeypatch.setattr(record, "GENERATION", 2)
+    monkeypatch.setattr(compaction, "GENERATION", 2)
+    monkeypatch.setattr(compaction, "DRIVER_ROWS", driver_rows)
+    lake, batches = Lake(tmp_path), [[("a", n), ("b", 10 * n)] for n in range(12)]
+
+    def flow(batches: list[Any], *later: Max) -> TridentTopology:
+        topology = TridentTopology(FLOW)
+        rows = topology.new_stream("s", FixedBatches("k string, n bigint", batches))
+        wide = rows.each("n", lambda n: 2 * n, "twice") if later else rows
+        wide.partition_persist(DeltaState("rows"), ["k", "n", "twice"] if later else ["k", "n"])
+        for layout in (LOG, MAP):
+            values = [Sum("n", "sum"), *later]
+            rows.group_by("k").persistent_aggregate(DeltaState(layout, layout=layout), values)
+        return topology
+
+    Runtime(spark, lake).catch_up(flow(batches[:6]))
+    last = flow(batches, Max("n", "most"))
+    Runtime(spark, lake).catch_up(last)
+
+    def held() -> list[list[dict[str, Any]]]:
+        return [sorted(lake.state(name).scan().to_pylist(), key=str) for name in (LOG, MAP, "rows")]
+
+    before = held()
+    assert before[0] == before[1] == [{"k": k, "sum": 66 * by, "most": 11 * by} for k, by in (("a", 1), ("b", 10))]
+    tables = compact(spark, lake, last, open_generations=0).tables
+    assert {table.state for table in tables if table.slices_folded} >= {LOG}
+    assert held() == before
+    Runtime(spark, lake).catch_up(flow([*batches, [("a", 100)]], Max("n", "most")))
+    assert held()[0][0] == held()[1][0] == {"k": "a", "sum": 166, "most": 100}

@@ -30,7 +30,7 @@ from pipelines.graph import events, nodes
 from pipelines.state.kinds import NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL
 from pipelines.state.record import BATCH, BatchRecord
 from pipelines.state.schema import SLICE_COLUMN
-from pipelines.state.turns import stream_id
+from pipelines.state.turns import LateWriterError, stream_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,6 +62,7 @@ class Shared:
         counters: of the group's user functions.
         before_close: called when all is committed, before the batch counts as done; None: nothing is to do.
         windows: those that run in the batch; None: there are none.
+        finished: tells whether Spark's part of the checkpoint has a batch marked as done.
     """
 
     group: BatchGroup
@@ -73,6 +74,7 @@ class Shared:
     counters: Counters
     before_close: Callable[[], None] | None = None
     windows: DriverWindows | None = None
+    finished: Callable[[int], bool] = lambda txid: False
 
 
 @dataclass
@@ -103,7 +105,7 @@ class StreamBatch:
     def __init__(self, shared: Shared) -> None:
         self._group, self._epoch, self._tracker, self._sizes = shared.group, shared.epoch, shared.tracker, shared.sizes
         self._hooks, self._counters, self._before_close = shared.hooks, shared.counters, shared.before_close
-        self._windows = shared.windows
+        self._windows, self._finished = shared.windows, shared.finished
         self._announced = Announced(shared.listeners)
         self._started = time.monotonic()
         self._emitted: dict[int, pa.Table] = {}
@@ -124,6 +126,9 @@ class StreamBatch:
         self._tracker.commit_signal(batch)
         # What the rows are made for: a commit that counts rows behind this version is another process's.
         self._seen = {sink.name: sink.writer.version() for sink in self._group.sinks}
+        if self._finished(batch.txid):
+            # An opaque state would take it again, though nobody replays what is done.
+            raise LateWriterError(self._group.name, f"batch {batch.txid}", "another process has finished it")
         known = {sink.name: self._known(sink, batch.txid) for sink in self._group.sinks}
         attempt = _Attempt(batch, sources, position, known)
         try:

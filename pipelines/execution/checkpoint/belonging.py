@@ -196,6 +196,9 @@ class Belonging:
         self._check_engine(begun, planned)
         for name, table in all_tables.items():
             entry = known.get(name)
+            # A table that another query has written before may have had more lives than this checkpoint.
+            if entry is not None or (not noted_ever and held[name] is not None):
+                self._check_epoch(name, table, epoch)
             if filling and held[name] is None:
                 continue
             self._check_ahead(table, held[name], planned)
@@ -238,6 +241,19 @@ class Belonging:
                 table_txid=closed,
                 checkpoint_txid=planned,
                 hint="put Spark's part of the checkpoint back as it was after its last batch",
+            )
+
+    def _check_epoch(self, name: str, table: StateTable, epoch: Epoch) -> None:
+        newest = 0 if name.startswith(QUARANTINE) or not table.exists() else _newest_epoch(table)
+        if newest > epoch.number:
+            raise CheckpointBehindError(
+                self._checkpoint,
+                table.name,
+                f"the checkpoint is older: it is of epoch {epoch.number}, and the table holds what epoch {newest} has written, "
+                "which began with a fresh checkpoint and has read the source, too",
+                table_txid=table.last_txid(),
+                checkpoint_txid=epoch.txid(self._checkpoint.last_batch()),
+                hint="put the newest checkpoint back, or tables and checkpoint of one and the same moment",
             )
 
     def _check_ahead(self, table: StateTable, held: int | None, planned: int) -> None:
@@ -311,6 +327,11 @@ class Belonging:
 def is_filled(table: StateTable) -> bool:
     """Return whether batches or backfills have put something into a table."""
     return any(commit.kind in (BATCH, SLICE) for commit in table.commits.counting())
+
+
+def _newest_epoch(table: StateTable) -> int:
+    """Return the last life of the checkpoint that has written what a table holds."""
+    return max((commit.epoch or 0 for commit in table.commits.counting()), default=0)
 
 
 def adopt(lake: Lake, topology: TridentTopology, *, lock_wait_seconds: float = 30.0) -> dict[str, NotTogetherError]:

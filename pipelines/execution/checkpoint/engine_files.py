@@ -166,6 +166,10 @@ class Checkpoint:
             max((int(p.name) for p in commits.iterdir() if p.name.isdigit()), default=-1) + 1 if commits.is_dir() else 0
         )
 
+    def is_finished(self, batch: int) -> bool:
+        """Return whether Spark has marked a batch (by its own id) as done."""
+        return (self.spark / "commits" / str(batch)).exists()
+
     def committed_txid(self) -> int | None:
         """Return the last txid of this epoch that is in every table of the query for good, None if none is.
 

@@ -405,6 +405,7 @@ class StreamRunner:
                 self._counters,
                 before_close,
                 self._windows,
+                lambda txid: self._checkpoint.is_finished(txid - self._epoch.first_txid),
             )
         )
         sources, clocks, tries = self._group.entrance.events(frames), None, 0
