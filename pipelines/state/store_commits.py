@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 from uuid import uuid4
@@ -29,6 +30,7 @@ _TIMES = "spark.sql.parquet.outputTimestampType"
 _END = 8
 """Bytes at the end of a Parquet file: how long its footer is, then a mark."""
 _GUESS = 64 * 1024
+_WRITING = Lock()
 
 
 def written_by_spark(frame: DataFrame, table: Location, generation: int) -> list[AddAction]:
@@ -40,12 +42,14 @@ def written_by_spark(frame: DataFrame, table: Location, generation: int) -> list
         generation: of all the rows.
     """
     folder, spark = table / f"commit-{uuid4().hex}", frame.sparkSession
-    before = spark.conf.get(_TIMES, None)
-    spark.conf.set(_TIMES, "TIMESTAMP_MICROS")
-    try:
-        frame.write.partitionBy(SLICE_COLUMN).parquet(str(folder))
-    finally:
-        spark.conf.unset(_TIMES) if before is None else spark.conf.set(_TIMES, before)
+    # A setting of the session: beside another write the first one to end would take it from the other.
+    with _WRITING:
+        before = spark.conf.get(_TIMES, None)
+        spark.conf.set(_TIMES, "TIMESTAMP_MICROS")
+        try:
+            frame.write.partitionBy(SLICE_COLUMN).parquet(str(folder))
+        finally:
+            spark.conf.unset(_TIMES) if before is None else spark.conf.set(_TIMES, before)
     return list(add_actions(table, folder, generation))
 
 
@@ -53,7 +57,8 @@ def add_actions(table: Location, folder: Location, generation: int) -> Iterator[
     """Yield what a commit says of the Parquet files in a folder of a table, which are partitioned by slice."""
     for entry in table.store.entries(folder.key):
         file = Location(table.scheme, table.bucket, entry.key)
-        if file.suffix != ".parquet":
+        # Spark's own folders hold what attempts of tasks have left behind.
+        if file.suffix != ".parquet" or file.parent.parent.key != folder.key:
             continue
         slice_ = unquote(file.parent.name.removeprefix(f"{SLICE_COLUMN}="))
         yield AddAction(
@@ -96,10 +101,10 @@ def statistics(footer: pq.FileMetaData) -> dict[str, Any]:
         if name not in schema.names or not pa.types.is_signed_integer(schema.field(name).type):
             continue
         kept = [group.column(index).statistics for group in groups]
-        known = [one for one in kept if one is not None and one.has_min_max]
+        known = [bounds for bounds in kept if bounds is not None and bounds.has_min_max]
         # A group without them has nulls alone, or does not say.
         if known and len(known) == len(kept):
-            least[name], greatest[name] = min(one.min for one in known), max(one.max for one in known)
+            least[name], greatest[name] = min(bounds.min for bounds in known), max(bounds.max for bounds in known)
     return {"numRecords": footer.num_rows, "minValues": least, "maxValues": greatest, "nullCount": {}}
 
 

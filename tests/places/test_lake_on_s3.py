@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -22,6 +24,7 @@ from pipelines.places.location import Location, Place
 from pipelines.quality import fail
 from pipelines.sources import CsvFiles, JsonFiles, ParquetFiles, TextFiles
 from pipelines.state.record import BATCH, BatchRecord
+from pipelines.state.store_commits import add_actions, rows_of
 from pipelines.state.turns import LateWriterError, stream_id
 from pipelines.state.writer import StateWriter
 from pipelines.trident import Count, DeltaState, MapGet, Sum, TridentTopology
@@ -120,6 +123,18 @@ def test_large_results_are_written_by_spark_and_committed_beside_small_ones(
     assert frame.where("_txid = 1").count() == 2
     assert frame.where("n >= 4").count() == 3
     assert lake.state("rows").count() == frame.count() == 6
+
+
+def test_what_an_attempt_of_a_task_left_behind_is_not_committed(place: Location) -> None:
+    out = io.BytesIO()
+    pq.write_table(pa.table({"n": [1, 2]}), out)
+    table = place / "lake" / "states" / "rows"
+    for folder in ("_slice=d1", "_temporary/0/_temporary/attempt_0/_slice=d1"):
+        (table / f"commit-1/{folder}/part-0.parquet").write_bytes(out.getvalue())
+    (action,) = add_actions(table, table / "commit-1", 3)
+    assert action.path == "commit-1/_slice=d1/part-0.parquet"
+    assert action.partition_values == {"_slice": "d1", "_gen": "3"}
+    assert rows_of([action]) == 2
 
 
 HOSTILE = ("a/b", "%2F", "%", "a%20b", "a b", "a+b", "a?b", "#", "a=b", "x:y", "..", ".", "\\", "{x}", "[x]", "'", '"')
