@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines import Runtime
-from pipelines.errors import PoisonBatchError, TrideltaError
+from pipelines.errors import LostRowsError, PoisonBatchError, TrideltaError
 from tests.histories.comparing import Difference, compare
 from tests.histories.model import BACKFILLED, CHANNEL, Event, Group, Model, Refusal, Sink
 from tests.histories.world import Outcome, World, copied
@@ -113,7 +113,9 @@ class Play:
         self._same_events(what, outcome.events, wanted)
 
     def _may_refuse(self, outcome: Outcome) -> bool:
-        """Whether a run was refused, before it wrote a row, for the files of its source were rewritten."""
+        """Whether a run was refused, before it wrote a row, for the files of its source were rewritten; or met one that is gone."""
+        if isinstance(outcome.error, LostRowsError):
+            return any(group.rewritten for group in self.model.groups)
         wrote = any(moment in ("committing", "committed") for moment, _, _ in outcome.events)
         known = isinstance(outcome.error, TrideltaError) and not isinstance(outcome.error, PoisonBatchError)
         return known and not wrote and any(group.rewritten for group in self.model.groups)
