@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from pipelines.errors import ReadPointError, UnknownStateError
-from tests.histories.model import CHANNEL, LOG, ROWS, SUMS, Model, Refused, Sink, contents, shown
+from tests.histories.model import CHANNEL, LOG, MAP, ROWS, SUMS, Model, Refused, Sink, contents, shown
 from tests.histories.world import FLOW, KEYS, World
 
 
@@ -74,6 +74,8 @@ def found_rows(sink: Sink, rows: list[dict[str, Any]]) -> Counter[tuple[Any, ...
         return Counter(
             (shown(row[sink.by]), row["n"], row["s"] or 0, row.get("m")) for row in rows if row["n"] or row["s"]
         )
+    if sink.form == MAP:
+        return Counter((shown(row[sink.by]), row["s"] or 0, row.get("m")) for row in rows)
     return Counter((shown(row[sink.by]), row["s"] or 0) for row in rows)
 
 

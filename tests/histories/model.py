@@ -464,10 +464,10 @@ def contents(sink: Sink, entries: list[Entry]) -> Counter[tuple[Any, ...]]:
 
 def _folded(sink: Sink, own: list[Entry]) -> tuple[Any, ...]:
     values = [one.row.v for one in own if one.row.v is not None]
+    most = max((one.row.v for one in own if one.wide and one.row.v is not None), default=None)
     if sink.is_map:
-        return (sum(values),)
-    wide = [one.row.v for one in own if one.wide and one.row.v is not None]
-    return (len(own), sum(values), max(wide, default=None))
+        return (sum(values), most) if sink.form == MAP else (sum(values),)
+    return (len(own), sum(values), most)
 
 
 def shown(key: Any) -> Any:

@@ -113,7 +113,7 @@ class Play:
         self._same_events(what, outcome.events, wanted)
 
     def _may_refuse(self, outcome: Outcome) -> bool:
-        """Whether a run was refused, before it wrote a row, for the files of its source were rewritten; or met one that is gone."""
+        """Whether a run was refused, before it wrote a row, for its source's files were rewritten; or met one that is gone."""
         if isinstance(outcome.error, LostRowsError):
             return any(group.rewritten for group in self.model.groups)
         wrote = any(moment in ("committing", "committed") for moment, _, _ in outcome.events)

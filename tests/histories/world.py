@@ -175,17 +175,16 @@ class World:
                 sums.partition_persist(DeltaState(sink.name))
 
     def _persist(self, rows: Any, sink: Sink, rules: Rules) -> None:
-        state = DeltaState(sink.name, sink.kind)
+        state, further = DeltaState(sink.name, sink.kind), [Max("v", "m")] if rules.wide else []
         if sink.form == ROWS:
             fields = ["i", "day", "key", "v"]
             wide = rows.each("v", lambda v: v * 2, "w") if rules.wide else rows
             wide.partition_persist(state, [*fields, "w"] if rules.wide else fields)
         elif sink.form == LOG:
-            further = [Max("v", "m")] if rules.wide else []
             rows.group_by(sink.by).persistent_aggregate(state, [Count("n"), Sum("v", "s"), *further])
         elif sink.form == MAP:
             mapped = DeltaState(sink.name, sink.kind, layout="map")
-            rows.group_by(sink.by).persistent_aggregate(mapped, "v", Sum(), "s")
+            rows.group_by(sink.by).persistent_aggregate(mapped, [Sum("v", "s"), *further])
         elif sink.form == REDUCED:
             rows.group_by(sink.by).persistent_aggregate(state, "v", ReducerAggregator(int, added), "s")
 
