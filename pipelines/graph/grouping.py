@@ -85,8 +85,8 @@ class _GrowingGroups:
 
     def __init__(self, operations: dict[int, PlannedOperation], groups: list[Group]) -> None:
         self.operations = dict(operations)
-        self.groups: list[set[int]] = [set(found) for found in groups]
-        self._of = {one: number for number, found in enumerate(groups) for one in found}
+        self.groups: list[set[int]] = [set(group) for group in groups]
+        self._of = {member: number for number, group in enumerate(groups) for member in group}
 
     def _add(
         self, kind: str, parent: PlannedOperation, repartition: Repartition | None, name: str | None
@@ -109,11 +109,12 @@ class _GrowingGroups:
 
     def join_with_identities(self) -> None:
         """Put an identity partition on every edge between groups, or from a spout, that has no repartition (rule 3.4)."""
-        for one in tuple(in_bolts(self.operations.values())):
+        for planned in tuple(in_bolts(self.operations.values())):
             parents = tuple(
-                self._identity_partition(parent) if self._apart(parent, one.id) else parent for parent in one.parents
+                self._identity_partition(parent) if self._apart(parent, planned.id) else parent
+                for parent in planned.parents
             )
-            self.operations[one.id] = replace(one, parents=parents)
+            self.operations[planned.id] = replace(planned, parents=parents)
 
     def _apart(self, parent: int, child: int) -> bool:
         return self.operations[parent].repartition is None and self._of.get(parent) != self._of[child]
@@ -140,15 +141,15 @@ class _GrowingGroups:
 
     def _extra_inputs(self, number: int) -> list[PlannedOperation]:
         """The repartitions into a group that deal a stream otherwise than the first one of that stream does."""
-        inputs = {parent for one in self.groups[number] for parent in self.operations[one].parents}
+        inputs = {parent for member in self.groups[number] for parent in self.operations[member].parents}
         first: dict[int, PlannedOperation] = {}
         extra: list[PlannedOperation] = []
-        for one in (self.operations[parent] for parent in sorted(inputs)):
-            if one.repartition is None:
+        for above in (self.operations[parent] for parent in sorted(inputs)):
+            if above.repartition is None:
                 continue
-            anchor = first.setdefault(one.parents[0], one)
-            if anchor.repartition != one.repartition:
-                extra.append(one)
+            anchor = first.setdefault(above.parents[0], above)
+            if anchor.repartition != above.repartition:
+                extra.append(above)
         return extra
 
 

@@ -44,8 +44,8 @@ class BucketStore(Store):
         self._s3 = S3Store(bucket, retry_config=patience)
 
     def read(self, key: str) -> Stored:
-        found = self._told(key, lambda: obstore.get(self._s3, key))
-        return Stored(self._told(key, lambda: found.bytes().to_bytes()), str(found.meta["e_tag"]))
+        answer = self._told(key, lambda: obstore.get(self._s3, key))
+        return Stored(self._told(key, lambda: answer.bytes().to_bytes()), str(answer.meta["e_tag"]))
 
     def part(self, key: str, start: int, length: int) -> bytes:
         length = min(length, self.entry(key).size - start)
@@ -80,14 +80,14 @@ class BucketStore(Store):
     def _own(self, key: str, writer: str) -> str | None:
         """Return the tag of a file that this very put has written, though its answer was lost."""
         try:
-            found = self._told(key, lambda: obstore.get(self._s3, key))
+            answer = self._told(key, lambda: obstore.get(self._s3, key))
         except FileNotFoundError:
             return None
-        return str(found.meta["e_tag"]) if found.attributes.get(_WRITER) == writer else None
+        return str(answer.meta["e_tag"]) if answer.attributes.get(_WRITER) == writer else None
 
     def entry(self, key: str) -> Entry:
-        found = self._told(key, lambda: obstore.head(self._s3, key))
-        return _entry(found)
+        answer = self._told(key, lambda: obstore.head(self._s3, key))
+        return _entry(answer)
 
     def entries(self, folder: str) -> Iterator[Entry]:
         held: Entry | None = None
@@ -109,9 +109,9 @@ class BucketStore(Store):
             yield from (_entry(one) for one in part if one["path"] != folder and not one["path"].endswith(_PROBE))
 
     def names(self, folder: str) -> list[str]:
-        found = self._told(folder, lambda: obstore.list_with_delimiter(self._s3, f"{folder}/" if folder else None))
-        files = [one["path"] for one in found["objects"] if not one["path"].endswith(_PROBE)]
-        below = [one.rstrip("/") for one in found["common_prefixes"]]
+        answer = self._told(folder, lambda: obstore.list_with_delimiter(self._s3, f"{folder}/" if folder else None))
+        files = [entry["path"] for entry in answer["objects"] if not entry["path"].endswith(_PROBE)]
+        below = [prefix.rstrip("/") for prefix in answer["common_prefixes"]]
         return sorted({one.rpartition("/")[2] for one in (*files, *below) if one != folder} - {""})
 
     def delete(self, key: str) -> None:
@@ -155,8 +155,8 @@ class BucketStore(Store):
             raise StoreError(place, f"the store does not answer as it should: {_first(error)}", hint=hint) from error
 
 
-def _entry(found: Any) -> Entry:
-    return Entry(str(found["path"]), int(found["size"]), found["last_modified"].timestamp(), str(found["e_tag"]))
+def _entry(answer: Any) -> Entry:
+    return Entry(str(answer["path"]), int(answer["size"]), answer["last_modified"].timestamp(), str(answer["e_tag"]))
 
 
 def _first(error: BaseException) -> str:

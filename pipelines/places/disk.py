@@ -63,10 +63,10 @@ class DiskStore(Store):
         return _tag(data)
 
     def entry(self, key: str) -> Entry:
-        found = (self._root / key).stat()
+        stat = (self._root / key).stat()
         if not (self._root / key).is_file():
             raise FileNotFoundError(str(self._root / key))
-        return _entry(key, found)
+        return _entry(key, stat)
 
     def entries(self, folder: str) -> Iterator[Entry]:
         for file in sorted((self._root / folder).rglob("*")):
@@ -77,7 +77,7 @@ class DiskStore(Store):
 
     def names(self, folder: str) -> list[str]:
         place = self._root / folder
-        return sorted(one.name for one in place.iterdir() if not _is_own(one)) if place.is_dir() else []
+        return sorted(file.name for file in place.iterdir() if not _is_own(file)) if place.is_dir() else []
 
     def delete(self, key: str) -> None:
         file = self._root / key
@@ -108,8 +108,8 @@ class DiskStore(Store):
         draft.replace(file)
 
 
-def _entry(key: str, found: os.stat_result) -> Entry:
-    return Entry(key, found.st_size, found.st_mtime, f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}")
+def _entry(key: str, stat: os.stat_result) -> Entry:
+    return Entry(key, stat.st_size, stat.st_mtime, f"{stat.st_ino}-{stat.st_mtime_ns}-{stat.st_size}")
 
 
 def _is_own(file: Path) -> bool:

@@ -82,15 +82,15 @@ class Location:
         if isinstance(place, Location):
             return place
         text = str(place)
-        found = _SCHEME.match(text)
-        if found is None:
+        spelled = _SCHEME.match(text)
+        if spelled is None:
             return cls(FILE, "", str(Path(text).absolute()).strip("/"))
-        scheme = _SPELLED.get(found[1].lower())
+        scheme = _SPELLED.get(spelled[1].lower())
         if scheme is None:
-            raise LocationError(text, f"a store of the kind {found[1]}: is not known")
+            raise LocationError(text, f"a store of the kind {spelled[1]}: is not known")
         if scheme == FILE:
             return cls(FILE, "", unquote(urlsplit(text).path).strip("/"))
-        bucket, _, key = text[found.end() :].strip("/").partition("/")
+        bucket, _, key = text[spelled.end() :].strip("/").partition("/")
         _asked.add(S3)
         return cls(S3, _bucket(text, bucket), _key(text, key))
 

@@ -142,14 +142,14 @@ def _arrow_call(
     call, fields = counted(_reporting_arrays(where, function.call, len(names))), list(names)
 
     # Spark reads what kind of function this is from these annotations, so the user's own may be anything.
-    def one(*arrays: pa.Array) -> pa.Array:
+    def alone(*arrays: pa.Array) -> pa.Array:
         return call(*arrays)[0]
 
     def together(*arrays: pa.Array) -> pa.Array:
         return pa.StructArray.from_arrays(list(call(*arrays)), names=fields)
 
     if len(names) == 1:
-        return [_arrow_udf(one, function.types[0])(*inputs).alias(names[0])]
+        return [_arrow_udf(alone, function.types[0])(*inputs).alias(names[0])]
     kind = ", ".join(f"`{name}`: {type_}" for name, type_ in zip(names, function.types, strict=True))
     made = _arrow_udf(together, f"struct<{kind}>")(*inputs)
     return [made[name].alias(name) for name in names]

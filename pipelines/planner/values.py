@@ -97,8 +97,8 @@ class RowsOut:
             for row in rows:
                 try:
                     _arrays([row], self._schema)
-                except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as one:
-                    raise self._where.unfit(row[self._own :], one) from one
+                except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as unfit:
+                    raise self._where.unfit(row[self._own :], unfit) from unfit
             raise self._where.unfit(rows[0][self._own :], error) from error
 
 

@@ -58,7 +58,7 @@ def with_clock_row(frame: DataFrame, clock: int | None) -> DataFrame:
 
 def _windowed(node: nodes.WindowNode, frame: DataFrame, context: Context) -> DataFrame:
     schema = _result_schema(node, frame)
-    results, taken = (to_arrow_schema(one, timezone="UTC") for one in (schema, frame.schema))
+    results, taken = (to_arrow_schema(fields, timezone="UTC") for fields in (schema, frame.schema))
     in_arrays = fits(node.operation, node.context, taken)
     where = f"{node.label} (defined at {node.at})"
     make = BucketMaker(node.operation, node.context, node.edges, results, in_arrays=in_arrays, where=where)
@@ -66,10 +66,10 @@ def _windowed(node: nodes.WindowNode, frame: DataFrame, context: Context) -> Dat
     if frame.isStreaming:
         if takes := getattr(context, "takes", None):
             takes(node, {field.name: field.dataType.simpleString() for field in frame.schema.fields})
-        found = packed.transformWithStateInPandas(processor(make), PACKED, "append", "none")
+        fired = packed.transformWithStateInPandas(processor(make), PACKED, "append", "none")
     else:
-        found = packed.applyInArrow(bounded(make), PACKED)
-    return found.mapInArrow(unpack, schema)
+        fired = packed.applyInArrow(bounded(make), PACKED)
+    return fired.mapInArrow(unpack, schema)
 
 
 def entering(step: Step) -> DataFrame:

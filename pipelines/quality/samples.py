@@ -100,7 +100,9 @@ def _parsed(text: str) -> dict[str, Any]:
 def with_rows(result: GateResult, rows: Mapping[str, list[Any]]) -> GateResult:
     """Return a gate's result with rows, by name, for the checks that do not hold."""
     checks = (
-        replace(one, detail={**one.detail, "sample": rows[one.name]}) if not one.success and rows.get(one.name) else one
-        for one in result.checks
+        replace(check, detail={**check.detail, "sample": rows[check.name]})
+        if not check.success and rows.get(check.name)
+        else check
+        for check in result.checks
     )
     return GateResult(result.gate, tuple(checks))

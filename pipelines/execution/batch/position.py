@@ -34,9 +34,9 @@ def claimed_rows(table: StateTable, position: Position, group: str | None = None
     Args:
         group: in quarantine the batch group.
     """
-    found = {}
+    claimed = {}
     for slice_, files in table.commits.claims(group).items():
         mine = frozenset(file for file in files if file_key(file) in position.files)
         if mine:
-            found[slice_] = mine
-    return found
+            claimed[slice_] = mine
+    return claimed

@@ -168,7 +168,7 @@ class WorkerProcess:
 
     def _steer(self, task: Task, flow: DeployedFlow) -> None:
         """Tell a task what its flow's status means for it."""
-        query = next((one for one in deployed.queries_of(flow) if one.task == task.query.task), None)
+        query = next((own for own in deployed.queries_of(flow) if own.task == task.query.task), None)
         if self.ending.is_set() or query is None or flow.scale != task.flow.scale or _outdated(task, flow):
             # It comes again, with another number of partitions, in another process or in another version.
             task.leave()
@@ -180,7 +180,7 @@ class WorkerProcess:
             task.force()
 
     def _begin(self, key: Key, flow: DeployedFlow) -> None:
-        query = next((one for one in deployed.queries_of(flow) if one.task == key[1]), None)
+        query = next((own for own in deployed.queries_of(flow) if own.task == key[1]), None)
         if query is None or any(_outdated(task, flow) for task in self._tasks.values()):
             # The version before drains first.
             return
@@ -294,9 +294,9 @@ class WorkerProcess:
         if time.monotonic() - self._memory[0] > 10 or not self._memory[1]:
             own = psutil.Process()
             total = 0
-            for one in [own, *own.children(recursive=True)]:
+            for process in [own, *own.children(recursive=True)]:
                 try:
-                    total += one.memory_info().rss
+                    total += process.memory_info().rss
                 except psutil.Error:
                     continue
             self._memory = (time.monotonic(), total)

@@ -99,7 +99,7 @@ def collector(nimbus: Nimbus | Cluster) -> Collector:
                 return
             up.add_metric([], 1)
             yield up
-            supervisors = [([one.id, one.host], one) for one in seen.supervisors]
+            supervisors = [([supervisor.id, supervisor.host], supervisor) for supervisor in seen.supervisors]
             yield from _of_each(_SUPERVISOR, ("supervisor", "host"), supervisors)
             yield from _of_flows(seen)
             tasks = [(flow.name, task) for flow in seen.flows for task in flow.tasks]
