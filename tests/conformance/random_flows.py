@@ -47,10 +47,14 @@ def doubled(event: Event) -> list[dict[str, Any]]:
 
 
 class FlowMaker:
-    """Makes one flow of a seed."""
+    """Makes one flow of a seed.
 
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
+    Args:
+        windows: where the windows of a stream's own source run.
+    """
+
+    def __init__(self, seed: int, windows: str = "channels") -> None:
+        self._random, self._place = random.Random(seed), windows
         self._story: list[str] = []
         self._name = f"flow_{seed}"
 
@@ -58,7 +62,7 @@ class FlowMaker:
         pick = self._random
         sources = [f"s{n}" for n in range(pick.choice((1, 1, 2)))]
         fed = [f"f{n}" for n in range(pick.choice((0, 1, 2)))]
-        chain: Any = Flow(self._name)
+        chain: Any = Flow(self._name, windows=self._place)
         for number, name in enumerate(sources):
             chain = self._stream(chain, name, SCHEMA, fed, last=not fed or number == 0)
         for number, name in enumerate(fed):

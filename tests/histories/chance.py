@@ -45,9 +45,10 @@ class Drawn:
         home: a folder of its own.
         kind: `topology` or `flow`.
         seed: of the maker.
+        windows: of a flow, where the windows of its sources run.
     """
 
-    def __init__(self, spark: SparkSession, home: Path, kind: str, seed: int) -> None:
+    def __init__(self, spark: SparkSession, home: Path, kind: str, seed: int, windows: str = "channels") -> None:
         self.spark, self.home, self.kind, self.seed = spark, home, kind, seed
         self.lake = Lake(home / "lake")
         self.copies: list[tuple[Path, dict[str, int]]] = []
@@ -56,7 +57,7 @@ class Drawn:
             self.made: Any = Maker(seed).build()
             self.topology = engines.with_batches(self.made.topology, self.made.batches)
         else:
-            self.made = FlowMaker(seed).build()
+            self.made = FlowMaker(seed, windows).build()
             self.topology = _topology_of_flow(self.made, spark)
 
     @property
@@ -231,7 +232,7 @@ def steps(
     spark: SparkSession, home: Path, shape: dict[str, Any], operations: Any
 ) -> Iterator[tuple[str, Callable[[], None]]]:
     """The operations over a drawn topology or flow, each to be called, and the end."""
-    drawn = Drawn(spark, home, shape["chance"], shape["seed"])
+    drawn = Drawn(spark, home, shape["chance"], shape["seed"], shape.get("windows", "channels"))
     for name, given in operations:
         yield name, partial(drawn.do, name, given)
     yield "finish", drawn.finish

@@ -84,7 +84,9 @@ def _tables(chance: random.Random) -> dict[str, Any]:
 
 
 def _chance(chance: random.Random) -> dict[str, Any]:
-    return {"chance": chance.choice(("topology", "topology", "flow")), "seed": chance.randrange(1 << 20)}
+    drawn = chance.choice(("topology", "topology", "flow", "flow in batch"))
+    form = {"chance": drawn.split()[0], "seed": chance.randrange(1 << 20)}
+    return {**form, "windows": "batch"} if drawn.endswith("batch") else form
 
 
 def _of_chance(chance: random.Random) -> Operation:

@@ -309,10 +309,12 @@ class Model:
         max_batches: int | None = None,
         on_fresh: str = "refuse",
         idle: Idle = lambda group, number, waiting: False,
+        whole: Callable[[str], bool] = lambda group: False,
     ) -> Iterator[Event]:
         """A run of the group's stream until its source is read.
 
         Args:
+            whole: whether the first batch of windows takes all that is there: their channel was compacted before they began.
             idle: whether the batch of a number brings no file, which Spark plans for commits without rows. Asked with whether
                 files are waiting.
 
@@ -329,6 +331,8 @@ class Model:
                     return
                 else:
                     size = group.at_once(len(waiting), self.rules.per_batch)
+                    if group.window and not group.planned and whole(group.name):
+                        size = len(waiting)
                 group.planned.append(tuple(waiting[:size]))
                 waiting = waiting[size:]
             if done == max_batches:

@@ -117,7 +117,7 @@ class _Watched:
             if group.name in self._ended:
                 continue
             try:
-                for _ in self._play.model.stream(group, idle=self._idle):
+                for _ in self._play.model.stream(group, idle=self._idle, whole=self._play.world.whole):
                     pass
             except Refusal as refusal:
                 self.refusal = refusal

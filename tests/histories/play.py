@@ -150,7 +150,8 @@ class Play:
             yield from self._stream(group)
 
     def _stream(self, group: Group, **given: Any) -> Iterator[Event]:
-        return self.model.stream(group, idle=lambda name, number, _: self.world.idle(name, number), **given)
+        idle = lambda name, number, _: self.world.idle(name, number)  # noqa: E731 - as long as its name
+        return self.model.stream(group, idle=idle, whole=self.world.whole, **given)
 
     def catching_up(self, **given: Any) -> Callable[[Runtime], Any]:
         return lambda runtime: runtime.catch_up(self.world.topology(self.model.rules), **given)

@@ -33,10 +33,13 @@ def _replaced(*places: tuple[str, str, Any]) -> Iterator[None]:
 def late_writer() -> Iterator[None]:
     """1: a writer does not look at the transaction ids of the table that commits."""
 
-    def unchecked(table: Any, state: Any, record: Any, app_id: str, kind: str, **_: Any) -> dict[str, int]:
-        return {app_id: record.replay if record.kind == "replay" else record.txid} if record.kind != "slice" else {}
+    def unchecked(self: Any, table: Any) -> dict[str, int]:
+        record = self.record
+        return (
+            {self.app_id: record.replay if record.kind == "replay" else record.txid} if record.kind != "slice" else {}
+        )
 
-    with _replaced(("pipelines.state.writer", "turn", unchecked)):
+    with _replaced(("pipelines.state.turns:Turn", "judge", unchecked)):
         yield
 
 

@@ -241,6 +241,13 @@ class World:
         found: dict[str, Any] = json.loads(file.read_text("utf-8").splitlines()[-1])
         return found
 
+    def whole(self, group: str) -> bool:
+        """Whether the first batch of windows, just planned, has taken all of their channel."""
+        end = self.planned(group, 0)
+        return end is not None and bool(
+            end["reservoirVersion"] > DeltaTable(str(self.lake.channel_path(group))).version()
+        )
+
     def idle(self, group: str, number: int) -> bool:
         """Whether Spark planned a batch for commits that bring no file of new rows: tables made or rewritten, properties."""
         end, before = self.planned(group, number), self.planned(group, number - 1)
