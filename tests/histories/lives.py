@@ -70,7 +70,8 @@ def restore_table(play: Play, state: int = 0, back: int = 1) -> None:
     held = {txid for epoch, txid in said.txids if epoch == group.epoch}
     done = {group.first + n for n in range(group.finished)} - group.skipped
     known = {txid for epoch, txid in sink.txids if epoch == group.epoch}
-    must = bool((done & known) - held) or said.epochs != sink.epochs
+    # Without a batch it may be what the first one, begun and not finished, has to come to.
+    must = bool((done & known) - held) or said.epochs not in (0, sink.epochs)
 
     def take() -> None:
         mine = as_said(said)

@@ -371,8 +371,7 @@ class Model:
             behind.files[str(txid)] = File(str(txid), txid, tuple(rows))
 
     def _quarantined(self, group: Group, txid: int, rows: list[tuple[str, Row]]) -> Iterator[Event]:
-        held = any(one.group == group.name and one.txid == txid and one.stage != "batch" for one in self.refused)
-        if held:
+        if self.quarantined.get((group.name, group.epoch), -1) >= txid:
             return
         claims = {slice_: files for (name, slice_), files in self.refused_claims.items() if name == group.name}
         new = [one for name, one in self.refusals(group, rows, txid) if name not in claims.get(one.slice, ())]
