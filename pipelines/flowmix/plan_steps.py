@@ -21,7 +21,7 @@ from pipelines.flowmix.row_calls import (
     nothing,
     readable,
 )
-from pipelines.flowmix.schemas import after, require_fields
+from pipelines.flowmix.schemas import after, require_fields, several_fields
 from pipelines.graph import events, nodes
 from pipelines.graph.fields import storable
 from pipelines.sources.channels import Edge
@@ -92,9 +92,9 @@ class NodeChain:
             self.add(nodes.ProjectNode, operation.at)
             self.filter(ColumnFunction(any_there, operation.label), operation.at, (*operation.fields, events.ID))
         elif isinstance(operation, ops.Filter):
-            self.where(operation.criteria, operation.at)
+            self.where(operation.criteria, operation.at, index)
         elif isinstance(operation, ops.Each):
-            self._each(operation)
+            self._each(operation, index)
         elif isinstance(operation, ops.Stateful):
             self._windows(operation, index)
 
@@ -114,17 +114,18 @@ class NodeChain:
     def filter(self, predicate: Any, at: nodes.CodeLocation, inputs: tuple[str, ...] | None = None) -> None:
         self.add(nodes.FilterNode, at, inputs=inputs or (*self.types, *events.COLUMNS), predicate=predicate)
 
-    def where(self, criteria: Criteria, at: nodes.CodeLocation) -> None:
-        """Keep the events for which criteria hold, and every watermark row."""
+    def where(self, criteria: Criteria, at: nodes.CodeLocation, index: int) -> None:
+        """Keep the events for which the criteria of operation `index` hold, and every watermark row."""
+        several = several_fields(self.flow, self.stream, index)
         if isinstance(criteria, Python):
-            self.filter(RowFunction(Matches(criteria, tuple(self.types))), at)
+            self.filter(RowFunction(Matches(criteria, tuple(self.types), several)), at)
             return
         types = dict(self.types)
 
         def holds(*_: Column) -> Column:
             from pyspark.sql import functions as F
 
-            return F.col(events.ID).isNull() | criteria_column(criteria, types)
+            return F.col(events.ID).isNull() | criteria_column(criteria, types, several)
 
         self.filter(ColumnFunction(holds, str(criteria)), at)
 
@@ -139,10 +140,11 @@ class NodeChain:
         same = {name: (name,) for name in names}
         self.add(nodes.MapNode, at, fields=names, function=ColumnFunction(rewritten, label, lineage=same))
 
-    def _each(self, operation: ops.Each) -> None:
+    def _each(self, operation: ops.Each, index: int) -> None:
         before = tuple(self.types)
         self.types = dict(operation.schema) or self.types
-        call = Calls(operation, before, tuple(self.types))
+        several = several_fields(self.flow, self.stream, index)
+        call = Calls(operation, before, tuple(self.types), several)
         types = (*self.types.values(), *events.TYPES)
         own = {name: (name,) for name in events.COLUMNS} | dict.fromkeys(self.types, before)
         self.add(nodes.MapNode, operation.at, function=RowFunction(call, types, own), flat=True)
@@ -261,7 +263,7 @@ class QuerySteps(NodeChain):
             if operation.default is None:
                 self.filter(ColumnFunction(nothing, "nothing"), operation.at, (events.ID,))
             else:
-                self.where(operation.default, operation.at)
+                self.where(operation.default, operation.at, index)
         elif isinstance(operation, ops.Persist):
             self._table(operation.table, operation.at)
         elif isinstance(operation, ops.Output):
@@ -298,7 +300,7 @@ class QuerySteps(NodeChain):
         operation = self.stream.operations[index]
         chain = self.branch()
         if isinstance(operation, ops.Split) and path >= len(operation.all):
-            chain.where(operation.paths[path - len(operation.all)][1], operation.at)
+            chain.where(operation.paths[path - len(operation.all)][1], operation.at, index)
         suffix = ops.sent_order("", self.stream.index, index, path)
 
         def sent(order: Column) -> Column:

@@ -49,32 +49,46 @@ def readable(names: tuple[str, ...]) -> Callable[..., tuple[Column, ...]]:
     return readable
 
 
-def criteria_column(criteria: Criteria, types: Types) -> Column:
-    """Criteria as a column; a Python predicate among others becomes a function in Spark's Python workers."""
+def criteria_column(criteria: Criteria, types: Types, several: frozenset[str] = frozenset()) -> Column:
+    """Criteria as a column; a Python predicate among others becomes a function in Spark's Python workers.
+
+    Args:
+        several: see `RowEvents`.
+    """
     if criteria.columnar:
         return criteria.column(types)
     if isinstance(criteria, Combined):
-        return criteria.joined([criteria_column(part, types) for part in criteria.parts])
-    matches = Matches(criteria, tuple(types))
+        return criteria.joined([criteria_column(part, types, several) for part in criteria.parts])
+    matches = Matches(criteria, tuple(types), several)
     return F.udf(matches, "boolean", useArrow=False)(*(F.col(f"`{name}`") for name in (*types, *events.COLUMNS)))
 
 
 class RowEvents:
-    """Builds events from the values of a row: fields, then the event's columns. It travels to the workers."""
+    """Builds events from the values of a row: fields, then the event's columns. It travels to the workers.
 
-    def __init__(self, fields: tuple[str, ...]) -> None:
-        self.fields = fields
+    Args:
+        fields: of the row.
+        several: those of them that a join made arrays: of one value the function gets the value, as on the other engines.
+    """
+
+    def __init__(self, fields: tuple[str, ...], several: frozenset[str] = frozenset()) -> None:
+        self.fields, self.several = fields, several
 
     def event(self, values: tuple[Any, ...]) -> Event:
         id_, time, _, origin, _ = values[len(self.fields) :]
-        return Event(dict(zip(self.fields, values, strict=False)), id_, time, origin)
+        event = Event(dict(zip(self.fields, values, strict=False)), id_, time, origin)
+        for name in self.several:
+            value = event.get(name)
+            if value is not None and len(value) == 1:
+                event[name] = value[0]
+        return event
 
 
 class Matches(RowEvents):
     """A Python predicate over rows; watermark rows pass."""
 
-    def __init__(self, criteria: Criteria, fields: tuple[str, ...]) -> None:
-        super().__init__(fields)
+    def __init__(self, criteria: Criteria, fields: tuple[str, ...], several: frozenset[str] = frozenset()) -> None:
+        super().__init__(fields, several)
         self._criteria = criteria
 
     def __call__(self, *values: Any) -> bool:
@@ -84,8 +98,10 @@ class Matches(RowEvents):
 class Calls(RowEvents):
     """An `each` over rows; watermark rows pass. `gives` are the fields of what comes out."""
 
-    def __init__(self, operation: ops.Each, fields: tuple[str, ...], gives: tuple[str, ...]) -> None:
-        super().__init__(fields)
+    def __init__(
+        self, operation: ops.Each, fields: tuple[str, ...], gives: tuple[str, ...], several: frozenset[str]
+    ) -> None:
+        super().__init__(fields, several)
         # Without a schema of its own it gives the fields that it got; anything else cannot be a column.
         self._operation, self._gives = operation, gives
         self.__name__ = operation.label
@@ -102,4 +118,16 @@ class Calls(RowEvents):
                     f"gives {', '.join(unknown)}, whose type nobody says",
                     hint=f'say what it gives: each(function, schema="{unknown[0]} ...")',
                 )
-            yield (*(made.get(name) for name in self._gives), made.id, made.timestamp, clock, origin, place)
+            yield (
+                *(self._value(name, made.get(name)) for name in self._gives),
+                made.id,
+                made.timestamp,
+                clock,
+                origin,
+                place,
+            )
+
+    def _value(self, name: str, value: Any) -> Any:
+        """Return a value as its column holds it: where no schema says otherwise, a field of a join stays an array."""
+        alone = not self._operation.schema and name in self.several and not isinstance(value, list | tuple)
+        return [value] if alone and value is not None else value

@@ -115,7 +115,7 @@ def _several_behind(
 ) -> frozenset[str]:
     before, after = stream.schema_at(index), stream.schema_at(index + 1)
     if isinstance(operation, Each):
-        return frozenset()
+        return frozenset() if operation.schema else fields
     if isinstance(operation, Select):
         return fields & set(operation.fields)
     if not isinstance(operation, Stateful):

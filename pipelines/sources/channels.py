@@ -25,7 +25,7 @@ from pipelines.sources.offsets import offset_in_table
 from pipelines.state.delta_log import actions, commit_file
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 # What one batch takes of a channel that its reader is far behind: as much as two cores hold and work off in some seconds.
 BYTES_A_BATCH = "256m"
@@ -180,10 +180,9 @@ class ChannelSource(Source):
         """Watermark rows say for their origin the channel: of two from one stream each has a row of its own."""
         from pyspark.sql import functions as F
 
-        shown = [
-            (F.col(f"`{name}`") if name in dict(edge.types) else F.lit(None)).cast(kind).alias(name)
-            for name, kind in self._columns
-        ] or [F.col(f"`{name}`") for name in self._names]
+        types = dict(edge.types)
+        shown = [_as(name, types.get(name), kind) for name, kind in self._columns]
+        shown = shown or [F.col(f"`{name}`") for name in self._names]
         origin = F.when(F.col(events.ID).isNull(), F.lit(edge.channel)).otherwise(F.lit(edge.origin))
         order = F.col(events.ORDER)
         if edge.numbered:
@@ -192,6 +191,19 @@ class ChannelSource(Source):
         own = [F.col(events.ID), F.col(events.TIME), F.col(events.CLOCK), origin.alias(events.FROM)]
         position = [F.lit(None).cast("string").alias(CORRUPT), F.lit(None).cast("string").alias(FILE)]
         return frame.select(*shown, *own, order.alias(events.ORDER), *position)
+
+
+def _as(name: str, kind: str | None, wanted: str) -> Column:
+    """Return a field as the type that holds it beside those of other channels; None: this channel does not have it.
+
+    Beside events with several values in the field (those of a join) a value is the only one of its event.
+    """
+    from pyspark.sql import functions as F
+
+    value = F.col(f"`{name}`") if kind is not None else F.lit(None)
+    if kind is not None and wanted.startswith("array<") and not kind.startswith("array<"):
+        value = F.when(value.isNotNull(), F.array(value))
+    return value.cast(wanted).alias(name)
 
 
 def options(path: Path, offset: Mapping[str, Any] | None, limits: Mapping[str, str]) -> dict[str, str]:

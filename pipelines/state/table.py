@@ -179,13 +179,14 @@ class StateTable:
         counted = self._at(None, None, None).query(f"SELECT count(*) AS n FROM state WHERE {where}")
         return int(counted["n"][0].as_py())
 
-    def stored(self, where: str = "true") -> pa.Table:
+    def stored(self, where: str = "true", columns: str = "*") -> pa.Table:
         """Return the stored rows of the last version with the engine's columns, for the engine's own use.
 
         Args:
             where: SQL over the stored columns.
+            columns: SQL of what to select.
         """
-        return self._at(None, None, None).query(f"SELECT * FROM state WHERE {where}")
+        return self._at(None, None, None).query(f"SELECT {columns} FROM state WHERE {where}")
 
     def frame(
         self,

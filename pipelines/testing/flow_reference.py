@@ -17,6 +17,7 @@ from pipelines.flowmix.criteria import Combined, Criteria
 from pipelines.flowmix.definition import Schema, StreamDefinition
 from pipelines.flowmix.each import made_of
 from pipelines.flowmix.flow import Flow
+from pipelines.flowmix.schemas import several_fields
 from pipelines.flowmix.values import fitted
 from pipelines.planner.plain import Table
 from pipelines.testing.flow_script import Item, Script, read_script
@@ -96,9 +97,16 @@ class FlowReference:
         return [] if operation.default is None else self._passing(operation.default, items, schema, operation.label)
 
     def _send(self, stream: StreamDefinition, index: int, path: int, target: str, items: Sequence[Item]) -> None:
-        """Send into another stream, where events carry the name of the stream that sent them."""
+        """Send into another stream, where events carry the name of the stream that sent them.
+
+        A field that another stream declares as an array is one there.
+        """
+        there = self._flow.streams[target]
+        arrays = {name: kind for name, kind in (there.schema_at(0) or {}).items() if kind and kind.startswith("array<")}
+        declared = {name: arrays[name] for name in arrays.keys() - several_fields(self._flow, there, 0)}
         for event, now, order in items:
-            sent = Event(event, event.id, event.timestamp, stream.name)
+            fields = {name: fitted(value, declared.get(name)) for name, value in event.items()}
+            sent = Event(fields, event.id, event.timestamp, stream.name)
             self._inbox[target].append((sent, now, ops.sent_order(order, stream.index, index, path)))
 
     def _passing(self, criteria: Criteria, items: list[Item], schema: Schema | None, label: str) -> list[Item]:

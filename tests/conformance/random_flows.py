@@ -57,6 +57,7 @@ class FlowMaker:
         self._random, self._place = random.Random(seed), windows
         self._story: list[str] = []
         self._name = f"flow_{seed}"
+        self._several = False
 
     def build(self) -> Built:
         pick = self._random
@@ -99,6 +100,7 @@ class FlowMaker:
             evict = self._random.choice((Policy.count(2), Policy.time(3)))
             self._say(f"join {evict}")
             chain = chain.partition(self._random.choice(("k", "g"))).join(sources[0], sources[1], evict)
+            self._several = True
         else:
             chain = self._windows(self._stateless(chain))
         if targets and self._random.random() < 0.5:
@@ -110,6 +112,8 @@ class FlowMaker:
 
     def _stateless(self, chain: Any) -> Any:
         pick = self._random.choice(("filter", "sql", "each", "select", "none"))
+        if self._several and pick in ("sql", "each"):
+            pick = "none"  # they are written for fields of one value
         self._say(pick)
         fields = chain.fields or ()
         if pick == "filter" and "v" in fields:

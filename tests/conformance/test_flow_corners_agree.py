@@ -65,6 +65,36 @@ def several_of_one_and_criteria_on_lists() -> tuple[Flow, Any]:
     return flow, {"s": [at(n * 10, k=str(n), v=n) for n in range(8)]}
 
 
+def values_beside_those_of_a_join() -> tuple[Flow, Any]:
+    alone = python(lambda event: not isinstance(event["v"], list) or len(event["v"]) > 1)
+
+    def named(event: Event) -> dict[str, Any]:
+        return {**event, "tag": "several" if isinstance(event["v"], list) else "one"}
+
+    flow = (
+        Flow("beside")
+        .stream("l", "k string, v bigint, tag string").to("j")
+        .stream("r", "k string, v bigint, tag string").to("j", "all")
+        .stream("j").partition("k").join("l", "r", C(2)).to("all")
+        .stream("all").filter(alone).each(dict).persist("same")
+        .each(named, "k string, v array<bigint>, tag string").output()
+        .build()
+    )  # fmt: skip
+    lefts, rights = [at(0, k="a", v=1), at(10, k="b", v=2)], [at(20, k="a", v=1), at(30, k="b", v=3), at(40, v=4)]
+    return flow, {"l": lefts, "r": rights}
+
+
+def values_beside_declared_arrays() -> tuple[Flow, Any]:
+    flow = (
+        Flow("declared")
+        .stream("l", "k string, v array<bigint>").to("all")
+        .stream("r", "k string, v bigint").to("all")
+        .stream("all").filter(python(lambda event: event.get("v") is None or len(event["v"]) > 0)).output()
+        .build()
+    )  # fmt: skip
+    return flow, {"l": [at(0, k="a", v=[1]), at(0, k="a", v=[1, 2])], "r": [at(1, k="b", v=5), at(2, k="c")]}
+
+
 class Spread(WindowAggregator):
     outputs = "least bigint, largest bigint"
 
@@ -97,6 +127,8 @@ CASES = [
     collected_events_and_keys_of_several_values,
     several_of_one_and_criteria_on_lists,
     own_aggregator_then_ticks,
+    values_beside_those_of_a_join,
+    values_beside_declared_arrays,
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
-from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.protocol.coordinator import BatchState
+from pipelines.execution.checkpoint.engine_files import Checkpoint, StoredAttempts
+from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
 from pipelines.sources import FixedBatches
 from pipelines.state.record import BATCH, BatchRecord
 from pipelines.state.turns import LateWriterError, stream_id
@@ -48,3 +49,16 @@ def test_a_stream_that_was_overtaken_stops_and_makes_no_poison(spark: SparkSessi
     Runtime(spark, lake).catch_up(words())
     assert sorted(map(tuple, map(dict.values, lake.state("counts").scan().to_pylist()))) == [("a", 2), ("b", 1)]
     assert [one.txid for one in lake.state("counts").commits.batches()] == [0, 1, 2]
+
+
+def test_a_late_run_does_not_write_over_the_attempts_of_the_next(tmp_path: Path) -> None:
+    file, first = tmp_path / "attempts.json", AttemptRecord(0)
+    late = StoredAttempts(file, "words")
+    late.put("lines/1", 0, first)
+    late.put("lines/1", 1, first)
+    following = StoredAttempts(file, "words")
+    following.put("lines/1", 2, replace(first, state=BatchState.POISON))
+    with pytest.raises(LateWriterError, match="batch 1 comes too late"):
+        late.put("lines/1", 1, first)
+    assert StoredAttempts(file, "words").get("lines/1")[2].state is BatchState.POISON
+    following.put("lines/1", 3, first)

@@ -292,6 +292,8 @@ class Model:
         if held >= 0 and on_fresh == "reset":
             self._reset(group, number)
             held = -1
+        elif on_fresh == "reset":
+            self.refused = [one for one in self.refused if (one.group, one.stage) != (group.name, "batch")]
         group.epoch, group.first, group.planned, group.finished = number, held + 1, [], 0
         group.poison, group.skipped, group.known = set(), set(), {sink.name for sink in sinks}
 
@@ -309,12 +311,13 @@ class Model:
         max_batches: int | None = None,
         on_fresh: str = "refuse",
         idle: Idle = lambda group, number, waiting: False,
-        whole: Callable[[str], bool] = lambda group: False,
+        whole: Callable[[str], int | None] = lambda group: None,
     ) -> Iterator[Event]:
         """A run of the group's stream until its source is read.
 
         Args:
-            whole: whether the first batch of windows takes all that is there: their channel was compacted before they began.
+            whole: the last txid that the first batch of windows took, if that was all there was: one file, as after a
+                compaction. A stream may have planned it before the batch that the model has just taken in.
             idle: whether the batch of a number brings no file, which Spark plans for commits without rows. Asked with whether
                 files are waiting.
 
@@ -331,8 +334,9 @@ class Model:
                     return
                 else:
                     size = group.at_once(len(waiting), self.rules.per_batch)
-                    if group.window and not group.planned and whole(group.name):
-                        size = len(waiting)
+                    last = whole(group.name) if group.window and not group.planned else None
+                    if last is not None:
+                        size = sum(int(name) <= last for name in waiting)
                 group.planned.append(tuple(waiting[:size]))
                 waiting = waiting[size:]
             if done == max_batches:

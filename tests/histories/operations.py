@@ -42,8 +42,8 @@ def arrive(play: Play, group: int = 0, rows: list[list[Any]] = [], late: int = 0
         if not rows:
             return
     play.files += 1
-    # A millisecond of its own, as Spark takes files of one time in the order of the folder's listing: any.
-    at = play.clock + 10 * play.files - (10 * late + 5 if late else 0) + play.files / 1000
+    # The middle of a millisecond of its own, as Spark takes files of one time in the order of the folder's listing: any.
+    at = play.clock + 10 * play.files - (10 * late + 5 if late else 0) + (play.files + 0.5) / 1000
     file = File(f"{play.files:04d}.json", at, _rows(play, rows))
     found.files[file.name] = file
     play.world.put(found.name, file)
@@ -248,6 +248,11 @@ def rescale(play: Play, partitions: int = 2) -> None:
         if report.rolled_back:
             raise Difference("end of rescale", report.reason, "another number of partitions")
         if report.batch is not None:
+            if group.begun:
+                # Planned, and no attempt was made: it is left out, and its rows come with a later one.
+                group.skipped.add(group.first + group.finished)
+                group.planned[-1] = ()
+                group.finished += 1
             # Spark has used a batch id for it.
             group.skipped.add(group.first + len(group.planned))
             group.planned.append(())

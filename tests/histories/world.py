@@ -241,12 +241,14 @@ class World:
         found: dict[str, Any] = json.loads(file.read_text("utf-8").splitlines()[-1])
         return found
 
-    def whole(self, group: str) -> bool:
-        """Whether the first batch of windows, just planned, has taken all of their channel."""
+    def whole(self, group: str) -> int | None:
+        """The last txid that the first batch of windows, just planned, has taken, if it took all that their channel had then."""
         end = self.planned(group, 0)
-        return end is not None and bool(
-            end["reservoirVersion"] > DeltaTable(str(self.lake.channel_path(group))).version()
-        )
+        if end is None or end["index"] >= 0:
+            return None
+        commits = self.lake.channel(group).commits.batches()
+        taken = [commit.txid for commit in commits if commit.version < end["reservoirVersion"]]
+        return taken[-1] if taken else None
 
     def idle(self, group: str, number: int) -> bool:
         """Whether Spark planned a batch for commits that bring no file of new rows: tables made or rewritten, properties."""

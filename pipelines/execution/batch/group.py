@@ -102,11 +102,7 @@ class BatchGroup:
         self.quarantine = quarantine_writer(lake, topology.name)
         self.refused = rows_of(topology, self.name, [spout.stream for spout in spouts])
         self.waves = self._in_waves()
-        self.drops = any(
-            isinstance(node, nodes.GateNode) and any(check.action == "drop" for check in node.gate.checks)
-            for node in topology.graph
-            if node.id in self.reach
-        )
+        self.last_gates = self._last_gates()
         self.queries_states = any(
             isinstance(node, nodes.StateQueryNode) or _read_after_commit(node, topology.graph) is not None
             for node in topology.graph
@@ -122,6 +118,14 @@ class BatchGroup:
         """Return what has a watermark: the channels that the group writes, and the window that runs in its batch."""
         own = [sink.name for sink in self.sinks if sink.is_channel]
         return (*own, *([self.window.channel] if self.window else []))
+
+    def _last_gates(self) -> tuple[int, ...]:
+        """Return the gates that put rows into quarantine on the way to a state, without those ahead of another such gate."""
+        graph = self.topology.graph
+        ways = {node.id for sink in self.sinks for node in graph.ancestors(sink.node.id)} & self.reach
+        gates = [n.id for n in graph if n.id in ways and isinstance(n, nodes.GateNode) and n.gate.drops]
+        ahead = {node.id for gate in gates for node in graph.ancestors(gate) if node.id != gate}
+        return tuple(gate for gate in gates if gate not in ahead)
 
     def _prepared(self) -> list[Sink]:
         """Compile each persist on an empty frame: that gives the table's schema and finds every fault before the start."""

@@ -17,6 +17,7 @@ from pipelines.execution.protocol.failures import reason_of
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.sources.base import CORRUPT, FILE
 from pipelines.state.record import BatchRecord
+from pipelines.state.schema import TXID
 
 if TYPE_CHECKING:
     from pipelines.execution.batch.group import BatchGroup
@@ -68,12 +69,28 @@ class PoisonRows:
             return f"the source {group.entrance!r} (they could not be read)"
         return str(writer.table.path)
 
+    def kept(self) -> set[int]:
+        """Return the txids whose rows are in quarantine: of this life of the checkpoint and of earlier ones."""
+        writer = self._group.quarantine
+        if not writer.table.exists():
+            return set()
+        writer.prepare(table_columns())
+        rows = writer.table.stored(poison_rows(self._group.refused), f"DISTINCT {TXID}")
+        return set(rows[TXID].to_pylist())
+
     def forget(self, txid: int) -> None:
         """Release the rows of a poison batch that has come through: they are in the states now."""
+        self._forget(txid, poison_rows(self._group.refused, txid))
+
+    def forget_all(self) -> None:
+        """Release the rows of all poison batches: the stream begins again, and reads them again."""
+        self._forget(-1, poison_rows(self._group.refused))
+
+    def _forget(self, txid: int, where: str) -> None:
         writer = self._group.quarantine
         if writer.table.exists():
             writer.prepare(table_columns())
-            writer.forget_rows(txid, poison_rows(self._group.refused, txid), self._group.name)
+            writer.forget_rows(txid, where, self._group.name)
 
 
 def _fields_of(source: DataFrame) -> tuple[str, ...]:

@@ -86,9 +86,10 @@ def rows_of(topology: TridentTopology, group: str, streams: Collection[str]) -> 
     return f"(({GROUP} IS NOT NULL AND {GROUP} = {_texts([group])}) OR ({GROUP} IS NULL AND ({old})))"
 
 
-def poison_rows(own: str, txid: int) -> str:
-    """Return the rows of a poison batch, among those of its batch group."""
-    return f"{own} AND stage IS NOT NULL AND stage = {_texts([BATCH])} AND {TXID} = {txid}"
+def poison_rows(own: str, txid: int | None = None) -> str:
+    """Return the rows of a poison batch (None: of all of them), among those of its batch group."""
+    of_batch = "" if txid is None else f" AND {TXID} = {txid}"
+    return f"{own} AND stage IS NOT NULL AND stage = {_texts([BATCH])}{of_batch}"
 
 
 def _texts(some: Iterable[str]) -> str:

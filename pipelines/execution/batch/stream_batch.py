@@ -258,7 +258,7 @@ class StreamBatch:
         in_time = [sink for sink in sinks if not sink.is_late]
         self._run_windows(attempt, run)
         with self._counters.collected():
-            frames = self._frames(attempt, run, in_time, claimed)
+            frames = self._frames(attempt, run, [sink.node.id for sink in in_time], claimed)
         small = [sink for sink in in_time if self._is_small(sink, attempt.position)]
         # A channel is accounted for by count, so its rows need no hash.
         hashed = {s.name: frames[s.node.id] if s.is_channel else with_hash(frames[s.node.id]) for s in small}
@@ -279,19 +279,19 @@ class StreamBatch:
     def _commit_late(self, attempt: _Attempt, run: PlanRun, sink: Sink, claimed: Claims) -> StateCommit:
         """Commit the late events, behind the others: they are computed only if the counts say that there are any."""
         if run.counts.get(LATE, 1):
-            rows, seconds = computed(with_hash(self._frames(attempt, run, [sink], claimed)[sink.node.id]))
+            rows, seconds = computed(with_hash(self._frames(attempt, run, [sink.node.id], claimed)[sink.node.id]))
         else:
             empty = sink.writer.empty().select(sink.writer.declared.names)
             rows, seconds = empty.append_column(HASH, pa.array([], pa.int64())), 0.0
         return self._commit_arrow(attempt, run, sink, rows, seconds)
 
     def _frames(
-        self, attempt: _Attempt, run: PlanRun, sinks: Sequence[Sink], claimed: Claims
+        self, attempt: _Attempt, run: PlanRun, wanted: Sequence[int], claimed: Claims
     ) -> Mapping[int, DataFrame]:
-        """Return the frames of some sinks, the results of the windows that run in the batch in the place of these."""
+        """Return the frames of some nodes, the results of the windows that run in the batch in the place of these."""
         self._run_windows(attempt, run)
         given = {self._windows.node: attempt.windowed.frame} if self._windows and attempt.windowed else None
-        return run.frames([sink.node.id for sink in sinks], claimed, given)
+        return run.frames(wanted, claimed, given)
 
     def _run_windows(self, attempt: _Attempt, run: PlanRun) -> None:
         """Run the windows that run in the batch, once per attempt: each record names what they leave."""
@@ -410,7 +410,7 @@ class StreamBatch:
         Args:
             complete: whether the attempt's one run passed all gates.
         """
-        if not self._group.drops and not counts[REFUSED]:
+        if not self._group.last_gates and not counts[REFUSED]:
             return 0
         batch = attempt.batch
         writer, app_id = self._group.quarantine, self._app_id(f"{NAME}/{self._group.name}")
@@ -426,7 +426,8 @@ class StreamBatch:
             return self._commit_quarantine(attempt, run, claimed, counts, app_id)
         run = self._plan_run(batch, attempt.sources)
         try:
-            for each in self._frames(attempt, run, self._group.sinks, claimed).values():
+            # No further than the gates: what a state held before the batch may have been vacuumed since.
+            for each in self._frames(attempt, run, self._group.last_gates, claimed).values():
                 each.write.format("noop").mode("overwrite").save()
             return self._commit_quarantine(attempt, run, claimed, counts, app_id)
         finally:

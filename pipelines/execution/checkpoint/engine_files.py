@@ -20,6 +20,7 @@ from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
 from pipelines.places.lease import Lease, LeaseLostError, held
 from pipelines.places.location import Location, Place, on_disk
 from pipelines.sources.channels import Start
+from pipelines.state.turns import LateWriterError
 from pipelines.surroundings import told
 
 T = TypeVar("T")
@@ -283,7 +284,7 @@ class StoredAttempts:
         attempts: dict[str, dict[str, Any]] = read_own(flow, file, _checked_attempts) or {}
         # What the last run meant to forget with its next put: else each short run would leave a record for good.
         self._records = {group: _since_committed(records) for group, records in attempts.items()}
-        self._tag = file.store.tag(file.key) if isinstance(file, Location) else None
+        self._tag: Any = file.store.tag(file.key) if isinstance(file, Location) else _identity(file)
 
     def get(self, group: str) -> Mapping[int, AttemptRecord]:
         return {int(txid): AttemptRecord.from_json(record) for txid, record in self._records.get(group, {}).items()}
@@ -292,8 +293,12 @@ class StoredAttempts:
         self._records.setdefault(group, {})[str(txid)] = record.to_json()
         if isinstance(self._file, Location):
             self._swap(self._file)
-        else:
-            write_json(self._file, self._records)
+            return
+        if _identity(self._file) != self._tag:
+            # Locks keep others out on one host; this one stood still on another, and its batches are done.
+            raise LateWriterError(self._flow, f"batch {txid}", f"another process has written {self._file}")
+        write_json(self._file, self._records)
+        self._tag = _identity(self._file)
 
     def _swap(self, file: Location) -> None:
         """Replace what this run has read or put: one that has lost its lease must not write over the next one's.
@@ -313,6 +318,15 @@ class StoredAttempts:
         # Not written by itself: the next put does, and a record too many does no harm.
         kept = {txid: record for txid, record in self._records.get(group, {}).items() if int(txid) >= before}
         self._records[group] = kept
+
+
+def _identity(file: Path) -> tuple[int, int, int] | None:
+    """Return what tells a file from the one that replaces it; None: there is none."""
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _checked_start(fields: Any) -> dict[str, Any]:

@@ -100,6 +100,8 @@ class StreamRunner:
         self._wait, self._on_batch = options.lock_wait_seconds, options.on_batch
         self._hooks, self._sizes = options.hooks, dict[str, int]()
         self._poison = PoisonRows(group)
+        self._left_over: set[int] = set()
+        """Poison batches of former starts, some of which this one may see come through."""
         self._belonging = Belonging(checkpoint, group.lake)
         self._counters = Counters(group.spark, f"{group.topology.name}/{group.name}/")
         self._stop_after: int | None = None
@@ -137,6 +139,7 @@ class StreamRunner:
         self._make_whole()
         check_place(self._group, self._checkpoint)
         self._epoch = self._open_epoch(on_fresh)
+        self._left_over = self._poison.kept()
         if self._windows:
             self._windows.check(self._checkpoint)
         if self._group.lake.durable and isinstance(self._group.lake.root, Path):
@@ -235,6 +238,8 @@ class StreamRunner:
         commits = [(sink, commit) for sink in self._group.sinks for commit in sink.table.commits.batches()]
         number = max((c.epoch or 0 for sink in self._group.sinks for c in sink.table.history()), default=0) + 1
         if not commits:
+            if on_fresh == RESET:
+                self._poison.forget_all()
             return self._begun(Epoch(number, 0))
         sink, last = max(commits, key=lambda pair: pair[1].txid or 0)
         if on_fresh == CONTINUE:
@@ -418,7 +423,7 @@ class StreamRunner:
                     # This also runs the windows to their end, which the state store demands even of a batch replayed.
                     clocks = self._group.entrance.clocks(frames)
                 report = stream_batch.run(batch, sources, replace(position, clocks=clocks))
-                if batch.attempt or self._takes_over(txid):
+                if batch.attempt or txid in self._left_over:
                     self._poison.forget(txid)
                 self._tell("closed", txid)
                 return report
@@ -432,10 +437,6 @@ class StreamRunner:
                 in_windows = clocks is None and self._group.entrance.has_windows
                 self._after_failure(batch, error, sources, tries, in_windows=in_windows)
                 time.sleep(back_off(tries))
-
-    def _takes_over(self, txid: int) -> bool:
-        """Return whether an earlier life of the checkpoint may have left poison rows under a txid: its last, begun again."""
-        return txid == self._epoch.first_txid and self._epoch.number > 1
 
     def _open(self, txid: int, sources: Frames) -> Batch:
         """Open the next attempt.
