@@ -16,12 +16,14 @@ from pipelines.errors import LostRowsError, MissingPathError, SourceError, Sourc
 from pipelines.places.location import Place, on_disk
 from pipelines.sources.base import StoredSource, file_key, shown
 from pipelines.sources.offsets import offset_files, offset_of, read_offset
-from pipelines.state.delta_log import adds
+from pipelines.state.delta_log import adds, commit_file
 from pipelines.state.kinds import LOG
 from pipelines.state.schema import struct_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_CLEANED = "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE"
 
 
 class DeltaTableSource(StoredSource):
@@ -116,7 +118,9 @@ class DeltaTableSource(StoredSource):
         return f"file:{quote(os.path.normpath(Path(self.path).absolute()))}"
 
     def fault(self, name: str, error: BaseException) -> LostRowsError | None:
-        """Data files that are gone (VACUUM) before the stream has read them."""
+        """Data files (VACUUM) or versions of the log (its retention) that are gone before the stream has read them."""
+        if _CLEANED in shown(error) and not commit_file(Path(self.path), 0).exists():
+            return LostRowsError(name, "the table's log no longer has the versions that the stream has yet to read")
         match = re.search(r"(?:File|file) (\S+) does not exist|FileNotFoundException: (?:File )?(\S+)", shown(error))
         gone = file_key((match[1] or match[2]).strip("'\".,")) if match else ""
         return LostRowsError(name, f"the data file {gone} is gone") if gone.startswith(file_key(self.folder)) else None

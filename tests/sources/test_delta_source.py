@@ -199,6 +199,31 @@ def test_a_backfill_between_a_first_batch_that_was_only_planned_and_the_next_lif
     assert totals(lake) == expected([100])
 
 
+@pytest.mark.parametrize("backfilled", [True, False])
+def test_a_first_batch_that_was_planned_so_long_ago_that_its_version_is_gone(
+    spark: SparkSession, tmp_path: Path, backfilled: bool
+) -> None:
+    table, lake = tmp_path / "table", Lake(tmp_path / "lake")
+    topology = flow(table)
+    append(spark, table, 0, files=2)
+
+    def die(moment: str, state: str, txid: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Runtime(spark, lake, listeners=[die]).catch_up(topology)
+    append(spark, table, 100, files=2)
+    append(spark, table, 200, files=2)
+    if backfilled:
+        Runtime(spark, lake).backfill(topology, [DAYS[1]])
+    DeltaTable(table).create_checkpoint()
+    for version in (0, 1):
+        (table / "_delta_log" / f"{version:020d}.json").unlink()
+    with pytest.raises(LostRowsError, match="the table's log no longer has"):
+        Runtime(spark, lake).catch_up(topology)
+    assert totals(lake) == ({DAYS[1]: expected([0, 100, 200])[DAYS[1]]} if backfilled else {})
+
+
 def test_a_backfill_of_files_that_were_put_together_before_the_stream_came(spark: SparkSession, tmp_path: Path) -> None:
     """The stream reads them from the log under their first names: claims of the new ones would not keep it from counting."""
     table, lake = tmp_path / "table", Lake(tmp_path / "lake")
