@@ -51,7 +51,8 @@ def restore_checkpoint(play: Play, group: int = 0, back: int = 1) -> None:
     """An older copy of the checkpoint: refused if a state holds a batch that it does not know."""
     found = play.group(group)
     copies = play.copies.get(f"checkpoint {found.name}", Copies()).kept
-    if len(copies) <= back:
+    # It may have been lost, and the flow stopped by another query's poison before this one began again.
+    if len(copies) <= back or found.fresh:
         return
     path, (said, _) = copies[-1 - back]
     must = said.epoch != found.epoch or any(
