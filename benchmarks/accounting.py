@@ -21,6 +21,10 @@ from pipelines.trident import Count, DeltaState, Split, Stream, TridentTopology,
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+PEER = (
+    "the same flow without what is measured: rows counted and not hashed, no hooks, a function that does not "
+    "count, a shuffle. `verify` is beside the run that wrote the table."
+)
 LINES = 100_000
 ROUNDS = 3
 TASKS = 4

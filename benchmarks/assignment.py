@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.measure import Ratio, seconds
 from pipelines.nimbus import Component, Demand, Plan, Supervisor, plan_flows
 
+PEER = "one second, the bar of the design."
 FLOWS, HOSTS, SLOTS, LOST, ROUNDS = 1000, 200, 20, 10, 5
 BAR_SECONDS = 1.0
 

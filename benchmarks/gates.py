@@ -27,6 +27,10 @@ from pipelines.trident import Average, Count, DeltaState, TridentTopology
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+PEER = (
+    "the same flow without a gate; and great-expectations run on the batch in memory by "
+    "`run_with_great_expectations` without its complete result format."
+)
 ROWS, BATCHES, ROUNDS = 200_000, 4, 3
 # A judgement takes a fraction of a second: enough of them that the median is one of a warm process, on both sides.
 JUDGEMENTS = 9

@@ -21,6 +21,7 @@ from pipelines.state.writer import StateWriter
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+PEER = "a state of one slice with the same keys; each read at a named version, so that files are read."
 FLOW, KEYS, SLICES, READS = "bench", 2000, 365, 30
 COLUMNS = StructType([StructField("key", StringType()), StructField("count", LongType())])
 

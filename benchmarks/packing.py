@@ -16,6 +16,7 @@ from benchmarks.measure import Ratio, scratch
 from benchmarks.small_flows import NAMES
 from tests.nimbus.deployment import Deployment, processes_of
 
+PEER = "the same ten flows deployed with `--isolated`, a Spark application each."
 SECONDS, TRIGGER_SECONDS, FILES_EVERY = 60.0, 2.0, 4.0
 
 

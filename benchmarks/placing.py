@@ -20,6 +20,10 @@ from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import NimbusSettings
 
+PEER = (
+    "the bars of the design: one second for the planner, a launch (10 s) for what follows it, the time between "
+    "two looks."
+)
 QUERIES, WORKERS, ROUNDS = 10, 3, 5
 
 

@@ -24,6 +24,10 @@ from pipelines.trident import Count, DeltaState, TridentTopology
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+PEER = (
+    "Spark: `where key in (...)`, group and sum over the state's table, in a warm session. Bare delta-rs: "
+    "`DeltaTable` opened for each read, its own SQL with the ten keys."
+)
 READS = 15
 SMALL_BATCHES, SMALL_ROWS = 45, 5_000
 """A stream's batches since the last compaction: one small file each."""

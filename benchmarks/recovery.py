@@ -18,6 +18,10 @@ from pipelines.nimbus.settings import NimbusSettings
 from tests.nimbus.deployment import Deployment
 from tests.nimbus.faults import kill_worker
 
+PEER = (
+    "30 s, after which the original takes a silent task for dead; Nimbus' default settings, without the pause "
+    "between restarts."
+)
 KILLS = 5
 # A worker that has lived for a minute is started at once when it dies; here it never lives so long.
 NO_PAUSE_SECONDS = 0.0

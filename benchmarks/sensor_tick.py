@@ -26,6 +26,7 @@ from pipelines.quality import drop
 from pipelines.sources import JsonFiles
 from pipelines.trident import Count, DeltaState, Sum, TridentTopology
 
+PEER = "one second, the bar of the design."
 BAR_SECONDS = 1.0
 MANY, TICKS, BATCHES_A_TICK = 100, 12, 2
 # Batches that are there before the first tick: as many as a plot shows.

@@ -15,6 +15,7 @@ from tests.browser.dagster_ui import LOCATION, DagsterUi, dagster_ui
 from tests.nimbus.deployed_flows import ROWS, write
 from tests.nimbus.deployment import wait_for
 
+PEER = "the same launch with `TRIDELTA_NIMBUS_WARM=0`: the run starts a Spark of its own."
 ROUNDS, BAR = 7, 0.25
 PATIENCE = 60.0
 _ENVIRONMENT = {
