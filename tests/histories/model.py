@@ -297,6 +297,15 @@ class Model:
         group.epoch, group.first, group.planned, group.finished = number, held + 1, [], 0
         group.poison, group.skipped, group.known = set(), set(), {sink.name for sink in sinks}
 
+    def refuses(self, group: Group) -> bool:
+        """Whether a start of the stream, as it is now, is refused."""
+        twin = copy.deepcopy(self)
+        try:
+            twin.start(next(one for one in twin.groups if one.name == group.name), "refuse")
+        except Refusal:
+            return True
+        return False
+
     def _reset(self, group: Group, number: int) -> None:
         for sink in self.sinks(group):
             sink.reset(number)

@@ -80,6 +80,10 @@ def stream(play: Play, group: int = 0, arrivals: list[list[list[Any]]] = [], bes
         catch_up(play)
         if any(group.rewritten and (group.begun or group.waiting()) for group in play.model.groups):
             return
+    if any(play.model.refuses(group) for group in play.model.groups):
+        # The queries ahead of a refused one run by then, for as long as it takes to stop them.
+        catch_up(play)
+        return
     beginning = Witness()
     topology = play.world.topology(play.model.rules)
     reports: list[Any] = []
