@@ -127,7 +127,7 @@ class Runtime:
         topology = as_topology(topology)
         required_choice("on_fresh_checkpoint", ON_FRESH, on_fresh_checkpoint)
         required("trigger_seconds", SECONDS_APART, trigger_seconds)
-        check_places(self.spark, self.lake.on_disk("a stream"), topology)
+        check_places(self.spark, self.lake, topology)
         parts: list[_StreamPart] = []
         try:
             for group, number in self._groups_and_partitions(topology, partitions):
@@ -191,7 +191,7 @@ class Runtime:
                 raise: its report carries the error.
         """
         topology = as_topology(topology)
-        check_places(self.spark, self.lake.on_disk("a backfill"), topology)
+        check_places(self.spark, self.lake, topology)
         groups = [group for group in self._groups(topology) if _holds(group.spouts, stream)]
         for group in groups:
             check_sliced(group)
@@ -207,8 +207,8 @@ class Runtime:
             BoundedBesideStreamError: a flow with channels or windows whose stream has committed batches.
         """
         topology = as_topology(topology)
-        check_places(self.spark, self.lake.on_disk("a bounded run"), topology)
-        with bounded_folder(self.lake.folder, topology.name) as channels:
+        check_places(self.spark, self.lake, topology)
+        with bounded_folder(self.lake.root, topology.name) as channels:
             groups = self._groups(topology, self.lake.with_channels(channels))
             if any(group.entrance.channels or group.window for group in groups):
                 _refuse_beside_stream(topology, groups)
@@ -247,11 +247,12 @@ class Runtime:
         from pipelines.execution.replays.runner import Replayer
         from pipelines.execution.replays.selection import Selection
 
-        wait = max(self._wait, 600.0)
+        wait, topology = max(self._wait, 600.0), as_topology(topology)
+        check_places(self.spark, self.lake, topology)
         replayer = Replayer(
             self.spark,
-            self.lake.on_disk("a replay of quarantine"),
-            as_topology(topology),
+            self.lake,
+            topology,
             listeners=self._listeners,
             lock_wait_seconds=wait,
             progress=progress,

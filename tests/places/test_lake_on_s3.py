@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from pipelines import Lake, Runtime, flowmix
-from pipelines.errors import FreshCheckpointError, PoisonBatchError
+from pipelines.errors import FreshCheckpointError, LockedError, PoisonBatchError
 from pipelines.execution.batch import stream_batch
+from pipelines.execution.report import BatchReport
 from pipelines.flowmix import Flow, Policy
+from pipelines.places.lease import SECONDS, LeaseLostError
 from pipelines.places.location import Location, Place
-from pipelines.quality import fail
+from pipelines.quality import drop, fail
 from pipelines.sources import CsvFiles, JsonFiles, ParquetFiles, TextFiles
 from pipelines.state.record import BATCH, BatchRecord
 from pipelines.state.store_commits import add_actions, rows_of
@@ -245,6 +248,156 @@ def test_two_drivers_of_one_flow_take_turns(reaching: SparkSession, place: Locat
         thread.join()
     assert sorted(taken) == [[], [0, 1, 2]]
     assert held(Lake(place / "lake")) == reference(reaching, tmp_path, FILES)
+
+
+def by_day(folder: Place, most: int = 50) -> TridentTopology:
+    """The sales without a map state, whose slices nobody can take out again."""
+    topology = TridentTopology("days")
+    source = JsonFiles(folder, SCHEMA, max_files_per_batch=1)
+    stream = topology.new_stream("sold", source, slice_by="day").gate(
+        drop("expect_column_values_to_be_between", column="n", max_value=most), name="sane"
+    )
+    stream.partition_persist(DeltaState("rows"))
+    stream.partition_persist(DeltaState("again", "opaque"))
+    stream.group_by("key").persistent_aggregate(DeltaState("counts"), [Count("sales"), Sum("n", "total")])
+    return topology
+
+
+def days(spark: SparkSession, lake: Lake, source: Place, *, killed: bool) -> dict[str, list[str]]:
+    """Days replaced before the first batch, between two batches, and by a run that dies between its commits and is run again."""
+    runtime, topology = Runtime(spark, lake), by_day(source)
+    put(source, "0.json", *FILES[0], ("z", 90, "d1"))
+    assert {report.slice for report in runtime.backfill(topology, ["d2"]).slices} == {"d2"}
+    runtime.catch_up(topology)
+    put(source, "1.json", *FILES[1])
+    put(source, "2.json", *FILES[2], torn="{torn")
+
+    def die(moment: str, state: str, txid: int) -> None:
+        if (moment, state) == ("committed", "again"):
+            raise KeyboardInterrupt
+
+    if killed:
+        with pytest.raises(KeyboardInterrupt):
+            Runtime(spark, lake, listeners=[die]).backfill(topology, ["d1", "d2"])
+    runtime.backfill(topology, ["d1", "d2"])
+    runtime.catch_up(topology)
+    refused = sorted((row["rule"], row["row"]) for row in lake.quarantine("days").scan().to_pylist())
+    return held(lake, "rows", "again", "counts") | {"refused": list(map(str, refused))}
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_slices_there_are_replaced_and_counted_once(
+    reaching: SparkSession, place: Location, tmp_path: Path, killed: bool
+) -> None:
+    wanted = days(reaching, Lake(tmp_path / "lake"), tmp_path / "in", killed=False)
+    assert wanted["counts"]
+    assert len(wanted["refused"]) == 2
+    assert days(reaching, Lake(place / "lake"), place / "in", killed=killed) == wanted
+
+
+def replayed(spark: SparkSession, lake: Lake, source: Place, *, killed: bool) -> dict[str, list[str]]:
+    """Rows that a stricter gate refused go in again, once, behind a mended one."""
+    put(source, "0.json", *FILES[0], ("a", 70, "d1"), ("b", 80, "d2"), torn="{torn")
+    Runtime(spark, lake).catch_up(by_day(source))
+
+    def die(moment: str, state: str, txid: int) -> None:
+        if (moment, state) == ("committed", "again"):
+            raise KeyboardInterrupt
+
+    if killed:
+        with pytest.raises(KeyboardInterrupt):
+            Runtime(spark, lake, listeners=[die]).replay_quarantine(by_day(source, most=75))
+    report = Runtime(spark, lake).replay_quarantine(by_day(source, most=75))
+    assert bool(report.resumed) is killed
+    left = sorted(row["row"] for row in lake.quarantine("days").scan().to_pylist())
+    return held(lake, "rows", "again", "counts") | {"left": left}
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_quarantine_there_is_replayed_once(
+    reaching: SparkSession, place: Location, tmp_path: Path, killed: bool
+) -> None:
+    wanted = replayed(reaching, Lake(tmp_path / "lake"), tmp_path / "in", killed=False)
+    assert len(wanted["left"]) == 2
+    assert replayed(reaching, Lake(place / "lake"), place / "in", killed=killed) == wanted
+
+
+def test_a_bounded_run_there_replaces_everything(reaching: SparkSession, place: Location) -> None:
+    lake, source = Lake(place / "lake"), place / "in"
+    topology = TridentTopology("whole")
+    stream = topology.new_stream("sold", JsonFiles(source, SCHEMA))
+    stream.group_by("key").persistent_aggregate(DeltaState("counts"), Count(), "sales")
+    put(source, "0.json", *FILES[0])
+    Runtime(reaching, lake).run_bounded(topology)
+    put(source, "1.json", *FILES[1])
+    Runtime(reaching, lake).run_bounded(topology)
+    counted = {row["key"]: row["sales"] for row in lake.state("counts").scan().to_pylist()}
+    assert counted == {"a": 2, "b": 2, "ü/c %": 1}
+
+
+class Streaming:
+    """A stream over the sales, which a test waits for."""
+
+    def __init__(self, spark: SparkSession, lake: Lake, source: Place) -> None:
+        self._batches, self._more = [], threading.Condition()
+        self.running = Runtime(spark, lake).stream(sales(source), trigger_seconds=0.2, progress=self._took)
+
+    def _took(self, report: BatchReport) -> None:
+        with self._more:
+            self._batches.append(report.txid)
+            self._more.notify_all()
+
+    def came_to(self, *txids: int) -> None:
+        """Wait until these are its batches."""
+        with self._more:
+            assert self._more.wait_for(lambda: self._batches == [*txids] or not self.running.running, 120)
+        assert self._batches == [*txids]
+
+
+def test_a_stream_there_goes_on_until_it_is_stopped(reaching: SparkSession, place: Location, tmp_path: Path) -> None:
+    lake, source = Lake(place / "lake"), place / "in"
+    put(source, "0.json", *FILES[0])
+    stream = Streaming(reaching, lake, source)
+    try:
+        stream.came_to(0)
+        put(source, "1.json", *FILES[1])
+        stream.came_to(0, 1)
+        with pytest.raises(LockedError):
+            Runtime(reaching, Lake(place / "lake"), lock_wait_seconds=0.5).catch_up(sales(source))
+    finally:
+        reports = stream.running.stop()
+    assert [report.txid for report in reports] == [0, 1]
+    put(source, "2.json", *FILES[2])
+    again = Streaming(reaching, Lake(place / "lake"), source)
+    try:
+        again.came_to(2)
+    finally:
+        again.running.stop()
+    assert held(lake) == reference(reaching, tmp_path, FILES)
+
+
+def test_a_stream_that_has_lost_its_lease_begins_no_further_batch(
+    reaching: SparkSession, place: Location, tmp_path: Path
+) -> None:
+    lake, source = Lake(place / "lake"), place / "in"
+    put(source, "0.json", *FILES[0])
+    stream = Streaming(reaching, lake, source)
+    stream.came_to(0)
+    lease = lake.checkpoint_path("sales", "sold") / "run.lock"
+    assert isinstance(lease, Location)
+    # As another host would, that has seen it unchanged for longer than a lease lasts.
+    lease.write_bytes(json.dumps({**json.loads(lease.read_bytes()), "boot": "another host"}).encode())
+    time.sleep(SECONDS / 4)
+    put(source, "1.json", *FILES[1])
+    while stream.running.running:
+        time.sleep(0.1)
+    with pytest.raises(LeaseLostError):
+        stream.running.stop()
+    assert lake.state("rows").last_txid() == 0
+    lease.store.delete(lease.key)
+    put(source, "2.json", *FILES[2])
+    Runtime(reaching, lake).catch_up(sales(source))
+    assert held(lake) == reference(reaching, tmp_path, FILES)
 
 
 @pytest.mark.parametrize("large", [pytest.param(False, marks=EXHAUSTIVE), True])

@@ -15,7 +15,6 @@ from pipelines.errors import JarsError
 from pipelines.execution.checkpoint.belonging import adopt
 from pipelines.execution.checkpoint.changeover import Changeover
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.replays.runner import unfinished
 from pipelines.execution.runners.on_stores import SessionWithoutS3Error
 from pipelines.execution.verify import verify
 from pipelines.flowmix import Count, Flow, Policy
@@ -56,11 +55,6 @@ def windows(where: str) -> Flow:
 
 
 ASKED: list[tuple[str, Callable[[Lake], object]]] = [
-    ("a stream", lambda lake: Runtime(NO_SPARK, lake).stream(rows())),
-    ("a backfill", lambda lake: Runtime(NO_SPARK, lake).backfill(rows(), ["d1"])),
-    ("a bounded run", lambda lake: Runtime(NO_SPARK, lake).run_bounded(rows())),
-    ("a replay of quarantine", lambda lake: Runtime(NO_SPARK, lake).replay_quarantine(rows())),
-    ("a replay of quarantine", lambda lake: unfinished(lake, rows())),
     ("compaction", lambda lake: compact(NO_SPARK, lake, rows())),
     ("housekeeping", run_housekeeping),
     ("verify", lambda lake: verify(NO_SPARK, lake, rows())),

@@ -6,11 +6,11 @@ written down before its first commit and marked as done behind its last.
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pipelines.execution.checkpoint.engine_files import write_json
 from pipelines.execution.replays.selection import Lot
 from pipelines.execution.report import Report, StateCommit
+from pipelines.places.location import Location, Place
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,13 @@ class Records:
         quarantine: the folder of the flow's quarantine.
     """
 
-    def __init__(self, quarantine: Path) -> None:
+    def __init__(self, quarantine: Place) -> None:
         self.folder = quarantine.with_name(f"{quarantine.name}.replays")
 
     def all(self) -> list[Record]:
         """Return all replays, oldest first."""
-        files = sorted(self.folder.glob("[0-9]*.json"), key=lambda file: int(file.stem))
+        found: Iterable[Place] = self.folder.glob("[0-9]*.json")
+        files = sorted(found, key=lambda file: int(file.stem))
         return [Record(**json.loads(file.read_text(encoding="utf-8"))) for file in files]
 
     def unfinished(self) -> list[Record]:
@@ -72,9 +74,14 @@ class Records:
         """Write a replay down: its rows first, so that a record without rows is never there."""
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self._rows(record.number)
-        temporary = file.with_name(f".{file.name}.tmp")
-        pq.write_table(lot.rows, temporary)
-        temporary.replace(file)
+        if isinstance(file, Location):
+            written = io.BytesIO()
+            pq.write_table(lot.rows, written)
+            file.write_bytes(written.getvalue())
+        else:
+            temporary = file.with_name(f".{file.name}.tmp")
+            pq.write_table(lot.rows, temporary)
+            temporary.replace(file)
         write_json(self.folder / f"{record.number}.json", record.to_json())
 
     def finish(self, record: Record, landed: int, refused: Mapping[str, int]) -> None:
@@ -88,7 +95,7 @@ class Records:
 
     def rows(self, record: Record) -> pa.Table:
         """Return the same as a table: as quarantine held them, with `number`."""
-        return pq.read_table(self._rows(record.number))
+        return pq.read_table(io.BytesIO(self._rows(record.number).read_bytes()))
 
     def forget(self, before: datetime) -> int:
         """Remove the records of replays that were finished before a time. Return how many."""
@@ -101,7 +108,7 @@ class Records:
             self._rows(record.number).unlink(missing_ok=True)
         return len(old)
 
-    def _rows(self, number: int) -> Path:
+    def _rows(self, number: int) -> Place:
         return self.folder / f"{number}.parquet"
 
 

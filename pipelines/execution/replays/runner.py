@@ -31,7 +31,6 @@ from pipelines.execution.replays.record import LotReport, Record, Records, Repla
 from pipelines.execution.replays.selection import ROWS_AT_ONCE, Lot, ReplayError, Selection, check_names, lots
 from pipelines.execution.replays.work import Work, app_id
 from pipelines.graph import nodes
-from pipelines.places.location import on_disk
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +67,7 @@ class Replayer:
         self._spark, self._lake, self._topology = spark, lake, topology
         self._listeners, self._wait, self._progress = listeners, lock_wait_seconds, progress
         self._writer = quarantine_writer(lake, topology.name)
-        self._records = Records(on_disk(lake.quarantine_path(topology.name)))
+        self._records = Records(lake.quarantine_path(topology.name))
         self._groups: dict[str, BatchGroup] = {}
 
     def run(self, selection: Selection) -> ReplayReport:
@@ -254,7 +253,7 @@ def planned(lake: Lake, topology: TridentTopology, selection: Selection) -> Repl
 
 def unfinished(lake: Lake, topology: TridentTopology) -> list[Record]:
     """Return the replays of a flow that were cut off."""
-    return Records(on_disk(lake.quarantine_path(topology.name), "a replay of quarantine")).unfinished()
+    return Records(lake.quarantine_path(topology.name)).unfinished()
 
 
 def by_rule(lot: Lot) -> dict[str, int]:

@@ -18,6 +18,7 @@ from filelock import FileLock, Timeout
 
 from pipelines.errors import TrideltaError
 from pipelines.execution.report import SliceReport
+from pipelines.places.location import Location, Place
 from pipelines.private import FOLDER_MODE
 from pipelines.sources.delta import DeltaTableSource
 from pipelines.state.slices import made_slices
@@ -109,8 +110,12 @@ _OLD_SECONDS = 86_400.0
 
 
 @contextmanager
-def bounded_folder(lake_root: Path, flow: str) -> Iterator[Path]:
-    """Make a folder for one bounded run, and remove it when the block ends."""
+def bounded_folder(lake_root: Place, flow: str) -> Iterator[Place]:
+    """Make a folder for the channels of one bounded run, and remove it when the block ends."""
+    if isinstance(lake_root, Location):
+        # Flows with channels are refused there: nothing comes into it.
+        yield lake_root / "spool" / flow
+        return
     parent = lake_root / "spool" / flow
     parent.mkdir(parents=True, exist_ok=True)
     folder = parent / f"{_PREFIX}{uuid.uuid4().hex}"
