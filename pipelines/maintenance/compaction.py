@@ -20,10 +20,11 @@ from pipelines.execution.checkpoint.durable import sync_table
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.maintenance import channels, refused, retention
-from pipelines.maintenance.folding import DRIVER_ROWS, compact_map, fold_arrow, fold_spark, merge
+from pipelines.maintenance.folding import DRIVER_ROWS, STORE_ROWS, compact_map, fold_arrow, fold_spark, merge
 from pipelines.maintenance.housekeeping_report import Retention
 from pipelines.maintenance.plan import Closed, FoldPlan, closed_generations, parts_of, plan_fold
 from pipelines.maintenance.report import CompactionReport, TableReport, measure
+from pipelines.places.location import Location
 from pipelines.state.kinds import LOG, MAP, OPAQUE
 from pipelines.state.lake import Lake
 from pipelines.state.maintenance_commits import clustered_by
@@ -91,7 +92,6 @@ def compact(
     if open_generations is not None and open_generations < 0:
         raise TrideltaError("open_generations cannot be negative")
     started = time.monotonic()
-    lake.on_disk("compaction")
     name = flow if isinstance(flow, str) else flow.name
     work = _Compaction(spark, lake, name, keep or KEPT)
     work.readers = {} if isinstance(flow, str) else channels.readers_of(flow)
@@ -111,7 +111,7 @@ def compact_quarantine(lake: Lake, flow: str, keep: Retention) -> TableReport:
         UnknownStateError: the flow has none.
         LockedError: a backfill or another compaction holds the flow for too long.
     """
-    table = lake.on_disk("compaction").quarantine(flow)
+    table = lake.quarantine(flow)
     work = _Compaction(None, lake, flow, keep)
     with work.alone(checkpoints_of(lake, flow), None):
         return work.table(table)
@@ -184,13 +184,15 @@ class _Compaction:
         self._remember_removed(writer)
         unfinished = any(map(_unfinished, self.groups))
         limit = retention.bound(table, self.kept.state_hours, unfinished=unfinished, needed=needed)
-        if self.lake.durable:
+        # What a store has taken is kept.
+        durable = self.lake.durable and not isinstance(table.path, Location)
+        if durable:
             # Before anything goes that the new files stand for.
             retention.checkpoint(table)
             sync_table(table, version, self.lake.folder)
         files = retention.vacuum(writer, limit, self._record(table))
         retention.checkpoint(table)
-        if self.lake.durable:
+        if durable:
             sync_table(table, version, self.lake.folder)
         cleaned = retention.clean_log(table, limit)
         left_overs = retention.remove_left_overs(table, self._closed_rows(table).before)
@@ -266,7 +268,9 @@ class _Compaction:
             return
         closed, sealed = self._closed_rows(table), self._closed_rows(table, least=1)
         opened = DeltaTable(str(table.path))
-        done.slices_folded = merge(writer, self.spark, opened, closed, self._record(table), sealed=sealed)
+        # Spark's own Delta writer overwrites the commits of others on a store.
+        spark = None if isinstance(table.path, Location) else self.spark
+        done.slices_folded = merge(writer, spark, opened, closed, self._record(table), sealed=sealed)
 
     @contextmanager
     def _between_batches(self) -> Iterator[None]:
@@ -288,7 +292,7 @@ class _Compaction:
         opened = DeltaTable(str(table.path))
         parts, order = parts_of(opened), clustered_by(opened) if by is None else by
         plan = plan_fold(parts, closed, order, rewrite_all=rewrite_all)
-        if plan.rows > DRIVER_ROWS:
+        if plan.rows > _driver_rows(table):
             # Spark replaces by condition what it has read a while before, so never where a batch may still be appended: that
             # none is rests on locks of files, which another host may not see.
             plan = plan_fold(parts, sealed, order, rewrite_all=rewrite_all)
@@ -323,8 +327,14 @@ class _Compaction:
         record = self._record(writer.table)
         before = min(plan.closed.before * GENERATION, record.txid + 1)
         record = record.model_copy(update={"folded_before": before})
-        if plan.rows <= DRIVER_ROWS:
+        if plan.rows <= _driver_rows(writer.table):
             fold_arrow(writer, opened, plan, record)
+        elif isinstance(writer.table.path, Location):
+            raise TrideltaError(
+                f'state "{writer.table.name}" has {plan.rows:,} rows to fold, more than the {STORE_ROWS:,} that are folded '
+                "where the lake is on an object store",
+                hint="compact it more often, or slice it; its reads stay right",
+            )
         elif self.spark is None:
             raise TrideltaError(
                 f'state "{writer.table.name}" is too large to be folded without Spark', hint="pass a session"
@@ -345,6 +355,11 @@ class _Compaction:
             claims=claims or None,
             claims_of={group: claims for group, claims in of.items() if claims} or None,
         )
+
+
+def _driver_rows(table: StateTable) -> int:
+    """Return up to how many rows are folded without Spark."""
+    return STORE_ROWS if isinstance(table.path, Location) else DRIVER_ROWS
 
 
 def _alive(claims: Mapping[str, frozenset[str]]) -> dict[str, tuple[str, ...]]:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 # Up to so many stored rows are folded by DataFusion in this process: some 100 MB of Arrow and a second of work, where
 # Spark needs seconds of jobs. Beyond, Spark spreads and spills.
 DRIVER_ROWS = 2_000_000
+# On an object store Spark cannot make the commit. So many rows of a few columns are a gigabyte or two.
+STORE_ROWS = 20_000_000
 
 
 def fold_arrow(writer: StateWriter, table: DeltaTable, plan: FoldPlan, record: BatchRecord) -> int:

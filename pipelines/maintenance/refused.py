@@ -13,14 +13,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from pipelines.execution.checkpoint.engine_files import write_json
 from pipelines.execution.replays.record import Records
-from pipelines.places.location import on_disk
+from pipelines.places.location import Place
 from pipelines.state.literals import literal
 from pipelines.state.maintenance_commits import delete_rows
 from pipelines.state.record import COMPACTION, REPLAY, RESET, SLICE, BatchRecord, CommitRecord
@@ -99,9 +98,9 @@ class Ages:
         return " OR ".join(terms) or None
 
 
-def ages_file(table: StateTable) -> Path:
+def ages_file(table: StateTable) -> Place:
     """Return the file beside the table: what is no table's is not in its folder."""
-    return on_disk(table.path).with_name(f"{table.path.name}.ages.json")
+    return table.path.with_name(f"{table.path.name}.ages.json")
 
 
 def old_rows(table: StateTable, days: float, now: datetime | None = None) -> str | None:
@@ -126,7 +125,7 @@ def let_go(table: StateTable, days: float | None, record: BatchRecord, now: date
         where = ages.older(oldest)
         rows = delete_rows(table, where, record) if where else 0
         ages = ages.since(oldest)
-        Records(on_disk(table.path)).forget(datetime.fromtimestamp(oldest, UTC))
+        Records(table.path).forget(datetime.fromtimestamp(oldest, UTC))
     ages.save(table)
     return rows
 

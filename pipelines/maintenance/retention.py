@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 
 from deltalake import DeltaTable
 
-from pipelines.places.location import by_name, on_disk
+from pipelines.places.location import Location, by_name
 from pipelines.state.delta_log import log_folder
 from pipelines.state.maintenance_commits import REMEMBERED
 from pipelines.state.record import BATCH, COMPACTION, RESET, SLICE, BatchRecord, CommitRecord
@@ -35,6 +35,7 @@ _REMEMBERED_HOURS = 168
 
 # Files under their working names, of delta-rs (`x#1`, `_commit_x.json.tmp`) and of Spark (`.x.tmp`).
 _CUT_OFF = re.compile(r"(#\d+|\.tmp)$")
+_WORKING = re.compile(r"^/commit-\w+/(_temporary/|_SUCCESS$)")
 _GENERATION = re.compile(rf"^{GEN}=(-?\d+)$")
 _CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint\.parquet$")
 _OF_VERSION = re.compile(r"^\.?(\d{20})\.(json|crc|checkpoint\b.*|json\.crc|crc\.crc)$")
@@ -113,7 +114,7 @@ def clean_log(table: StateTable, limit: Bound) -> int:
     bound. What the engine knows from commits alone stays, however old.
     """
     keep = min([limit.version, *_remembered(table.history())])
-    files = by_name(log_folder(on_disk(table.path)).iterdir())
+    files = by_name(log_folder(table.path).iterdir())
     covering = max((int(m[1]) for f in files if (m := _CHECKPOINT.match(f.name)) and int(m[1]) <= keep), default=None)
     if covering is None:
         return 0
@@ -134,8 +135,10 @@ def remove_left_overs(table: StateTable, closed_before: int, now: float | None =
     of them are at least a day old, so no writer is at work on them; nor is one to come in a closed generation.
     """
     oldest = (time.time() if now is None else now) - _LEFT_OVER_HOURS * 3600
+    if isinstance(table.path, Location):
+        return _remove_working_files(table.path, oldest)
     removed = 0
-    for path in on_disk(table.path).rglob("*"):
+    for path in table.path.rglob("*"):
         generation = _GENERATION.match(path.name)
         if not _CUT_OFF.search(path.name) and not (generation and int(generation[1]) < closed_before):
             continue
@@ -144,6 +147,18 @@ def remove_left_overs(table: StateTable, closed_before: int, now: float | None =
                 path.rmdir() if generation else path.unlink()
                 removed += 1
     return removed
+
+
+def _remove_working_files(table: Location, oldest: float) -> int:
+    """Delete what Spark's tasks have left beside the Parquet files of a large commit on a store."""
+    entries = [
+        entry
+        for entry in table.store.entries(table.key)
+        if _WORKING.search(entry.key.removeprefix(table.key)) and entry.modified <= oldest
+    ]
+    for entry in entries:
+        table.store.delete(entry.key)
+    return len(entries)
 
 
 def _remembered(records: Sequence[CommitRecord]) -> list[int]:

@@ -18,14 +18,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from pipelines import Lake, Runtime, flowmix
-from pipelines.errors import FreshCheckpointError, LockedError, PoisonBatchError
+from pipelines.errors import FreshCheckpointError, LockedError, PoisonBatchError, TrideltaError
 from pipelines.execution.batch import stream_batch
 from pipelines.execution.report import BatchReport
 from pipelines.flowmix import Flow, Policy
+from pipelines.maintenance import compact, compaction, retention
 from pipelines.places.lease import SECONDS, LeaseLostError
 from pipelines.places.location import Location, Place
 from pipelines.quality import drop, fail
 from pipelines.sources import CsvFiles, JsonFiles, ParquetFiles, TextFiles
+from pipelines.state import record
 from pipelines.state.record import BATCH, BatchRecord
 from pipelines.state.store_commits import add_actions, rows_of
 from pipelines.state.turns import LateWriterError, stream_id
@@ -518,3 +520,72 @@ def test_lines_there_are_streamed_into_a_lake_on_a_disk(
     finally:
         running.stop()
     assert sorted(row["line"] for row in lake.state("kept").scan().to_pylist()) == ["a", "b"]
+
+
+NINE = [((key, number, f"d{number % 2}"), ("every", number, "d0")) for number, key in enumerate("abcabcabc")]
+
+
+@pytest.fixture
+def small_generations(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (record, compaction):
+        monkeypatch.setattr(module, "GENERATION", 4)
+
+
+@pytest.mark.usefixtures("small_generations")
+def test_tables_there_are_compacted(reaching: SparkSession, place: Location, tmp_path: Path) -> None:
+    lake, source = Lake(place / "lake"), place / "in"
+    for number, rows in enumerate(NINE):
+        put(source, f"{number}.json", *rows, torn="{torn" if number == 3 else "")
+    Runtime(reaching, lake).catch_up(sales(source))
+    before, past = held(lake), lake.state("counts").scan(txid=4).to_pylist()
+    # What a driver that died in the middle of a large commit has left, long ago.
+    left = place / "lake" / "states" / "rows" / "commit-0" / "_temporary" / "0" / "x.parquet"
+    left.write_bytes(b"half")
+    kept = compact(None, lake, sales(source))
+    assert held(Lake(place / "lake")) == before
+    assert Lake(place / "lake").state("counts").scan(txid=4).to_pylist() == past
+    assert left.exists()
+    gone = compact(None, lake, sales(source), retention_hours=0.0)
+    files = {table.state: (table.before.files, table.after.files) for table in kept.tables}
+    assert files["counts"][0] > files["counts"][1]
+    assert sum(table.files_removed for table in gone.tables) > 0
+    assert held(Lake(place / "lake")) == before
+    assert lake.quarantine("sales").count() == 1
+    put(source, "9.json", *FILES[1])
+    Runtime(reaching, Lake(place / "lake")).catch_up(sales(source))
+    assert held(Lake(place / "lake")) == reference(reaching, tmp_path, [*NINE, FILES[1]])
+    assert retention.remove_left_overs(lake.state("rows"), 0, now=time.time() + 2 * 86_400) == 1
+    assert not left.exists()
+    assert held(Lake(place / "lake")) == reference(reaching, tmp_path / "again", [*NINE, FILES[1]])
+
+
+@pytest.mark.usefixtures("small_generations")
+def test_a_compaction_there_beside_a_stream(reaching: SparkSession, place: Location, tmp_path: Path) -> None:
+    lake, source = Lake(place / "lake"), place / "in"
+    put(source, "0.json", *NINE[0])
+    stream = Streaming(reaching, lake, source)
+    try:
+        for number, rows in enumerate(NINE[1:], 1):
+            stream.came_to(*range(number))
+            put(source, f"{number}.json", *rows)
+            if number in (4, 8):
+                compact(None, Lake(place / "lake"), sales(source))
+        stream.came_to(*range(len(NINE)))
+    finally:
+        stream.running.stop()
+    assert held(Lake(place / "lake")) == reference(reaching, tmp_path, NINE)
+
+
+@pytest.mark.usefixtures("small_generations")
+def test_a_log_that_is_too_large_to_fold_there_is_left_as_it_is(
+    reaching: SparkSession, place: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, source = Lake(place / "lake"), place / "in"
+    for number, rows in enumerate(NINE):
+        put(source, f"{number}.json", *rows)
+    Runtime(reaching, lake).catch_up(sales(source))
+    before = held(lake)
+    monkeypatch.setattr(compaction, "STORE_ROWS", 1)
+    with pytest.raises(TrideltaError, match=r'state "counts" has \d+ rows to fold, more than the'):
+        compact(reaching, lake, sales(source))
+    assert held(Lake(place / "lake")) == before

@@ -18,7 +18,7 @@ from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.runners.on_stores import SessionWithoutS3Error
 from pipelines.execution.verify import verify
 from pipelines.flowmix import Count, Flow, Policy
-from pipelines.maintenance import compact, run_housekeeping
+from pipelines.maintenance import run_housekeeping
 from pipelines.maintenance.repartition import repartition
 from pipelines.nimbus.nimbus import Nimbus
 from pipelines.nimbus.settings import NimbusSettings
@@ -55,7 +55,6 @@ def windows(where: str) -> Flow:
 
 
 ASKED: list[tuple[str, Callable[[Lake], object]]] = [
-    ("compaction", lambda lake: compact(NO_SPARK, lake, rows())),
     ("housekeeping", run_housekeeping),
     ("verify", lambda lake: verify(NO_SPARK, lake, rows())),
     ("adopt", lambda lake: adopt(lake, rows())),
