@@ -23,8 +23,9 @@ from pipelines.execution.checkpoint.damage import spark_damages
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.checkpoint.window_files import FOLDER, StateFolder, WindowStateError, check_files
 from pipelines.execution.protocol.groups import group_name, spout_groups
+from pipelines.execution.runners.on_stores import check_session
 from pipelines.graph.nodes import BatchWindowNode
-from pipelines.places.location import on_disk
+from pipelines.places.location import Location, on_disk
 from pipelines.state.damage import DamagedError, DamagedTableError, table_damages
 from pipelines.state.delta_log import has_log
 from pipelines.state.kinds import LOG, MAP, NON_TRANSACTIONAL
@@ -96,7 +97,8 @@ def verify(spark: SparkSession, lake: Lake, topology: TridentTopology) -> Verify
     that a later backfill has replaced in part, and states in map layout, whose rows are overwritten. Channels are compared
     by count, clock rows included, as far as their rows have not been deleted.
     """
-    lake.on_disk("verify")
+    if isinstance(lake.root, Location):
+        check_session(spark, lake.root)
     findings: list[Finding] = []
     faults = list(damages(lake, topology))
     damaged = {fault.table for fault in faults if isinstance(fault, DamagedTableError)}

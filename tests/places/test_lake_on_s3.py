@@ -20,7 +20,9 @@ from pyspark.sql import functions as F
 from pipelines import Lake, Runtime, flowmix
 from pipelines.errors import FreshCheckpointError, LockedError, PoisonBatchError, TrideltaError
 from pipelines.execution.batch import stream_batch
+from pipelines.execution.checkpoint.belonging import CheckpointBehindError, adopt
 from pipelines.execution.report import BatchReport
+from pipelines.execution.verify import verify
 from pipelines.flowmix import Flow, Policy
 from pipelines.maintenance import compact, compaction, retention
 from pipelines.places.lease import SECONDS, LeaseLostError
@@ -589,3 +591,40 @@ def test_a_log_that_is_too_large_to_fold_there_is_left_as_it_is(
     with pytest.raises(TrideltaError, match=r'state "counts" has \d+ rows to fold, more than the'):
         compact(reaching, lake, sales(source))
     assert held(Lake(place / "lake")) == before
+
+
+def test_damage_there_is_found(reaching: SparkSession, place: Location) -> None:
+    lake, source = Lake(place / "lake"), place / "in"
+    for number, rows in enumerate(FILES):
+        put(source, f"{number}.json", *rows)
+    Runtime(reaching, lake).catch_up(sales(source))
+    report = verify(reaching, lake, sales(source))
+    assert {finding.verdict for finding in report.findings if finding.state == "rows"} == {"holds"}
+    assert not report.differing
+    assert not report.faults
+    gone = next(e.key for e in place.store.entries("lake/states/rows") if e.key.endswith(".parquet"))
+    place.store.delete(gone)
+    (place / "lake" / "checkpoints" / "sales" / "sold" / "spark" / "offsets" / "2").write_bytes(b"v1")
+    faults = [str(fault) for fault in verify(reaching, Lake(place / "lake"), sales(source)).faults]
+    assert any(gone.rpartition("/")[2] in fault for fault in faults)
+    assert any("offsets/2" in fault for fault in faults)
+
+
+def test_an_older_checkpoint_there_is_refused_and_adopted(reaching: SparkSession, place: Location) -> None:
+    lake, source, topology = Lake(place / "lake"), place / "in", by_day(place / "in")
+    put(source, "0.json", *FILES[0])
+    Runtime(reaching, lake).catch_up(topology)
+    kept = [(e.key, place.store.read(e.key).data) for e in place.store.entries("lake/checkpoints")]
+    put(source, "1.json", *FILES[1])
+    Runtime(reaching, lake).catch_up(topology)
+    for entry in list(place.store.entries("lake/checkpoints")):
+        place.store.delete(entry.key)
+    for key, data in kept:
+        place.store.put(key, data)
+    put(source, "2.json", *FILES[2])
+    with pytest.raises(CheckpointBehindError):
+        Runtime(reaching, lake).catch_up(topology)
+    assert [type(error) for error in adopt(lake, topology).values()] == [CheckpointBehindError]
+    Runtime(reaching, lake).catch_up(topology)
+    # What the tables held beyond the checkpoint has come again, as `adopt` says.
+    assert sorted(row["n"] for row in lake.state("rows").scan().to_pylist()) == [1, 2, 3, 4, 4, 5, 5, 6]

@@ -12,11 +12,9 @@ from py4j.protocol import Py4JError
 
 from pipelines import Lake, Runtime
 from pipelines.errors import JarsError
-from pipelines.execution.checkpoint.belonging import adopt
 from pipelines.execution.checkpoint.changeover import Changeover
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.runners.on_stores import SessionWithoutS3Error
-from pipelines.execution.verify import verify
 from pipelines.flowmix import Count, Flow, Policy
 from pipelines.maintenance import run_housekeeping
 from pipelines.maintenance.repartition import repartition
@@ -56,8 +54,6 @@ def windows(where: str) -> Flow:
 
 ASKED: list[tuple[str, Callable[[Lake], object]]] = [
     ("housekeeping", run_housekeeping),
-    ("verify", lambda lake: verify(NO_SPARK, lake, rows())),
-    ("adopt", lambda lake: adopt(lake, rows())),
     ("a changed definition", lambda lake: Changeover(lake, rows())),
     (
         "repartition",

@@ -345,7 +345,6 @@ def adopt(lake: Lake, topology: TridentTopology, *, lock_wait_seconds: float = 3
     Raises:
         LockedError: another process runs the flow.
     """
-    lake.on_disk("adopt")
     errors = {}
     for spouts in spout_groups(topology):
         name = group_name(spouts)
