@@ -21,11 +21,11 @@ from pipelines.execution.checkpoint.belonging import Belonging, NotTogetherError
 from pipelines.execution.checkpoint.copy import Marker
 from pipelines.execution.checkpoint.damage import spark_damages
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.checkpoint.window_files import FOLDER, StateFolder, WindowStateError, check_files
+from pipelines.execution.checkpoint.window_files import WindowStateError, check_files, state_files
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.execution.runners.on_stores import check_session
 from pipelines.graph.nodes import BatchWindowNode
-from pipelines.places.location import Location, on_disk
+from pipelines.places.location import Location
 from pipelines.state.damage import DamagedError, DamagedTableError, table_damages
 from pipelines.state.delta_log import has_log
 from pipelines.state.kinds import LOG, MAP, NON_TRANSACTIONAL
@@ -143,7 +143,7 @@ def _window_damages(
     newest = next(named_by(table for table in tables if table.exists()), None)
     try:
         if newest is not None:
-            check_files(StateFolder(on_disk(checkpoint.folder) / FOLDER), newest.state)
+            check_files(state_files(checkpoint.folder), newest.state)
     except WindowStateError as error:
         yield error
 

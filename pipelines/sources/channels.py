@@ -78,6 +78,7 @@ class ChannelSource(Source):
 
     transactional = True
     tells_time = True
+    on_stores = True
 
     def __init__(
         self,

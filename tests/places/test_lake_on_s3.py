@@ -24,6 +24,7 @@ from pipelines.execution.checkpoint.belonging import CheckpointBehindError, adop
 from pipelines.execution.report import BatchReport
 from pipelines.execution.verify import verify
 from pipelines.flowmix import Flow, Policy
+from pipelines.flowmix.compile import as_topology
 from pipelines.maintenance import compact, compaction, retention
 from pipelines.places.lease import SECONDS, LeaseLostError
 from pipelines.places.location import Location, Place
@@ -289,7 +290,7 @@ def days(spark: SparkSession, lake: Lake, source: Place, *, killed: bool) -> dic
     return held(lake, "rows", "again", "counts") | {"refused": list(map(str, refused))}
 
 
-@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("killed", [pytest.param(False, marks=EXHAUSTIVE), True])
 def test_slices_there_are_replaced_and_counted_once(
     reaching: SparkSession, place: Location, tmp_path: Path, killed: bool
 ) -> None:
@@ -317,7 +318,7 @@ def replayed(spark: SparkSession, lake: Lake, source: Place, *, killed: bool) ->
     return held(lake, "rows", "again", "counts") | {"left": left}
 
 
-@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("killed", [pytest.param(False, marks=EXHAUSTIVE), True])
 def test_quarantine_there_is_replayed_once(
     reaching: SparkSession, place: Location, tmp_path: Path, killed: bool
 ) -> None:
@@ -628,3 +629,63 @@ def test_an_older_checkpoint_there_is_refused_and_adopted(reaching: SparkSession
     Runtime(reaching, lake).catch_up(topology)
     # What the tables held beyond the checkpoint has come again, as `adopt` says.
     assert sorted(row["n"] for row in lake.state("rows").scan().to_pylist()) == [1, 2, 3, 4, 4, 5, 5, 6]
+
+
+def pairs(folder: Place, place: str) -> Flow:
+    two = Policy.count(2)
+    source = JsonFiles(folder, "key string, n bigint, at bigint", max_files_per_batch=1)
+    windows = Flow("pairs", windows=place).stream("sold", source, timestamp="at").partition("key")
+    return windows.aggregate(flowmix.Sum("n", "sum"), trigger=two, evict=two).persist("sums").build()
+
+
+def put_events(folder: Place, number: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    events = [{"key": key, "n": number, "at": 1000 * number} for key in "ab" for _ in range(1 + number % 2)]
+    (folder / f"{number}.json").write_bytes("".join(json.dumps(event) + "\n" for event in events).encode())
+
+
+@pytest.mark.parametrize(
+    ("windows", "large"), [("batch", False), ("channels", False), pytest.param("channels", True, marks=EXHAUSTIVE)]
+)
+def test_windows_there_sum_each_event_once(
+    reaching: SparkSession, place: Location, tmp_path: Path, windows: str, large: bool
+) -> None:
+    def die(moment: str, state: str, txid: int) -> None:
+        if (moment, state) == ("committed", "sums") and txid in (1, 2):
+            raise KeyboardInterrupt
+
+    def sums(lake: Lake, source: Place, *, killed: bool) -> list[Any]:
+        flow = pairs(source, windows)
+        for number in range(5):
+            put_events(source, number)
+            if killed:
+                with contextlib.suppress(KeyboardInterrupt):
+                    Runtime(reaching, lake, listeners=[die]).catch_up(flow)
+            Runtime(reaching, Lake(lake.root)).catch_up(flow)
+        assert not verify(reaching, lake, as_topology(flow)).differing
+        return sorted((row["key"], row["sum"]) for row in lake.state("sums").scan().to_pylist())
+
+    wanted = sums(Lake(tmp_path / "lake"), tmp_path / "in", killed=False)
+    assert len(wanted) > 4
+    with large_results(large):
+        assert sums(Lake(place / "lake"), place / "in", killed=True) == wanted
+    flow = pairs(place / "in", windows)
+    compact(None, Lake(place / "lake"), as_topology(flow), retention_hours=0.0, channel_retention_hours=0.0)
+    put_events(place / "in", 5)
+    put_events(tmp_path / "in", 5)
+    for lake, source in ((Lake(place / "lake"), place / "in"), (Lake(tmp_path / "lake"), tmp_path / "in")):
+        Runtime(reaching, lake).catch_up(pairs(source, windows))
+    found, further = (Lake(root / "lake").state("sums").scan().to_pylist() for root in (place, tmp_path))
+    assert sorted((row["key"], row["sum"]) for row in found) == sorted((row["key"], row["sum"]) for row in further)
+
+
+def test_a_bounded_run_there_of_a_flow_with_channels(reaching: SparkSession, place: Location, tmp_path: Path) -> None:
+    found = []
+    for root in (place, tmp_path):
+        lake, source = Lake(root / "lake"), root / "in"
+        for number in range(4):
+            put_events(source, number)
+        Runtime(reaching, lake).run_bounded(pairs(source, "channels"))
+        found.append(sorted((row["key"], row["sum"]) for row in lake.state("sums").scan().to_pylist()))
+    assert found[0] == found[1] != []
+    assert not list(place.store.entries("lake/spool"))

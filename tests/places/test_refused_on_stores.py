@@ -65,8 +65,6 @@ ASKED: list[tuple[str, Callable[[Lake], object]]] = [
         "a deployed flow",
         lambda lake: Nimbus("sqlite:///registry.db", lake, settings=cast("NimbusSettings", SimpleNamespace())),
     ),
-    ('a flow with windows or channels ("windows")', lambda lake: Runtime(NO_SPARK, lake).catch_up(windows("channels"))),
-    ('a flow with windows or channels ("windows")', lambda lake: Runtime(NO_SPARK, lake).catch_up(windows("batch"))),
     (
         'a source of the kind FixedBatches ("in")',
         lambda lake: Runtime(NO_SPARK, lake).catch_up(rows(FixedBatches("k string", [[("a",)]]))),

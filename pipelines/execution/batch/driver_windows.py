@@ -21,14 +21,13 @@ from pipelines.errors import BatchError, DefinitionError
 from pipelines.execution.batch.channels import clocks_after
 from pipelines.execution.batch.group_sources import clock_of
 from pipelines.execution.checkpoint.window_files import (
-    FOLDER,
     StateFiles,
-    StateFolder,
     StateRef,
     WindowFiles,
     WindowPlaceError,
     WindowStateError,
     is_elsewhere,
+    state_files,
 )
 from pipelines.execution.protocol.failures import reason_of
 from pipelines.graph import events
@@ -41,8 +40,6 @@ from pipelines.windows.signature import signature
 from pipelines.windows.vectorised import ArrayWindows
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import DataFrame
 
     from pipelines.execution.batch.group import BatchGroup
@@ -50,6 +47,7 @@ if TYPE_CHECKING:
     from pipelines.execution.batch.position import Position
     from pipelines.execution.checkpoint.engine_files import Checkpoint
     from pipelines.execution.protocol.coordinator import Batch
+    from pipelines.places.location import Place
     from pipelines.state.table import StateTable
 
 _BEGUN = "begun-"
@@ -80,13 +78,13 @@ class DriverWindows:
 
     Args:
         group: the batch group; it has a `window`.
-        folder: of the checkpoint.
+        checkpoint: its folder.
     """
 
-    def __init__(self, group: BatchGroup, folder: Path) -> None:
+    def __init__(self, group: BatchGroup, checkpoint: Place) -> None:
         assert group.window is not None
         self._group, self._node = group, group.window
-        self._files: StateFiles = StateFolder(folder / FOLDER)
+        self._files: StateFiles = state_files(checkpoint)
         operation, partition = self._node.operation, self._node.context.partition
         taken = self._taken()
         results = struct(

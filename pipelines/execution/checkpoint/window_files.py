@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.execution.checkpoint.durable import sync
-from pipelines.places.location import Location
+from pipelines.places.location import Location, Place
 from pipelines.windows.arrow_stream import from_ipc, to_ipc
 from pipelines.windows.vectorised import EMPTY, ArrayWindows, State
 
@@ -114,6 +114,34 @@ class StateFolder:
 
     def remove(self, name: str) -> None:
         (self._folder / name).unlink(missing_ok=True)
+
+
+class StateObjects:
+    """Files of state on an object store, which keeps what it has taken."""
+
+    def __init__(self, folder: Location) -> None:
+        self._folder = folder
+
+    def write(self, name: str, data: bytes) -> None:
+        file = self._folder / name
+        # A file never changes: one that stood still must not put its own in the place of what a record names by now.
+        if file.store.put_if_absent(file.key, data) is None and file.read_bytes() != data:
+            raise FileExistsError(str(file))
+
+    def read(self, name: str) -> bytes:
+        return (self._folder / name).read_bytes()
+
+    def names(self) -> list[str]:
+        return sorted(file.name for file in self._folder.iterdir())
+
+    def remove(self, name: str) -> None:
+        (self._folder / name).unlink(missing_ok=True)
+
+
+def state_files(checkpoint: Place) -> StateFiles:
+    """Return the files of a checkpoint's windows."""
+    folder = checkpoint / FOLDER
+    return StateObjects(folder) if isinstance(folder, Location) else StateFolder(folder)
 
 
 @dataclass(frozen=True)
@@ -278,10 +306,7 @@ class WindowFiles:
 
 def is_elsewhere(checkpoint: Checkpoint, in_batch: bool) -> bool:
     """Check whether a checkpoint was run with windows in another place than now, in the batch or not."""
-    if isinstance(checkpoint.folder, Location):
-        # A flow with windows does not run on a store.
-        return False
-    states = bool(StateFolder(checkpoint.folder / FOLDER).names())
+    states = bool(state_files(checkpoint.folder).names())
     return not states and checkpoint.epoch is not None if in_batch else states
 
 

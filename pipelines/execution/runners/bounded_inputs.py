@@ -113,8 +113,12 @@ _OLD_SECONDS = 86_400.0
 def bounded_folder(lake_root: Place, flow: str) -> Iterator[Place]:
     """Make a folder for the channels of one bounded run, and remove it when the block ends."""
     if isinstance(lake_root, Location):
-        # Flows with channels are refused there: nothing comes into it.
-        yield lake_root / "spool" / flow
+        place = lake_root / "spool" / flow / f"{_PREFIX}{uuid.uuid4().hex}"
+        try:
+            yield place
+        finally:
+            for file in list(place.rglob("*")):
+                file.unlink(missing_ok=True)
         return
     parent = lake_root / "spool" / flow
     parent.mkdir(parents=True, exist_ok=True)

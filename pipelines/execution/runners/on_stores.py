@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pipelines.errors import TrideltaError
-from pipelines.graph import nodes
 from pipelines.places.location import Location, RemoteLakeError
 from pipelines.sources.base import StoredSource, place_of
 
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from pipelines.state.lake import Lake
     from pipelines.trident.topology import TridentTopology
 
-_NEED_FILES = (nodes.ChannelNode, nodes.ChannelSpoutNode, nodes.WindowNode, nodes.BatchWindowNode)
 _FILE_SYSTEM = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 
@@ -76,10 +74,7 @@ def sources_on_stores(topology: TridentTopology) -> list[Location]:
 
 
 def _check_flow(lake: Location, topology: TridentTopology) -> None:
-    """Refuse what a flow has that works on folders of this host alone."""
-    for node in topology.graph:
-        if isinstance(node, _NEED_FILES):
-            raise RemoteLakeError(str(lake), f'a flow with windows or channels ("{topology.name}")')
+    """Refuse sources that work on folders of this host alone."""
     for spout in topology.spouts:
         source = spout.source.inner
         if not source.on_stores:

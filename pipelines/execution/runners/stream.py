@@ -43,7 +43,6 @@ from pipelines.execution.protocol.failures import back_off, disk_full, reason_of
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
 from pipelines.execution.report import BatchReport
 from pipelines.execution.runners.claims import SameSources, bytes_of
-from pipelines.places.location import on_disk
 from pipelines.planner.stored import save_plan
 from pipelines.state.record import BatchRecord
 from pipelines.state.turns import LateWriterError, stream_id
@@ -106,7 +105,7 @@ class StreamRunner:
         self._counters = Counters(group.spark, f"{group.topology.name}/{group.name}/")
         self._stop_after: int | None = None
         self._durable: DurableBatches | None = None
-        self._windows = DriverWindows(group, on_disk(checkpoint.folder)) if group.window is not None else None
+        self._windows = DriverWindows(group, checkpoint.folder) if group.window is not None else None
         self.draining = threading.Event()
         self.reports: list[BatchReport] = []
         self.batches, self._quarantine_noted = 0, False
