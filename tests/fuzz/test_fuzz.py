@@ -242,7 +242,7 @@ def stubs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "run", lambda **_: None)
     monkeypatch.setattr(Nimbus, "ensure_supervisor", lambda self: "one")
     monkeypatch.setattr(Nimbus, "wait", lambda self, flow, until, seconds: self.flow(flow))
-    monkeypatch.setattr(deployed, "_again", lambda there, before, seen, *_, **__: there.flow(seen.name))
+    monkeypatch.setattr(deployed, "_again", lambda there, seen, *_, **__: there.flow(seen.name))
 
 
 def told(arguments: list[str]) -> str | None:

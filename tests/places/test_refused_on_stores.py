@@ -15,7 +15,6 @@ from pipelines.errors import JarsError
 from pipelines.execution.checkpoint.changeover import Changeover
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.runners.on_stores import SessionWithoutS3Error
-from pipelines.flowmix import Count, Flow, Policy
 from pipelines.maintenance import run_housekeeping
 from pipelines.maintenance.repartition import repartition
 from pipelines.nimbus.nimbus import Nimbus
@@ -44,12 +43,6 @@ def rows(source: Any = None) -> TridentTopology:
     topology = TridentTopology("rows")
     topology.new_stream("in", source or JsonFiles("/in", "k string")).partition_persist(DeltaState("kept"))
     return topology
-
-
-def windows(where: str) -> Flow:
-    five = Policy.count(5)
-    flow = Flow("windows", windows=where).stream("in", JsonFiles("/in", "k string")).partition("k")
-    return flow.aggregate(Count(), trigger=five, evict=five).persist("counts").build()
 
 
 ASKED: list[tuple[str, Callable[[Lake], object]]] = [
