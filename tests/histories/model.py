@@ -140,6 +140,10 @@ class Sink:
         self.claims[slice_] = claims
         self.slices.append(slice_)
 
+    def life(self, txid: int) -> int | None:
+        """The epoch of a batch that it holds; None: of a backfill, a replay, or a batch that it does not hold."""
+        return next((epoch for epoch, held in self.txids if held == txid), None)
+
     def reset(self, epoch: int) -> None:
         """Empty it; what it held before is not readable by txid any more."""
         self.entries, self.txids, self.slices, self.claims, self.as_of = [], [], [], {}, {}

@@ -278,8 +278,9 @@ def replay(play: Play) -> None:
     for one in play.model.refused:
         (landed if gone[key_of(one)] > 0 else kept).append(one)
         gone[key_of(one)] -= 1
+    entries = {id(sink): sink.entries for group in play.model.groups for sink in group.sinks}
     for one in landed:
-        _land(play, one)
+        _land(play, one, entries)
     again = refused_rows(play.world) - expected_refused(kept)
     play.model.refused = kept + [_again(play, one, again) for one in landed if _at_gate(play, one)]
 
@@ -296,13 +297,18 @@ def _again(play: Play, one: Refused, seen: Any) -> Refused:
     return found
 
 
-def _land(play: Play, one: Refused) -> None:
+def _land(play: Play, one: Refused, entries: dict[int, list[Entry]]) -> None:
+    """Put a row into the states that do not count it by what they held before.
+
+    After `continue` the source is read again, and what another life of the checkpoint made of a row says nothing of this one.
+    """
     group = next(group for group in play.model.groups if group.name == one.group)
     if play.model.at_source(group, one.row) is not None:
         return
     for sink in play.model.sinks(group):
         behind = one.stage == "batch" or sink.at != "before"
-        counts = any(entry.row == one.row for entry in sink.entries)
+        life = sink.life(one.txid)
+        counts = any(entry.row == one.row and sink.life(entry.txid) in (None, life) for entry in entries[id(sink)])
         if behind and not counts and (sink.at == "before" or play.model.passes(one.row)):
             sink.entries = [*sink.entries, Entry(one.row, REPLAYED, play.model.rules.wide)]
 
