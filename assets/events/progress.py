@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -158,10 +159,10 @@ class Progress:
 
     def _begin(self, view: FlowView, flow: FlowStatus) -> None:
         if view.name not in self._seen or self._seen[view.name].id != flow.id:
-            # What its tables hold was reported by whoever wrote it.
             for name in view.writers:
                 self._schemas.pop(view.table(self._lake, name).path, None)
-            self._seen[view.name] = SeenFlow(id=flow.id, tables={name: self._last(view, name) for name in view.writers})
+            before = {name: self._before(view, name, flow.submitted_at) for name in view.writers}
+            self._seen[view.name] = SeenFlow(id=flow.id, tables=before)
 
     def _of_flow(self, view: FlowView, flow: FlowStatus, now: float) -> Iterator[Event]:
         seen = self._seen[view.name]
@@ -200,8 +201,15 @@ class Progress:
 
     # --- tables -----------------------------------------------------------------------------------------------------
 
-    def _last(self, view: FlowView, name: str) -> int:
-        return max(versions(view.table(self._lake, name).path), default=-1)
+    def _before(self, view: FlowView, name: str, submitted_at: float) -> int:
+        """Return the last version of before the submission: what the table held then was reported by whoever wrote it.
+
+        The first batch may end before the first look. Where the cursor was lost, no more than MOST_COMMITS are told again.
+        """
+        path = view.table(self._lake, name).path
+        found = versions(path)[-MOST_COMMITS:]
+        behind = bisect_left(found, submitted_at, key=lambda version: _committed_at(path, version))
+        return found[behind] - 1 if behind < len(found) else max(found, default=-1)
 
     def _next(self, view: FlowView, name: str, version: int) -> int:
         """Return the version behind which to read on: another one than the last where the log was cleaned meanwhile."""
@@ -325,3 +333,11 @@ class Progress:
         metadata |= {name: value for name, value in known.items() if value is not None} | plots.entries(seen.plots())
         tags = {"dagster/data_version": version_of(flow)}
         return dg.AssetObservation(deployment_key(flow.name), metadata=metadata, tags=tags)
+
+
+def _committed_at(table: Place, version: int) -> float:
+    """Return when a commit was made, in seconds since 1970; 0 for one that does not say so, or that a cleaning has taken."""
+    try:
+        return float(dict(actions(table, version, "commitInfo"))["commitInfo"]["timestamp"]) / 1000
+    except (FileNotFoundError, KeyError):
+        return 0.0

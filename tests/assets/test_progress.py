@@ -89,6 +89,28 @@ def test_batches_become_materializations_of_the_slices_that_they_wrote(
     assert not [one for one in progress.look({"days": moved}, NOW + 30) if isinstance(one, dg.AssetMaterialization)]
 
 
+@pytest.mark.slow
+def test_a_batch_that_ended_before_the_first_look_is_told(
+    spark: SparkSession, view: FlowView, lake: Lake, tmp_path: Path
+) -> None:
+    """A tick takes its time on a busy machine, and the first batch of a new deployment may be faster."""
+    runtime = Runtime(spark, lake)
+    write(tmp_path, "2026-01-01", [1, 2, 3])
+    runtime.catch_up(view.topology)  # by a run: it has told of it
+    submitted_at = time.time()
+    write(tmp_path, "2026-01-02", [4, 5])
+    runtime.catch_up(view.topology)
+    told = replace(status(txid=1, last_batch_at=submitted_at + 1), submitted_at=submitted_at)
+    progress = Progress([view], lake, None)
+    events = progress.look({"days": told}, submitted_at + 2)
+    made = [one for one in events if isinstance(one, dg.AssetMaterialization) and one.partition]
+    assert [(one.partition, one.metadata["txid_first"].value) for one in made] == [("2026-01-02", 1)]
+    # Submitted again, it begins behind what was told of the one before.
+    again = replace(told, id="days-2-2", submitted_at=time.time())
+    events = progress.look({"days": again}, NOW)
+    assert not [one for one in events if isinstance(one, dg.AssetMaterialization) and one.partition]
+
+
 def test_one_of_few_flows_is_told_to_be_alive_at_each_look(view: FlowView, lake: Lake) -> None:
     """A verdict from before a materialization counts no more in Dagster; the next look's does."""
     progress = Progress([view], lake, None)
