@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from deltalake.transaction import AddAction
 from pipelines.places.location import Location
 from pipelines.state.commits import HOOKS
 from pipelines.state.schema import GEN, SLICE_COLUMN
+from pipelines.state.turns import LateWriterError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,6 +33,9 @@ _END = 8
 """Bytes at the end of a Parquet file: how long its footer is, then a mark."""
 _GUESS = 64 * 1024
 _WRITING = Lock()
+
+COMMITTED_WITHIN_SECONDS = 12 * 3600.0
+"""A compaction deletes files that no commit names once they are a day old; half of that leaves room for clocks."""
 
 
 def written_by_spark(frame: DataFrame, table: Location, generation: int) -> list[AddAction]:
@@ -75,6 +80,21 @@ def add_actions(table: Location, folder: Location, generation: int) -> Iterator[
 def rows_of(actions: Sequence[AddAction]) -> int:
     """Return how many rows the files of a commit hold."""
     return sum(int(json.loads(action.stats)["numRecords"]) for action in actions)
+
+
+def check_age(files: Sequence[AddAction], state: str, what: str, now: float | None = None) -> None:
+    """Refuse files that a compaction may have deleted while their writer stood still.
+
+    Args:
+        now: seconds since 1970; the time of this host without it.
+
+    Raises:
+        LateWriterError: they were written too long ago.
+    """
+    written = min((file.modification_time for file in files), default=None)
+    age = (time.time() if now is None else now) - written / 1000 if written is not None else 0.0
+    if age > COMMITTED_WITHIN_SECONDS:
+        raise LateWriterError(state, what, f"its files are {age / 3600:.0f} hours old, and a compaction may have deleted them")
 
 
 def commit_files(table: DeltaTable, actions: Sequence[AddAction], properties: CommitProperties) -> None:

@@ -207,7 +207,7 @@ class StateWriter(TableKeeper):
 
     def _append_files(self, table: Location, frame: DataFrame, record: BatchRecord, judge: _Judge) -> int:
         """Append a batch's frame where the table is on a store: Spark writes files, delta-rs commits them."""
-        from pipelines.state.store_commits import commit_files, rows_of, written_by_spark
+        from pipelines.state.store_commits import check_age, commit_files, rows_of, written_by_spark
 
         names, version = [*self.declared.names, SLICE_COLUMN, TXID], -1
 
@@ -216,6 +216,7 @@ class StateWriter(TableKeeper):
             wanted = rows.select(*(f"`{name}`" for name in names))
             files = written_by_spark(wanted, table, generation(record.txid))
             said = record.model_copy(update={"rows": rows_of(files), "commit": uuid4().hex})
+            check_age(files, self.table.name, f"batch {record.txid}")
             version = self._commit(lambda t, carried: commit_files(t, files, properties(said, carried)), judge)
             version = self._version_of(said, -1) or version
 

@@ -86,7 +86,7 @@ def assert_killed_and_free(here: Deployment) -> None:
         assert here.nimbus.wait("numbers", until="gone", seconds=PATIENCE) is None
     before = here.lake.state("numbers_kept").last_txid()
     assert before is not None
-    # The table has stayed, and the flow of the same name goes on behind it. All that was fed may have been drained: it needs rows.
+    # The table has stayed, and the flow of the same name goes on behind it. It is fed: all rows may have been drained before.
     here.feed("numbers")
     here.submit("numbers")
     here.runs("numbers")

@@ -30,7 +30,7 @@ from pipelines.places.lease import SECONDS, LeaseLostError
 from pipelines.places.location import Location, Place
 from pipelines.quality import drop, fail
 from pipelines.sources import CsvFiles, JsonFiles, ParquetFiles, TextFiles
-from pipelines.state import record
+from pipelines.state import record, store_commits
 from pipelines.state.record import BATCH, BatchRecord
 from pipelines.state.store_commits import add_actions, rows_of
 from pipelines.state.turns import LateWriterError, stream_id
@@ -131,6 +131,24 @@ def test_large_results_are_written_by_spark_and_committed_beside_small_ones(
     assert frame.where("_txid = 1").count() == 2
     assert frame.where("n >= 4").count() == 3
     assert lake.state("rows").count() == frame.count() == 6
+
+
+def test_a_writer_that_stood_still_does_not_commit_files_that_a_compaction_may_have_deleted(
+    reaching: SparkSession, place: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, source = Lake(place / "lake"), place / "in"
+    put(source, "0.json", *FILES[0])
+    Runtime(reaching, lake).catch_up(sales(source))
+    put(source, "1.json", *FILES[1])
+    before = lake.state("rows").version()
+    with monkeypatch.context() as stands_still, large_results():
+        stands_still.setattr(store_commits, "COMMITTED_WITHIN_SECONDS", -60.0)
+        with pytest.raises(LateWriterError, match="a compaction may have deleted them"):
+            Runtime(reaching, lake).catch_up(sales(source))
+    assert lake.state("rows").version() == before
+    with large_results():
+        Runtime(reaching, lake).catch_up(sales(source))
+    assert held(lake) == reference(reaching, tmp_path, FILES[:2])
 
 
 def test_what_an_attempt_of_a_task_left_behind_is_not_committed(place: Location) -> None:
