@@ -94,7 +94,9 @@ def check_age(files: Sequence[AddAction], state: str, what: str, now: float | No
     written = min((file.modification_time for file in files), default=None)
     age = (time.time() if now is None else now) - written / 1000 if written is not None else 0.0
     if age > COMMITTED_WITHIN_SECONDS:
-        raise LateWriterError(state, what, f"its files are {age / 3600:.0f} hours old, and a compaction may have deleted them")
+        raise LateWriterError(
+            state, what, f"its files are {age / 3600:.0f} hours old, and a compaction may have deleted them"
+        )
 
 
 def commit_files(table: DeltaTable, actions: Sequence[AddAction], properties: CommitProperties) -> None:
