@@ -151,8 +151,10 @@ class FlowView:
 
     def key_of(self, spout: nodes.SpoutNode) -> dg.AssetKey:
         """Return the asset key that a spout reads: a table of the lake, or what arrives for its stream."""
-        path = Path(spout.source.inner.path or "")
-        lake = self.settings.lake.absolute()
+        path, lake = Path(spout.source.inner.path or ""), self.settings.lake
+        if not isinstance(lake, Path):
+            return source_key(spout.stream)  # no source reads tables of a lake there
+        lake = lake.absolute()
         key_maker = {lake / "states": state_key, lake / "channels": channel_key}.get(path.parent)
         return key_maker(path.name) if key_maker else source_key(spout.stream)
 
@@ -223,10 +225,9 @@ class FlowView:
 
     def table_metadata(self, name: str) -> dict[str, Any]:
         """Return what is known of a table before anything ran."""
-        from pipelines.places.location import on_disk
         from pipelines.state.lake import Lake
 
-        path = on_disk(Lake(self.settings.lake).path_written_by(self.writers[name]))
+        path = Lake(self.settings.lake).path_written_by(self.writers[name])
         return table_metadata.definition_metadata(name, path, self.plan.lineage[name], self.drawn_plan)
 
     def event_metadata(self, name: str, schema: dg.TableSchema) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class LakeResource(dg.ConfigurableResource):
         from pipelines.nimbus.handover.other_hosts import watch_registry
 
         watch_registry()
-        return Lake(self.root).on_disk("a run of Dagster")
+        return Lake(self.root)
 
     warm: bool = True
     """Whether runs are handed to a worker of this host that is up, in place of starting a Spark of their own."""
@@ -52,4 +52,4 @@ class LakeResource(dg.ConfigurableResource):
             return own()
         from pipelines.nimbus.handover.warm import find_warm
 
-        return find_warm(self.lake().folder, otherwise=own, log=passed_on) or own()
+        return find_warm(self.lake().root, otherwise=own, log=passed_on) or own()

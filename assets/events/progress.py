@@ -26,7 +26,7 @@ from assets.events.table_plots import LAST, TablePlots
 from assets.registry import registered, version_of
 from assets.view import FlowView, GateCheck
 from pipelines.nimbus.status import FAILED
-from pipelines.places.location import Place, on_disk
+from pipelines.places.location import Place
 from pipelines.state.delta_log import actions, commit_file, versions
 from pipelines.state.record import BATCH, parse_commit
 
@@ -235,7 +235,7 @@ class Progress:
             commit = parse_commit(version, self._info(path, version))
             if commit.kind != BATCH:
                 continue  # a backfill or a compaction: its own run reports it
-            for slice_, count in written_slices(on_disk(path), version).items():
+            for slice_, count in written_slices(path, version).items():
                 rows[slice_] = rows.get(slice_, 0) + count
             facts.setdefault("txid_first", commit.txid)
             facts |= {"txid_last": commit.txid, "attempt": commit.attempt, "delta_version": version}

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from assets.view import FlowView
 from pipelines.errors import PoisonBatchError, TrideltaError
 from pipelines.execution.report import BatchReport, SliceReport, StateCommit
 from pipelines.graph import events
-from pipelines.places.location import on_disk
+from pipelines.places.location import Place
 from pipelines.state.delta_log import adds
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def _pass_on(report: Any) -> None:
         watcher(report)
 
 
-def written_slices(table: Path, version: int) -> dict[str | None, int]:
+def written_slices(table: Place, version: int) -> dict[str | None, int]:
     """Read the slices that a commit wrote, with their rows, off the log file of that version.
 
     Rows of a channel that are no events but watermark rows do not count.
@@ -148,7 +147,7 @@ class Reporter:
 
     def _write(self, commit: StateCommit, txids: Mapping[str, int], slice_: str | None) -> None:
         table = self._view.table(self._lake, commit.state)
-        written = written_slices(on_disk(table.path), commit.version)
+        written = written_slices(table.path, commit.version)
         if slice_ is not None:
             written = {slice_: written.get(slice_, commit.rows)}
             txids = self._covered(commit)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from assets.events import markdown
+from pipelines.places.location import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,7 +62,7 @@ def plan_metadata(svg: str) -> dg.MarkdownMetadataValue:
     return dg.MetadataValue.md(f"![plan](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})")
 
 
-def definition_metadata(name: str, path: Path, origins: Origins, plan: dg.MarkdownMetadataValue) -> dict[str, Any]:
+def definition_metadata(name: str, path: Place, origins: Origins, plan: dg.MarkdownMetadataValue) -> dict[str, Any]:
     """Return the facts about a state's table that are known before anything ran."""
     return {
         "dagster/table_name": f"lake.{name}",

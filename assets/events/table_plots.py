@@ -15,13 +15,11 @@ import dagster as dg
 
 from assets.events import plots
 from assets.events.plots import Bars
-from pipelines.places.location import on_disk
+from pipelines.places.location import Place
 from pipelines.state.delta_log import actions
 from pipelines.state.record import BATCH, COMPACTION, SLICE
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from assets.view import FlowView
     from pipelines import Lake
     from pipelines.state.record import CommitRecord
@@ -39,7 +37,7 @@ class Grown:
     bytes: int
 
 
-def grown(table: Path, version: int) -> Grown:
+def grown(table: Place, version: int) -> Grown:
     """Return the files and bytes that a commit added, less those that it took away."""
     files = size = 0
     for name, action in actions(table, version, "add", "remove"):
@@ -107,7 +105,7 @@ class TablePlots:
         first, last = commits[0].version, commits[-1].version
         for version in range(first + 1, last + 1):
             if version not in self._grown:
-                self._grown[version] = grown(on_disk(self._table.path), version)
+                self._grown[version] = grown(self._table.path, version)
         at, total = self._total(last)
         totals = {last: total} if at == last else {}
         for version in range(last, first, -1):

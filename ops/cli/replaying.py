@@ -42,12 +42,11 @@ def replay_quarantine(
     """Replay rejected rows through a corrected flow: each lands once, or stays with its new reason."""
     from pipelines.execution.replays.record import Records
     from pipelines.execution.replays.runner import look
-    from pipelines.places.location import on_disk
 
     topology, lake = flow(name).topology(), opened_lake()
     selection = selected(gate or (), spout or (), reason or (), txids)
     if history:
-        show_history(name, Records(on_disk(lake.quarantine_path(name))).all(), as_json)
+        show_history(name, Records(lake.quarantine_path(name)).all(), as_json)
     else:
         report = look(lake, topology, selection) if dry_run else replayed(lake, topology, selection, quiet=as_json)
         answer(as_json, report.to_json(), lambda: show(report))

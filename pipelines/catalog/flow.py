@@ -16,35 +16,48 @@ from pipelines.flowmix import Flow
 from pipelines.flowmix.compile import as_topology
 from pipelines.graph.fields import checked_name
 from pipelines.graph.nodes import ChannelNode
+from pipelines.places.location import Place
 from pipelines.quality import Check
-from pipelines.surroundings import FileAccessError, local_folder
+from pipelines.surroundings import FileAccessError, any_folder, local_folder
 from pipelines.trident import TridentTopology
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 
+LAKE = "TRIDELTA_LAKE"
+"""The setting that names a lake outside the home."""
+
 
 @dataclass(frozen=True)
 class FlowSettings:
-    """The folders of a deployment: `lake/`, `data/` and `dagster/` under one home."""
+    """The folders of a deployment: `lake/`, `data/` and `dagster/` under one home.
+
+    Args:
+        home: The folder of this host.
+        lake_root: The lake, where it is not `lake/` under the home: a folder, or one of S3 (`s3://bucket/lake`).
+    """
 
     home: Path
+    lake_root: str = ""
 
     @classmethod
     def from_environment(cls) -> FlowSettings:
-        """Return the home that TRIDELTA_HOME names, else `.tridelta` in the project."""
-        chosen = os.environ.get("TRIDELTA_HOME")
-        if not chosen:
-            return cls(PROJECT / ".tridelta")
-        try:
-            return cls(local_folder(chosen, "the home (TRIDELTA_HOME)").expanduser().absolute())
-        except RuntimeError as error:
-            # `~name` of nobody, or `~` where HOME is not set.
-            raise FileAccessError(chosen, f"TRIDELTA_HOME: {error}", ENOENT) from None
+        """Return the home that TRIDELTA_HOME names, else `.tridelta` in the project; the lake that TRIDELTA_LAKE names.
+
+        Raises:
+            RemoteLocationError, LocationError: One of them is where it cannot be.
+            FileAccessError: `~name` of nobody.
+        """
+        chosen, lake = os.environ.get("TRIDELTA_HOME"), os.environ.get(LAKE, "")
+        if lake:
+            place = any_folder(lake, f"the lake ({LAKE})")
+            lake = str(_expanded(place, LAKE) if isinstance(place, Path) else place)
+        home = _expanded(local_folder(chosen, "the home (TRIDELTA_HOME)"), "TRIDELTA_HOME") if chosen else None
+        return cls(home or PROJECT / ".tridelta", lake)
 
     @property
-    def lake(self) -> Path:
+    def lake(self) -> Place:
         """Root of the lake."""
-        return self.home / "lake"
+        return any_folder(self.lake_root, f"the lake ({LAKE})") if self.lake_root else self.home / "lake"
 
     @property
     def data(self) -> Path:
@@ -55,6 +68,14 @@ class FlowSettings:
     def dagster(self) -> Path:
         """DAGSTER_HOME."""
         return self.home / "dagster"
+
+
+def _expanded(path: Path, setting: str) -> Path:
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError as error:
+        # `~name` of nobody, or `~` where HOME is not set.
+        raise FileAccessError(str(path), f"{setting}: {error}", ENOENT) from None
 
 
 @dataclass(frozen=True)

@@ -27,14 +27,17 @@ from pipelines.graph.fields import is_name
 from pipelines.maintenance.compaction import compact, compact_quarantine
 from pipelines.maintenance.housekeeping_report import HousekeepingItem, HousekeepingReport, Retention, timed
 from pipelines.maintenance.old_files import (
+    DEAD_RUN_DAYS,
     remove_dead_runs,
     remove_old_copies,
     remove_old_logs,
+    remove_old_objects,
     remove_old_state,
     remove_replaced,
 )
 from pipelines.maintenance.refused import old_rows
 from pipelines.maintenance.report import CompactionReport
+from pipelines.places.location import Location
 from pipelines.state.delta_log import has_log
 from pipelines.surroundings import refuse_unless_folder
 
@@ -74,7 +77,6 @@ def run_housekeeping(
         RetentionSettingError: the environment holds a retention that is none.
     """
     started = time.monotonic()
-    lake.on_disk("housekeeping")
     work = _Round(lake, retention or Retention.from_environment(), dry_run)
     things = [
         timed(partial(_or_note, work_on, what, unit))
@@ -104,15 +106,27 @@ class _Round:
         for name in quarantines(lake):
             if name not in whole:
                 yield f"quarantine of {name}", "rows", partial(self._quarantine, name)
-        yield "state of windows", "versions", partial(remove_old_state, lake, kept.state_versions, dry_run=dry_run)
-        yield "copies of checkpoints", "folders", partial(remove_old_copies, lake, kept.copies_days, dry_run=dry_run)
-        yield "replaced checkpoints", "folders", partial(remove_replaced, lake, kept.replaced_days, dry_run=dry_run)
-        yield "folders of bounded runs", "folders", partial(remove_dead_runs, lake, dry_run=dry_run)
+        yield from self._on_store(lake.root) if isinstance(lake.root, Location) else self._on_disk()
         if registry is not None:
             yield "registry", "records", partial(registry, kept, dry_run)
         if nimbus_home is not None:
             limits = (kept.log_days, kept.log_megabytes)
             yield "worker logs", "files", partial(remove_old_logs, nimbus_home, *limits, dry_run=dry_run)
+
+    def _on_disk(self) -> Iterator[Work]:
+        lake, kept, dry_run = self.lake, self.kept, self.dry_run
+        yield "state of windows", "versions", partial(remove_old_state, lake, kept.state_versions, dry_run=dry_run)
+        yield "copies of checkpoints", "folders", partial(remove_old_copies, lake, kept.copies_days, dry_run=dry_run)
+        yield "replaced checkpoints", "folders", partial(remove_replaced, lake, kept.replaced_days, dry_run=dry_run)
+        yield "folders of bounded runs", "folders", partial(remove_dead_runs, lake, dry_run=dry_run)
+
+    def _on_store(self, root: Location) -> Iterator[Work]:
+        """Yield what goes with its age there. Copies of checkpoints are not made, and Spark sees to the state of its windows."""
+        replaced, runs = "replaced checkpoints", "folders of bounded runs"
+        of_run = partial(remove_old_objects, runs, root / "spool", DEAD_RUN_DAYS, dry_run=self.dry_run)
+        kept = self.kept.replaced_days
+        yield replaced, "folders", partial(remove_old_objects, replaced, root / "replaced", kept, dry_run=self.dry_run)
+        yield runs, "folders", of_run
 
     def _compacted(self, flow: TridentTopology | str) -> HousekeepingItem:
         report = compact(None, self.lake, flow, self.kept)

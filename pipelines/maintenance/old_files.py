@@ -20,13 +20,17 @@ from pipelines.execution.checkpoint.window_state import VERSION, description
 from pipelines.execution.runners.bounded_inputs import left_behind, remove_folder
 from pipelines.graph.fields import is_name
 from pipelines.maintenance.housekeeping_report import HousekeepingItem
-from pipelines.places.location import on_disk
+from pipelines.places.location import Location, on_disk
+from pipelines.places.store import Entry
 
 if TYPE_CHECKING:
     from pipelines.state.lake import Lake
 
 _DAY = 86_400.0
 _GONE = ".gone"
+
+DEAD_RUN_DAYS = 7.0
+"""After that a bounded run on a store, which no lock shows to live, has put nothing into its channels: it was killed."""
 
 
 def remove_old_copies(
@@ -87,6 +91,32 @@ def remove_dead_runs(lake: Lake, *, dry_run: bool = False) -> HousekeepingItem:
     size = sum(map(size_of, left))
     removed = len(left) if dry_run else sum(remove_folder(folder) for folder in left)
     return HousekeepingItem("folders of bounded runs", "folders", len(folders), removed, size)
+
+
+def remove_old_objects(
+    what: str, root: Location, days: float | None, *, dry_run: bool = False, now: float | None = None
+) -> HousekeepingItem:
+    """Remove folders `<root>/<flow>/<name>` of a store of which no object was put for some days.
+
+    Args:
+        what: They are, for people.
+        days: None: they stay.
+        now: Seconds since 1970; the store's time without it.
+    """
+    folders: dict[tuple[str, ...], list[Entry]] = {}
+    for entry in root.store.entries(root.key):
+        names = entry.key.removeprefix(f"{root.key}/").split("/")
+        folders.setdefault(tuple(names[:2]), []).append(entry)
+    at = root.store.clock(root.key) if now is None and folders else now or 0.0
+    gone = [
+        entries
+        for entries in folders.values()
+        if days is not None and at - max(entry.modified for entry in entries) > days * _DAY
+    ]
+    for entry in (entry for entries in gone if not dry_run for entry in entries):
+        root.store.delete(entry.key)
+    size = sum(entry.size for entries in gone for entry in entries)
+    return HousekeepingItem(what, "folders", len(folders), len(gone), size)
 
 
 def size_of(folder: Path) -> int:

@@ -24,7 +24,7 @@ from pipelines.execution.checkpoint.belonging import Belonging, lake_of
 from pipelines.execution.checkpoint.copy import Marker, Recovered, recover
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.report import Report
-from pipelines.places.location import on_disk
+from pipelines.places.location import Location, on_disk
 from pipelines.sources.offsets import offset_lines
 
 if TYPE_CHECKING:
@@ -119,7 +119,6 @@ def repartition(
         CopyError: the checkpoint is half-made and its copy is damaged; the query must not start.
         LockedError: a compaction holds the flow for too long.
     """
-    on_disk(checkpoint.folder, "repartition")
     _check_held(checkpoint)
     recover(checkpoint, copies)
     Belonging(checkpoint, lake_of(checkpoint)).check()
@@ -127,6 +126,9 @@ def repartition(
     work = _Repartitioning(spark, checkpoint, partitions, copies, progress or (lambda phase: None))
     if not checkpoint.has_state or partitions_of(checkpoint) == partitions:
         return work.only_said()
+    if isinstance(checkpoint.folder, Location):
+        problem = "its windows keep their state on an object store, where a checkpoint is not copied"
+        raise RepartitionRefusedError(checkpoint.flow, checkpoint.folder.name, partitions, problem)
     begun = _begun(checkpoint)
     if begun is not None:
         raise UnfinishedBatchError(checkpoint.flow, checkpoint.folder.name, partitions, begun)

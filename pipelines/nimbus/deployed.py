@@ -227,7 +227,7 @@ def load(flow: DeployedFlow, folder: Path) -> TridentTopology:
     topology = (
         _from_yaml(flow.name, definition, folder / f"{flow.id}-{flow.version.number}")
         if definition["kind"] == YAML
-        else catalog.flow(definition["name"]).topology(FlowSettings(Path(definition["home"])))
+        else catalog.flow(definition["name"]).topology(FlowSettings(Path(definition["home"]), definition["lake"]))
     )
     seen = plan_digest(topology)
     if seen != definition["plan"]:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pipelines.catalog.flow import FlowSettings
-from pipelines.execution.runners.on_stores import refuse_sources_on_stores
+from pipelines.execution.runners.on_stores import check_flow, refuse_sources_on_stores
 from pipelines.nimbus import deployed, flow_settings
 from pipelines.nimbus.cluster import Cluster
 from pipelines.nimbus.errors import NotAliveError, RegistryError, WaitError
@@ -32,6 +32,7 @@ from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import NimbusSettings, registry_url
 from pipelines.nimbus.status import ClusterStatus, FlowStatus
+from pipelines.places.location import Location
 from pipelines.private import refuse_secrets
 
 if TYPE_CHECKING:
@@ -55,14 +56,14 @@ class Nimbus:
     """
 
     def __init__(self, store_url: str, lake: Lake, *, settings: NimbusSettings | None = None) -> None:
-        self.lake = lake.on_disk("a deployed flow")
+        self.lake = lake
         self.store, self.settings = Store(store_url), settings or NimbusSettings.from_environment()
         self.registry, self.places = Registry(self.store), Places(self.store)
         self._cluster = Cluster(self.store, self.settings)
 
     @classmethod
     def from_environment(cls) -> Nimbus:
-        """Open the registry and the lake that the environment names (TRIDELTA_REGISTRY, TRIDELTA_HOME)."""
+        """Open the registry and the lake that the environment names (TRIDELTA_REGISTRY, TRIDELTA_LAKE, TRIDELTA_HOME)."""
         from pipelines.state.lake import Lake
 
         return cls(registry_url(), Lake(FlowSettings.from_environment().lake))
@@ -317,7 +318,11 @@ class Nimbus:
         topology, definition = deployed.from_file(file) if file is not None else deployed.from_catalog(flow or "")
         if flow is not None and topology.name != flow:
             raise ValueError(f"{file} holds the flow {topology.name}, not {flow}")
-        refuse_sources_on_stores(topology, "a deployed flow with a source there")
+        if isinstance(self.lake.root, Location):
+            check_flow(self.lake.root, topology)
+        else:
+            # Its worker may have started before somebody named S3.
+            refuse_sources_on_stores(topology, "a deployed flow whose source is there, and whose lake is not")
         definition |= {"lake": str(self.lake.root), "code": deployed.code_digest(definition)}
         content = deployed.content_of(
             topology,

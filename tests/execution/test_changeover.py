@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE
 from pipelines.execution.checkpoint.window_files import WindowPlaceError
 from pipelines.flowmix import Count, Flow, Policy, Sum
 from pipelines.flowmix.compile import as_topology
+from pipelines.places.location import Place
 from pipelines.sources import FixedBatches
 from pipelines.state.record import BATCH, BatchRecord
 
@@ -28,7 +28,7 @@ def two_windows(lake: Lake) -> Changeover:
     return Changeover(lake, as_topology(stream.aggregate(Count("n"), **ONCE).persist("t").build()))
 
 
-def deployed(lake: Lake, *, version: int, index: int = -1, starting: bool = False, query: str = "s__1") -> Path:
+def deployed(lake: Lake, *, version: int, index: int = -1, starting: bool = False, query: str = "s__1") -> Place:
     """A lake in which the source has brought two batches, and the query behind it, with one window, has finished batch 0."""
     name = "f__s__s" if query == "s__1" else "f__s__s__99"
     channel = str(lake.channel_path(name))
@@ -40,18 +40,19 @@ def deployed(lake: Lake, *, version: int, index: int = -1, starting: bool = Fals
     _checkpoint(lake, "s", [{"logOffset": 0}, {"logOffset": 1}])
     folder = _checkpoint(lake, query, [{**offset, "isStartingVersion": starting}])
     (folder / "spark" / "state" / "0").mkdir(parents=True)
+    (folder / "spark" / "state" / "0" / "kept").write_bytes(b"")
     return folder
 
 
-def _checkpoint(lake: Lake, query: str, offsets: list[dict[str, Any]]) -> Path:
+def _checkpoint(lake: Lake, query: str, offsets: list[dict[str, Any]]) -> Place:
     folder = lake.checkpoint_path("f", query)
     for part in ("offsets", "commits"):
         (folder / "spark" / part).mkdir(parents=True)
     for batch, offset in enumerate(offsets):
-        (folder / "spark" / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{json.dumps(offset)}")
-        (folder / "spark" / "commits" / str(batch)).write_text("v1\n{}")
-    (folder / "spark" / "metadata").write_text("{}")
-    (folder / "epoch.json").write_text('{"number": 1, "first_txid": 0}')
+        (folder / "spark" / "offsets" / str(batch)).write_bytes(f"v1\n{{}}\n{json.dumps(offset)}".encode())
+        (folder / "spark" / "commits" / str(batch)).write_bytes(b"v1\n{}")
+    (folder / "spark" / "metadata").write_bytes(b"{}")
+    (folder / "epoch.json").write_bytes(b'{"number": 1, "first_txid": 0}')
     return folder
 
 
@@ -96,7 +97,7 @@ def test_a_lost_checkpoint_is_not_taken_for_a_fresh_one(lake_root: str) -> None:
     folder = deployed(lake, version=2)
     _append(str(lake.state_path("t")), pa.table({"n": [1]}), BatchRecord(kind=BATCH, flow="f", epoch=1, txid=0))
     two_windows(lake).make()
-    (folder / "epoch.json").write_text('{"number": 2, "first_txid": 1}')
+    (folder / "epoch.json").write_bytes(b'{"number": 2, "first_txid": 1}')
     assert two_windows(lake).make()[0] == REFUSE
 
 
@@ -114,7 +115,7 @@ def test_windows_do_not_go_over_to_another_place(lake_root: str, before: str) ->
     folder = _checkpoint(lake, "s", [{"logOffset": 0}])
     if before == "batch":
         (folder / "windows").mkdir()
-        (folder / "windows" / "begun-0").touch()
+        (folder / "windows" / "begun-0").write_bytes(b"")
     placed(before).check()
     now = {"channels": "batch", "batch": "channels"}[before]
     with pytest.raises(WindowPlaceError, match="would begin empty") as refused:

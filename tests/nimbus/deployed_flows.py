@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 from pipelines.catalog.flow import FlowSettings, FlowSpec
 from pipelines.flowmix import Average, Flow, Policy, not_eq
 from pipelines.flowmix import Count as CountEvents
 from pipelines.flowmix import Sum as SumEvents
+from pipelines.places.location import Location, Place
 from pipelines.quality import fail
 from pipelines.sources import JsonFiles
 from pipelines.trident import Count, DeltaState, Sum, TridentTopology
@@ -75,15 +75,19 @@ def rows_of(number: int, rows: int = ROWS) -> list[dict[str, Any]]:
     return [{"id": f"e{n}", "k": f"k{n % 3}", "v": n % 17, "timestamp": 100_000 + n * 500} for n in places]
 
 
-def write(folder: Path, number: int, rows: int = ROWS) -> None:
+def write(folder: Place, number: int, rows: int = ROWS) -> None:
     """File `number` of a source."""
     put(folder, number, rows_of(number, rows))
 
 
-def put(folder: Path, number: int, rows: list[dict[str, Any]]) -> None:
+def put(folder: Place, number: int, rows: list[dict[str, Any]]) -> None:
     """A file of some rows, there at once and whole; newer than those with lower numbers, for sources read by age."""
+    text = "\n".join(map(json.dumps, rows)) + "\n"
+    if isinstance(folder, Location):
+        (folder / f"{number:05d}.json").write_bytes(text.encode())
+        return
     folder.mkdir(parents=True, exist_ok=True)
     draft = folder / f".{number:05d}.tmp"
-    draft.write_text("\n".join(map(json.dumps, rows)) + "\n", "utf-8")
+    draft.write_text(text, "utf-8")
     os.utime(draft, (1_700_000_000 + number, 1_700_000_000 + number))
     draft.rename(folder / f"{number:05d}.json")

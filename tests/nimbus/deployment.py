@@ -22,6 +22,7 @@ from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.nimbus import Nimbus
 from pipelines.nimbus.processes.life import Life
 from pipelines.nimbus.status import TaskStatus
+from pipelines.places.location import Place
 from tests.nimbus.deployed_flows import write
 from tests.nimbus.undisturbed import TABLES, differences
 
@@ -54,6 +55,7 @@ class Deployment:
         registry: URL of the registry; by default a SQLite file in the home.
         supervisors: Their ids. Several on this machine are as good as several hosts.
         flows: The module of the flows.
+        lake, data: Where these are; by default in the home.
         environment: More variables for supervisors and workers.
         settings: Nimbus' settings that are not those of `SHORT`, by the names of their variables.
     """
@@ -65,13 +67,18 @@ class Deployment:
         registry: str | None = None,
         supervisors: Sequence[str] = ("one",),
         flows: str = "tests.nimbus.deployed_flows",
+        lake: Place | None = None,
+        data: Place | None = None,
         environment: dict[str, str] | None = None,
         **settings: object,
     ) -> None:
         self.home, self._names = home.absolute(), tuple(supervisors)
+        self._lake = lake or self.home / "lake"
+        self.data: Place = data or self.home / "data"
         chosen = SHORT | {name.upper(): str(value) for name, value in settings.items()}
         self.environment = {
             "TRIDELTA_HOME": str(self.home),
+            "TRIDELTA_LAKE": str(lake or ""),
             "TRIDELTA_FLOWS": flows,
             "PYTHONPATH": str(PROJECT),
             "TRIDELTA_REGISTRY": registry or f"sqlite:///{self.home}/nimbus/registry.db",
@@ -116,7 +123,7 @@ class Deployment:
 
     @property
     def lake(self) -> Lake:
-        return Lake(self.home / "lake")
+        return Lake(self._lake)
 
     def feed(self, *flows: str, files: int = 1) -> None:
         """Give each of the flows so many more files."""
@@ -124,7 +131,7 @@ class Deployment:
             for flow in flows:
                 for _ in range(files):
                     number = self.files.get(flow, 0)
-                    write(self.home / "data" / flow, number)
+                    write(self.data / flow, number)
                     self.files[flow] = number + 1
 
     @contextlib.contextmanager
@@ -235,6 +242,10 @@ class Deployment:
     def supervisor(self, name: str = "one") -> psutil.Process:
         """A supervisor's process."""
         return psutil.Process(self._supervisors[name].pid)
+
+    def die(self) -> None:
+        """SIGKILL for all of it at once, as when a host goes down."""
+        end_all(self.home, self._supervisors.values())
 
     def kill_supervisor(self, name: str = "one") -> None:
         """SIGKILL, for it alone."""

@@ -10,6 +10,7 @@ import pytest
 from pipelines.errors import JarsError
 from pipelines.places.location import Location
 from pipelines.spark.s3_jars import s3_paths
+from tests.nimbus.conftest import postgres as postgres
 from tests.places.s3_servers import Server, moto, versity, versity_program
 
 if TYPE_CHECKING:

@@ -5,24 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError
 
 from pipelines import Lake, Runtime
 from pipelines.errors import JarsError
-from pipelines.execution.checkpoint.changeover import Changeover
-from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.runners.on_stores import SessionWithoutS3Error
-from pipelines.maintenance import run_housekeeping
-from pipelines.maintenance.repartition import repartition
+from pipelines.nimbus import deployed
 from pipelines.nimbus.nimbus import Nimbus
-from pipelines.nimbus.settings import NimbusSettings
 from pipelines.places.location import Location, RemoteLakeError
 from pipelines.sources import DeltaTableSource, FixedBatches, JsonFiles, Kafka, Rate
 from pipelines.trident import DeltaState, TridentTopology
-from resources import LakeResource
 
 PLACE = "s3://nowhere/lake"
 NO_SPARK: Any = None
@@ -46,18 +41,6 @@ def rows(source: Any = None) -> TridentTopology:
 
 
 ASKED: list[tuple[str, Callable[[Lake], object]]] = [
-    ("housekeeping", run_housekeeping),
-    ("a changed definition", lambda lake: Changeover(lake, rows())),
-    (
-        "repartition",
-        lambda lake: repartition(
-            NO_SPARK, Checkpoint("rows", lake.checkpoint_path("rows", "in")), 4, copies=Path("copies")
-        ),
-    ),
-    (
-        "a deployed flow",
-        lambda lake: Nimbus("sqlite:///registry.db", lake, settings=cast("NimbusSettings", SimpleNamespace())),
-    ),
     (
         'a source of the kind FixedBatches ("in")',
         lambda lake: Runtime(NO_SPARK, lake).catch_up(rows(FixedBatches("k string", [[("a",)]]))),
@@ -84,9 +67,17 @@ def test_what_needs_a_disk_is_refused(what: str, ask: Callable[[Lake], object], 
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_of_dagster_is_refused() -> None:
-    with pytest.raises(RemoteLakeError, match="a run of Dagster does not work on an object store yet"):
-        LakeResource(root=PLACE).lake()
+@pytest.mark.parametrize(
+    ("place", "source"), [(PLACE, Rate(rows_per_second=5)), ("lake", JsonFiles("s3://nowhere/in", "k string"))]
+)
+def test_a_flow_that_does_not_run_there_is_not_deployed(
+    place: str, source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deployed, "from_catalog", lambda name: (rows(source), {"kind": "catalog", "name": "rows"}))
+    with Nimbus(f"sqlite:///{tmp_path}/registry.db", Lake(place)) as nimbus:
+        with pytest.raises(RemoteLakeError, match="does not work on an object store yet"):
+            nimbus.submit("rows")
+        assert nimbus.cluster().flows == ()
 
 
 # --- sessions -------------------------------------------------------------------------------------------------------

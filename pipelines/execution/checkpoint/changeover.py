@@ -30,8 +30,7 @@ from pipelines.state.schema import TXID
 from pipelines.windows.bucket import NEVER
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from pipelines.places.location import Place
     from pipelines.state.lake import Lake
     from pipelines.state.table import StateTable
     from pipelines.trident.topology import TridentTopology
@@ -84,7 +83,7 @@ class Changeover:
     """
 
     def __init__(self, lake: Lake, topology: TridentTopology) -> None:
-        self._lake, self._topology = lake.on_disk("a changed definition"), topology
+        self._lake, self._topology = lake, topology
         self._ids: dict[str, str] = {}
         self._queries = [self._query(spouts) for spouts in spout_groups(topology)]
 
@@ -160,6 +159,7 @@ class Changeover:
         for query in queries:
             with query.checkpoint.running(wait_seconds):
                 recover(query.checkpoint)
+                query.checkpoint.finish_putting_aside()
                 self._check_together(query)
                 if self._differs(query):
                     query.checkpoint.begin_at(self._start(query), self._aside(query))
@@ -263,9 +263,9 @@ class Changeover:
                 self._ids[str(DeltaTable(str(self._lake.channel_path(name))).metadata().id)] = name
         return self._ids.get(table_id)
 
-    def _aside(self, query: Query) -> Path:
+    def _aside(self, query: Query) -> Place:
         """Return a folder beside the checkpoints, which is none that the flow has."""
-        folder = self._lake.folder / "replaced" / self._topology.name
+        folder = self._lake.root / "replaced" / self._topology.name
         numbers = (n for n in range(10**6) if not (folder / f"{query.name}.{n}.replaced").exists())
         return folder / f"{query.name}.{next(numbers)}.replaced"
 

@@ -34,8 +34,9 @@ TABLES = "tables.json"
 # Between two batches a stream holds no lock for some tens of milliseconds (Spark's commit and planning): poll faster.
 _POLL_SECONDS = 0.01
 
-
 _RUN_LOCK, _COMMIT_LOCK = "run.lock", "commit.lock"
+_METADATA = "metadata"
+"""The file of Spark's by which a folder is a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Checkpoint:
     @property
     def epoch(self) -> Epoch | None:
         """Return the epoch of this checkpoint, or None if it is fresh (Spark's part gone counts as fresh)."""
-        if not (self.spark / "metadata").exists():
+        if not (self.spark / _METADATA).exists():
             return None
         return self._read("epoch.json", lambda fields: Epoch(**fields).checked())
 
@@ -84,6 +85,7 @@ class Checkpoint:
         """
         if not same_tables:
             (self.folder / TABLES).unlink(missing_ok=True)
+            self.finish_putting_aside()
         write_json(self.folder / "epoch.json", asdict(epoch))
         (self.folder / "attempts.json").unlink(missing_ok=True)
         return epoch
@@ -99,7 +101,7 @@ class Checkpoint:
         """Return whether it is fresh on purpose (`begin_at`), and not because Spark's part was lost."""
         return self.epoch is None and bool(self._start_file) and self._start_file["behind"] == self._last_epoch
 
-    def begin_at(self, start: Start, aside: Path | None = None) -> None:
+    def begin_at(self, start: Start, aside: Place | None = None) -> None:
         """Begin again at `start`, with the next run. Cut off in between, the old checkpoint goes on as before.
 
         Args:
@@ -107,9 +109,21 @@ class Checkpoint:
             aside: where Spark's part of the old one goes; None: there is none.
         """
         write_json(self.folder / "start.json", {**asdict(start), "behind": self._last_epoch})
-        if aside is not None:
+        if isinstance(aside, Location) and isinstance(self.spark, Location):
+            # Nothing is renamed there. Without its metadata, which goes first, a checkpoint is none.
+            for entry in self.spark.store.entries(self.spark.key):
+                self.spark.store.copy(entry.key, f"{aside.key}{entry.key.removeprefix(self.spark.key)}")
+            (self.spark / _METADATA).unlink(missing_ok=True)
+            self.finish_putting_aside()
+        elif isinstance(aside, Path):
             aside.parent.mkdir(parents=True, exist_ok=True)
             on_disk(self.spark).rename(aside)
+
+    def finish_putting_aside(self) -> None:
+        """Remove what is left of Spark's part on a store, where another run was cut off in `begin_at`: it was copied before."""
+        if isinstance(self.spark, Location) and not (self.spark / _METADATA).exists():
+            for entry in self.spark.store.entries(self.spark.key):
+                self.spark.store.delete(entry.key)
 
     @property
     def _start_file(self) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def check_places(spark: SparkSession, lake: Lake, topology: TridentTopology) -> 
         RemoteLakeError, SessionWithoutS3Error, JarsError
     """
     if isinstance(lake.root, Location):
-        _check_flow(lake.root, topology)
+        check_flow(lake.root, topology)
         check_session(spark, lake.root)
     for source in sources_on_stores(topology):
         check_session(spark, source)
@@ -73,8 +73,12 @@ def sources_on_stores(topology: TridentTopology) -> list[Location]:
     return [place for place in named if isinstance(place, Location)]
 
 
-def _check_flow(lake: Location, topology: TridentTopology) -> None:
-    """Refuse sources that work on folders of this host alone."""
+def check_flow(lake: Location, topology: TridentTopology) -> None:
+    """Refuse sources that work on folders of this host alone.
+
+    Raises:
+        RemoteLakeError
+    """
     for spout in topology.spouts:
         source = spout.source.inner
         if not source.on_stores:

@@ -258,7 +258,7 @@ def _same_code(asked: Mapping[str, Any]) -> TridentTopology:
     from pipelines.catalog import flow
 
     name = asked["flow"]
-    topology = flow(name).topology(FlowSettings(Path(asked["home"])))
+    topology = flow(name).topology(FlowSettings(Path(asked["home"]), asked["lake"]))
     if (asked["plan"], asked["code"]) != (plan_digest(topology), source_digest(name, loaded=True)):
         raise OtherCodeError(name)
     return topology

@@ -19,9 +19,8 @@ from pipelines.nimbus.handover.serving import BEGIN, STOP, Endpoint, restored
 from pipelines.nimbus.settings import NimbusSettings
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pipelines.execution.runtime import Runtime
+    from pipelines.places.location import Place
     from pipelines.trident.topology import TridentTopology
 
 logger = logs.logger(__name__)
@@ -50,7 +49,7 @@ class WarmRuntime:
 
     def __init__(
         self,
-        lake: Path,
+        lake: Place,
         endpoints: Sequence[Endpoint],
         *,
         otherwise: Callable[[], Runtime] | None = None,
@@ -231,7 +230,7 @@ def _line(connection: Any, flow: str) -> dict[str, Any]:
 
 
 def find_warm(
-    lake: Path,
+    lake: Place,
     settings: NimbusSettings | None = None,
     *,
     otherwise: Callable[[], Runtime] | None = None,

@@ -25,7 +25,6 @@ from pipelines.nimbus.registry.attempts import FencedAttempts, RegistryAttempts
 from pipelines.nimbus.registry.leases import Lease
 from pipelines.nimbus.status import ASSIGNED, DRAINED, DRAINING, REPARTITIONING, STARTING
 from pipelines.nimbus.telemetry.figures import TaskFigures
-from pipelines.places.location import on_disk
 from pipelines.state.delta_log import has_log
 
 if TYPE_CHECKING:
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from pipelines.nimbus.registry.records import DeployedFlow
     from pipelines.nimbus.registry.registry import Registry
     from pipelines.nimbus.registry.store import Store
+    from pipelines.places.location import Place
     from pipelines.trident.topology import TridentTopology
 
 logger = logs.logger(__name__)
@@ -100,7 +100,7 @@ class Task(threading.Thread):
         super().__init__(name=f"{flow.name}/{query.group}", daemon=True)
         self._application, self.flow, self.query, self._topology = application, flow, query, topology
         definition, settings = flow.version.content.definition, flow.settings
-        self._lake_root = Path(definition["lake"])
+        self._lake_root = str(definition["lake"])
         self._trigger = float(settings.get("trigger_seconds", 5.0))
         self.figures = TaskFigures(query.group, self._trigger)
         self.lease: Lease | None = None
@@ -192,13 +192,13 @@ class Task(threading.Thread):
                     self.ran = True
                     self.figures.started(self._failures > 0)
                     self._told("running", None)
-                    self._watch(runner, streaming, on_disk(checkpoint.spark))
+                    self._watch(runner, streaming, checkpoint.spark)
             finally:
                 self._streaming = self._lineage = None
         self.figures.state = DRAINED
         self._told("drained", None)
 
-    def _watch(self, runner: StreamRunner, streaming: StreamingQuery, checkpoint: Path) -> None:
+    def _watch(self, runner: StreamRunner, streaming: StreamingQuery, checkpoint: Place) -> None:
         """Wait until the query has ended, by itself or because it is not wanted.
 
         Raises:
@@ -223,13 +223,19 @@ class Task(threading.Thread):
 
         return Lake(self._lake_root)
 
+    @property
+    def _copies(self) -> Path:
+        """Return where copies of checkpoints are; of a lake on a store there are none."""
+        root = self._lake.root
+        return root / "copies" if isinstance(root, Path) else Path()
+
     def _made_ready(self, checkpoint: Checkpoint) -> str:
         """Fit the checkpoint to the definition. Returns what to do with a fresh one."""
         from pipelines.execution.checkpoint.changeover import Changeover
         from pipelines.maintenance.repartition import recover
 
         with checkpoint.running(_LOCK_WAIT_SECONDS):
-            recover(checkpoint, self._lake.root / "copies")
+            recover(checkpoint, self._copies)
         with self._application.preparing:
             changeover = Changeover(self._lake, self._topology)
             changeover.check()
@@ -256,7 +262,7 @@ class Task(threading.Thread):
             return
         self.figures.state = REPARTITIONING
         self._told("repartitioning", f"from {present} to {wanted} partitions")
-        copies = self._lake.root / "copies"
+        copies = self._copies
         try:
             with self._application.preparing:
                 report = repartition(self._application.spark, checkpoint, wanted, copies=copies)
@@ -294,12 +300,14 @@ class Task(threading.Thread):
 
     def _group(self, checkpoint: Checkpoint) -> BatchGroup:
         from pipelines.execution.batch.group import BatchGroup
+        from pipelines.execution.runners.on_stores import check_places
         from pipelines.execution.runners.partitioned_session import own_session
 
         spark = self._application.spark
         # Batches of several queries share the cores evenly: each thread's jobs go into a pool of their own.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
         session = own_session(spark, checkpoint.partitions)
+        check_places(session, self._lake, self._topology)
         return BatchGroup(session, self._lake, self._topology, self._spouts)
 
     def _runner(self, checkpoint: Checkpoint, group: BatchGroup) -> StreamRunner:

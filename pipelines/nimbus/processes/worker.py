@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from pipelines import logs
+from pipelines.catalog.flow import FlowSettings
 from pipelines.errors import TrideltaError
 from pipelines.execution.checkpoint.engine_files import CONTINUE
 from pipelines.execution.checkpoint.ownership import leased
@@ -33,6 +34,7 @@ from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import WARM, NimbusSettings, registry_url
 from pipelines.nimbus.status import DRAINING
+from pipelines.surroundings import any_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -316,6 +318,7 @@ class WorkerProcess:
 
         # If a flow's settings cannot be read, none of its tasks begins; those of other flows still do.
         here = [flow for flow in flows if _readable(flow)]
+        _name_lakes(here)
         wanted = [query.partitions or 0 for flow in here for query in deployed.queries_of(flow)]
         chosen = [flow.settings["master"] for flow in here if flow.settings.get("master")]
         master = chosen[0] if chosen else os.environ.get("TRIDELTA_SPARK_MASTER", "local[*]")
@@ -334,6 +337,13 @@ class WorkerProcess:
         for flow in here:
             conf |= spark_values(flow.settings.get("spark", {}))
         return spark_session(f"tridelta {self._slot[0]}:{self._slot[1]}", master=master, conf=conf)
+
+
+def _name_lakes(flows: Iterable[DeployedFlow]) -> None:
+    """Name all lakes: a session that starts before a place on S3 was named cannot read it."""
+    own = FlowSettings.from_environment().lake_root
+    for root in {own, *(flow.version.content.definition["lake"] for flow in flows)} - {""}:
+        any_folder(root, "the lake")
 
 
 def _outdated(task: Task, flow: DeployedFlow) -> bool:

@@ -14,9 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from pipelines import logs
 from pipelines.execution.checkpoint.window_state import partition_rows
 from pipelines.maintenance.rebalance import skew_of
 from pipelines.nimbus.status import ASSIGNED, FAILED, RUNNING
+from pipelines.places.location import Location, Place
+from pipelines.places.store import StoreError
+from pipelines.sources.base import place_of
 from pipelines.state.delta_log import adds, commit_file
 
 if TYPE_CHECKING:
@@ -26,12 +30,14 @@ if TYPE_CHECKING:
     from pipelines.execution.report import BatchReport
 
 
+logger = logs.logger(__name__)
+
 FILES, COMMITS, RECORDS = "files", "commits", "records"
 _MOST_COMMITS = 200
 """Commits that are looked into: a query that is farther behind is far behind."""
 
 
-def waiting(progress: Mapping[str, Any], checkpoint: Path) -> dict[str, float]:
+def waiting(progress: Mapping[str, Any], checkpoint: Place) -> dict[str, float]:
     """Count what waits at a query's sources: `files` of folders, `commits` of Delta tables, `records` of Kafka.
 
     Args:
@@ -58,7 +64,7 @@ def gone(progress: Mapping[str, Any]) -> list[str]:
     return [path for path in paths if path.startswith("/") and not glob.has_magic(path) and not Path(path).exists()]
 
 
-def _of_source(source: Mapping[str, Any], log: Path) -> Iterator[tuple[str, float]]:
+def _of_source(source: Mapping[str, Any], log: Place) -> Iterator[tuple[str, float]]:
     described, end = str(source.get("description") or ""), _offset(source.get("endOffset"))
     metrics = source.get("metrics") or {}
     if "maxOffsetsBehindLatest" in metrics:
@@ -83,16 +89,20 @@ def _path(described: str) -> str:
     return unquote(inside.removeprefix("file:").replace("///", "/", 1)) if inside.startswith("file:") else inside
 
 
-def _files(path: str, log: Path, listing: int) -> int:
+def _files(path: str, log: Place, listing: int) -> int:
     """Count a folder's files that are newer than all that the query has listed: Spark takes them by their times."""
     newest = _newest(log, listing)
     if newest is None:
         return 0
+    place = place_of(path)
+    if isinstance(place, Location):
+        there = place.store.entries(place.key)
+        return sum(entry.modified * 1000 > newest and not _is_hidden(entry.key) for entry in there)
     folder = path if os.path.isdir(path) else None  # noqa: PTH112 - a path that may be a pattern
     names = (entry.path for entry in os.scandir(folder)) if folder else iter(glob.glob(path))  # noqa: PTH207
     count = 0
     for name in names:
-        if os.path.basename(name)[:1] not in ("_", "."):  # noqa: PTH119
+        if not _is_hidden(name):
             try:
                 count += int(os.stat(name).st_mtime * 1000) > newest  # noqa: PTH116
             except OSError:
@@ -100,7 +110,11 @@ def _files(path: str, log: Path, listing: int) -> int:
     return count
 
 
-def _newest(log: Path, listing: int) -> int | None:
+def _is_hidden(name: str) -> bool:
+    return name.rpartition("/")[2][:1] in ("_", ".")
+
+
+def _newest(log: Place, listing: int) -> int | None:
     """Return the time of the newest file that was listed, in ms; None if the log does not say."""
     for number in range(listing, max(-1, listing - 20), -1):
         for name in (str(number), f"{number}.compact"):
@@ -116,7 +130,7 @@ def _newest(log: Path, listing: int) -> int | None:
 
 def _commits(path: str, version: int) -> int:
     """Count commits of a Delta table from a version on that have brought rows."""
-    table, count = Path(path), 0
+    table, count = place_of(path), 0
     for number in range(version, version + _MOST_COMMITS):
         try:
             if not commit_file(table, number).exists():
@@ -253,7 +267,7 @@ class TaskFigures:
         self._seconds.append(report.seconds)
         self._ends.append((time.time(), report.received))
 
-    def look(self, streaming: StreamingQuery, checkpoint: Path) -> None:
+    def look(self, streaming: StreamingQuery, checkpoint: Place) -> None:
         """Take in what Spark says of the query.
 
         Args:
@@ -265,9 +279,19 @@ class TaskFigures:
             return
         seen = progress if isinstance(progress, Mapping) else progress.jsonValue
         self._progress = seen if isinstance(seen, Mapping) else {}
-        self._counted_at, self.backlog = time.monotonic(), waiting(self._progress, checkpoint)
+        self._counted_at = time.monotonic()
+        try:
+            self.backlog = waiting(self._progress, checkpoint)
+        except StoreError as error:
+            # The batches find out for themselves whether the store answers.
+            logger.warning("what waits was not counted", reason=str(error))
         self.gone = gone(self._progress)
-        if self._progress.get("stateOperators") and time.monotonic() - self._rows_at >= _ROWS_SECONDS:
+        # On a store its snapshots are not opened for a figure.
+        if (
+            isinstance(checkpoint, Path)
+            and self._progress.get("stateOperators")
+            and time.monotonic() - self._rows_at >= _ROWS_SECONDS
+        ):
             # An empty answer is asked for again: the first snapshot comes with the first batch.
             self._partition_rows = partition_rows(checkpoint)
             self._rows_at = time.monotonic() if self._partition_rows else float("-inf")
