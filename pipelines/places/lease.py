@@ -32,6 +32,10 @@ _BEATS = 5
 """So many times per lease it is put anew."""
 _POLL_SECONDS = 0.3
 
+_watched: dict[Location, tuple[str, float]] = {}
+"""By file that another process holds: what tells its content from the next one, and since when this process has seen that. A
+task of a deployed flow waits for a few seconds and tries again later: no try may begin to watch anew."""
+
 
 class LeaseLostError(TrideltaError):
     """A run has lost the lease by which it works on its checkpoint; another one may have it."""
@@ -122,7 +126,6 @@ def held(file: Location, flow: str, wait_seconds: float, *, seconds: float = SEC
 def _taken(file: Location, flow: str, wait_seconds: float, seconds: float) -> str:
     """Take a lease. Return the tag of its file."""
     store, started = file.store, time.monotonic()
-    watched, since = "", started
     while True:
         content = _content(ProcessIdentity.of())
         try:
@@ -130,11 +133,14 @@ def _taken(file: Location, flow: str, wait_seconds: float, seconds: float) -> st
         except FileNotFoundError:
             tag = store.put_if_absent(file.key, content)
         else:
+            watched, since = _watched.get(file, ("", 0.0))
             if seen.tag != watched:
-                watched, since = seen.tag, time.monotonic()
+                since = time.monotonic()
+                _watched[file] = seen.tag, since
             free = _is_free(seen) or time.monotonic() - since > seconds
             tag = store.compare_and_swap(file.key, content, seen.tag) if free else None
         if tag is not None:
+            _watched.pop(file, None)
             return tag
         if time.monotonic() - started >= wait_seconds:
             raise LockedError(flow, str(file), wait_seconds)

@@ -70,6 +70,33 @@ def test_that_of_a_process_elsewhere_is_taken_when_it_was_not_put_anew(file: Loc
         mine.check()
 
 
+def test_tries_that_are_shorter_than_a_lease_watch_together(file: Location) -> None:
+    """A task of a deployed flow waits for five seconds, and tries again later; a lease lasts for twenty."""
+    other_process(file)
+    refused: list[LockedError] = []
+
+    def taken() -> bool:
+        try:
+            with held(file, "f", 0.1, seconds=1.0) as mine:
+                mine.check()
+                return True
+        except LockedError as error:
+            refused.append(error)
+            return False
+
+    until(taken)
+    assert len(refused) > 1
+    # Held anew by another process, it is watched anew.
+    other_process(file)
+    with pytest.raises(LockedError), held(file, "f", 0.0, seconds=1.0):
+        pass
+    time.sleep(0.6)
+    other_process(file)
+    time.sleep(0.6)
+    with pytest.raises(LockedError), held(file, "f", 0.0, seconds=1.0):
+        pass
+
+
 def test_that_of_a_process_of_this_kernel_that_has_ended_is_free(file: Location) -> None:
     other_process(file, boot=lease.boot_id())
     said = json.loads(file.read_bytes())
