@@ -13,6 +13,7 @@ from pipelines.catalog import DailySlices, FlowSettings, FlowSpec, QueryAsset, f
 from pipelines.catalog.flow import Ranking
 from pipelines.errors import BadNameError, DefinitionError, FieldError, UnknownFlowError
 from pipelines.quality import fail
+from pipelines.surroundings import RemoteLocationError
 from pipelines.trident import TridentTopology
 
 
@@ -64,6 +65,19 @@ def test_home_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_pa
     )
     monkeypatch.delenv("TRIDELTA_HOME")
     assert FlowSettings.from_environment().home.name == ".tridelta"
+
+
+def test_the_lake_may_be_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRIDELTA_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TRIDELTA_LAKE", "s3://bucket/lake")
+    settings = FlowSettings.from_environment()
+    assert str(settings.lake) == "s3a://bucket/lake"
+    assert settings.data == tmp_path / "home" / "data"
+    monkeypatch.setenv("TRIDELTA_LAKE", str(tmp_path / "elsewhere"))
+    assert FlowSettings.from_environment().lake == tmp_path / "elsewhere"
+    monkeypatch.setenv("TRIDELTA_LAKE", "gs://bucket/lake")
+    with pytest.raises(RemoteLocationError, match=r"the lake \(TRIDELTA_LAKE\) must be a folder of this host or of S3"):
+        FlowSettings.from_environment()
 
 
 def test_days_between() -> None:

@@ -1,0 +1,86 @@
+"""A changed definition and housekeeping in a bucket, where nothing is renamed. No Spark."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pipelines import Lake
+from pipelines.execution.checkpoint.engine_files import CONTINUE
+from pipelines.maintenance import Retention, run_housekeeping
+from pipelines.maintenance.old_files import remove_old_objects
+from pipelines.places.bucket import BucketStore
+from pipelines.places.location import Location
+from tests.execution.test_changeover import deployed, two_windows
+
+DAY = 86_400.0
+
+
+def files(folder: Location) -> dict[str, bytes]:
+    """What a folder holds, by path."""
+    return {file.key.removeprefix(folder.key): file.read_bytes() for file in folder.rglob("*")}
+
+
+def test_a_query_begins_again_wherever_it_was_cut_off(place: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = False
+    for allowed in range(20):
+        lake = Lake(place / f"lake-{allowed}")
+        folder = deployed(lake, version=1)
+        assert isinstance(folder, Location)
+        before = files(folder / "spark")
+        with monkeypatch.context() as cut_off:
+            asked = [0]
+
+            def counted(work: Any, asked: list[int] = asked, allowed: int = allowed) -> Any:
+                def call(*args: Any) -> Any:
+                    asked[0] += 1
+                    if asked[0] > allowed:
+                        raise KeyboardInterrupt
+                    return work(*args)
+
+                return call
+
+            cut_off.setattr(BucketStore, "copy", counted(BucketStore.copy))
+            cut_off.setattr(BucketStore, "delete", counted(BucketStore.delete))
+            try:
+                assert two_windows(lake).make() == (CONTINUE, ["s__1"])
+                ended = True
+            except KeyboardInterrupt:
+                pass
+        # The next start goes on from there: the query is begun again, once, and nothing of Spark's is in its way.
+        assert two_windows(lake).make()[0] == CONTINUE
+        said = json.loads((folder / "start.json").read_text())
+        assert said == {"channels": {"f__s__s": 0}, "clock": 0, "behind": 1}
+        assert files(folder / "spark") == {}
+        kept = [files(aside) for aside in (place / f"lake-{allowed}" / "replaced" / "f").iterdir()]
+        assert before in kept
+        assert two_windows(lake).make() == (CONTINUE, [])
+        if ended:
+            return
+    raise AssertionError("it is never through")
+
+
+def test_old_folders_go_with_their_age(place: Location) -> None:
+    root = place / "lake" / "replaced"
+    for name in ("sales.0.replaced", "sales.1.replaced"):
+        for file in ("metadata", "offsets/0"):
+            (root / "shop" / name / file).write_bytes(b"1234567890")
+    now = root.store.clock(root.key)
+    assert remove_old_objects("replaced checkpoints", root, 30, now=now).removed == 0
+    assert remove_old_objects("replaced checkpoints", root, None, now=now + 1000 * DAY).removed == 0
+    counted = remove_old_objects("replaced checkpoints", root, 30, dry_run=True, now=now + 31 * DAY)
+    assert (counted.before, counted.removed, counted.bytes) == (2, 2, 40)
+    assert len(list(root.store.entries(root.key))) == 4
+    assert remove_old_objects("replaced checkpoints", root, 30, now=now + 31 * DAY).removed == 2
+    assert list(root.store.entries(root.key)) == []
+
+
+def test_a_round_of_housekeeping(place: Location) -> None:
+    lake = Lake(place / "lake")
+    deployed(lake, version=1)
+    (lake.root / "replaced" / "f" / "s.0.replaced" / "metadata").write_bytes(b"{}")
+    report = run_housekeeping(lake, retention=Retention(replaced_days=0.0))
+    done = {thing.what: (thing.before, thing.removed, thing.note) for thing in report.things}
+    assert done == {"replaced checkpoints": (1, 1, ""), "folders of bounded runs": (0, 0, "")}

@@ -1,0 +1,66 @@
+"""Runs of Dagster whose lake is in a bucket: assets, slices, checks and rejected rows as from a lake on a disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from ops.cli.app import app
+from pipelines import Lake
+from pipelines.catalog import FlowSettings
+from pipelines.places.location import Location
+from tests.assets.conftest import Lay
+from tests.assets.conftest import defs as defs
+from tests.assets.conftest import lay as lay
+from tests.assets.conftest import view as view
+from tests.assets.test_catch_up import run, shown_by
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Property `OpDefinition.version`:DeprecationWarning")]
+
+
+@pytest.fixture
+def settings(reaching: SparkSession, place: Location, tmp_path: Path) -> FlowSettings:
+    return FlowSettings(tmp_path, f"s3://{place.bucket}/lake")
+
+
+def test_a_catch_up_and_a_backfill(
+    defs: dg.Definitions, lay: Lay, settings: FlowSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay("2024-01-01", [("a", 0), (None, 7)])
+    lay("2024-01-02", [("a", 2), ("b", 4)])
+    lines, lake = dg.AssetKey("lines"), Lake(settings.lake)
+    with dg.instance_for_test() as instance:
+        assert run(defs, instance).success
+        assert instance.get_materialized_partitions(lines) == {"2024-01-01", "2024-01-02"}
+        event = instance.get_latest_materialization_event(dg.AssetKey("rides"))
+        assert event is not None
+        assert event.asset_materialization is not None
+        metadata = event.asset_materialization.metadata
+        assert metadata["dagster/row_count"].value == 2
+        assert metadata["path"].value == f"{lake.root}/states/rides"
+        assert {"rows per batch", "table size", "files"} <= set(metadata)
+        key = dg.AssetCheckKey(dg.AssetKey("rides"), "plausible__line_is_there")
+        (verdict,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=5)
+        assert verdict.status.value == "FAILED"
+        (row,) = shown_by(verdict)["failed_rows"].records
+        assert row.data["row"] == '{"day":"2024-01-01","line":null,"n":7}'
+        counted = lake.state("lines").scan().sort_by("line")
+        slices = defs.resolve_job_def("trips_slices_job")
+        made = slices.execute_in_process(instance=instance, partition_key="2024-01-02")
+        assert made.success
+        assert lake.state("lines").scan().sort_by("line") == counted
+    monkeypatch.setenv("TRIDELTA_HOME", str(settings.home))
+    monkeypatch.setenv("TRIDELTA_LAKE", settings.lake_root)
+    asked = CliRunner().invoke(app, ["state", "lines", "--key", "line=b", "--json"])
+    assert asked.exit_code == 0, asked.output
+    assert json.loads(asked.stdout) == [{"line": "b", "trips": 1, "n_sum": 4, "n_avg": 4.0}]
+    tidied = CliRunner().invoke(app, ["tidy", "--json"])
+    assert tidied.exit_code == 0, tidied.output
+    assert {thing["what"]: thing["note"] for thing in json.loads(tidied.stdout)["things"]}["tables of trips"] == ""
+    assert not (settings.home / "lake").exists()
+    assert not Path("s3a:").exists()
