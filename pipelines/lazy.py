@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib
+import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 
@@ -18,7 +18,8 @@ def lazy(package: str, file: str) -> tuple[Callable[[str], Any], list[str]]:
         package: its `__name__`.
         file: its `__file__`.
     """
-    homes = _exported(Path(file))
+    # By its loader: on the executors of a cluster the package is in an archive.
+    homes = _exported(sys.modules[package].__loader__.get_data(file))  # type: ignore[union-attr]
 
     def load(name: str) -> Any:
         if name not in homes:
@@ -29,8 +30,8 @@ def lazy(package: str, file: str) -> tuple[Callable[[str], Any], list[str]]:
     return load, list(homes)
 
 
-def _exported(file: Path) -> dict[str, tuple[str, str]]:
+def _exported(text: bytes) -> dict[str, tuple[str, str]]:
     """Return the names that a package's `__init__.py` imports for type checkers: the module of each, and its name there."""
-    blocks = (node for node in ast.parse(file.read_text("utf-8")).body if isinstance(node, ast.If))
+    blocks = (node for node in ast.parse(text).body if isinstance(node, ast.If))
     imports = (line for block in blocks for line in block.body if isinstance(line, ast.ImportFrom) and line.module)
     return {alias.asname or alias.name: (line.module or "", alias.name) for line in imports for alias in line.names}

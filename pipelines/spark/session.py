@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -227,8 +227,8 @@ def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
     on_s3 = asked_for(S3)
     jars = _s3_jars(cache) if on_s3 else []
     chosen |= s3_settings() if on_s3 else {}
-    if jars and not is_local(master):
-        chosen["spark.jars"] = ",".join([chosen["spark.jars"], *map(str, jars)])
+    if not is_local(master):
+        chosen |= _of_cluster(chosen, jars, conf)
     chosen |= {"spark.app.name": app, **conf}
     _prepare_environment(java, [*_kafka_jars(cache), *jars], home=spark_home(cache) if is_local(master) else None)
     spark_conf = SparkConf(loadDefaults=False).setAll(list(chosen.items()))
@@ -239,6 +239,16 @@ def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
         SparkContext._ensure_initialized(gateway=gateway)
         keep_names(SparkContext._jvm)
     return SparkSession.builder.config(conf=spark_conf).getOrCreate()
+
+
+def _of_cluster(chosen: Mapping[str, str], jars: Sequence[Path], conf: dict[str, str]) -> dict[str, str]:
+    """Return settings by a cluster's own size; a user's jars are added to ours."""
+    own = conf.pop("spark.jars", "")
+    settings = {"spark.jars": ",".join(filter(None, [chosen["spark.jars"], *map(str, jars), own]))}
+    most = conf.get("spark.cores.max", "")
+    if most.isdigit():
+        settings |= {"spark.sql.shuffle.partitions": most, "spark.sql.files.minPartitionNum": str(4 * int(most))}
+    return settings
 
 
 def _kafka_jars(cache: Path) -> list[Path]:

@@ -13,7 +13,7 @@ import psutil
 
 from pipelines.spark.java import find_java
 from pipelines.spark.session import SPARK_HOME
-from tests.nimbus.deployment import PATIENCE, PROJECT, end_all, wait_for
+from tests.nimbus.deployment import PATIENCE, end_all, wait_for
 
 # The wheel lacks Spark's start scripts; these are the classes that they start.
 _MASTER, _WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
@@ -43,8 +43,6 @@ class SparkCluster:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.executor.memory": "768m",
             "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-            # Executors load the functions of flows by their modules' names.
-            "spark.executorEnv.PYTHONPATH": str(PROJECT),
         }
 
     def __enter__(self) -> SparkCluster:

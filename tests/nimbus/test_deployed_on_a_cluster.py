@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -15,11 +17,20 @@ from tests.nimbus.spark_cluster import SparkCluster
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
+def without_the_package(wrapper: Path) -> Path:
+    """This Python for executors, with the packages that are installed, and not this project: it has to be sent to them."""
+    packages = sysconfig.get_paths()["purelib"]
+    # Without `site` nothing is read of the files that lead from there to the project's folder.
+    wrapper.write_text(f'#!/bin/sh\nPYTHONPATH="{packages}:$PYTHONPATH" exec {sys.executable} -S "$@"\n')
+    wrapper.chmod(0o755)
+    return wrapper
+
+
 @pytest.mark.exhaustive
 def test_losses_of_a_cluster(tmp_path: Path) -> None:
     """An executor, a worker of Spark, then Nimbus' own worker, which is the driver."""
-    home = tmp_path / "home"
-    with SparkCluster(home) as cluster, Deployment(home) as here:
+    home, python = tmp_path / "home", without_the_package(tmp_path / "python")
+    with SparkCluster(home) as cluster, Deployment(home, environment={"PYSPARK_PYTHON": str(python)}) as here:
         settings = {"master": cluster.master, "spark": cluster.settings, "application": "clustered"}
         here.submit("numbers", "readings", **settings)
         here.runs("numbers", "readings")

@@ -21,6 +21,7 @@ from pipelines.trident import DeltaState, TridentTopology
 
 PLACE = "s3://nowhere/lake"
 NO_SPARK: Any = None
+LOCAL: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="local[1]"))
 
 
 @pytest.fixture(autouse=True)
@@ -125,4 +126,4 @@ def test_a_source_on_a_disk_asks_for_no_such_session(tmp_path: Path) -> None:
     from pipelines.execution.runners.on_stores import check_places
 
     for source in (None, Rate(rows_per_second=5), FixedBatches("k string", []), DeltaTableSource("/table", "k string")):
-        check_places(NO_SPARK, Lake(tmp_path), rows(source))
+        check_places(LOCAL, Lake(tmp_path), rows(source))

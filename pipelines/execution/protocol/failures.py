@@ -6,7 +6,9 @@ import re
 
 import tenacity
 
-from pipelines.errors import DiskFullError
+from pipelines.errors import DiskFullError, TrideltaError
+
+_NO_MODULE = re.compile(r"""ModuleNotFoundError(?:: |\(")No module named '([^']+)'""")
 
 # Attempts wait 0.5, 1, 2 ... seconds, at most 30: long enough for a passing fault, short beside a batch's trigger.
 _BACK_OFF = tenacity.wait_exponential(multiplier=0.5, max=30)
@@ -26,6 +28,29 @@ def reason_of(error: BaseException) -> str:
         if line.startswith("RuntimeError: "):
             return line.removeprefix("RuntimeError: ").strip()
     return re.sub(r"\s*SQLSTATE: \w+.*$", "", text.strip().splitlines()[0])
+
+
+class MissingModuleError(TrideltaError):
+    """A Python worker lacks a module that a function needs: no row is at fault, and none goes to quarantine.
+
+    Attributes:
+        flow: the flow.
+        module: its name.
+    """
+
+    def __init__(self, flow: str, module: str) -> None:
+        self.flow, self.module = flow, module
+        super().__init__(
+            f'flow "{flow}": a Python worker of Spark has no module {module}; the batch was not committed',
+            hint="install it where Spark's executors run; a module of flows is sent to them if TRIDELTA_FLOWS names it. "
+            "Then run the flow again",
+        )
+
+
+def missing_module(error: BaseException, flow: str) -> MissingModuleError | None:
+    """Return a MissingModuleError if that is what the error comes from."""
+    found = _NO_MODULE.search(str(error))
+    return MissingModuleError(flow, found[1]) if found else None
 
 
 def disk_full(error: BaseException, path: str, doing: str) -> DiskFullError | None:

@@ -33,12 +33,17 @@ def check_places(spark: SparkSession, lake: Lake, topology: TridentTopology) -> 
 
     Raises:
         RemoteLakeError, SessionWithoutS3Error, JarsError
+        ExecutorError: the executors of a cluster cannot do the work.
     """
     if isinstance(lake.root, Location):
         check_flow(lake.root, topology)
         check_session(spark, lake.root)
     for source in sources_on_stores(topology):
         check_session(spark, source)
+    if _on_cluster(spark):
+        from pipelines.execution.runners.executors import check_executors
+
+        check_executors(spark, lake.root)
 
 
 def check_session(spark: SparkSession, place: Location) -> None:
@@ -83,6 +88,12 @@ def check_flow(lake: Location, topology: TridentTopology) -> None:
         source = spout.source.inner
         if not source.on_stores:
             raise RemoteLakeError(str(lake), f'a source of the kind {type(source).__name__} ("{spout.stream}")')
+
+
+def _on_cluster(spark: SparkSession) -> bool:
+    from pipelines.spark.session import is_local
+
+    return not is_local(str(spark.sparkContext.master))
 
 
 def _reads_s3(spark: SparkSession) -> bool:

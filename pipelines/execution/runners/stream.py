@@ -39,7 +39,7 @@ from pipelines.execution.checkpoint.window_files import WindowStateError
 from pipelines.execution.checkpoint.window_state import check_fields
 from pipelines.execution.events.hooks import Counters, Hook, Listener
 from pipelines.execution.protocol.coordinator import AttemptStore, Batch, BatchState, Poison, RefusedError
-from pipelines.execution.protocol.failures import back_off, disk_full, reason_of
+from pipelines.execution.protocol.failures import back_off, disk_full, missing_module, reason_of
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
 from pipelines.execution.report import BatchReport
 from pipelines.execution.runners.claims import SameSources, bytes_of
@@ -461,7 +461,7 @@ class StreamRunner:
             in_windows: the windows of the query failed: their rows are not to be had.
 
         Raises:
-            DiskFullError, LostRowsError: the disk is full, or the source has lost rows: nothing is wrong with the batch.
+            DiskFullError, LostRowsError, MissingModuleError: nothing is wrong with the batch.
             PoisonBatchError: no attempt is left, or the same rows can only fail again.
         """
         fault = self._group.entrance.fault(error)
@@ -487,11 +487,12 @@ class StreamRunner:
         """Let pass an error that comes from the batch.
 
         Raises:
-            DiskFullError, LostRowsError: the disk is full, or the source has lost rows.
+            DiskFullError, LostRowsError, MissingModuleError: the disk is full, the source has lost rows, a worker lacks a module.
         """
         fault = self._group.entrance.fault(error)
-        full = disk_full(error, str(self._group.lake.root), f"batch {txid} was written")
-        outside = full or (fault if isinstance(fault, LostRowsError) else None)
+        outside: TrideltaError | None = disk_full(error, str(self._group.lake.root), f"batch {txid} was written")
+        outside = outside or missing_module(error, self._group.topology.name)
+        outside = outside or (fault if isinstance(fault, LostRowsError) else None)
         if outside is not None:
             raise outside from error
 
