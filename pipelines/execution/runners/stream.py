@@ -43,6 +43,7 @@ from pipelines.execution.protocol.failures import back_off, disk_full, missing_m
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
 from pipelines.execution.report import BatchReport
 from pipelines.execution.runners.claims import SameSources, bytes_of
+from pipelines.execution.runners.spark_callback import SparkCallback
 from pipelines.planner.stored import save_plan
 from pipelines.state.record import BatchRecord
 from pipelines.state.turns import LateWriterError, stream_id
@@ -152,7 +153,8 @@ class StreamRunner:
         self._claims.check()
         frame = self._group.entrance.stream(self._group.spark, self._kept_from_windows())
         check_fields(self._checkpoint, self._group.name, self._group.entrance.prelude.taken)
-        writer = frame.writeStream.foreachBatch(self._on_spark_batch)
+        self._callback = SparkCallback(self._on_spark_batch)
+        writer = frame.writeStream.foreachBatch(self._callback)
         writer = writer.option("checkpointLocation", str(self._checkpoint.spark))
         if pending_only:
             # Of Spark's triggers the one that runs a single batch: a further one would only be begun.
@@ -169,7 +171,9 @@ class StreamRunner:
         """
         try:
             query.awaitTermination()
+            self._callback.release()
         except StreamingQueryException as error:
+            self._callback.release()
             if isinstance(self.error, _Drained):
                 return
             if self.error is not None:
