@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +14,8 @@ import pytest
 
 from pipelines.places.location import Location
 from tests.nimbus.deployment import PATIENCE, Deployment, jvm_of, processes_of, wait_for
+from tests.nimbus.spark_cluster import SparkCluster
+from tests.nimbus.test_deployed_on_a_cluster import without_the_package
 from tests.places.flows_on_s3 import DATA
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -48,6 +52,45 @@ def test_a_life(s3_jars: None, place: Location, tmp_path: Path) -> None:
         here.feed("numbers")
         here.submit("numbers")
         here.ends_well()
+
+
+@pytest.mark.exhaustive
+def test_a_cluster(s3_jars: None, place: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark on two workers, lake and files in a bucket: an executor dies, the store stands still, the driver dies."""
+    home, data, python = tmp_path / "home", place / "in", without_the_package(tmp_path / "python")
+    monkeypatch.setenv(DATA, str(data))
+    given = {"flows": "tests.places.flows_on_s3", "environment": {"PYSPARK_PYTHON": str(python)}}
+    with SparkCluster(home) as cluster, Deployment(home, lake=place / "lake", data=data, **given) as here:
+        here.submit("numbers", master=cluster.master, spark=cluster.settings, application="clustered")
+        here.runs("numbers")
+        here.settles()
+        with here.feeding("numbers", every=1):
+            cluster.executors()[0].kill()
+            here.next_batch("numbers")
+        with standing_still():
+            time.sleep(10)
+        here.next_batch("numbers")
+        here.worker_of("numbers").kill()
+        here.next_batch("numbers")
+        here.ends_well()
+        assert not (home / "lake").exists()
+
+
+@contextmanager
+def standing_still() -> Iterator[None]:
+    """The server of S3 answers nothing."""
+    port = int(os.environ["AWS_ENDPOINT_URL"].rpartition(":")[2])
+    listening = [one for one in psutil.Process().children() if serves(one, port)]
+    assert len(listening) == 1
+    listening[0].suspend()
+    try:
+        yield
+    finally:
+        listening[0].resume()
+
+
+def serves(process: psutil.Process, port: int) -> bool:
+    return any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in process.net_connections())
 
 
 @pytest.mark.exhaustive
