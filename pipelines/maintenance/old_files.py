@@ -111,7 +111,7 @@ def remove_old_objects(
     gone = [
         entries
         for entries in folders.values()
-        if days is not None and at - max(entry.modified for entry in entries) > days * _DAY
+        if days is not None and at - max(entry.modified for entry in entries) >= days * _DAY
     ]
     for entry in (entry for entries in gone if not dry_run for entry in entries):
         root.store.delete(entry.key)
