@@ -62,7 +62,7 @@ class Shared:
         counters: of the group's user functions.
         before_close: called when all is committed, before the batch counts as done; None: nothing is to do.
         windows: those that run in the batch; None: there are none.
-        finished: tells whether Spark's part of the checkpoint has a batch marked as done.
+        is_taken: tells whether Spark has marked a batch as done, or another process has made attempts of its own.
     """
 
     group: BatchGroup
@@ -74,7 +74,7 @@ class Shared:
     counters: Counters
     before_close: Callable[[], None] | None = None
     windows: DriverWindows | None = None
-    finished: Callable[[int], bool] = lambda txid: False
+    is_taken: Callable[[int], bool] = lambda txid: False
 
 
 @dataclass
@@ -105,7 +105,7 @@ class StreamBatch:
     def __init__(self, shared: Shared) -> None:
         self._group, self._epoch, self._tracker, self._sizes = shared.group, shared.epoch, shared.tracker, shared.sizes
         self._hooks, self._counters, self._before_close = shared.hooks, shared.counters, shared.before_close
-        self._windows, self._finished = shared.windows, shared.finished
+        self._windows, self._is_taken = shared.windows, shared.is_taken
         self._announced = Announced(shared.listeners)
         self._started = time.monotonic()
         self._emitted: dict[int, pa.Table] = {}
@@ -126,9 +126,9 @@ class StreamBatch:
         self._tracker.commit_signal(batch)
         # What the rows are made for: a commit that counts rows behind this version is another process's.
         self._seen = {sink.name: sink.writer.version() for sink in self._group.sinks}
-        if self._finished(batch.txid):
+        if self._is_taken(batch.txid):
             # An opaque state would take it again, though nobody replays what is done.
-            raise LateWriterError(self._group.name, f"batch {batch.txid}", "another process has finished it")
+            raise LateWriterError(self._group.name, f"batch {batch.txid}", "another process has taken or finished it")
         known = {sink.name: self._known(sink, batch.txid) for sink in self._group.sinks}
         attempt = _Attempt(batch, sources, position, known)
         try:

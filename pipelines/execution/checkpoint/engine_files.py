@@ -314,6 +314,11 @@ class StoredAttempts:
         write_json(self._file, self._records)
         self._tag = _identity(self._file)
 
+    def is_overtaken(self) -> bool:
+        """Return whether another process has written the file: this one stood still, and the other goes on in its place."""
+        file = self._file
+        return self._tag != (file.store.tag(file.key) if isinstance(file, Location) else _identity(file))
+
     def _swap(self, file: Location) -> None:
         """Replace what this run has read or put: one that has lost its lease must not write over the next one's.
 

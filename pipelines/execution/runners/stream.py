@@ -34,7 +34,7 @@ from pipelines.execution.batch.stream_batch import Shared, StreamBatch
 from pipelines.execution.checkpoint.belonging import Belonging, is_filled
 from pipelines.execution.checkpoint.damage import make_whole
 from pipelines.execution.checkpoint.durable import DurableBatches
-from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, RESET, Checkpoint, Epoch
+from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, RESET, Checkpoint, Epoch, StoredAttempts
 from pipelines.execution.checkpoint.window_files import WindowStateError
 from pipelines.execution.checkpoint.window_state import check_fields
 from pipelines.execution.events.hooks import Counters, Hook, Listener
@@ -287,7 +287,14 @@ class StreamRunner:
             if not is_filled(sink.table) and not self._belonging.knows(sink.table):
                 raise StateBehindError(self._group.topology.name, sink.name, self._checkpoint.finished_batches())
 
+    def _is_taken(self, txid: int) -> bool:
+        """Return whether another process has finished the batch, or has made attempts since this one's."""
+        finished = self._checkpoint.is_finished(txid - self._epoch.first_txid)
+        # Under a lease of the registry each commit asks for that.
+        return finished or (isinstance(self._attempts_kept, StoredAttempts) and self._attempts_kept.is_overtaken())
+
     def _new_tracker(self) -> BatchTracker:
+        self._attempts_kept = self._attempt_store or self._checkpoint.attempts()
         source = Stage(self._group.source_stage, lazy=True, group=self._scope, transactional=self._group.transactional)
         states = [
             Stage(sink.name, upstream=(source.name,), commits=True, lazy=True, group=self._scope)
@@ -295,7 +302,7 @@ class StreamRunner:
         ]
         tracker = BatchTracker(
             [source, *states],
-            attempts=self._attempt_store or self._checkpoint.attempts(),
+            attempts=self._attempts_kept,
             max_attempts=self._max_attempts,
             first_txid=self._epoch.first_txid,
         )
@@ -413,7 +420,7 @@ class StreamRunner:
                 self._counters,
                 before_close,
                 self._windows,
-                lambda txid: self._checkpoint.is_finished(txid - self._epoch.first_txid),
+                self._is_taken,
             )
         )
         sources, clocks, tries = self._group.entrance.events(frames), None, 0
