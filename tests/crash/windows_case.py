@@ -66,7 +66,7 @@ class KilledFolder(StateFolder):
 if __name__ == "__main__":
     import json
 
-    from pipelines.execution.batch import driver_windows
+    from pipelines.execution.checkpoint import window_files
     from tests.crash.windows_case import KilledFolder as Folder
     from tests.crash.windows_case import flow as shipped
 
@@ -75,6 +75,6 @@ if __name__ == "__main__":
         "crash", master="local[2]", conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
     )
     Folder.killer = Killer(plan["kill"])
-    driver_windows.StateFolder = Folder  # type: ignore[misc]
+    window_files.StateFolder = Folder  # type: ignore[misc]
     runtime = Runtime(session, Lake(Path(plan["home"])), listeners=[Folder.killer], max_attempts=30)
     runtime.catch_up(shipped())

@@ -436,7 +436,9 @@ class Model:
             if mine or held:
                 yield ("committing", "quarantine", BACKFILLED)
                 self.refused = [one for one in self.refused if one not in held] + [one for _, one in mine]
-                self.refused_claims[group.name, slice_] = frozenset(name for name, _ in mine) - judged
+                # All files of the slice, also of rows that the states have got: a later gate's word on them comes too late.
+                read = {name for name, row in good if row.day == slice_} | {name for name, _ in mine}
+                self.refused_claims[group.name, slice_] = frozenset(read) - judged
                 yield ("committed", "quarantine", BACKFILLED)
         for slice_ in slices:
             own = [(name, row) for name, row in good if row.day == slice_]
