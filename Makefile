@@ -15,8 +15,10 @@ setup: ## Create .venv, install Java if missing, fetch Delta's, Kafka's and S3's
 setup-tests: ## Run setup and install what the tests need: packages, PostgreSQL, a browser
 	@.ci/setup tests
 
-demo: setup ## Run a year of flights through the pipeline and show the results
-	@$(BIN)/python -m ops.demo
+LAKE ?=
+
+demo: setup ## Run a year of flights through the pipeline and show the results (LAKE=s3://bucket/lake: in a bucket)
+	@$(BIN)/python -m ops.demo $(if $(LAKE),--lake '$(LAKE)')
 
 ui: setup ## Open Dagster with the flights pipeline on 127.0.0.1
 	@$(BIN)/python -m ops.web.ui

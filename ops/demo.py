@@ -1,6 +1,7 @@
 """`make demo`: a year of flights through the pipeline, run by Dagster, and what it found.
 
-`python -m ops.demo [--days N]`. What it does stays in the project's home and can be seen with `make ui`.
+`python -m ops.demo [--days N] [--lake s3://bucket/lake]`. What it does stays in the project's home, or in the store that the
+lake is in, and can be seen with `make ui`.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ import dagster as dg
 from rich.progress import Progress, TaskID
 
 from ops.cli import rendering
+from ops.demo_store import store_for
 from ops.web import ui
 from pipelines import Lake
 from pipelines.catalog import FlowSettings, FlowSpec, flow, flows
 from pipelines.catalog.flights_data import LayoutReport, lay_out
+from pipelines.catalog.flow import LAKE
 from pipelines.errors import TrideltaError, UnknownStateError
 from pipelines.execution.report import BatchReport
 from pipelines.graph import events, nodes
@@ -282,12 +285,18 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the demo."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--days", type=int, default=DAYS, help="only the first so many days of the year")
-    days = parser.parse_args(arguments).days
+    parser.add_argument("--lake", help="the lake in place of the home's: a folder, or s3://bucket/lake")
+    parsed = parser.parse_args(arguments)
     warnings.filterwarnings("ignore")
-    settings = FlowSettings.from_environment()
-    os.environ["DAGSTER_HOME"] = str(ui.prepare_home(settings))
+    if parsed.lake:
+        os.environ[LAKE] = parsed.lake
     try:
-        return run(settings, days)
+        settings = FlowSettings.from_environment()
+        os.environ["DAGSTER_HOME"] = str(ui.prepare_home(settings))
+        with store_for(str(settings.lake), settings.home / "s3") as store:
+            if store:
+                rendering.say(store)
+            return run(settings, parsed.days)
     except TrideltaError as error:
         print(error, file=sys.stderr)
     except KeyboardInterrupt:

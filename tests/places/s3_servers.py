@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
-import socket
-import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-VERSITY = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
-_SECONDS = 60.0
+from ops import demo_store
+from pipelines.spark.jars import cache_folder
+
 _MOTO = """
 import sys
 from moto.server import DomainDispatcherApplication, create_backend_app
@@ -67,56 +63,22 @@ def moto() -> Iterator[Server]:
 
     One request at a time: between the look at a condition and the put that hangs on it, threads of moto let others in.
     """
-    port = _free_port()
+    port = demo_store.free_port()
     command = [sys.executable, "-W", "ignore", "-c", _MOTO, str(port)]
-    with _running(command, port, {}):
+    with demo_store.serving(command, port, {}):
         yield Server(f"http://127.0.0.1:{port}")
 
 
 @contextlib.contextmanager
 def versity(folder: Path) -> Iterator[Server]:
     """Run versitygw over a folder."""
-    port, buckets = _free_port(), folder / "buckets"
+    program, buckets = versity_program(), folder / "buckets"
+    assert program is not None
     buckets.mkdir()
-    given = {"ROOT_ACCESS_KEY": "testing-key", "ROOT_SECRET_KEY": "testing-secret"}
-    command = [str(versity_program()), "--port", f"127.0.0.1:{port}", "posix", str(buckets)]
-    with _running(command, port, given):
-        yield Server(f"http://127.0.0.1:{port}", buckets)
+    with demo_store.versity(program, buckets, "testing-key", "testing-secret") as url:
+        yield Server(url, buckets)
 
 
 def versity_program() -> Path | None:
     """Return the program, built once with Go into the cache; None where neither is there."""
-    cache = Path(os.environ.get("TRIDELTA_CACHE") or Path(__file__).parents[2] / ".cache").resolve()
-    found = shutil.which("versitygw") or shutil.which("versitygw", path=str(cache / "go"))
-    if found is None and shutil.which("go"):
-        (cache / "go").mkdir(parents=True, exist_ok=True)
-        environment = os.environ | {"GOBIN": str(cache / "go")}
-        subprocess.run(["go", "install", VERSITY], env=environment, check=False, capture_output=True)
-        found = shutil.which("versitygw", path=str(cache / "go"))
-    return Path(found) if found else None
-
-
-def _free_port() -> int:
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        return int(asked.getsockname()[1])
-
-
-@contextlib.contextmanager
-def _running(command: list[str], port: int, given: dict[str, str]) -> Iterator[None]:
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, env=os.environ | given, stdout=quiet, stderr=quiet) as process:
-        try:
-            _wait_for(port, process)
-            yield
-        finally:
-            process.terminate()
-
-
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + _SECONDS
-    while time.monotonic() < until and process.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return
-        time.sleep(0.05)
-    raise RuntimeError(f"the server does not answer on port {port}")
+    return demo_store.versity_program(cache_folder())
