@@ -65,8 +65,8 @@ def store_for(lake: str, folder: Path) -> Iterator[str]:
         with _served(lake, folder) as url:
             (folder / place.bucket).mkdir(exist_ok=True)
             yield (
-                f"The lake is {lake}, in a store that runs with the demo: {url} over {folder}. To look at it later, start versitygw "
-                f"over that folder, and name it in AWS_ENDPOINT_URL, and the lake in TRIDELTA_LAKE (docs/object-stores.md)."
+                f"The lake is {lake}, in a store that runs with the demo: {url} over {folder}. To look at it later, start "
+                "versitygw over that folder; name it in AWS_ENDPOINT_URL, and the lake in TRIDELTA_LAKE (docs/object-stores.md)."
             )
 
 

@@ -1,9 +1,15 @@
-"""Writers of one table in a bucket: each txid counts once, whoever comes first, and no commit is lost. No Spark."""
+"""Writers of one table in a bucket: each txid counts once, whoever comes first, and no commit is lost."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -14,8 +20,13 @@ from pipelines.places.location import Location
 from pipelines.state.damage import table_damages
 from pipelines.state.kinds import LOG, MAP, OPAQUE, ROWS, TRANSACTIONAL
 from pipelines.state.turns import LateWriterError
+from tests.places.racing_writer import own_app
+from tests.places.s3_servers import Server
 from tests.state.small_kinds import SmallTable, record
 from tests.tiers import tier
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 WRITERS, BATCHES = 4, 12
 
@@ -92,3 +103,38 @@ def test_no_commit_of_several_writers_is_lost(place: Location) -> None:
     held = SmallTable(place / "lake", ROWS, TRANSACTIONAL).held()
     assert sorted(held) == sorted((str(writer), number) for writer in range(WRITERS) for number in range(BATCHES))
     assert DeltaTable(f"s3://{place.bucket}/lake/states/counts").version() >= WRITERS * BATCHES
+
+
+OWN, SHARED, BY_SPARK = 800, 300, 100
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.timeout(1800)
+def test_two_thousand_commits_from_two_hosts_and_spark(
+    reaching: SparkSession, server: Server, place: Location, tmp_path: Path
+) -> None:
+    """Two processes with nothing in common but the table, and Spark, which writes files that delta-rs commits."""
+    if server.folder is None:
+        pytest.skip("moto takes one request at a time, and reads its whole bucket for each list")
+    lake = place / "lake"
+    spark_state = SmallTable(lake, ROWS, TRANSACTIONAL)
+    before = spark_state.table.version()
+    environment = os.environ | server.environment
+    hosts = []
+    for name in ("a", "b"):
+        command = [sys.executable, "-m", "tests.places.racing_writer", str(lake), name, str(OWN), str(SHARED)]
+        host = environment | {"TRIDELTA_HOST": name, "TRIDELTA_HOME": str(tmp_path / name)}
+        hosts.append(subprocess.Popen(command, env=host, stdout=subprocess.PIPE, text=True))
+    for number in range(BY_SPARK):
+        frame = reaching.createDataFrame([("spark", number)], spark_state.columns)
+        spark_state.writer.commit_batch(frame, record(number), own_app("spark"), known=False)
+    said = [host.communicate(timeout=1500)[0] for host in hosts]
+    assert [host.returncode for host in hosts] == [0, 0]
+    shared = Counter(txid for out in said for txid in json.loads(out))
+    assert shared == dict.fromkeys(range(SHARED), 1)
+    state = SmallTable(lake, ROWS, TRANSACTIONAL)
+    own = [(name, number) for name, count in (("a", OWN), ("b", OWN), ("spark", BY_SPARK)) for number in range(count)]
+    assert sorted(state.held()) == sorted([*own, *(("shared", txid) for txid in range(SHARED))])
+    # A version per commit: none took the place of another.
+    assert state.table.version() - before == len(own) + SHARED == 2_000
