@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Containers often set it. Without bytecode each process compiles Dagster, PySpark and the project: it takes four seconds to start, not two.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo ui test test-all test-fast soak lint docs bench lock audit clean
+.PHONY: help setup setup-tests setup-postgres demo ui test test-all test-fast soak lint docs bench lock audit clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -14,6 +14,9 @@ setup: ## Create .venv, install Java if missing, fetch Delta's, Kafka's and S3's
 
 setup-tests: ## Run setup and install what the tests need: packages, PostgreSQL, a browser
 	@.ci/setup tests
+
+setup-postgres: setup ## Run setup and install what a registry and Dagster's storage in PostgreSQL need
+	@.ci/setup postgres
 
 LAKE ?=
 

@@ -21,10 +21,14 @@ import select
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dagster import DagsterInstance
 
 PROJECT = Path(__file__).resolve().parents[2]
 LOADED = (
@@ -50,6 +54,8 @@ LOADED = (
 
 # How often the ends of runs are looked for while nothing is asked, in seconds: as Dagster's own code server does.
 _LOOKS_EVERY = 1.0
+# How often a run looks whether another host asks for its end, in seconds: a look is one query.
+_HEEDS_EVERY = 2.0
 
 
 def sources(modules: Iterable[Any]) -> dict[Path, float]:
@@ -173,7 +179,24 @@ def run(request: dict[str, Any]) -> int:
     from resources.dagster_internals import capture_interrupts, deserialize_value, execute_run_command
 
     with capture_interrupts(), DagsterInstance.from_ref(deserialize_value(request["instance"])) as instance:  # type: ignore[arg-type]
+        threading.Thread(target=_heed_other_hosts, args=(instance, request["run_id"]), daemon=True).start()
         return int(execute_run_command()(request["run_id"], instance, lambda event: None, False))
+
+
+def _heed_other_hosts(instance: DagsterInstance, run_id: str) -> None:
+    """Interrupt this process once somebody on another host has asked for its end, which no signal reaches."""
+    from ops.launcher.run_launcher import CANCEL_TAG
+
+    while True:
+        time.sleep(_HEEDS_EVERY)
+        # A database that does not answer now is asked again; the run itself says that it is not there.
+        with contextlib.suppress(Exception):
+            run = instance.get_run_by_id(run_id)
+            if run is None or run.is_finished:
+                return
+            if CANCEL_TAG in run.tags:
+                os.kill(os.getpid(), signal.SIGINT)
+                return
 
 
 def report_death(request: dict[str, Any], code: int) -> int:

@@ -11,13 +11,13 @@ import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
 from pipelines import logs
+from pipelines.execution.checkpoint.ownership import gone_hosts, host_name
 from pipelines.processes import ProcessIdentity
 from resources.dagster_internals import CheckRunHealthResult, DefaultRunLauncher, WorkerStatus, serialize_value
 
@@ -32,6 +32,9 @@ logger = logs.logger(__name__)
 PROCESS_TAG = ".dagster/tridelta_process"
 """A run's process: JSON of `host` and of its identity (so that a process id used again is not taken for it).
 Dagster hides tags that begin so."""
+
+CANCEL_TAG = ".dagster/tridelta_cancel"
+"""Asks the process of a run to end, from another host: it looks for the tag (`ops.launcher.preloaded_runs`)."""
 
 LOAD_SECONDS = 120.0
 """So long the process may take to load; it needs seconds."""
@@ -70,17 +73,23 @@ class PreloadedRunLauncher(DefaultRunLauncher):
         identity = ProcessIdentity.of(pid)
         # A run that is over already has no process that anybody would ask for.
         if identity.process() is not None:
-            about = {"host": socket.gethostname(), **identity.to_json()}
+            about = {"host": host_name(), **identity.to_json()}
             self._instance.add_run_tags(run.run_id, {PROCESS_TAG: json.dumps(about)})
 
     def terminate(self, run_id: str) -> bool:
-        """Interrupt a run: it ends as soon as what it has begun is whole. False if there is no such process any more."""
+        """Interrupt a run: it ends as soon as what it has begun is whole. False if there is no such process any more.
+
+        A run on another host, of a Dagster with one database for several hosts, is asked through that.
+        """
         run = self._instance.get_run_by_id(run_id) if self.has_instance else None
         if run is None or run.is_finished:
             return False
         if PROCESS_TAG not in run.tags:
             return bool(super().terminate(run_id))
         self._instance.report_run_canceling(run)
+        if _host_of(run) not in (host_name(), *gone_hosts()):
+            self._instance.add_run_tags(run_id, {CANCEL_TAG: host_name()})
+            return True
         process = _of(run)
         if process is None:
             self._instance.report_engine_event("The run's process is not there any more.", run, cls=self.__class__)
@@ -94,8 +103,11 @@ class PreloadedRunLauncher(DefaultRunLauncher):
         return True
 
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
-        """Check whether the process of a run lives; a run in the code location's server is watched there."""
-        if PROCESS_TAG not in run.tags or json.loads(run.tags[PROCESS_TAG])["host"] != socket.gethostname():
+        """Check whether the process of a run lives; a run in the code location's server is watched there.
+
+        Of another host nothing is known, unless it is declared gone (TRIDELTA_GONE_HOSTS).
+        """
+        if PROCESS_TAG not in run.tags or _host_of(run) not in (host_name(), *gone_hosts()):
             return CheckRunHealthResult(WorkerStatus.RUNNING)
         if _of(run) is None:
             return CheckRunHealthResult(WorkerStatus.NOT_FOUND, "its process is not there any more")
@@ -177,9 +189,12 @@ def _line_of(server: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
     return answer
 
 
+def _host_of(run: DagsterRun) -> str:
+    return str(json.loads(run.tags[PROCESS_TAG])["host"])
+
+
 def _of(run: DagsterRun) -> psutil.Process | None:
     """Return the process of a run, if it is on this machine and lives."""
-    about = json.loads(run.tags[PROCESS_TAG])
-    if about["host"] != socket.gethostname():
+    if _host_of(run) != host_name():
         return None
-    return ProcessIdentity.read(about).process()
+    return ProcessIdentity.read(json.loads(run.tags[PROCESS_TAG])).process()

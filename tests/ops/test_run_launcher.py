@@ -21,6 +21,7 @@ from ops.launcher.preloaded_runs import PreloadedRuns
 from ops.launcher.run_launcher import PROCESS_TAG, PreloadedRunLauncher
 from ops.web import ui
 from pipelines.catalog import FlowSettings
+from pipelines.execution.checkpoint.ownership import host_name
 from tests.ops.launched_jobs import launched
 
 PATIENCE = 120.0
@@ -91,6 +92,21 @@ def test_a_run_is_cancelled(instance: dg.DagsterInstance) -> None:
     assert instance.run_launcher.terminate(run_id)
     assert _ended(instance, run_id) == dg.DagsterRunStatus.CANCELED
     assert not instance.run_launcher.terminate(run_id), "it is over"
+
+
+@pytest.mark.slow
+def test_a_run_is_cancelled_from_another_host(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No signal gets there, and whether its process lives is not known here: unless the host is declared lost."""
+    run_id = _launch(instance, "go_on")
+    _until(lambda: "parent" in _said(instance, run_id), lambda: _said(instance, run_id))
+    monkeypatch.setenv("TRIDELTA_GONE_HOSTS", host_name())
+    monkeypatch.setenv("TRIDELTA_HOST", "elsewhere")
+    here = _run(instance, run_id)
+    assert instance.run_launcher.check_run_worker_health(here).status == WorkerStatus.NOT_FOUND
+    monkeypatch.delenv("TRIDELTA_GONE_HOSTS")
+    assert instance.run_launcher.check_run_worker_health(here).status == WorkerStatus.RUNNING
+    assert instance.run_launcher.terminate(run_id)
+    assert _ended(instance, run_id) == dg.DagsterRunStatus.CANCELED
 
 
 @pytest.mark.slow

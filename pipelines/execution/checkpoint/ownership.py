@@ -192,11 +192,15 @@ def _refuse_elsewhere(flow: str, folder: Path, here: Host) -> bool:
     return True
 
 
+def gone_hosts() -> set[str]:
+    """Return the names of the hosts that are declared lost."""
+    return {name.strip() for name in os.environ.get(GONE_HOSTS, "").split(",")} - {""}
+
+
 def _refuse_unless_gone(flow: str, folder: Path, owner: Owner, here: Host) -> None:
     """Refuse what is another host's, unless that is known to be gone, or its lease is."""
     nobody = _refuse_elsewhere(flow, folder, here)
-    gone = {name.strip() for name in os.environ.get(GONE_HOSTS, "").split(",")}
-    if owner.host.name not in gone and not (nobody and owner.leased):
+    if owner.host.name not in gone_hosts() and not (nobody and owner.leased):
         raise _other_host(flow, folder, owner, here)
 
 
