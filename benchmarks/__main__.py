@@ -21,6 +21,7 @@ BENCHMARKS = (
     "engine_overhead",
     "freshness",
     "keyed_counts",
+    "nexmark",
     "point_reads",
     "gates",
     "get_slices",

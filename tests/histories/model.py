@@ -417,7 +417,7 @@ class Model:
         """
         wanted = list(dict.fromkeys(slices))
         for sink in self.sinks(group):
-            if sink.is_map and (sink.txids or set(wanted) & set(sink.slices)):
+            if sink.is_map and (sink.txids or any(sink.claims.get(slice_) for slice_ in wanted)):
                 raise Refusal("SliceOfMapError")
         alone = any(sink.is_map for sink in self.sinks(group))
         for part in [[one] for one in wanted] if alone else [wanted]:

@@ -325,8 +325,9 @@ class Belonging:
 
 
 def is_filled(table: StateTable) -> bool:
-    """Return whether batches or backfills have put something into a table."""
-    return any(commit.kind in (BATCH, SLICE) for commit in table.commits.counting())
+    """Return whether batches or backfills have put something into a table. The log of a backfill may be gone; its claims stay."""
+    wrote = any(commit.kind in (BATCH, SLICE) for commit in table.commits.counting())
+    return wrote or any(table.commits.claims().values())
 
 
 def _newest_epoch(table: StateTable) -> int:

@@ -200,7 +200,8 @@ class BoundedRunner:
             SliceOfMapError
         """
         for sink in self._maps() if self._group.entrance.sliced else ():
-            done = {commit.slice for commit in sink.table.commits.counting() if commit.kind == SLICE}
+            # Not by commits: they go with the log, and a compaction carries the claims on. A slice of no rows may come again.
+            done = {slice_ for slice_, files in sink.table.commits.claims().items() if files}
             for slice_ in slices:
                 if sink.table.commits.batches():
                     reason = "its stream has counted batches already"
