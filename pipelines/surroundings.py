@@ -58,7 +58,7 @@ class RemoteLocationError(TrideltaError):
     def __init__(self, location: str, what: str, also: str = "") -> None:
         self.location, self.what = location, what
         super().__init__(
-            f"{location}: {what} must be a folder of this host{also}; HDFS and other stores are not supported",
+            f"{location}: {what} must be a folder of this host{also}; other stores are not supported",
             hint="name a local folder, or one where the store is mounted",
         )
 
@@ -84,7 +84,7 @@ def local_folder(location: str | Path, what: str, *, also: str = "") -> Path:
 
 
 def any_folder(location: str | Path | Location, what: str) -> Place:
-    """Return the path of a folder of this host, or the place of one on S3.
+    """Return the path of a folder of this host, or the place of one on a store.
 
     Raises:
         RemoteLocationError: it is on another kind of store.
@@ -93,9 +93,9 @@ def any_folder(location: str | Path | Location, what: str) -> Place:
     if isinstance(location, Location):
         return location.path if location.is_local else location
     scheme = _SCHEME.match(str(location))
-    if scheme is not None and scheme[1].lower() in ("s3", "s3a"):
+    if scheme is not None and scheme[1].lower() in ("s3", "s3a", "hdfs"):
         return Location.of(location)
-    return local_folder(location, what, also=" or of S3")
+    return local_folder(location, what, also=", of S3 or of HDFS")
 
 
 def refuse_unless_folder(path: Place, what: str) -> None:

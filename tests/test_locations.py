@@ -14,7 +14,8 @@ from pipelines.sources import CsvFiles, DeltaChangeFeed, DeltaTableSource, JsonF
 from pipelines.surroundings import RemoteLocationError, local_folder
 
 ON_S3 = ["s3a://bucket/x", "s3://bucket/x"]
-ELSEWHERE = ["hdfs://name:9000/x", "gs://b", "abfss://c@a.dfs.core.windows.net/x", "wasbs://c@a/x", "https://a/x"]
+ON_HDFS = "hdfs://name:9000/x"
+ELSEWHERE = ["gs://b", "abfss://c@a.dfs.core.windows.net/x", "wasbs://c@a/x", "https://a/x"]
 
 
 @pytest.fixture(autouse=True)
@@ -26,13 +27,19 @@ def nothing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 @pytest.mark.parametrize("place", [*ELSEWHERE, Path("gs://bucket/x")])
 def test_a_lake_elsewhere_is_refused(place: str | Path) -> None:
-    with pytest.raises(RemoteLocationError, match="the lake must be a folder of this host or of S3"):
+    with pytest.raises(RemoteLocationError, match="the lake must be a folder of this host, of S3 or of HDFS;"):
         Lake(place)
 
 
 @pytest.mark.parametrize("place", [*ON_S3, Path("s3a://bucket/x"), Location.of("s3://bucket/x/")])
 def test_a_lake_may_be_on_s3(place: str | Path) -> None:
     assert str(Lake(place).root) == "s3a://bucket/x"
+
+
+def test_a_lake_may_be_on_hdfs() -> None:
+    assert str(Lake(ON_HDFS).root) == ON_HDFS
+    assert JsonFiles(f"{ON_HDFS}/", "k string").path == ON_HDFS
+    assert JsonFiles(ON_HDFS, "k string").datasets() == (("hdfs://name:9000", "x"),)
 
 
 @pytest.mark.parametrize("place", ["s3://", "s3://B/x", "s3://bucket/a b", "s3://bucket/a//b", "s3://bucket/a%20b"])
@@ -42,7 +49,7 @@ def test_a_name_that_libraries_read_otherwise_is_refused(place: str) -> None:
             taken(place)
 
 
-@pytest.mark.parametrize("place", [*ON_S3, *ELSEWHERE])
+@pytest.mark.parametrize("place", [*ON_S3, ON_HDFS, *ELSEWHERE])
 def test_the_home_is_a_folder_of_this_host(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRIDELTA_HOME", place)
     with pytest.raises(RemoteLocationError, match=r"TRIDELTA_HOME.* must be a folder of this host;"):
@@ -57,7 +64,7 @@ def test_a_source_elsewhere_is_refused(source: type, place: str) -> None:
 
 
 @pytest.mark.parametrize("source", [DeltaTableSource, DeltaChangeFeed])
-@pytest.mark.parametrize("place", ON_S3)
+@pytest.mark.parametrize("place", [*ON_S3, ON_HDFS])
 def test_a_delta_table_is_read_on_this_host(source: type, place: str) -> None:
     with pytest.raises(RemoteLocationError, match="what a source reads must be a folder of this host;"):
         source(place, "k string")

@@ -1,8 +1,8 @@
 """A place, on this host or on an object store, and how each library spells it.
 
 Spark (Hadoop) says `s3a://bucket/key`, obstore `s3://bucket/key`, delta-rs takes either, and all of them take the path of a local
-folder. A name must mean the same to each, so characters that one of them reads as something else (an encoded one, a pattern) are
-refused in the name of a bucket's folder.
+folder. HDFS is `hdfs://namenode:port/key` to all. A name must mean the same to each, so characters that one of them reads as
+something else (an encoded one, a pattern) are refused in the name of a folder there.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from pipelines.errors import TrideltaError
 if TYPE_CHECKING:
     from pipelines.places.store import Store
 
-S3, FILE = "s3", "file"
-_SPELLED = {"s3": S3, "s3a": S3, "file": FILE}
+S3, HDFS, FILE = "s3", "hdfs", "file"
+_SPELLED = {"s3": S3, "s3a": S3, "hdfs": HDFS, "file": FILE}
+_IN_SPARK = {S3: "s3a", HDFS: "hdfs"}
 # A path of Python's has one slash where the URL had two.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_NAME_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(:\d{1,5})?")
 _asked: set[str] = set()
 _READ_OTHERWISE = re.compile(r"[\s%?#*\[\]{}\\:]")
 
@@ -34,7 +36,9 @@ class LocationError(TrideltaError):
 
     def __init__(self, location: str, problem: str) -> None:
         self.location, self.problem = location, problem
-        super().__init__(f"{location}: {problem}", hint="name it as s3://bucket/folder")
+        super().__init__(
+            f"{location}: {problem}", hint="name it as s3://bucket/folder, or as hdfs://namenode:port/folder"
+        )
 
 
 class RemoteLakeError(TrideltaError):
@@ -63,8 +67,8 @@ class Location:
     fails with a `TypeError`, and never makes a folder `s3a:` in the working directory.
 
     Attributes:
-        scheme: `s3` or `file`.
-        bucket: the store's; empty on this host.
+        scheme: `s3`, `hdfs` or `file`.
+        bucket: the store's; of HDFS its NameNode; empty on this host.
         key: the path in the bucket, or below `/`; without a slash at either end.
     """
 
@@ -91,8 +95,9 @@ class Location:
         if scheme == FILE:
             return cls(FILE, "", unquote(urlsplit(text).path).strip("/"))
         bucket, _, key = text[spelled.end() :].strip("/").partition("/")
-        _asked.add(S3)
-        return cls(S3, _bucket(text, bucket), _key(text, key))
+        named = _bucket(text, bucket) if scheme == S3 else _name_node(text, bucket)
+        _asked.add(scheme)
+        return cls(scheme, named, _key(text, key))
 
     @property
     def is_local(self) -> bool:
@@ -115,12 +120,12 @@ class Location:
     @property
     def spark(self) -> str:
         """Return what Spark and Hadoop call it; delta-rs takes that, too."""
-        return f"/{self.key}" if self.is_local else f"s3a://{self.bucket}/{self.key}".rstrip("/")
+        return f"/{self.key}" if self.is_local else f"{_IN_SPARK[self.scheme]}://{self.bucket}/{self.key}".rstrip("/")
 
     @property
     def url(self) -> str:
         """Return what object stores call it."""
-        return f"/{self.key}" if self.is_local else f"s3://{self.bucket}/{self.key}".rstrip("/")
+        return f"/{self.key}" if self.is_local else f"{self.scheme}://{self.bucket}/{self.key}".rstrip("/")
 
     def __str__(self) -> str:
         return self.spark
@@ -310,6 +315,13 @@ def _bucket(text: str, bucket: str) -> str:
     if not _BUCKET.fullmatch(bucket):
         raise LocationError(text, f"{bucket!r} is no name of a bucket")
     return bucket
+
+
+def _name_node(text: str, name: str) -> str:
+    # `hdfs:/x` and `hdfs:///x` mean another NameNode on each host.
+    if not _NAME_NODE.fullmatch(name) or "://" not in text or ":///" in text:
+        raise LocationError(text, "it names no NameNode")
+    return name
 
 
 def _key(text: str, key: str) -> str:

@@ -151,11 +151,15 @@ def store_at(location: Location) -> Store:
         from pipelines.places.disk import DiskStore
 
         return DiskStore(Path("/"))
-    return _bucket(location.bucket, os.getpid())
+    return _remote(location.scheme, location.bucket, os.getpid())
 
 
 @lru_cache(maxsize=16)
-def _bucket(name: str, process: int) -> Store:
+def _remote(scheme: str, name: str, process: int) -> Store:
+    if scheme == "hdfs":
+        from pipelines.places.hdfs import HdfsStore
+
+        return HdfsStore(name)
     from pipelines.places.bucket import BucketStore
 
     return BucketStore(name)

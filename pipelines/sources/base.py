@@ -12,7 +12,7 @@ from pipelines.bounds import BYTES, FILES, required
 from pipelines.errors import NotSliceableError, TrideltaError
 from pipelines.graph.fields import parse_ddl
 from pipelines.graph.lineage_names import Dataset, dataset_of
-from pipelines.places.location import S3, Location, Place
+from pipelines.places.location import HDFS, S3, Location, Place
 from pipelines.surroundings import any_folder, local_folder
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def local_path(path: str | Place) -> str:
 
 
 def stored_path(path: str | Place) -> str:
-    """Return a path as `local_path` does, or what Spark calls a folder of S3.
+    """Return a path as `local_path` does, or what Spark calls a folder of a store.
 
     Raises:
         RemoteLocationError, LocationError
@@ -215,7 +215,8 @@ def place_of(file: str) -> Place:
     """Return a file by its key (`file_key`), which may have any name."""
     scheme, _, rest = file.partition("://")
     bucket, _, key = rest.partition("/")
-    return Location(S3, bucket, key) if rest and scheme == "s3a" else Path(file)
+    known = {"s3a": S3, HDFS: HDFS}.get(scheme)
+    return Location(known, bucket, key) if rest and known else Path(file)
 
 
 def file_key(address: str) -> str:

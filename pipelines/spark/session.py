@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import hashlib
 import importlib
 import os
@@ -12,6 +13,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
+from xml.etree import ElementTree
 
 import pyspark
 from pyspark import SparkConf, SparkContext
@@ -19,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from pipelines.bounds import required_master
 from pipelines.errors import JarsError, TrideltaError
-from pipelines.places.location import S3, asked_for
+from pipelines.places.location import HDFS, S3, asked_for
 from pipelines.spark.jars import cache_folder, jar_paths, kafka_paths
 from pipelines.spark.java import Java, find_java
 from pipelines.spark.jvm_launch import launched
@@ -88,6 +90,8 @@ def settings(master: str, *, java: Java, cache: Path) -> dict[str, str]:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         # On the class path and not in spark.jars: only classes of the application's own loader go into the archive.
         "spark.driver.extraClassPath": os.pathsep.join(jars),
+        # A path without a scheme is of this host. Hadoop's own configuration would make it one of HDFS, and delta-rs not.
+        "spark.hadoop.fs.defaultFS": "file:///",
         # A slice is a date; it must not depend on the machine's time zone.
         "spark.sql.session.timeZone": "UTC",
         # Repartitioning a checkpoint works on RocksDB alone, and ruins one that has Spark's default store.
@@ -229,6 +233,11 @@ def _start(app: str, master: str, conf: dict[str, str]) -> SparkSession:
     chosen |= s3_settings() if on_s3 else {}
     if not is_local(master):
         chosen |= _of_cluster(chosen, jars, conf)
+    if master == "yarn":
+        chosen |= _of_yarn()
+    if asked_for(HDFS):
+        # On HDFS that of Spark's own renames without a gap, and forks nothing.
+        chosen.pop("spark.sql.streaming.checkpointFileManagerClass", None)
     chosen |= {"spark.app.name": app, **conf}
     _prepare_environment(java, [*_kafka_jars(cache), *jars], home=spark_home(cache) if is_local(master) else None)
     spark_conf = SparkConf(loadDefaults=False).setAll(list(chosen.items()))
@@ -249,6 +258,19 @@ def _of_cluster(chosen: Mapping[str, str], jars: Sequence[Path], conf: dict[str,
     if most.isdigit():
         settings |= {"spark.sql.shuffle.partitions": most, "spark.sql.files.minPartitionNum": str(4 * int(most))}
     return settings
+
+
+def _of_yarn() -> dict[str, str]:
+    """Return where YARN's containers find what is sent along: in the file system of Hadoop's own configuration."""
+    for folder in filter(None, (os.environ.get("HADOOP_CONF_DIR"), os.environ.get("YARN_CONF_DIR"))):
+        file = Path(folder) / "core-site.xml"
+        if file.is_file():
+            # The host's own configuration, which Spark trusts as well.
+            entries = ElementTree.parse(file).iter("property")  # noqa: S314
+            named = {entry.findtext("name"): entry.findtext("value") for entry in entries}
+            if shared := named.get("fs.defaultFS"):
+                return {"spark.yarn.stagingDir": f"{shared.rstrip('/')}/user/{getpass.getuser()}"}
+    return {}
 
 
 def _kafka_jars(cache: Path) -> list[Path]:

@@ -200,11 +200,11 @@ def stopped(play: Play, halt: int = 1, arrivals: list[list[list[Any]]] = []) -> 
         frozen(play, halt, arrivals)
         return
     child, file = _ordered(play, play.drivers, halt, signal.SIGSTOP)
+    if not child.stopped_or_ended():
+        told = [one for one in events_of(file) if one[0] in MOMENTS]
+        play.follow(play.streams(), Outcome(told), "catch-up") if child.ended() == 0 else _same_again(play, told)
+        return
     try:
-        if not child.stopped_or_ended():
-            told = [one for one in events_of(file) if one[0] in MOMENTS]
-            play.follow(play.streams(), Outcome(told), "catch-up") if child.ended() == 0 else _same_again(play, told)
-            return
         _taken_over(play, events_of(file), arrivals)
     finally:
         child.wake()

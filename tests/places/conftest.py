@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pipelines.errors import JarsError
-from pipelines.places.location import Location
+from pipelines.places.location import HDFS, Location
 from pipelines.spark.s3_jars import s3_paths
 from tests.nimbus.conftest import postgres as postgres
+from tests.places.hadoop_servers import Hdfs, hadoop_jars, hdfs_server
 from tests.places.s3_servers import Server, moto, versity, versity_program
 
 if TYPE_CHECKING:
@@ -33,6 +35,16 @@ def versity_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]
         yield server
 
 
+@pytest.fixture(scope="session")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
+    """An HDFS of one DataNode."""
+    jars = hadoop_jars()
+    if not jars:
+        pytest.skip("Hadoop's jars for a small HDFS are not in the cache, and cannot be fetched")
+    with hdfs_server(jars, tmp_path_factory.mktemp("hdfs")) as server:
+        yield server
+
+
 def use(server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
     """Point this process at a server. Return a bucket of it."""
     for name, value in server.environment.items():
@@ -51,10 +63,12 @@ def server(request: pytest.FixtureRequest) -> Server:
     return chosen
 
 
-@pytest.fixture
-def place(server: Server, monkeypatch: pytest.MonkeyPatch) -> Location:
-    """A bucket of its own for each test."""
-    return Location.of(f"s3://{use(server, monkeypatch)}")
+@pytest.fixture(params=[*SERVERS, pytest.param("hdfs", marks=pytest.mark.exhaustive)])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Location:
+    """A bucket of its own for each test, or an HDFS without a file."""
+    if request.param == "hdfs":
+        return Location.of(f"hdfs://{request.getfixturevalue('hdfs').empty()}")
+    return Location.of(f"s3://{use(request.getfixturevalue(f'{request.param}_server'), monkeypatch)}")
 
 
 @pytest.fixture(scope="session")
@@ -67,16 +81,18 @@ def s3_jars() -> None:
 
 
 @pytest.fixture
-def reaching(s3_jars: None, spark: SparkSession, server: Server, place: Location) -> SparkSession:
+def reaching(request: pytest.FixtureRequest, spark: SparkSession, place: Location) -> SparkSession:
     """The tests' session, told of the bucket: its Spark was up before the server."""
+    if place.scheme == HDFS:
+        return spark
+    request.getfixturevalue("s3_jars")
     hadoop = spark._jsc.hadoopConfiguration()  # type: ignore[union-attr]
-    given = server.environment
     told = {
-        "endpoint": server.url,
-        "endpoint.region": given["AWS_REGION"],
+        "endpoint": os.environ["AWS_ENDPOINT_URL"],
+        "endpoint.region": os.environ["AWS_REGION"],
         "path.style.access": "true",
-        "access.key": given["AWS_ACCESS_KEY_ID"],
-        "secret.key": given["AWS_SECRET_ACCESS_KEY"],
+        "access.key": os.environ["AWS_ACCESS_KEY_ID"],
+        "secret.key": os.environ["AWS_SECRET_ACCESS_KEY"],
     }
     for name, value in told.items():
         hadoop.set(f"fs.s3a.bucket.{place.bucket}.{name}", value)

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Property `OpD
 
 @pytest.fixture
 def settings(reaching: SparkSession, place: Location, tmp_path: Path) -> FlowSettings:
-    return FlowSettings(tmp_path, f"s3://{place.bucket}/lake")
+    return FlowSettings(tmp_path, f"{place.url}/lake")
 
 
 def test_a_catch_up_and_a_backfill(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.places.location import Location, LocationError
+from pipelines.sources.base import place_of
 
 
 @pytest.mark.parametrize(
@@ -19,6 +20,13 @@ def test_each_library_has_its_spelling(text: str | Path) -> None:
     assert Location.of(place) == place
     with pytest.raises(LocationError, match="no folder of this host"):
         _ = place.path
+
+
+def test_hdfs_is_spelled_alike_everywhere() -> None:
+    place = Location.of("hdfs://name-1:9000/lake/x/")
+    assert place.spark == place.url == str(place) == "hdfs://name-1:9000/lake/x"
+    assert (place.bucket, place.key) == ("name-1:9000", "lake/x")
+    assert place_of(str(place)) == place
 
 
 def test_a_folder_of_this_host_is_spelled_as_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +67,10 @@ def test_it_is_no_path() -> None:
 @pytest.mark.parametrize(
     ("text", "seen"),
     [
-        ("hdfs://name:9000/x", "of the kind hdfs: is not known"),
+        ("hdfs:///x", "it names no NameNode"),
+        (Path("hdfs://name/x"), "it names no NameNode"),
+        ("hdfs://u@name/x", "it names no NameNode"),
+        ("hdfs://name:9000/a b", "has the character ' '"),
         ("gs://b/x", "of the kind gs: is not known"),
         ("s3://", "'' is no name of a bucket"),
         ("s3://Bucket/x", "'Bucket' is no name"),
@@ -71,7 +82,7 @@ def test_it_is_no_path() -> None:
         ("s3://bucket/../b", "is empty, . or .."),
     ],
 )
-def test_what_names_no_place_is_refused(text: str, seen: str) -> None:
+def test_what_names_no_place_is_refused(text: str | Path, seen: str) -> None:
     with pytest.raises(LocationError, match=seen):
         Location.of(text)
 

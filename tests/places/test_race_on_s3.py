@@ -21,7 +21,6 @@ from pipelines.state.damage import table_damages
 from pipelines.state.kinds import LOG, MAP, OPAQUE, ROWS, TRANSACTIONAL
 from pipelines.state.turns import LateWriterError
 from tests.places.racing_writer import own_app
-from tests.places.s3_servers import Server
 from tests.state.small_kinds import SmallTable, record
 from tests.tiers import tier
 
@@ -102,7 +101,7 @@ def test_no_commit_of_several_writers_is_lost(place: Location) -> None:
         list(pool.map(write, range(WRITERS)))
     held = SmallTable(place / "lake", ROWS, TRANSACTIONAL).held()
     assert sorted(held) == sorted((str(writer), number) for writer in range(WRITERS) for number in range(BATCHES))
-    assert DeltaTable(f"s3://{place.bucket}/lake/states/counts").version() >= WRITERS * BATCHES
+    assert DeltaTable(f"{place.url}/lake/states/counts").version() >= WRITERS * BATCHES
 
 
 OWN, SHARED, BY_SPARK = 800, 300, 100
@@ -112,19 +111,18 @@ OWN, SHARED, BY_SPARK = 800, 300, 100
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1800)
 def test_two_thousand_commits_from_two_hosts_and_spark(
-    reaching: SparkSession, server: Server, place: Location, tmp_path: Path
+    reaching: SparkSession, place: Location, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Two processes with nothing in common but the table, and Spark, which writes files that delta-rs commits."""
-    if server.folder is None:
+    if "moto" in request.node.name:
         pytest.skip("moto takes one request at a time, and reads its whole bucket for each list")
     lake = place / "lake"
     spark_state = SmallTable(lake, ROWS, TRANSACTIONAL)
     before = spark_state.table.version()
-    environment = os.environ | server.environment
     hosts = []
     for name in ("a", "b"):
         command = [sys.executable, "-m", "tests.places.racing_writer", str(lake), name, str(OWN), str(SHARED)]
-        host = environment | {"TRIDELTA_HOST": name, "TRIDELTA_HOME": str(tmp_path / name)}
+        host = os.environ | {"TRIDELTA_HOST": name, "TRIDELTA_HOME": str(tmp_path / name)}
         hosts.append(subprocess.Popen(command, env=host, stdout=subprocess.PIPE, text=True))
     for number in range(BY_SPARK):
         frame = reaching.createDataFrame([("spark", number)], spark_state.columns)

@@ -14,7 +14,6 @@ from pipelines.places import location
 from pipelines.places.location import S3, Location, asked_for
 from pipelines.spark import session
 from pipelines.spark.s3_jars import s3_paths, s3_settings
-from tests.places.s3_servers import Server
 
 PROGRAM = """
 import sys
@@ -74,10 +73,10 @@ def test_a_session_does_without_the_jars(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_program_finds_all_in_its_environment(server: Server, place: Location, tmp_path: Path, s3_jars: None) -> None:
+def test_a_program_finds_all_in_its_environment(place: Location, tmp_path: Path, s3_jars: None) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, f"s3://{place.bucket}"],
-        env={**os.environ, **server.environment, "PYTHONPATH": str(Path(__file__).parents[2])},
+        [sys.executable, "-c", PROGRAM, f"{place.url}"],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         cwd=tmp_path,
         capture_output=True,
         text=True,

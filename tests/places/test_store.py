@@ -13,16 +13,20 @@ from hypothesis import strategies as st
 
 from pipelines.places.bucket import BucketStore
 from pipelines.places.disk import DiskStore
+from pipelines.places.hdfs import HdfsStore
 from pipelines.places.store import Store, StoreError
 from tests.places.conftest import use
 
-SERVERS = ["disk", "moto", pytest.param("versity", marks=pytest.mark.exhaustive)]
+EXHAUSTIVE = pytest.mark.exhaustive
+SERVERS = ["disk", "moto", pytest.param("versity", marks=EXHAUSTIVE), pytest.param("hdfs", marks=EXHAUSTIVE)]
 
 
 @pytest.fixture(params=SERVERS)
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     if request.param == "disk":
         return DiskStore(tmp_path / "store")
+    if request.param == "hdfs":
+        return HdfsStore(request.getfixturevalue("hdfs").empty())
     return BucketStore(use(request.getfixturevalue(f"{request.param}_server"), monkeypatch))
 
 

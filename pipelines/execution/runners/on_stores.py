@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pipelines.errors import TrideltaError
-from pipelines.places.location import Location, RemoteLakeError
+from pipelines.places.location import S3, Location, RemoteLakeError
 from pipelines.sources.base import StoredSource, place_of
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def check_session(spark: SparkSession, place: Location) -> None:
         JarsError: S3's jars are not in the cache, so no session of this host reaches it.
         SessionWithoutS3Error
     """
-    if not _reads_s3(spark):
+    if place.scheme == S3 and not _reads_s3(spark):
         # Here, since Nimbus and the command line import this module, and not Spark.
         from pipelines.spark.s3_jars import s3_paths
 

@@ -1,0 +1,296 @@
+"""The store in HDFS: the NameNode agrees on a new name or refuses it, and that is all that this stands on.
+
+HDFS has no conditional put. It has a rename that fails where the name is taken. So a file is put under a name of a draft and
+renamed, and what replaces it is a version of its own: `folder/.name.BORN.versions/000000000001`. Its number is the last one's
+plus one, so of two writers who have read the same version one gets the name. `BORN` is of the file that began, so that versions
+of a file that was deleted are nobody's. Old versions go once a later one has been there for a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+from uuid import uuid4
+
+from pipelines.places.store import Entry, Store, Stored, StoreError
+
+if TYPE_CHECKING:
+    from hdfs_native import Client, FileStatus
+
+T = TypeVar("T")
+
+_DRAFT, _VERSIONS = ".draft", ".versions"
+_VERSION = re.compile(r"^(?P<folder>.*/)\.(?P<name>[^/]+)\.(?P<born>\d+-\d+)\.versions/(?P<number>\d{12})$")
+_OWN = re.compile(r"(^|/)\.[^/]+\.(draft|versions)(/|$)")
+# A version goes so many seconds after the next one came. Who takes longer between reading a version and replacing it may meet a
+# name that was taken once and is free again, so half of this is as long as a swap may take.
+_KEPT_SECONDS = 120.0
+# Of a file that is replaced while it is read.
+_TRIES = 100
+
+
+@dataclass(frozen=True)
+class _Version:
+    """What a file holds now.
+
+    Attributes:
+        born: of the file that began, by its time and size.
+        number: 0 for that file.
+        file: where the content is.
+    """
+
+    born: str
+    number: int
+    file: FileStatus
+
+    @property
+    def tag(self) -> str:
+        return f"{self.born}/{self.number}"
+
+
+class HdfsStore(Store):
+    """Keeps files in HDFS. Settings and users of Hadoop are found as Hadoop finds them (HADOOP_CONF_DIR, HADOOP_USER_NAME).
+
+    Args:
+        name: of the NameNode, `host:port`, or of a name service.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._client = _connected(name)
+
+    def read(self, key: str) -> Stored:
+        def whole(version: _Version) -> Stored:
+            return Stored(self._told(key, lambda: bytes(self._client.read(version.file.path).read())), version.tag)
+
+        return self._of_one_version(key, whole)
+
+    def tag(self, key: str) -> str | None:
+        try:
+            return self._current(key).tag
+        except FileNotFoundError:
+            return None
+
+    def part(self, key: str, start: int, length: int) -> bytes:
+        def piece(version: _Version) -> bytes:
+            size = min(length, version.file.length - start)
+            if size <= 0:
+                return b""
+            return self._told(key, lambda: bytes(self._client.read(version.file.path).read_range(start, size)))
+
+        return self._of_one_version(key, piece)
+
+    def put(self, key: str, data: bytes) -> str:
+        while True:
+            known = self.tag(key)
+            tag = self.put_if_absent(key, data) if known is None else self.compare_and_swap(key, data, known)
+            if tag is not None:
+                return tag
+
+    def put_if_absent(self, key: str, data: bytes) -> str | None:
+        if self._status(f"/{key}") is not None:
+            return None
+        draft = self._draft(key, data)
+        return f"{_born(draft)}/0" if self._renamed(key, draft, f"/{key}") else None
+
+    def compare_and_swap(self, key: str, data: bytes, tag: str) -> str | None:
+        began = time.clock_gettime(time.CLOCK_BOOTTIME)
+        try:
+            known = self._current(key)
+        except FileNotFoundError:
+            return None
+        if known.tag != tag:
+            return None
+        folder, number = _versions_of(key, known.born), known.number + 1
+        draft = self._draft(f"{folder}/x".lstrip("/"), data)
+        if not self._renamed(key, draft, f"{folder}/{number:012d}"):
+            return None
+        try:
+            now = self._current(key)
+        except FileNotFoundError:
+            return None
+        slow = time.clock_gettime(time.CLOCK_BOOTTIME) - began > _KEPT_SECONDS / 2
+        if now.born != known.born or now.number < number or (slow and now.number > number):
+            return None
+        self._forget_old(folder, draft.modification_time)
+        return f"{known.born}/{number}"
+
+    def entry(self, key: str) -> Entry:
+        return _entry(key, self._current(key))
+
+    def entries(self, folder: str) -> Iterator[Entry]:
+        files: dict[str, FileStatus] = {}
+        versions: dict[str, _Version] = {}
+        for status in self._listed(folder, deep=True):
+            own = _VERSION.match(status.path)
+            if own:
+                key = f"{own['folder']}{own['name']}".lstrip("/")
+                version = _Version(own["born"], int(own["number"]), status)
+                if key not in versions or versions[key].number < version.number or versions[key].born != version.born:
+                    versions[key] = version
+            elif not _OWN.search(status.path):
+                files[status.path.lstrip("/")] = status
+        for key, file in sorted(files.items()):
+            latest = versions.get(key)
+            yield _entry(key, latest if latest and latest.born == _born(file) else _Version(_born(file), 0, file))
+
+    def names(self, folder: str) -> list[str]:
+        found = self._listed(folder, deep=False)
+        return sorted(status.path.rpartition("/")[2] for status in found if not _OWN.search(status.path))
+
+    def delete(self, key: str) -> None:
+        known = self._status(f"/{key}")
+        if known is None or known.isdir:
+            return
+        # The file first: its versions are nobody's without it.
+        self._told(key, lambda: self._client.delete(f"/{key}", False))
+        self._told(key, lambda: self._client.delete(_versions_of(key, _born(known)), True))
+        self._prune(f"/{key}".rpartition("/")[0])
+
+    def copy(self, source: str, target: str) -> None:
+        self.put(target, self.read(source).data)
+
+    def clock(self, folder: str) -> float:
+        """Return the NameNode's time, of a file that is put to be dated."""
+        draft = self._draft(f"{folder}/clock".lstrip("/"), b"")
+        self._told(folder, lambda: self._client.delete(draft.path, False))
+        return draft.modification_time / 1000
+
+    # --- versions ---------------------------------------------------------------------------------------------------
+
+    def _current(self, key: str) -> _Version:
+        """Raises FileNotFoundError."""
+        file = self._status(f"/{key}")
+        if file is None or file.isdir:
+            raise FileNotFoundError(f"hdfs://{self._name}/{key}")
+        born = _born(file)
+        found = [_Version(born, number, status) for number, status in self._versions(_versions_of(key, born))]
+        return max(found, key=lambda version: version.number, default=_Version(born, 0, file))
+
+    def _versions(self, folder: str) -> list[tuple[int, FileStatus]]:
+        listed = self._listed(folder.lstrip("/"), deep=False)
+        return [(int(own["number"]), status) for status in listed if (own := _VERSION.match(status.path))]
+
+    def _of_one_version(self, key: str, work: Callable[[_Version], T]) -> T:
+        """Do something with what a file holds, again if it was replaced or deleted meanwhile."""
+        for _ in range(_TRIES):
+            version = self._current(key)
+            try:
+                found = work(version)
+            except FileNotFoundError:
+                continue
+            # A version has its name for good. The name of the file itself may be another's after a deletion.
+            again = self._status(f"/{key}")
+            if again is not None and _born(again) == version.born:
+                return found
+        raise StoreError(f"hdfs://{self._name}/{key}", "it changes faster than it can be read", hint="try again")
+
+    def _forget_old(self, folder: str, now: int) -> None:
+        """Delete versions whose successor came long ago. A draft is written after its predecessor came, so it dates that."""
+        times = dict(self._versions(folder))
+        for number, status in times.items():
+            after = times.get(number + 1)
+            if number + 1 in times and after is not None and after.modification_time < now - _KEPT_SECONDS * 1000:
+                self._told(folder, lambda path=status.path: self._client.delete(path, False))  # type: ignore[misc]
+
+    # --- files ------------------------------------------------------------------------------------------------------
+
+    def _draft(self, key: str, data: bytes) -> FileStatus:
+        """Write a file beside the one that it is to become."""
+        folder, _, name = f"/{key}".rpartition("/")
+        path = f"{folder}/.{name}.{uuid4().hex}{_DRAFT}"
+
+        def write() -> FileStatus:
+            with self._client.create(path) as out:
+                out.write(data)
+            return self._client.get_file_info(path)
+
+        return self._told(key, write)
+
+    def _renamed(self, key: str, draft: FileStatus, path: str) -> bool:
+        """Give a draft its name. Return whether it has it; false: the name is taken, or its folder is gone."""
+        try:
+            self._told(key, lambda: self._client.rename(draft.path, path, False))
+        except (FileExistsError, FileNotFoundError):
+            # An answer may have been lost, and the client have asked again.
+            own = self._status(path)
+            if own is not None and _born(own) == _born(draft) and self._status(draft.path) is None:
+                return True
+            self._told(key, lambda: self._client.delete(draft.path, False))
+            return False
+        return True
+
+    def _status(self, path: str) -> FileStatus | None:
+        try:
+            return self._told(path, lambda: self._client.get_file_info(path))
+        except FileNotFoundError:
+            return None
+
+    def _listed(self, folder: str, *, deep: bool) -> list[FileStatus]:
+        path = f"/{folder}"
+        try:
+            found = self._told(folder, lambda: list(self._client.list_status(path, deep)))
+        except FileNotFoundError:
+            return []
+        return [status for status in found if status.path != path and not (deep and status.isdir)]
+
+    def _prune(self, folder: str) -> None:
+        """Remove folders that have become empty: a folder of a store is there by its files."""
+        while folder:
+            try:
+                if self._listed(folder.lstrip("/"), deep=False) or not self._client.delete(folder, False):
+                    return
+            except OSError:
+                # Somebody has put a file there.
+                return
+            folder = folder.rpartition("/")[0]
+
+    def _told(self, key: str, work: Callable[[], T]) -> T:
+        """Do something with the store; what it refuses is said in a sentence.
+
+        Raises:
+            FileNotFoundError, FileExistsError, StoreError
+        """
+        place = f"hdfs://{self._name}/{key.lstrip('/')}"
+        try:
+            return work()
+        except FileExistsError:
+            raise
+        except FileNotFoundError:
+            raise FileNotFoundError(place) from None
+        except (OSError, RuntimeError, ValueError) as error:
+            said = next(iter(str(error).strip().splitlines()), type(error).__name__)[:300]
+            if isinstance(error, PermissionError) or "ermission denied" in said:
+                hint = "look at HADOOP_USER_NAME or the Kerberos ticket of this host, and at the owner of the folder"
+                raise StoreError(place, f"HDFS refuses this user: {said}", hint=hint) from error
+            hint = "see whether the NameNode and the DataNodes are up, and look at HADOOP_CONF_DIR"
+            raise StoreError(place, f"HDFS does not answer as it should: {said}", hint=hint) from error
+
+
+def _connected(name: str) -> Client:
+    try:
+        from hdfs_native import Client
+    except ImportError:
+        place = f"hdfs://{name}"
+        raise StoreError(place, "the package hdfs-native is missing", hint="pip install hdfs-native") from None
+    with contextlib.suppress(ValueError):
+        return Client(f"hdfs://{name}")
+    hint = "name the NameNode as hdfs://host:port/folder, or a name service that HADOOP_CONF_DIR knows"
+    raise StoreError(f"hdfs://{name}", "there is no such name service", hint=hint)
+
+
+def _born(file: FileStatus) -> str:
+    return f"{file.modification_time}-{file.length}"
+
+
+def _versions_of(key: str, born: str) -> str:
+    folder, _, name = f"/{key}".rpartition("/")
+    return f"{folder}/.{name}.{born}{_VERSIONS}"
+
+
+def _entry(key: str, version: _Version) -> Entry:
+    return Entry(key, version.file.length, version.file.modification_time / 1000, version.tag)
