@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipelines.errors import TrideltaError
-from pipelines.places.location import Location
+from pipelines.places.location import HDFS, Location
 from pipelines.private import private_folder
 from pipelines.spark.jars import cache_folder
 
@@ -47,7 +47,7 @@ def store_for(lake: str, folder: Path) -> Iterator[str]:
     """Have a store answer while the block runs: the environment's, else a server over a folder, which keeps what is in it.
 
     Args:
-        lake: where the lake is to be: a folder, which needs no store, or `s3://bucket/path`.
+        lake: where the lake is to be: a folder or one of HDFS, which need no store, or `s3://bucket/path`.
         folder: whose folders become the buckets of a server that is started.
 
     Yields:
@@ -59,6 +59,8 @@ def store_for(lake: str, folder: Path) -> Iterator[str]:
     place = Location.of(lake)
     if place.is_local:
         yield ""
+    elif place.scheme == HDFS:
+        yield f"The lake is {lake}."
     elif is_named(os.environ):
         yield f"The lake is {lake}, in the store that the environment names."
     else:

@@ -70,3 +70,28 @@ def test_a_lake_on_a_disk_stays_there(hadoop: Hdfs, tmp_path: Path, master: str)
     assert (tmp_path / "lake" / "states" / "counts").is_dir()
     # What YARN was sent is gone with the application; what its containers logged is its own.
     assert not [path for path in hadoop.files() if str(tmp_path) in path]
+
+
+@pytest.mark.parametrize("master", ["yarn"])
+def test_a_month_of_flights_with_the_lake_on_hdfs(hadoop: Hdfs, tmp_path: Path, master: str) -> None:
+    """The demo, which compares its tables with pandas."""
+    hadoop.empty()
+    lake = f"hdfs://{hadoop.name}/lake"
+    given = {
+        "HADOOP_CONF_DIR": str(hadoop.configuration),
+        "TRIDELTA_HOME": str(tmp_path),
+        "TRIDELTA_SPARK_MASTER": master,
+        "COLUMNS": "200",
+    }
+    ran = subprocess.run(
+        [sys.executable, "-m", "ops.demo", "--days", "31", "--lake", lake],
+        env={**os.environ, **given},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout[-5000:] + ran.stderr[-5000:]
+    assert ran.stdout.count("the same") == 4
+    assert "DIFFERS" not in ran.stdout
+    assert not (tmp_path / "lake").exists()
+    assert any(path.startswith("/lake/states/departures/_delta_log/") for path in hadoop.files())
