@@ -277,7 +277,7 @@ def _connected(name: str) -> Client:
     except ImportError:
         place = f"hdfs://{name}"
         raise StoreError(place, "the package hdfs-native is missing", hint="pip install hdfs-native") from None
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RuntimeError):
         return Client(f"hdfs://{name}")
     hint = "name the NameNode as hdfs://host:port/folder, or a name service that HADOOP_CONF_DIR knows"
     raise StoreError(f"hdfs://{name}", "there is no such name service", hint=hint)

@@ -21,6 +21,7 @@ from ops.launcher.run_launcher import PROCESS_TAG
 from pipelines.places.location import Location
 from tests.browser.dagster_ui import DagsterUi, _answering
 from tests.nimbus.deployment import PATIENCE, PROJECT, Deployment, end_all, wait_for
+from tests.places.conftest import SERVERS
 from tests.places.flows_on_s3 import DATA
 
 DEPLOY = PROJECT / "deploy"
@@ -103,6 +104,7 @@ def host_of(run_id: str, dagster: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.exhaustive
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("place", SERVERS, indirect=True)
 def test_a_deployment_over_two_hosts(
     s3_jars: None, place: Location, postgres: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,11 +16,13 @@ from pipelines.places.location import Location
 from tests.nimbus.deployment import PATIENCE, Deployment, jvm_of, processes_of, wait_for
 from tests.nimbus.spark_cluster import SparkCluster
 from tests.nimbus.test_deployed_on_a_cluster import without_the_package
+from tests.places.conftest import SERVERS
 from tests.places.flows_on_s3 import DATA
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
+@pytest.mark.parametrize("place", SERVERS, indirect=True)
 def test_a_jvm_that_dies(s3_jars: None, place: Location, tmp_path: Path) -> None:
     with Deployment(tmp_path / "home", lake=place / "lake") as here:
         here.submit("numbers")
@@ -55,6 +57,7 @@ def test_a_life(s3_jars: None, place: Location, tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("place", SERVERS, indirect=True)
 def test_a_cluster(s3_jars: None, place: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark on two workers, lake and files in a bucket: an executor dies, the store stands still, the driver dies."""
     home, data, python = tmp_path / "home", place / "in", without_the_package(tmp_path / "python")

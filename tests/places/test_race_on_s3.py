@@ -20,6 +20,7 @@ from pipelines.places.location import Location
 from pipelines.state.damage import table_damages
 from pipelines.state.kinds import LOG, MAP, OPAQUE, ROWS, TRANSACTIONAL
 from pipelines.state.turns import LateWriterError
+from tests.places.conftest import SERVERS
 from tests.places.racing_writer import own_app
 from tests.state.small_kinds import SmallTable, record
 from tests.tiers import tier
@@ -110,6 +111,7 @@ OWN, SHARED, BY_SPARK = 800, 300, 100
 @pytest.mark.slow
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("place", SERVERS, indirect=True)
 def test_two_thousand_commits_from_two_hosts_and_spark(
     reaching: SparkSession, place: Location, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -14,6 +14,7 @@ from pipelines.places import location
 from pipelines.places.location import S3, Location, asked_for
 from pipelines.spark import session
 from pipelines.spark.s3_jars import s3_paths, s3_settings
+from tests.places.conftest import SERVERS
 
 PROGRAM = """
 import sys
@@ -73,6 +74,7 @@ def test_a_session_does_without_the_jars(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("place", SERVERS, indirect=True)
 def test_a_program_finds_all_in_its_environment(place: Location, tmp_path: Path, s3_jars: None) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM, f"{place.url}"],

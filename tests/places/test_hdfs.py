@@ -1,0 +1,111 @@
+"""The store in HDFS, where other writers come between any two of its requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pipelines.places import hdfs as hdfs_store
+from pipelines.places.hdfs import HdfsStore
+from pipelines.places.store import StoreError
+from tests.places.hadoop_servers import Hdfs
+
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def store(hdfs: Hdfs) -> HdfsStore:
+    return HdfsStore(hdfs.empty())
+
+
+def meanwhile(store: HdfsStore, monkeypatch: pytest.MonkeyPatch, work: Callable[[], Any]) -> None:
+    """Let something happen once, when the next draft has been written and has yet to get its name."""
+    renamed = store._renamed
+
+    def late(*given: Any) -> bool:
+        monkeypatch.setattr(store, "_renamed", renamed)
+        work()
+        return renamed(*given)
+
+    monkeypatch.setattr(store, "_renamed", late)
+
+
+def test_old_versions_go(store: HdfsStore, hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hdfs_store, "_KEPT_SECONDS", 0.0)
+    tag = store.put("a/x", b"0")
+    for number in range(1, 6):
+        tag = str(store.compare_and_swap("a/x", b"%d" % number, tag))
+    assert store.read("a/x").data == b"5"
+    assert len([path for path in hdfs.files() if ".versions/" in path]) <= 2
+    store.delete("a/x")
+    assert hdfs.files() == []
+    assert store.names("") == []
+
+
+def test_a_writer_that_stood_still_does_not_take_a_number_that_is_free_again(
+    store: HdfsStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hdfs_store, "_KEPT_SECONDS", 0.0)
+    other, first = HdfsStore(store._name), store.put("x", b"first")
+
+    def others() -> None:
+        tag = first
+        for number in range(4):
+            tag = str(other.compare_and_swap("x", b"%d" % number, tag))
+
+    meanwhile(store, monkeypatch, others)
+    assert store.compare_and_swap("x", b"late", first) is None
+    assert store.read("x").data == b"3"
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_swap_does_not_bring_back_what_was_deleted(
+    store: HdfsStore, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    other, first = HdfsStore(store._name), store.put("x", b"first")
+
+    def others() -> None:
+        other.delete("x")
+        if again:
+            other.put("x", b"another life")
+
+    meanwhile(store, monkeypatch, others)
+    assert store.compare_and_swap("x", b"late", first) is None
+    assert [entry.key for entry in store.entries("")] == ["x"] * again
+    if again:
+        assert store.read("x").data == b"another life"
+
+
+def test_of_a_put_and_a_swap_the_later_one_stays(store: HdfsStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    other, first = HdfsStore(store._name), store.put("x", b"first")
+    meanwhile(store, monkeypatch, lambda: other.compare_and_swap("x", b"swapped", first))
+    store.put("x", b"put")
+    assert store.read("x").data == b"put"
+
+
+def test_what_is_replaced_while_it_is_read_is_read_whole(store: HdfsStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = HdfsStore(store._name)
+    store.put("x", b"first")
+    current = store._current
+
+    def late(key: str) -> Any:
+        monkeypatch.setattr(store, "_current", current)
+        version = current(key)
+        other.delete("x")
+        other.put("x", b"another life")
+        return version
+
+    monkeypatch.setattr(store, "_current", late)
+    found = store.read("x")
+    assert (found.data, found.tag) == (b"another life", store.tag("x"))
+
+
+def test_a_namenode_that_is_not_there_is_named() -> None:
+    with pytest.raises(
+        StoreError, match=r"hdfs://127\.0\.0\.1:1/x: HDFS does not answer as it should.*\n.*HADOOP_CONF_DIR"
+    ):
+        HdfsStore("127.0.0.1:1").read("x")
+    with pytest.raises(StoreError, match="there is no such name service"):
+        HdfsStore("nobody-knows-me").read("x")
