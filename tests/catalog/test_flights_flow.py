@@ -76,7 +76,7 @@ def test_the_lake_may_be_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setenv("TRIDELTA_LAKE", str(tmp_path / "elsewhere"))
     assert FlowSettings.from_environment().lake == tmp_path / "elsewhere"
     monkeypatch.setenv("TRIDELTA_LAKE", "gs://bucket/lake")
-    with pytest.raises(RemoteLocationError, match=r"the lake \(TRIDELTA_LAKE\) must be a folder of this host or of S3"):
+    with pytest.raises(RemoteLocationError, match=r"the lake \(TRIDELTA_LAKE\) must be a folder of this host, of S3 or of HDFS;"):
         FlowSettings.from_environment()
 
 

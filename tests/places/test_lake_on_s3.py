@@ -499,7 +499,7 @@ def test_sources_there_feed_a_lake_on_a_disk(
 ) -> None:
     given(place / "in")
     topology = TridentTopology("sales")
-    stream = topology.new_stream("sold", kind(f"s3a://{place.bucket}/in", SCHEMA), slice_by="day")
+    stream = topology.new_stream("sold", kind(f"{place}/in", SCHEMA), slice_by="day")
     stream.group_by("key").persistent_aggregate(DeltaState("counts"), [Count("sales"), Sum("n", "total")])
     lake = Lake(tmp_path)
     runtime = Runtime(reaching, lake)
