@@ -41,7 +41,7 @@ PEER = (
     "memory, no checkpoints, a blackhole sink: nothing is kept) and Spark's own Structured Streaming in our session (a file per "
     "batch, append into Delta). Ours keeps every row and state in Delta, each batch exactly once."
 )
-EVENTS, BATCH = 1_000_000, 200_000
+EVENTS, BATCH = 500_000, 100_000
 ROUNDS = 2
 CORES = 2
 

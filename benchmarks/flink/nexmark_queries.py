@@ -166,21 +166,27 @@ def _quoted(fields: str) -> str:
     return ", ".join(f"`{name}` {kind}" for name, kind in pairs)
 
 
+_seen: dict[tuple[int, str], float] = {}
+
+
 def cpu_seconds() -> float:
-    """Return the CPU seconds of this process and of its descendants that are alive: the JVM of py4j, its Python workers."""
+    """Return the CPU seconds of this process and its descendants: the JVM of py4j, its Python workers.
+
+    A process that has ended counts as it was seen last, so that a worker's end takes nothing away.
+    """
     ticks = os.sysconf("SC_CLK_TCK")
-    known: dict[int, tuple[int, float]] = {}
+    known: dict[int, tuple[int, str, float]] = {}
     for entry in Path("/proc").iterdir():
         try:
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            # Its parent, and the time of its children that have ended as well.
-            known[int(entry.name)] = (int(fields[1]), sum(int(field) for field in fields[11:15]) / ticks)
+            known[int(entry.name)] = (int(fields[1]), fields[19], (int(fields[11]) + int(fields[12])) / ticks)
         except (OSError, ValueError, IndexError):
             continue
     own = {os.getpid()}
-    while more := {pid for pid, (parent, _) in known.items() if parent in own} - own:
+    while more := {pid for pid, (parent, _, _) in known.items() if parent in own} - own:
         own |= more
-    return sum(known[pid][1] for pid in own if pid in known)
+    _seen.update({(pid, known[pid][1]): known[pid][2] for pid in own if pid in known})
+    return sum(_seen.values())
 
 
 def main() -> None:
