@@ -285,7 +285,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the demo."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--days", type=int, default=DAYS, help="only the first so many days of the year")
-    parser.add_argument("--lake", help="the lake in place of the home's: a folder, s3://bucket/lake, or hdfs://namenode:port/lake")
+    parser.add_argument(
+        "--lake", help="the lake in place of the home's: a folder, s3://bucket/lake, or hdfs://namenode:port/lake"
+    )
     parsed = parser.parse_args(arguments)
     warnings.filterwarnings("ignore")
     if parsed.lake:

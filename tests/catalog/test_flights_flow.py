@@ -76,7 +76,9 @@ def test_the_lake_may_be_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setenv("TRIDELTA_LAKE", str(tmp_path / "elsewhere"))
     assert FlowSettings.from_environment().lake == tmp_path / "elsewhere"
     monkeypatch.setenv("TRIDELTA_LAKE", "gs://bucket/lake")
-    with pytest.raises(RemoteLocationError, match=r"the lake \(TRIDELTA_LAKE\) must be a folder of this host, of S3 or of HDFS;"):
+    with pytest.raises(
+        RemoteLocationError, match=r"the lake \(TRIDELTA_LAKE\) must be a folder of this host, of S3 or of HDFS;"
+    ):
         FlowSettings.from_environment()
 
 
