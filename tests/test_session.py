@@ -253,3 +253,23 @@ def test_a_worker_that_ends_with_the_jvm_is_not_told_of(capsys: pytest.CaptureFi
     assert (
         capsys.readouterr().err == "before\nbetween\n" + other.decode() + "after\nTraceback (most recent call last):\n"
     )
+
+
+def test_yarn_gets_its_files_through_the_file_system_of_its_configuration(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    assert session._of_yarn() == {}
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "none"))
+    monkeypatch.setenv("YARN_CONF_DIR", str(tmp_path))
+    site = tmp_path / "core-site.xml"
+    entry = "<property><name>fs.defaultFS</name><value>hdfs://name:8020/</value></property>"
+    site.write_text(f"<configuration>{entry}</configuration>")
+    monkeypatch.setattr("getpass.getuser", lambda: "ann")
+    assert session._of_yarn() == {"spark.yarn.stagingDir": "hdfs://name:8020/user/ann"}
+    site.write_text("<configuration/>")
+    assert session._of_yarn() == {}
+    site.write_text("<configuration>")
+    with pytest.raises(TrideltaError, match=r"core-site.xml: it is no XML.*\n.*HADOOP_CONF_DIR"):
+        session._of_yarn()

@@ -1,0 +1,1 @@
+"""Queries of Nexmark in PyFlink, to measure beside."""

@@ -1,9 +1,11 @@
 """The store in HDFS: the NameNode agrees on a new name or refuses it, and that is all that this stands on.
 
 HDFS has no conditional put. It has a rename that fails where the name is taken. So a file is put under a name of a draft and
-renamed, and what replaces it is a version of its own: `folder/.name.BORN.versions/000000000001`. Its number is the last one's
-plus one, so of two writers who have read the same version one gets the name. `BORN` is of the file that began, so that versions
-of a file that was deleted are nobody's. Old versions go once a later one has been there for a while.
+renamed, and what replaces it is a version of its own: `folder/.name.versions/BORN.000000000001`. Its number is the last one's
+plus one, so of two writers who have read the same version one gets the name. `BORN` (time and size) is of the file that began, so
+versions of a file that was deleted are not those of the next one of its name. Where there are such versions alone, the file was
+put there by somebody else, or copied without its time: it is refused, for what it holds is older than what was written last.
+Old versions go once a later one has been there for a while.
 """
 
 from __future__ import annotations
@@ -24,13 +26,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _DRAFT, _VERSIONS = ".draft", ".versions"
-_VERSION = re.compile(r"^(?P<folder>.*/)\.(?P<name>[^/]+)\.(?P<born>\d+-\d+)\.versions/(?P<number>\d{12})$")
+_VERSION = re.compile(r"^(?P<folder>.*/)\.(?P<name>[^/]+)\.versions/(?P<born>\d+-\d+)\.(?P<number>\d{12})$")
 _OWN = re.compile(r"(^|/)\.[^/]+\.(draft|versions)(/|$)")
 # A version goes so many seconds after the next one came. Who takes longer between reading a version and replacing it may meet a
 # name that was taken once and is free again, so half of this is as long as a swap may take.
 _KEPT_SECONDS = 120.0
+# It counts while the host sleeps, where there is such a clock.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 # Of a file that is replaced while it is read.
 _TRIES = 100
+# A draft that is older was left by a writer that was killed. One that only stood still writes another.
+_DRAFT_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -92,51 +98,59 @@ class HdfsStore(Store):
                 return tag
 
     def put_if_absent(self, key: str, data: bytes) -> str | None:
-        if self._status(f"/{key}") is not None:
+        there = self._status(f"/{key}")
+        if there is not None and there.isdir:
+            raise StoreError(f"hdfs://{self._name}/{key}", "it is a folder", hint="move it away: a file is to be there")
+        # Seen before the file was found missing, so none of them is of a file that somebody begins now.
+        left = [version.file for version in self._versions(key)] if there is None else []
+        if there is not None or self._status(f"/{key}") is not None:
             return None
-        draft = self._draft(key, data)
-        return f"{_born(draft)}/0" if self._renamed(key, draft, f"/{key}") else None
+        self._remove(left)
+        draft = self._draft(f"/{key}", data)
+        return f"{_born(draft)}/0" if self._renamed(draft, f"/{key}") else None
 
     def compare_and_swap(self, key: str, data: bytes, tag: str) -> str | None:
-        began = time.clock_gettime(time.CLOCK_BOOTTIME)
+        began = time.clock_gettime(_CLOCK)
         try:
             known = self._current(key)
         except FileNotFoundError:
             return None
         if known.tag != tag:
             return None
-        folder, number = _versions_of(key, known.born), known.number + 1
-        draft = self._draft(f"{folder}/x".lstrip("/"), data)
-        if not self._renamed(key, draft, f"{folder}/{number:012d}"):
+        new = f"{_folder_of_versions(key)}/{known.born}.{known.number + 1:012d}"
+        draft = self._draft(new, data)
+        if not self._renamed(draft, new):
             return None
-        try:
-            now = self._current(key)
-        except FileNotFoundError:
+        if not self._counts(key, known, began):
+            self._told(key, lambda: self._client.delete(new, False))
+            self._prune(_folder_of_versions(key))
             return None
-        slow = time.clock_gettime(time.CLOCK_BOOTTIME) - began > _KEPT_SECONDS / 2
-        if now.born != known.born or now.number < number or (slow and now.number > number):
-            return None
-        self._forget_old(folder, draft.modification_time)
-        return f"{known.born}/{number}"
+        self._forget_old(key, known.born, draft.modification_time)
+        return f"{known.born}/{known.number + 1}"
+
+    def _counts(self, key: str, known: _Version, began: float) -> bool:
+        """Return whether the version that came behind a known one is of this file, and the first to have its number."""
+        file = self._status(f"/{key}")
+        if file is None or _born(file) != known.born:
+            return False
+        later = any(version.number > known.number + 1 for version in self._versions(key) if version.born == known.born)
+        return not later or time.clock_gettime(_CLOCK) - began <= _KEPT_SECONDS / 2
 
     def entry(self, key: str) -> Entry:
         return _entry(key, self._current(key))
 
     def entries(self, folder: str) -> Iterator[Entry]:
         files: dict[str, FileStatus] = {}
-        versions: dict[str, _Version] = {}
+        latest: dict[tuple[str, str], _Version] = {}
         for status in self._listed(folder, deep=True):
-            own = _VERSION.match(status.path)
-            if own:
-                key = f"{own['folder']}{own['name']}".lstrip("/")
+            if own := _VERSION.match(status.path):
                 version = _Version(own["born"], int(own["number"]), status)
-                if key not in versions or versions[key].number < version.number or versions[key].born != version.born:
-                    versions[key] = version
+                name = f"{own['folder']}{own['name']}".lstrip("/"), version.born
+                latest[name] = max(version, latest.get(name, version), key=lambda one: one.number)
             elif not _OWN.search(status.path):
                 files[status.path.lstrip("/")] = status
         for key, file in sorted(files.items()):
-            latest = versions.get(key)
-            yield _entry(key, latest if latest and latest.born == _born(file) else _Version(_born(file), 0, file))
+            yield _entry(key, latest.get((key, _born(file)), _Version(_born(file), 0, file)))
 
     def names(self, folder: str) -> list[str]:
         found = self._listed(folder, deep=False)
@@ -148,32 +162,45 @@ class HdfsStore(Store):
             return
         # The file first: its versions are nobody's without it.
         self._told(key, lambda: self._client.delete(f"/{key}", False))
-        self._told(key, lambda: self._client.delete(_versions_of(key, _born(known)), True))
-        self._prune(f"/{key}".rpartition("/")[0])
+        self._remove([version.file for version in self._versions(key) if version.born == _born(known)])
+        self._prune(_folder_of_versions(key))
 
     def copy(self, source: str, target: str) -> None:
         self.put(target, self.read(source).data)
 
     def clock(self, folder: str) -> float:
         """Return the NameNode's time, of a file that is put to be dated."""
-        draft = self._draft(f"{folder}/clock".lstrip("/"), b"")
+        draft = self._draft(f"/{folder}/clock".replace("//", "/"), b"")
         self._told(folder, lambda: self._client.delete(draft.path, False))
         return draft.modification_time / 1000
 
     # --- versions ---------------------------------------------------------------------------------------------------
 
     def _current(self, key: str) -> _Version:
-        """Raises FileNotFoundError."""
+        """Return what a file holds now.
+
+        Raises:
+            FileNotFoundError
+            StoreError: versions of another file of its name are beside it.
+        """
         file = self._status(f"/{key}")
         if file is None or file.isdir:
             raise FileNotFoundError(f"hdfs://{self._name}/{key}")
-        born = _born(file)
-        found = [_Version(born, number, status) for number, status in self._versions(_versions_of(key, born))]
-        return max(found, key=lambda version: version.number, default=_Version(born, 0, file))
+        versions = self._versions(key)
+        own = [version for version in versions if version.born == _born(file)]
+        if versions and not own:
+            problem = f"versions of another file of its name are beside it ({_folder_of_versions(key)})"
+            hint = (
+                "put back the file that was there, or copy the folder with its times (hdfs dfs -cp -p); "
+                "remove the versions only if this file is the right one"
+            )
+            raise StoreError(f"hdfs://{self._name}/{key}", problem, hint=hint)
+        return max(own, key=lambda version: version.number, default=_Version(_born(file), 0, file))
 
-    def _versions(self, folder: str) -> list[tuple[int, FileStatus]]:
-        listed = self._listed(folder.lstrip("/"), deep=False)
-        return [(int(own["number"]), status) for status in listed if (own := _VERSION.match(status.path))]
+    def _versions(self, key: str) -> list[_Version]:
+        listed = self._listed(_folder_of_versions(key), deep=False)
+        matched = ((_VERSION.match(status.path), status) for status in listed)
+        return [_Version(own["born"], int(own["number"]), status) for own, status in matched if own]
 
     def _of_one_version(self, key: str, work: Callable[[_Version], T]) -> T:
         """Do something with what a file holds, again if it was replaced or deleted meanwhile."""
@@ -189,38 +216,40 @@ class HdfsStore(Store):
                 return found
         raise StoreError(f"hdfs://{self._name}/{key}", "it changes faster than it can be read", hint="try again")
 
-    def _forget_old(self, folder: str, now: int) -> None:
+    def _forget_old(self, key: str, born: str, now: int) -> None:
         """Delete versions whose successor came long ago. A draft is written after its predecessor came, so it dates that."""
-        times = dict(self._versions(folder))
-        for number, status in times.items():
-            after = times.get(number + 1)
-            if number + 1 in times and after is not None and after.modification_time < now - _KEPT_SECONDS * 1000:
-                self._told(folder, lambda path=status.path: self._client.delete(path, False))  # type: ignore[misc]
+        held = {version.number: version.file for version in self._versions(key) if version.born == born}
+        long_ago = now - _KEPT_SECONDS * 1000
+        self._remove([f for n, f in held.items() if n + 1 in held and held[n + 1].modification_time < long_ago])
+
+    def _remove(self, files: list[FileStatus]) -> None:
+        for file in files:
+            self._told(file.path, lambda path=file.path: self._client.delete(path, False))  # type: ignore[misc]
 
     # --- files ------------------------------------------------------------------------------------------------------
 
-    def _draft(self, key: str, data: bytes) -> FileStatus:
+    def _draft(self, path: str, data: bytes) -> FileStatus:
         """Write a file beside the one that it is to become."""
-        folder, _, name = f"/{key}".rpartition("/")
-        path = f"{folder}/.{name}.{uuid4().hex}{_DRAFT}"
+        folder, _, name = path.rpartition("/")
+        draft = f"{folder}/.{name}.{uuid4().hex}{_DRAFT}"
 
         def write() -> FileStatus:
-            with self._client.create(path) as out:
+            with self._client.create(draft) as out:
                 out.write(data)
-            return self._client.get_file_info(path)
+            return self._client.get_file_info(draft)
 
-        return self._told(key, write)
+        return self._told(path, write)
 
-    def _renamed(self, key: str, draft: FileStatus, path: str) -> bool:
-        """Give a draft its name. Return whether it has it; false: the name is taken, or its folder is gone."""
+    def _renamed(self, draft: FileStatus, path: str) -> bool:
+        """Give a draft its name. Return whether it has it; false: the name is taken, or the draft is gone."""
         try:
-            self._told(key, lambda: self._client.rename(draft.path, path, False))
+            self._told(path, lambda: self._client.rename(draft.path, path, False))
         except (FileExistsError, FileNotFoundError):
             # An answer may have been lost, and the client have asked again.
             own = self._status(path)
             if own is not None and _born(own) == _born(draft) and self._status(draft.path) is None:
                 return True
-            self._told(key, lambda: self._client.delete(draft.path, False))
+            self._told(path, lambda: self._client.delete(draft.path, False))
             return False
         return True
 
@@ -231,7 +260,7 @@ class HdfsStore(Store):
             return None
 
     def _listed(self, folder: str, *, deep: bool) -> list[FileStatus]:
-        path = f"/{folder}"
+        path = f"/{folder.lstrip('/')}"
         try:
             found = self._told(folder, lambda: list(self._client.list_status(path, deep)))
         except FileNotFoundError:
@@ -239,14 +268,20 @@ class HdfsStore(Store):
         return [status for status in found if status.path != path and not (deep and status.isdir)]
 
     def _prune(self, folder: str) -> None:
-        """Remove folders that have become empty: a folder of a store is there by its files."""
+        """Remove folders that have become empty, for a folder of a store is there by its files, and drafts of killed writers."""
         while folder:
+            listed = self._listed(folder, deep=False)
+            newest = max((status.modification_time for status in listed), default=0)
+            old = newest - _DRAFT_SECONDS * 1000
+            left = [s for s in listed if s.path.endswith(_DRAFT) and not s.isdir and s.modification_time < old]
+            self._remove(left)
             try:
-                if self._listed(folder.lstrip("/"), deep=False) or not self._client.delete(folder, False):
-                    return
+                # The NameNode refuses where somebody has put a file meanwhile.
+                if len(left) < len(listed):
+                    break
+                self._client.delete(folder, False)
             except OSError:
-                # Somebody has put a file there.
-                return
+                break
             folder = folder.rpartition("/")[0]
 
     def _told(self, key: str, work: Callable[[], T]) -> T:
@@ -287,9 +322,9 @@ def _born(file: FileStatus) -> str:
     return f"{file.modification_time}-{file.length}"
 
 
-def _versions_of(key: str, born: str) -> str:
+def _folder_of_versions(key: str) -> str:
     folder, _, name = f"/{key}".rpartition("/")
-    return f"{folder}/.{name}.{born}{_VERSIONS}"
+    return f"{folder}/.{name}{_VERSIONS}"
 
 
 def _entry(key: str, version: _Version) -> Entry:

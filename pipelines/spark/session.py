@@ -261,12 +261,19 @@ def _of_cluster(chosen: Mapping[str, str], jars: Sequence[Path], conf: dict[str,
 
 
 def _of_yarn() -> dict[str, str]:
-    """Return where YARN's containers find what is sent along: in the file system of Hadoop's own configuration."""
+    """Return where YARN's containers find what is sent along: in the file system of Hadoop's own configuration.
+
+    Raises:
+        TrideltaError: that cannot be read.
+    """
     for folder in filter(None, (os.environ.get("HADOOP_CONF_DIR"), os.environ.get("YARN_CONF_DIR"))):
         file = Path(folder) / "core-site.xml"
         if file.is_file():
             # The host's own configuration, which Spark trusts as well.
-            entries = ElementTree.parse(file).iter("property")  # noqa: S314
+            try:
+                entries = ElementTree.parse(file).iter("property")  # noqa: S314
+            except ElementTree.ParseError as error:
+                raise TrideltaError(f"{file}: it is no XML: {error}", hint="correct it, or HADOOP_CONF_DIR") from None
             named = {entry.findtext("name"): entry.findtext("value") for entry in entries}
             if shared := named.get("fs.defaultFS"):
                 return {"spark.yarn.stagingDir": f"{shared.rstrip('/')}/user/{getpass.getuser()}"}

@@ -59,6 +59,7 @@ def test_a_writer_that_stood_still_does_not_take_a_number_that_is_free_again(
     meanwhile(store, monkeypatch, others)
     assert store.compare_and_swap("x", b"late", first) is None
     assert store.read("x").data == b"3"
+    assert not [entry for entry in store._versions("x") if entry.number < 3]
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -101,6 +102,61 @@ def test_what_is_replaced_while_it_is_read_is_read_whole(store: HdfsStore, monke
     monkeypatch.setattr(store, "_current", late)
     found = store.read("x")
     assert (found.data, found.tag) == (b"another life", store.tag("x"))
+
+
+def test_a_copy_without_its_times_is_refused(store: HdfsStore, hdfs: Hdfs) -> None:
+    """Its content would be that of before the first swap."""
+    store.compare_and_swap("c/x", b"2", store.put("c/x", b"1"))
+    (version,) = (path for path in hdfs.files() if ".versions/" in path)
+    for path, content in (("/d/x", b"1"), (version.replace("/c/", "/d/"), b"2")):
+        with hdfs.client.create(path) as out:
+            out.write(content)
+    for ask in (store.read, store.entry, store.tag, lambda key: store.put(key, b"3")):
+        with pytest.raises(StoreError, match=r"d/x: versions of another file .*\n.*copy the folder with its times"):
+            ask("d/x")
+    store.delete("d/x")
+    assert store.put_if_absent("d/x", b"new") == store.tag("d/x")
+    assert store.read("d/x").data == b"new"
+    assert store.read("c/x").data == b"2"
+
+
+def test_a_deletion_that_was_cut_off_leaves_nothing_to_the_next_file(store: HdfsStore, hdfs: Hdfs) -> None:
+    store.compare_and_swap("x", b"2", store.put("x", b"1"))
+    hdfs.client.delete("/x", False)
+    assert (store.tag("x"), list(store.entries(""))) == (None, [])
+    store.put("x", b"new")
+    assert store.read("x").data == b"new"
+    assert [path for path in hdfs.files() if ".versions/" in path] == []
+
+
+def test_drafts_of_killed_writers_go_with_a_day(store: HdfsStore, hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = store._draft("/a/x", b"half")
+    store.put("a/y", b"1")
+    store.put("a/z", b"1")
+    store.delete("a/y")
+    assert old.path in hdfs.files()
+    monkeypatch.setattr(hdfs_store, "_DRAFT_SECONDS", 0.0)
+    store.delete("a/z")
+    store.put("a/y", b"1")
+    store.put("a/z", b"1")
+    store.delete("a/y")
+    assert hdfs.files() == ["/a/z"]
+    assert store.put_if_absent("a/x", b"later") is not None
+
+
+def test_where_a_folder_is_no_file_is_put(store: HdfsStore) -> None:
+    store.put("a/x", b"1")
+    for put in (store.put, store.put_if_absent):
+        with pytest.raises(StoreError, match="/a: it is a folder"):
+            put("a", b"1")
+
+
+def test_a_listing_tells_of_the_last_version_whatever_lies_beside_it(store: HdfsStore, hdfs: Hdfs) -> None:
+    store.compare_and_swap("x", b"two", store.put("x", b"1"))
+    with hdfs.client.create("/.x.versions/9999999999999-1.000000000007") as out:
+        out.write(b"of another life")
+    assert [(entry.key, entry.size) for entry in store.entries("")] == [("x", 3)]
+    assert store.read("x").data == b"two"
 
 
 def test_a_namenode_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
