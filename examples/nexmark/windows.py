@@ -84,9 +84,13 @@ def _person_or_seller(event: Any) -> Any:
 WINDOWED: dict[str, Callable[[FlowStream], FlowStream]] = {query.__name__: query for query in (q5, q7, q8, q11)}
 
 
-def flow(query: str, source: Any) -> Flow:
-    """A query over a source of events, or over events that come from outside (the schema as text)."""
-    events = Flow(f"nexmark_{query}").stream("events", source, timestamp=AT)
+def flow(query: str, source: Any, windows: str = "batch") -> Flow:
+    """A query over a source of events, or over events that come from outside (the schema as text).
+
+    Args:
+        windows: whether they run in the batch of their source, or behind a channel.
+    """
+    events = Flow(f"nexmark_{query}", windows=windows).stream("events", source, timestamp=AT)
     return WINDOWED[query](events).persist(query).build()
 
 

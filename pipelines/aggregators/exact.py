@@ -60,7 +60,7 @@ class ExactSum:
             parts = self.parts
             parts.append(sign * value)
             if len(parts) > _PENDING:
-                self.parts = _shortened(parts)
+                self.parts = shortened(parts)
 
     @property
     def value(self) -> Any:
@@ -84,7 +84,7 @@ class ExactSum:
 
     def save(self) -> list[Any]:
         """Plain data."""
-        self.parts = _shortened(self.parts)
+        self.parts = shortened(self.parts)
         return [self.whole, self.floats, self.parts, self.decimals, self.fraction, self.special]
 
     def restore(self, state: list[Any]) -> None:
@@ -101,8 +101,8 @@ def fsum(values: list[float]) -> float:
         return sum(values)
 
 
-def _shortened(parts: list[float]) -> list[float]:
-    """A few floats with exactly the same sum."""
+def shortened(parts: list[float]) -> list[float]:
+    """Return a few floats with exactly the same sum."""
     rest, totals = list(parts), []
     try:
         while total := math.fsum(rest):

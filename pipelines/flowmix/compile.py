@@ -79,12 +79,15 @@ class _StreamCompiler:
             self._begin([self._edges[feed] for feed in stream.feeds])
         else:
             self._from_source()
-            if (window := self._in_batch()) is not None:
-                for index in range(window):
-                    self._steps.step(index)
-                self._steps.window_in_batch(window, self._channel(stream.name))
+            if windows := self._in_batch():
+                channel = self._channel(stream.name)
+                start = windows[-1] + 1
+                for index in range(start):
+                    if index in windows:
+                        self._steps.window_in_batch(index, channel)
+                    else:
+                        self._steps.step(index)
                 self._counted = True
-                start = window + 1
             elif stream.stateful or stream.feeds:
                 start = 0 if stream.feeds else self._before_windows()
                 for index in range(start):
@@ -120,31 +123,39 @@ class _StreamCompiler:
                 end = index + 1
         return end
 
-    def _in_batch(self) -> int | None:
-        """Return the place of the windows if they run within the batch of the stream's own source; None: they do not.
+    def _in_batch(self) -> list[int]:
+        """Return the places of the windows that run within the batch of the stream's own source.
 
-        That is for flows that say so: events that tell their time; before the windows fields, filters and functions alone;
-        behind them no others; and what windows in arrays can do.
+        That is for flows that say so, whose events tell their time; before and between the windows fields, filters and
+        functions alone; and what windows in arrays can do. Further windows read a channel.
         """
         stream, flow = self._stream, self._flow
-        stateful = [n for n, operation in enumerate(stream.operations) if isinstance(operation, ops.Stateful)]
-        if flow.windows != BATCH or len(stateful) != 1 or stream.feeds or stream.slice_by is not None:
-            return None
+        if flow.windows != BATCH or stream.feeds or stream.slice_by is not None:
+            return []
         if flow.clock == PROCESSING or stream.event_timestamp is None:
-            return None
-        index = stateful[0]
-        operation, schema = stream.operations[index], stream.schema_at(index)
-        assert isinstance(operation, ops.Stateful)
-        if schema is None or not all(isinstance(before, IN_STREAM) for before in stream.operations[:index]):
-            return None
+            return []
+        windows = []
+        for index, operation in enumerate(stream.operations):
+            if not isinstance(operation, IN_STREAM):
+                break
+            if isinstance(operation, ops.Stateful):
+                if not self._is_in_arrays(operation, index):
+                    break
+                windows.append(index)
+        return windows
+
+    def _is_in_arrays(self, operation: ops.Stateful, index: int) -> bool:
+        schema = self._stream.schema_at(index)
+        if schema is None:
+            return False
         # Flows without them load neither pyarrow nor numpy.
         import pyarrow as pa
 
         from pipelines.graph.arrow_types import ARROW_TYPES
-        from pipelines.windows.vectorised import fits
+        from pipelines.windows.array_kinds import fits
 
         known = {name: ARROW_TYPES[kind] for name, kind in schema.items() if kind in ARROW_TYPES}
-        return index if fits(operation.operation, window_context(flow, stream, index), pa.schema(known)) else None
+        return fits(operation.operation, window_context(self._flow, self._stream, index), pa.schema(known))
 
     def _before_windows(self) -> int:
         """Return how many operations can be done while the source is taken in: those before the first windows."""
@@ -195,6 +206,7 @@ class _StreamCompiler:
     def _channel(self, target: str) -> str:
         base = f"{self._flow.name}__{self._stream.name}__{target}"
         taken = {node.state.name for node in self._topology.persists}
+        taken |= {node.channel for node in self._topology.graph if isinstance(node, nodes.BatchWindowNode)}
         return base if base not in taken else f"{base}__{len(taken)}"
 
 

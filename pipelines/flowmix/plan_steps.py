@@ -150,7 +150,7 @@ class NodeChain:
         self.add(nodes.MapNode, operation.at, function=RowFunction(call, types, own), flat=True)
 
     def _windows(self, operation: ops.Stateful, index: int) -> None:
-        self.prune(operation)
+        self.prune(operation, index)
         self._window(nodes.WindowNode, operation, index, edges=self._edges())
 
     def _edges(self) -> tuple[str, ...]:
@@ -171,8 +171,8 @@ class NodeChain:
             **more,
         )
 
-    def prune(self, operation: ops.Stateful) -> None:
-        """Leave out the fields that the windows do not read."""
+    def prune(self, operation: ops.Stateful, index: int) -> None:
+        """Leave out the fields that the windows of operation `index` do not read."""
         window = operation.operation
         if not isinstance(window, AggregateWindow | SpanWindow):
             return
@@ -185,7 +185,8 @@ class NodeChain:
         if set(wanted) < set(self.types):
             self.types = {name: kind for name, kind in self.types.items() if name in wanted}
             self.add(nodes.ProjectNode, operation.at)
-        if not isinstance(window, AggregateWindow):
+        if isinstance(window, SpanWindow) and window_context(self.flow, self.stream, index).depth:
+            # Behind other windows an event's own time says in which span it is.
             return
         # Nor do they need an event's id or its own time: a word of text an event is half of what travels.
         origins = {name: (name,) for name in (*self.types, *events.COLUMNS)} | {events.ID: (), events.TIME: ()}
@@ -316,11 +317,14 @@ class QuerySteps(NodeChain):
         """Add the windows of operation `index`, over the events that are in time; the late ones go to their table.
 
         Args:
-            channel: what the channel in front of them would be called; here the name of their watermark.
+            channel: what the channel in front of the first ones would be called; here the name of their watermark.
         """
         operation = self.stream.operations[index]
         assert isinstance(operation, ops.Stateful)
-        self.prune(operation)
+        self.prune(operation, index)
+        if self._on_time:
+            self._window(nodes.BatchWindowNode, operation, index, edges=("",), channel=channel, behind=True)
+            return
         self.add(nodes.OnTimeNode, operation.at, channel=channel)
         self._keep_late(channel, operation.at)
         delay = self.stream.delay * 1000
@@ -331,7 +335,7 @@ class QuerySteps(NodeChain):
         """End the query in a channel of the stream's own, in front of operation `index`."""
         operation = self.stream.operations[index] if index < len(self.stream.operations) else None
         if isinstance(operation, ops.Stateful):
-            self.prune(operation)
+            self.prune(operation, index)
         self._into(self.branch(), name, operation.at if operation else self.stream.at)
         return Edge(self.stream.name, name, numbered, self.shown)
 

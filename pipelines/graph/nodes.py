@@ -679,11 +679,12 @@ class BatchWindowNode(
     """A window of a stream's own source that runs within its batch (docs/adr/0054); other windows read a channel.
 
     `channel` is the name under which `OnTimeNode` asks for its watermark; `delay` is how far, in ms, that stays behind the
-    latest event.
+    latest event. `behind` says that it takes what comes of the results of such a window, whose watermark is its own.
     """
 
     channel: str
     delay: int = 0
+    behind: bool = False
 
     @property
     def clock(self) -> str:

@@ -14,12 +14,12 @@ from pipelines.graph import events, nodes
 from pipelines.planner.step import ORDER, TASK, Context, Step, column, struct
 from pipelines.sources.events import milliseconds
 from pipelines.windows import BUCKETS
+from pipelines.windows.array_kinds import fits, wanted_columns
 from pipelines.windows.bucket import BucketMaker
 from pipelines.windows.operations import SpanWindow
 from pipelines.windows.processor import BUCKET, PACKED, Pack, bounded, processor, unpack
 from pipelines.windows.signature import signature
 from pipelines.windows.tuples import output_types
-from pipelines.windows.vectorised import fits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +37,8 @@ def windowed(step: Step) -> DataFrame:
 def windowed_in_batch(step: Step) -> DataFrame:
     """Return the results of windows over all that is there at once; a stream gives the frame (`DriverWindows`)."""
     last = getattr(step.context, "last_clock", None)
-    results = _windowed(step.node, with_clock_row(numbered(step.frame, 0), last() if last else None), step.context)
+    frame = step.frame if step.node.behind else numbered(step.frame, 0)
+    results = _windowed(step.node, with_clock_row(frame, last() if last else None), step.context)
     return results.where(column(events.ID).isNotNull())
 
 
@@ -62,7 +63,11 @@ def _windowed(node: nodes.WindowNode, frame: DataFrame, context: Context) -> Dat
     in_arrays = fits(node.operation, node.context, taken)
     where = f"{node.label} (defined at {node.at})"
     make = BucketMaker(node.operation, node.context, node.edges, results, in_arrays=in_arrays, where=where)
-    packed = _bucketed(node, frame, lean=in_arrays).mapInArrow(Pack(BUCKETS), PACKED).groupBy(BUCKET)
+    packed = (
+        _bucketed(node, frame, left_out=_not_wanted(node) if in_arrays else set())
+        .mapInArrow(Pack(BUCKETS), PACKED)
+        .groupBy(BUCKET)
+    )
     if frame.isStreaming:
         if takes := getattr(context, "takes", None):
             takes(node, {field.name: field.dataType.simpleString() for field in frame.schema.fields})
@@ -122,16 +127,19 @@ def _result_schema(node: nodes.WindowNode, frame: DataFrame) -> StructType:
     return struct(", ".join(f"`{name}` {kind}" for name, kind in types.items()))
 
 
-def _bucketed(node: nodes.WindowNode, frame: DataFrame, *, lean: bool) -> DataFrame:
+def _not_wanted(node: nodes.WindowNode) -> set[str]:
+    """Return what would travel for nothing: windows in arrays need few of the ids, times and origins of their events."""
+    return {events.ID, events.TIME, events.FROM} - set(wanted_columns(node.operation, node.context))
+
+
+def _bucketed(node: nodes.WindowNode, frame: DataFrame, left_out: set[str]) -> DataFrame:
     """The rows with their bucket, by a hash of the key; null in clock rows, which all buckets hear."""
     kinds = {field.name: field.dataType for field in frame.schema.fields}
     hashed = [_hashable(name, kinds[name]) for name in node.key]
     bucket = F.pmod(F.hash(*hashed), F.lit(BUCKETS)) if hashed else F.lit(0)
     is_event = column(events.ID).isNotNull()
-    shown: list[Any] = ["*"]
-    if lean:
-        # Half of what would travel: windows in arrays need no ids, times and origins of their events.
-        shown = [column(name) for name in frame.columns if name not in (events.ID, events.TIME, events.FROM)]
+    shown = [column(name) for name in frame.columns if name not in left_out]
+    if events.FROM in left_out:
         shown.append(F.when(~is_event, column(events.FROM)).alias(events.FROM))
     return frame.select(*shown, F.when(is_event, bucket).cast("int").alias(BUCKET))
 

@@ -82,7 +82,7 @@ class DayPlaces:
         return (local - _EPOCH) // timedelta(milliseconds=1)
 
 
-def places_of(operation: AlignedWindow) -> Places:
+def places_of(operation: AlignedWindow) -> FixedPlaces | DayPlaces:
     """Return where the windows of an operation lie."""
     if operation.time_zone is None:
         return FixedPlaces(operation.every * SECOND, operation.lasts * SECOND, operation.offset * SECOND)

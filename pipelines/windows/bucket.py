@@ -10,12 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.graph import events
+from pipelines.windows.array_kinds import arrays_for
+from pipelines.windows.arrays import EMPTY, State, as_lists
 from pipelines.windows.arrow_stream import from_ipc, to_ipc
 from pipelines.windows.blob import dumps, loads
 from pipelines.windows.event import Event
 from pipelines.windows.keyed import KeyedWindows
 from pipelines.windows.signature import signature
-from pipelines.windows.vectorised import EMPTY, ArrayWindows, State
 
 NEVER = -(2**62)
 """The clock before anything is known."""
@@ -60,7 +61,7 @@ class BucketMaker:
         edges: the origins whose clocks it waits for.
         schema: the Arrow schema of its results, the event's columns included.
         origin: what its watermark rows say for their origin.
-        in_arrays: whether `ArrayWindows` can do it.
+        in_arrays: whether its windows are worked in arrays (`array_kinds`).
         where: the operation and the user's line, for errors of the user's code.
     """
 
@@ -145,15 +146,15 @@ class Bucket:
 
 
 class ArrayBucket(Bucket):
-    """A bucket whose windows work on all keys at once, in arrays (`ArrayWindows`)."""
+    """A bucket whose windows work on all keys at once, in arrays."""
 
     def _make(self) -> None:
-        self._arrays = ArrayWindows(self._plan.operation, self._plan.context, self._plan.schema)
+        self._arrays = arrays_for(self._plan.operation, self._plan.context, self._plan.schema)
         self._state = EMPTY
 
     def _are_events(self, rows: pa.Table) -> Any:
-        """Its events travel without id, and only watermark rows say where they come from."""
-        return pc.is_null(rows[events.FROM])
+        """Where its events travel without id, only watermark rows say where they come from."""
+        return pc.is_valid(rows[events.ID]) if events.ID in rows.column_names else pc.is_null(rows[events.FROM])
 
     def in_form_of(self, kept: bytes) -> Bucket:
         other = Bucket(self._plan)
@@ -225,9 +226,6 @@ def rows_of(items: Sequence[tuple[Event, int, str]], schema: pa.Schema) -> pa.Ta
     return pa.table(columns, schema=schema)
 
 
-def _values(items: Sequence[tuple[Event, int, str]], field: pa.Field) -> list[Any]:
-    """A field of all events; one value where there may be several is a list of one."""
-    values = [event.get(field.name) for event, _, _ in items]
-    if not pa.types.is_list(field.type):
-        return values
-    return [value if value is None or isinstance(value, list | tuple) else [value] for value in values]
+def _values(items: Sequence[tuple[Event, int, str]], field: pa.Field) -> Sequence[Any]:
+    """Return a field of all events."""
+    return as_lists([event.get(field.name) for event, _, _ in items], field.type)

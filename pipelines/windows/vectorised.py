@@ -1,8 +1,4 @@
-"""Windows by count and by time in arrays: all keys at once, as a function of state, rows and watermark.
-
-The same answers as `KeyedWindows`, for aggregates of numbers over plain keys. Nothing is changed in place: a state that a batch
-began with is there as before when the batch has failed.
-"""
+"""Windows by count and by time in arrays, for aggregates of numbers over plain keys."""
 
 from __future__ import annotations
 
@@ -16,36 +12,30 @@ import pyarrow.compute as pc
 from pipelines.aggregators import Average, Count, Max, Min, StdDev, Sum
 from pipelines.graph import events
 from pipelines.windows.array_values import Values, aggregated
-from pipelines.windows.buffer import FAR, SECOND, WindowContext, identity_of, key_text
+from pipelines.windows.arrays import Arrays, Ints, numbered, ramps
+from pipelines.windows.buffer import FAR, SECOND, WindowContext
 from pipelines.windows.operations import AggregateWindow
 
 WRITTEN, TICKS, FIRES, KEPT, BEGUN, CLOCKS = "_written", "_ticks", "_fires", "_kept", "_begun", "_clocks"
 _KINDS: Final = (Count, Sum, Average, Min, Max, StdDev)
 # Pairs of a life and a clock are compared as one number below this.
 _SAFE: Final = 2**62
-Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def fits(operation: Any, context: WindowContext, types: pa.Schema) -> bool:
-    """Check whether `ArrayWindows` can do it: windows that fire, built-in numeric aggregators, plain keys, and few items.
+def is_bounded(operation: AggregateWindow, types: pa.Schema) -> bool:
+    """Check whether `ArrayWindows` can do it: windows that fire, built-in numeric aggregators, and few items.
 
     A window by time that keeps all until it is cleared is not among them: one by one it is a handful of sums.
 
     Args:
         types: the fields of the events.
     """
-    if not isinstance(operation, AggregateWindow):
-        return False
     trigger, evict = operation.trigger, operation.evict
     fires = trigger.events or trigger.ticks or _at_every_tick(operation)
     bounded = evict.age is not None or evict.keeps or (operation.clear_on_trigger and trigger.events)
-    if not fires or not bounded:
+    if not fires or not bounded or any(type(aggregator) not in _KINDS for aggregator in operation.aggregators):
         return False
-    if any(type(aggregator) not in _KINDS for aggregator in operation.aggregators):
-        return False
-    fields = _fields_of(operation)
-    numeric = all(name in types.names and _is_number(types.field(name).type) for name in fields)
-    return numeric and all(name in types.names and _is_key(types.field(name).type) for name in context.partition)
+    return all(name in types.names and _is_number(types.field(name).type) for name in _fields_of(operation))
 
 
 def _at_every_tick(operation: AggregateWindow) -> bool:
@@ -62,37 +52,6 @@ def _fields_of(operation: AggregateWindow) -> list[str]:
 
 def _is_number(kind: pa.DataType) -> bool:
     return pa.types.is_signed_integer(kind) or pa.types.is_floating(kind)
-
-
-def _is_key(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_signed_integer(kind)
-
-
-@dataclass(frozen=True)
-class State:
-    """What windows hold between two batches.
-
-    Attributes:
-        windows: one row per key: the partition fields, the clock of its last event (`WRITTEN`, ms), the events since it fired
-            (`TICKS`), how often it has fired (`FIRES`), and its items, as lists: the fields that are aggregated. Where a clock
-            decides about them `CLOCKS` (ms), and with a trigger by time the second of the first event (`BEGUN`). None: no key.
-        pending: rows later than the clock, as they came; None: none.
-        clock: up to which all is done, in ms; None: not known.
-        changed: of `windows` the rows that the last batch has made; None: all may be.
-    """
-
-    windows: pa.Table | None = None
-    pending: pa.Table | None = None
-    clock: int | None = None
-    changed: pa.Table | None = None
-
-    @property
-    def keys(self) -> int:
-        """Return how many windows there are."""
-        return 0 if self.windows is None else self.windows.num_rows
-
-
-EMPTY: Final = State()
 
 
 @dataclass
@@ -152,16 +111,16 @@ class _Fired:
     row: Ints | None
 
 
-class ArrayWindows:
-    """The windows by key of an operation that `fits`.
+class ArrayWindows(Arrays):
+    """The windows by key of an operation that `is_bounded`.
 
     Args:
-        operation, context: as of `KeyedWindows`.
-        schema: of the results: partition fields, outputs, and `pipelines.graph.events.COLUMNS`.
+        operation, context, schema: as of `arrays_for`.
     """
 
     def __init__(self, operation: AggregateWindow, context: WindowContext, schema: pa.Schema) -> None:
-        self._operation, self._context, self._schema = operation, context, schema
+        super().__init__(context, schema)
+        self._operation = operation
         self._events = operation.trigger.events or 0
         self._seconds = 1 if _at_every_tick(operation) else operation.trigger.ticks or 0
         self._age, self._keep = operation.evict.age, operation.evict.keeps
@@ -172,38 +131,7 @@ class ArrayWindows:
         # Of a window that fires before it is full only what came since counts.
         self._since_fired = self._clear or 0 < self._keep <= self._events
 
-    def feed(self, state: State, rows: pa.Table, clock: int) -> tuple[pa.Table, State]:
-        """Run rows up to `clock`, then the ticks up to `clock` for all windows.
-
-        Args:
-            state: behind the batch before.
-            rows: partition and aggregated fields, `CLOCK` and `ORDER`, in any order; later ones than `clock` wait.
-            clock: ms; never less than that of the state.
-
-        Returns:
-            The results in the order of (clock, order), and the state behind them.
-
-        Raises:
-            ValueError: if a row or the clock goes back.
-        """
-        if state.clock is not None and clock < state.clock:
-            raise ValueError(f"the clock goes back from {state.clock} to {clock}")
-        if state.pending is not None:
-            rows = pa.concat_tables([conformed(state.pending, rows.schema), rows])
-        in_time = pc.less_equal(rows[events.CLOCK], clock)
-        pending, rows = rows.filter(pc.invert(in_time)), in_order(rows.filter(in_time))
-        if rows.num_rows and state.clock is not None and rows[events.CLOCK][0].as_py() < state.clock:
-            raise ValueError(f"an event of clock {rows[events.CLOCK][0]} comes after clock {state.clock}")
-        made, windows, changed = self._run(state.windows, rows, clock)
-        return made, State(windows, pending if pending.num_rows else None, clock, changed)
-
     def laid_over(self, windows: list[pa.Table], clock: int | None) -> pa.Table | None:
-        """Return the windows of a state of which later ones hold only what had changed: of each key the last row.
-
-        Args:
-            windows: the whole one, and what has changed since, oldest first.
-            clock: of the last one; what had ended by then is left out.
-        """
         if not windows:
             return None
         rows = pa.concat_tables([part.cast(windows[-1].schema) for part in windows]).combine_chunks()
@@ -213,16 +141,12 @@ class ArrayWindows:
         rows = rows.take(pa.array(np.sort(last)))
         return rows if clock is None else rows.filter(pc.greater(rows[WRITTEN], clock - self._lifetime))
 
-    def due(self, state: State) -> int | None:
-        """Return the earliest clock at which `feed` without rows would do anything; None: never."""
-        clocks = [] if state.pending is None else [int(pc.min(state.pending[events.CLOCK]).as_py())]
-        if state.windows is not None and state.windows.num_rows:
-            at = state.windows[WRITTEN].to_numpy() + self._lifetime
-            if self._seconds:
-                fires = state.windows[FIRES].to_numpy() + 1
-                at = np.minimum(at, (state.windows[BEGUN].to_numpy() + self._seconds * fires) * SECOND)
-            clocks.append(int(at.min()))
-        return min(clocks, default=None)
+    def _due(self, windows: pa.Table) -> int:
+        at = windows[WRITTEN].to_numpy() + self._lifetime
+        if self._seconds:
+            fires = windows[FIRES].to_numpy() + 1
+            at = np.minimum(at, (windows[BEGUN].to_numpy() + self._seconds * fires) * SECOND)
+        return int(at.min())
 
     def _run(self, state: pa.Table | None, rows: pa.Table, clock: int) -> tuple[pa.Table, pa.Table | None, Any]:
         state = state if state is not None and state.num_rows else None
@@ -364,30 +288,22 @@ class ArrayWindows:
     def _results(self, flat: _Flat, lives: _Lives, fired: _Fired, rows: pa.Table) -> pa.Table:
         keys = lives.key[fired.life]
         own, of_key = np.unique(keys, return_inverse=True)
-        texts = [key_text(key) for key in self._keys(flat, own)]
-        names = [identity_of(self._context, text) for text in texts]
+        texts = self._texts(flat.names.take(pa.array(own)) if self._context.partition else flat.names, len(own))
+        names = self._identities(texts)
         each = zip(of_key.tolist(), fired.clock.tolist(), fired.number.tolist(), strict=True)
         made: dict[str, Any] = {name: flat.names[name].take(pa.array(keys)) for name in self._context.partition}
         chain = self._operation.aggregators
         outputs = [aggregated(aggregator, flat.columns, fired.start, fired.end) for aggregator in chain]
         made |= dict(zip(self._operation.outputs, outputs, strict=True))
-        stream = pa.repeat(pa.scalar(self._context.stream, pa.string()), len(keys))
         made |= {events.ID: [f"{names[key]}-{clock}-{number}" for key, clock, number in each]}
-        made |= {events.TIME: fired.clock, events.CLOCK: fired.clock, events.FROM: stream}
+        made |= {events.TIME: fired.clock, events.CLOCK: fired.clock}
         if fired.row is not None:
             order = rows[events.ORDER].take(pa.array(flat.order[fired.row])).cast(pa.string())
             made[events.ORDER] = pc.binary_join_element_wise(order, "000000", ".")
         else:
             bang = "!" * (1 + self._context.depth)
             made[events.ORDER] = [f"{bang}{texts[key]}.000000" for key in of_key.tolist()]
-        table = pa.Table.from_arrays([_as(made[f.name], f.type) for f in self._schema], schema=self._schema)
-        return table.sort_by([(events.CLOCK, "ascending"), (events.ORDER, "ascending")])
-
-    def _keys(self, flat: _Flat, keys: Ints) -> list[tuple[tuple[Any, ...], ...]]:
-        columns = [flat.names[name].take(pa.array(keys)).to_pylist() for name in self._context.partition]
-        if not columns:
-            return [()] * len(keys)
-        return [tuple(() if value is None else (value,) for value in key) for key in zip(*columns, strict=True)]
+        return self._table(made, len(keys))
 
     def _after(self, flat: _Flat, lives: _Lives, fired: _Fired, clock: int) -> pa.Table:
         """Return the state of the keys that the batch may have moved: of each its last life, if it has not ended."""
@@ -435,53 +351,3 @@ def _place(flat: _Flat, lives: _Lives, life: Ints, clock: Ints) -> Ints:
         values, ranks = np.unique(np.concatenate([flat.clocks, clock]), return_inverse=True)
         items, wanted, width = ranks[: flat.size], ranks[flat.size :], len(values)
     return np.searchsorted(of_item * width + items, life * width + wanted, "right")
-
-
-def numbered(partition: tuple[str, ...], state: pa.Table | None, rows: pa.Table) -> tuple[Ints, pa.Table]:
-    """Return the numbers of the keys of a state's rows and then of a batch's, from 0 as they are met, and their fields."""
-    known = 0 if state is None else state.num_rows
-    if not partition:
-        return np.zeros(known + rows.num_rows, np.int64), pa.table({})
-    both = {}
-    numbers: Any = None
-    for name in partition:
-        chunks = rows[name].chunks if state is None else [*state[name].cast(rows[name].type).chunks, *rows[name].chunks]
-        both[name] = pa.chunked_array(chunks, rows[name].type).combine_chunks()
-        own = both[name].dictionary_encode(null_encoding="encode").indices.to_numpy().astype(np.int64)
-        if numbers is not None:
-            pairs = pa.array(numbers * (int(own.max(initial=0)) + 1) + own)
-            own = pairs.dictionary_encode().indices.to_numpy().astype(np.int64)
-        numbers = own
-    return numbers, pa.table(both)
-
-
-def in_order(rows: pa.Table) -> pa.Table:
-    """Return rows in the order of (clock, order). Most come so, or in that of `ORDER`."""
-    order, clocks = rows[events.ORDER], rows[events.CLOCK].to_numpy()
-    size = rows.num_rows
-    if size > 1 and not pc.all(pc.less_equal(order.slice(0, size - 1), order.slice(1))).as_py():
-        return rows.sort_by([(events.CLOCK, "ascending"), (events.ORDER, "ascending")])
-    if (clocks[1:] >= clocks[:-1]).all():
-        return rows
-    return rows.take(pa.array(np.argsort(clocks, kind="stable")))
-
-
-def conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows of an earlier schema as those of a batch: null where a field is new, without what is not there any more."""
-    columns = [
-        rows[field.name].cast(field.type) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
-
-
-def ramps(lengths: Ints) -> Ints:
-    """Return 0, 1, ... up to each of some lengths, one after the other."""
-    total = int(lengths.sum())
-    return np.arange(total) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-
-
-def _as(values: Any, kind: pa.DataType) -> Any:
-    if isinstance(values, pa.Array | pa.ChunkedArray):
-        return values.cast(kind)
-    return pa.array(values, kind)

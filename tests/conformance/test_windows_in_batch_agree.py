@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +11,42 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
-from pipelines.flowmix import Average, Count, Flow, Max, Min, Policy, StdDev, Sum
+from pipelines.flowmix import Average, Count, DistinctCount, Flow, Max, Min, Policy, StdDev, Sum, WindowAggregator
 from pipelines.flowmix.compile import topology_of
 from pipelines.graph import nodes
 from pipelines.sources import FixedBatches
 from pipelines.testing import run_flow
 
-SCHEMA = "k string, n int, v bigint, w double, timestamp bigint, id string"
-SEEDS = range(16)
+SCHEMA = "k string, n int, v bigint, w double, timestamp bigint, id string, t timestamp"
+SEEDS = range(24)
+ALWAYS = (0, 2, 3)
+"""Those of `make test`: windows by policies, by spans, and spans of spans."""
 
 
-def by_chance(chance: random.Random, source: Any) -> Flow:
-    """Return a flow with an aggregate of any policies that can run in the batch."""
-    stream: Any = Flow("chance", windows="batch").stream("s", source, delay=4)
-    if chance.random() < 0.5:
-        stream = stream.filter("v % 3 != 0 or v is null")
-    by = chance.choice([("k",), ("n",), ("k", "n"), ()])
-    stream = stream.partition(*by).aggregate(
+class Latest(WindowAggregator):
+    """The events with the greatest value, by id; sometimes more than one, and none where no event has the value."""
+
+    outputs = "id string, v bigint"
+
+    def __init__(self) -> None:
+        self.kept: list[dict[str, Any]] = []
+
+    def added(self, event: Any) -> None:
+        if event.get("v") is None or (self.kept and event["v"] < self.kept[0]["v"]):
+            return
+        if self.kept and event["v"] > self.kept[0]["v"]:
+            self.kept = []
+        self.kept.append({"id": event.id, "v": event["v"]})
+
+    def evicted(self, event: Any) -> None:
+        raise AssertionError("no event leaves a span before its end")
+
+    def aggregate(self) -> list[dict[str, Any]]:
+        return self.kept
+
+
+def by_policies(stream: Any, chance: random.Random) -> Any:
+    return stream.aggregate(
         Count(output="all"),
         Sum("v", "sum"),
         Average("w", "mean"),
@@ -36,8 +56,33 @@ def by_chance(chance: random.Random, source: Any) -> Flow:
         clear_on_trigger=chance.random() < 0.4,
         window_evict_millis=chance.choice([3000, 3_600_000]),
     )
+
+
+def by_spans(stream: Any, chance: random.Random, *own: Any) -> Any:
+    made = (Count(output="all"), *own)
+    if chance.random() < 0.5:
+        return stream.session(*made, gap=chance.randint(1, 5))
+    every = chance.randint(1, 4)
+    return stream.aligned(*made, every=every, size=every + chance.randint(0, 5), offset=chance.randint(0, 2))
+
+
+def by_chance(chance: random.Random, source: Any) -> Flow:
+    """Return a flow with windows of any kind that can run in the batch, alone or one behind the other."""
+    stream: Any = Flow("chance", windows="batch").stream("s", source, delay=4)
+    if chance.random() < 0.5:
+        stream = stream.filter("v % 3 != 0 or v is null")
+    by = chance.choice([("k",), ("n",), ("k", "n"), ()])
+    stream, kind = stream.partition(*by), chance.randrange(3)
+    if kind == 0:
+        stream = by_policies(stream, chance)
+    else:
+        words = [Min("k", "first"), Max("t", "latest"), DistinctCount("v", "distinct"), Latest()]
+        own = [Sum("v", "sum"), Average("w", "mean"), Max("v", "most"), *chance.sample(words, 2)]
+        stream = by_spans(stream, chance, *own)
     if chance.random() < 0.5:
         stream = stream.filter("all > 1")
+    if kind == 2:
+        stream = by_spans(stream.partition(*by[:1]), chance, Sum("sum", "sums"), Max("window_end", "until"))
     return stream.persist("kept").build()  # type: ignore[no-any-return]
 
 
@@ -48,7 +93,8 @@ def events_by_chance(chance: random.Random) -> list[tuple[Any, ...]]:
         now += chance.choice([0, 0, 1, 250, 1000, 1000, 9000])
         key = chance.choice(["a", "b", "c", None])
         at = now - chance.choice([0, 0, 0, 1, 1500, 4000])
-        row = (key, chance.choice([1, 2, None]), chance.choice([None, number % 7]), number / 4, at, f"e{number}")
+        day = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=number % 5)
+        row = (key, chance.choice([1, 2, None]), chance.choice([None, number % 7]), number / 4, at, f"e{number}", day)
         found.append(row)
     return found
 
@@ -67,7 +113,9 @@ def shown(lake: Lake, until: int) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [pytest.param(n, marks=[] if n < 1 else [pytest.mark.exhaustive]) for n in SEEDS])
+@pytest.mark.parametrize(
+    "seed", [pytest.param(n, marks=[] if n in ALWAYS else [pytest.mark.exhaustive]) for n in SEEDS]
+)
 def test_any_cut_gives_what_a_bounded_run_gives(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     rows = events_by_chance(chance)
@@ -78,7 +126,7 @@ def test_any_cut_gives_what_a_bounded_run_gives(spark: SparkSession, tmp_path: P
     chance.setstate(state)
     # A stream's clock stays behind the last event by the delay, that of a bounded run does not.
     until = max(row[4] for row in rows) + 50_000
-    end = [("end", 9, 1, 1.0, until + 10_000, "end")]
+    end = [("end", 9, 1, 1.0, until + 10_000, "end", None)]
     streamed = by_chance(chance, FixedBatches(SCHEMA, [*source.batches, end]))
     chance.setstate(state)
     whole = by_chance(chance, FixedBatches(SCHEMA, [rows, end]))
@@ -90,7 +138,9 @@ def test_any_cut_gives_what_a_bounded_run_gives(spark: SparkSession, tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [pytest.param(n, marks=[] if n < 1 else [pytest.mark.exhaustive]) for n in SEEDS])
+@pytest.mark.parametrize(
+    "seed", [pytest.param(n, marks=[] if n in ALWAYS else [pytest.mark.exhaustive]) for n in SEEDS]
+)
 def test_engines_agree(spark: SparkSession, seed: int) -> None:
     chance = random.Random(1000 + seed)
     names = [part.split()[0] for part in SCHEMA.split(", ")]

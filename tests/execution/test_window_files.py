@@ -32,7 +32,7 @@ Row = tuple[str, int, int, str]
 
 
 def files(folder: Path, operation: AggregateWindow = COUNTED, signature: bytes = SIGNATURE) -> WindowFiles:
-    return WindowFiles(StateFolder(folder), ArrayWindows(operation, context("k"), MADE), signature)
+    return WindowFiles(StateFolder(folder), [ArrayWindows(operation, context("k"), MADE)], signature)
 
 
 def table(rows: list[Row]) -> pa.Table:
@@ -123,14 +123,14 @@ class Query:
     def _attempt(self, own: WindowFiles, txid: int, attempt: int, batch: list[Row]) -> None:
         if txid in self.tables.named:
             ref, clock = self.tables.named[txid]
-            results = own.results(ref)
+            (results,) = own.results(ref)
         else:
             before, floor = self.tables.before(txid)
             # As the tasks of this attempt happened to give them.
             rows = [(k, v, at, f"{n:06d}") for n, (k, v, at, _) in enumerate(self.chance.sample(batch, len(batch)))]
             rows = [row for row in rows if row[2] >= floor]
             clock = max([floor, *(row[2] - self.delay for row in rows)])
-            results, ref = own.run(txid, attempt, before, self._in_pieces(rows, floor, clock))
+            (results,), ref = own.run(txid, attempt, before, self._in_pieces(rows, floor, clock))
             self._dies(0.3)
             self._expect(rows, clock)
         for output in self.tables.rows:
@@ -185,15 +185,15 @@ def rows_of(first: int, end: int) -> list[Row]:
 def test_only_what_changed_is_written_and_laid_over_the_whole(tmp_path: Path) -> None:
     many = [(f"k{n}", 1, n, f"{n:06d}") for n in range(3000)]
     own, before = files(tmp_path), None
-    results, before = own.run(0, 0, None, [(table(many), 2999)])
+    (results,), before = own.run(0, 0, None, [(table(many), 2999)])
     whole = (tmp_path / before.file).stat().st_size
     for txid in range(1, 6):
         now = 3000 + txid
-        results, before = own.run(txid, 0, before, [(table([("k5", 1, now, "0"), (f"n{txid}", 1, now, "1")]), now)])
+        (results,), before = own.run(txid, 0, before, [(table([("k5", 1, now, "0"), (f"n{txid}", 1, now, "1")]), now)])
         assert (tmp_path / before.file).stat().st_size < whole / 5
         # A process that knows nothing goes on with the same state.
         again = files(tmp_path)
-        assert again._state(before).windows.sort_by("k").equals(own._state(before).windows.sort_by("k"))
+        assert again._state(before)[0].windows.sort_by("k").equals(own._state(before)[0].windows.sort_by("k"))
         own.clear(before)
     assert len(list(tmp_path.iterdir())) == 6
     assert shown(results)[-1][:3] == ("k5", 3, 3)
@@ -205,7 +205,7 @@ def test_files_of_states_do_not_grow_in_number(tmp_path: Path) -> None:
         _, before = own.run(txid, 0, before, [(table([(f"k{txid}", 1, txid, "0")]), txid)])
         own.clear(before)
         assert len(list(tmp_path.iterdir())) <= 33
-    assert files(tmp_path)._state(before).keys == 80
+    assert files(tmp_path)._state(before)[0].keys == 80
 
 
 def test_a_named_file_that_is_gone_or_damaged_is_refused(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_a_named_file_that_is_gone_or_damaged_is_refused(tmp_path: Path) -> None
     (tmp_path / ref.file).write_bytes(good)
     with pytest.raises(WindowStateError, match="another operation"):
         files(tmp_path, signature=b"another sixteen.").run(1, 0, ref, [(rows, 29)])
-    results, _ = files(tmp_path).run(1, 0, ref, [(rows, 29)])
+    (results,), _ = files(tmp_path).run(1, 0, ref, [(rows, 29)])
     assert results.num_rows
 
 
@@ -252,5 +252,5 @@ def test_a_disk_that_is_full_leaves_the_state_before(tmp_path: Path, monkeypatch
         patched.setattr("os.fsync", full)
         with pytest.raises(OSError, match="No space"):
             own.run(1, 0, ref, [(table(rows_of(20, 30)), 29)])
-    results, _ = own.run(1, 1, ref, [(table(rows_of(20, 30)), 29)])
-    assert shown(results) == shown(files(tmp_path).run(1, 2, ref, [(table(rows_of(20, 30)), 29)])[0])
+    (results,), _ = own.run(1, 1, ref, [(table(rows_of(20, 30)), 29)])
+    assert shown(results) == shown(files(tmp_path).run(1, 2, ref, [(table(rows_of(20, 30)), 29)])[0][0])

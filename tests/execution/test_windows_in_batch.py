@@ -311,11 +311,15 @@ def test_windows_that_cannot_run_in_the_batch_read_a_channel() -> None:
         return Flow("f", clock=clock, windows="batch").stream("s", FixedBatches(SCHEMA, [[]]), **source).partition("k")
 
     four, whole = Policy.count(4), {"trigger": Policy.count(4), "evict": Policy.count(4)}
-    assert places(written().aggregate(Sum("v"), **whole).output().build()) == ["s"]
+    summed = written().aggregate(Sum("v"), **whole)
+    assert places(summed.output().build()) == ["s"]
+    nested = written().aggregate(Sum("v"), **whole).filter("sum > 1").aligned(Count(), every=2)
+    assert places(nested.output().build()) == ["s"]
     on_channels = [
         written("processing").aggregate(Sum("v"), **whole).output(),
         written(slice_by="k").aggregate(Sum("v"), **whole).output(),
-        written().aggregate(Sum("v"), **whole).aggregate(Count(), **whole).output(),
+        written().aggregate(Sum("v"), **whole).sort("sum", top_n=2, trigger=four).output(),
+        written().aggregate(Sum("v"), **whole).persist("sums").aggregate(Count(), **whole).output(),
         written().persist("raw").aggregate(Sum("v"), **whole).output(),
         written().sort("v", top_n=2, trigger=four).output(),
         written()

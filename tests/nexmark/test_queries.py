@@ -56,12 +56,16 @@ def test_one_bounded_batch(
 
 
 @pytest.mark.parametrize("query", FLOWS)
-def test_windows_of_a_stream_and_of_a_bounded_run(spark: SparkSession, tmp_path: Path, query: str) -> None:
+@pytest.mark.parametrize("windows", ["batch", pytest.param("channels", marks=EXHAUSTIVE)])
+def test_windows_of_a_stream_and_of_a_bounded_run(
+    spark: SparkSession, tmp_path: Path, query: str, windows: str
+) -> None:
     folder = write_end(write_events(tmp_path / "events"))
     streamed, bounded = Lake(tmp_path / "streamed"), Lake(tmp_path / "bounded")
-    report = Runtime(spark, streamed).catch_up(flow(query, files(folder, files_per_batch=1)))
-    assert len(report.batches) > FILES
-    Runtime(spark, bounded).run_bounded(flow(query, files(folder)))
+    report = Runtime(spark, streamed).catch_up(flow(query, files(folder, files_per_batch=1), windows))
+    # The last file has what ends the windows.
+    assert len(report.batches) == FILES + 1 if windows == "batch" else len(report.batches) > FILES + 1
+    Runtime(spark, bounded).run_bounded(flow(query, files(folder), windows))
     expected = wanted(folder)
     assert_states(streamed, expected, [query])
     assert_states(bounded, expected, [query])

@@ -11,10 +11,10 @@ import pytest
 
 from pipelines import aggregators as agg
 from pipelines.graph import events as ev
+from pipelines.windows.array_kinds import fits
 from pipelines.windows.bucket import ArrayBucket, BucketMaker, Clocks
 from pipelines.windows.operations import AggregateWindow, CollectWindow, SortWindow, SwitchWindow
 from pipelines.windows.policy import Policy
-from pipelines.windows.vectorised import fits
 from tests.windows.window_runs import context
 
 NAN = float("nan")

@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 
 from pipelines import aggregators as agg
 from pipelines.graph import events as ev
+from pipelines.windows.array_kinds import fits
+from pipelines.windows.arrays import EMPTY, State
 from pipelines.windows.arrow_stream import from_ipc, to_ipc
 from pipelines.windows.buffer import WindowContext
 from pipelines.windows.event import Event
 from pipelines.windows.keyed import KeyedWindows
 from pipelines.windows.operations import AggregateWindow
 from pipelines.windows.policy import Policy
-from pipelines.windows.vectorised import EMPTY, ArrayWindows, State, fits
+from pipelines.windows.vectorised import ArrayWindows
 from tests.windows.window_runs import context
 
 CHAIN = (

@@ -6,9 +6,10 @@ stands in the plan in the window's place, and the file with the state behind it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from heapq import merge
 from itertools import groupby, islice, pairwise
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from pipelines.execution.batch.group_sources import clock_of
 from pipelines.execution.checkpoint.window_files import (
     StateFiles,
     StateRef,
+    WindowFailure,
     WindowFiles,
     WindowPlaceError,
     WindowStateError,
@@ -30,14 +32,14 @@ from pipelines.execution.checkpoint.window_files import (
     state_files,
 )
 from pipelines.execution.protocol.failures import reason_of
-from pipelines.graph import events
+from pipelines.graph import events, nodes
 from pipelines.graph.dialects import SPARK
 from pipelines.planner.step import column, struct
 from pipelines.planner.windows import numbered
 from pipelines.spark.arrow_frame import arrow_frame
+from pipelines.windows.array_kinds import arrays_for, wanted_columns
 from pipelines.windows.bucket import NEVER
 from pipelines.windows.signature import signature
-from pipelines.windows.vectorised import ArrayWindows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -67,47 +69,58 @@ class Named:
 
 @dataclass(frozen=True)
 class Windowed:
-    """What the windows have made of a batch, as the frame that stands in their place, and what its records are to name."""
+    """What the windows have made of a batch, as frames that stand in their places, and what its records are to name."""
 
     named: Named
-    frame: DataFrame
+    frames: Mapping[int, DataFrame]
+
+
+class _Stage:
+    """One window of the group's batch, as arrays.
+
+    Attributes:
+        node: of the window.
+        arrays: its windows.
+        taken: the columns that go into them.
+        read: the fields that they say they read, with their types: another type is another operation, for what is kept of
+            the field would not fit.
+    """
+
+    def __init__(self, group: BatchGroup, node: nodes.BatchWindowNode) -> None:
+        self.node = node
+        results = struct(", ".join(f"`{n}` {kind}" for n, kind in zip(node.fields, node.types, strict=True)))
+        self.arrays = arrays_for(node.operation, node.context, to_arrow_schema(results, timezone="UTC"))
+        schema = group.schema_at(group.topology.graph[node.parents[0]])
+        kinds = {f.name: f.dataType.simpleString() for f in schema.fields if f.name not in events.COLUMNS}
+        named = {*node.key, *node.operation.inputs}
+        self.read = {name: kind for name, kind in kinds.items() if name in named}
+        carried = wanted_columns(node.operation, node.context)
+        # Who sees whole events may look at any field.
+        fields = kinds if events.ID in carried else self.read
+        self.taken = (*fields, *carried, events.CLOCK, events.ORDER)
+
+    def rows(self, frame: DataFrame) -> DataFrame:
+        """Return what goes into the windows."""
+        return frame.select(*(SPARK.name(name) for name in self.taken))
 
 
 class DriverWindows:
     """The windows of a group's own source.
 
     Args:
-        group: the batch group; it has a `window`.
+        group: the batch group; it has `windows`.
         checkpoint: its folder.
     """
 
     def __init__(self, group: BatchGroup, checkpoint: Place) -> None:
-        assert group.window is not None
-        self._group, self._node = group, group.window
+        self._group = group
         self._files: StateFiles = state_files(checkpoint)
-        operation, partition = self._node.operation, self._node.context.partition
-        taken = self._taken()
-        results = struct(
-            ", ".join(f"`{n}` {kind}" for n, kind in zip(self._node.fields, self._node.types, strict=True))
-        )
-        arrays = ArrayWindows(operation, self._node.context, to_arrow_schema(results, timezone="UTC"))
-        self._own = tuple(taken)
-        # Another type of a field is another operation: what is kept of the field would not fit.
-        form = f"in the batch: {', '.join(f'{name} {kind}' for name, kind in taken.items())}"
-        self._states = WindowFiles(self._files, arrays, signature(operation, partition, form))
+        self._stages = [_Stage(group, node) for node in group.windows]
+        self._node = self._stages[0].node
+        arrays = [stage.arrays for stage in self._stages]
+        self._states = WindowFiles(self._files, arrays, _signature(self._stages))
         self._begun = 0
         self._rows_a_byte: float | None = None
-
-    def _taken(self) -> dict[str, str]:
-        """Return the fields that the windows read, with their types."""
-        own = {*self._node.key, *self._node.operation.inputs}
-        schema = self._group.schema_at(self._group.topology.graph[self._node.parents[0]])
-        return {field.name: field.dataType.simpleString() for field in schema.fields if field.name in own}
-
-    @property
-    def node(self) -> int:
-        """Return the id of the window's node."""
-        return self._node.id
 
     @property
     def channel(self) -> str:
@@ -198,30 +211,51 @@ class DriverWindows:
         """
         known = self._known(batch.txid)
         if known is not None:
-            return Windowed(known, self._frame(self._states.results(known.state)))
+            return Windowed(known, self._frames(self._states.results(known.state)))
         before = next(self._named(batch.txid), None)
-        parent = self._node.parents[0]
-        rows = numbered(run.frames([parent], {})[parent], batch.txid)
-        rows = rows.select(*(SPARK.name(name) for name in (*self._own, events.CLOCK, events.ORDER)))
-        with closing(_Rows(rows, self._may_come_at_once(position.bytes))) as taken:
+        first, parent = self._stages[0], self._node.parents[0]
+        frame = first.rows(numbered(run.frames([parent], {})[parent], batch.txid))
+        with closing(_Rows(frame, self._may_come_at_once(position.bytes))) as taken:
             self._rows_a_byte = taken.number / position.bytes if position.bytes else None
             given = before.clocks if before else {}
             clocks = clocks_after(self._group, self._node, given, position.clocks, run.counts)
             clock = clock_of(clocks, self._group.entrance.origins)
             pieces = taken.pieces(NEVER if clock is None else clock)
             try:
-                results, state = self._states.run(batch.txid, batch.attempt, self._state_of(before), pieces)
-            except (ValueError, ArithmeticError, pa.ArrowException) as error:
-                where = f"{self._node.label} (defined at {self._node.at})"
-                raise BatchError(f"{where} failed: {reason_of(error)}") from error
-        return Windowed(Named(batch.txid, state, clocks), self._frame(results))
+                results, state = self._states.run(
+                    batch.txid, batch.attempt, self._state_of(before), pieces, partial(self._between, run, {})
+                )
+            except WindowFailure as failure:
+                node = self._stages[failure.number].node
+                where = f"{node.label} (defined at {node.at})"
+                raise BatchError(f"{where} failed: {reason_of(failure.error)}") from failure.error
+        return Windowed(Named(batch.txid, state, clocks), self._frames(results))
+
+    def _between(self, run: PlanRun, given: dict[int, DataFrame], number: int, results: pa.Table) -> pa.Table:
+        """Return the rows of the window behind one, from its results and those of the ones before it (`given`)."""
+        stage = self._stages[number + 1]
+        given[self._stages[number].node.id] = arrow_frame(self._group.spark, results)
+        parent = stage.node.parents[0]
+        return stage.rows(run.frames([parent], {}, given)[parent]).toArrow()
+
+    def _frames(self, results: Iterable[pa.Table]) -> dict[int, DataFrame]:
+        return {
+            stage.node.id: arrow_frame(self._group.spark, made)
+            for stage, made in zip(self._stages, results, strict=True)
+        }
 
     def _may_come_at_once(self, size: int | None) -> bool:
         """Return whether a batch of so many bytes has few rows, as far as the one before tells."""
         return size is not None and self._rows_a_byte is not None and size * self._rows_a_byte <= ROWS_AT_ONCE
 
-    def _frame(self, results: pa.Table) -> DataFrame:
-        return arrow_frame(self._group.spark, results)
+
+def _signature(stages: Sequence[_Stage]) -> bytes:
+    forms = [f"in the batch: {', '.join(f'{name} {kind}' for name, kind in stage.read.items())}" for stage in stages]
+    operations = [stage.node.operation for stage in stages]
+    keys = [stage.node.context.partition for stage in stages]
+    if len(stages) == 1:
+        return signature(operations[0], keys[0], forms[0])
+    return signature((operations, keys), (), " | ".join(forms))
 
 
 def check_place(group: BatchGroup, checkpoint: Checkpoint) -> None:
@@ -230,7 +264,7 @@ def check_place(group: BatchGroup, checkpoint: Checkpoint) -> None:
     Raises:
         WindowPlaceError
     """
-    in_batch = group.window is not None
+    in_batch = bool(group.windows)
     # A folder that the records name is lost, which the check of the states says.
     if is_elsewhere(checkpoint, in_batch) and not (in_batch and next(_named_of(group), None)):
         raise WindowPlaceError(group.topology.name, group.name, in_batch=in_batch)

@@ -109,15 +109,16 @@ class BatchGroup:
             if node.id in self.reach
         )
 
-        windows = [node for node in topology.graph if node.id in self.reach and isinstance(node, nodes.BatchWindowNode)]
-        self.window = windows[0] if windows else None
-        """The window that runs in the group's batch (docs/adr/0054)."""
+        self.windows = tuple(
+            node for node in topology.graph if node.id in self.reach and isinstance(node, nodes.BatchWindowNode)
+        )
+        """The windows that run in the group's batch (docs/adr/0054), one behind the other."""
 
     @property
     def watermarked(self) -> tuple[str, ...]:
-        """Return what has a watermark: the channels that the group writes, and the window that runs in its batch."""
+        """Return what has a watermark: the channels that the group writes, and the windows that run in its batch."""
         own = [sink.name for sink in self.sinks if sink.is_channel]
-        return (*own, *([self.window.channel] if self.window else []))
+        return (*own, *(window.channel for window in self.windows[:1]))
 
     def _last_gates(self) -> tuple[int, ...]:
         """Return the gates that put rows into quarantine on the way to a state, without those ahead of another such gate."""

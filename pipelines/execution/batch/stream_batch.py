@@ -290,7 +290,7 @@ class StreamBatch:
     ) -> Mapping[int, DataFrame]:
         """Return the frames of some nodes, the results of the windows that run in the batch in the place of these."""
         self._run_windows(attempt, run)
-        given = {self._windows.node: attempt.windowed.frame} if self._windows and attempt.windowed else None
+        given = attempt.windowed.frames if attempt.windowed else None
         return run.frames(wanted, claimed, given)
 
     def _run_windows(self, attempt: _Attempt, run: PlanRun) -> None:

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -21,8 +21,8 @@ import pyarrow as pa
 from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.execution.checkpoint.durable import sync
 from pipelines.places.location import Location, Place
+from pipelines.windows.arrays import EMPTY, Arrays, State
 from pipelines.windows.arrow_stream import from_ipc, to_ipc
-from pipelines.windows.vectorised import EMPTY, ArrayWindows, State
 
 if TYPE_CHECKING:
     from pipelines.execution.checkpoint.engine_files import Checkpoint
@@ -47,6 +47,14 @@ class WindowStateError(TrideltaError):
             'and run it with on_fresh_checkpoint="reset" (empties its states and starts over) or "continue"'
         )
         super().__init__(f"the state of the windows, {name}, {problem}", hint=hint or otherwise)
+
+
+class WindowFailure(Exception):  # noqa: N818 - it carries the error
+    """What a window, or an aggregator of a user's in it, failed with; `number` is that of the window in its query."""
+
+    def __init__(self, error: Exception, number: int) -> None:
+        self.error, self.number = error, number
+        super().__init__(str(error))
 
 
 class WindowPlaceError(DefinitionError):
@@ -172,47 +180,63 @@ class _Read:
         return [StateRef.of_json(ref) for ref in self.head["below"]]
 
 
+States = tuple[State, ...]
+"""Of each window of a query, in the order of the query."""
+Between = Callable[[int, pa.Table], pa.Table]
+"""Makes the rows of the next window of the results of one, by its number."""
+
+
 class WindowFiles:
-    """The states of an operation's windows, batch by batch.
+    """The states of a query's windows, batch by batch.
 
     Args:
         files: where they are.
-        windows: the operation's.
-        signature: of the operation and its key (`pipelines.windows.signature`): windows of others are refused.
+        windows: one or more, each of which gets what comes of the results of the one before.
+        signature: of the operations and their keys (`pipelines.windows.signature`): windows of others are refused.
     """
 
-    def __init__(self, files: StateFiles, windows: ArrayWindows, signature: bytes) -> None:
+    def __init__(self, files: StateFiles, windows: Sequence[Arrays], signature: bytes) -> None:
         self._files, self._windows, self._signature = files, windows, signature.hex()
+        self._empty: States = (EMPTY,) * len(windows)
         # What the last batch has left need not be read again. Of a state: the files below, and the bytes of all.
-        self._last: tuple[StateRef, State] | None = None
+        self._last: tuple[StateRef, States] | None = None
         self._below: dict[StateRef, tuple[list[StateRef], int]] = {}
 
     def run(
-        self, txid: int, attempt: int, before: StateRef | None, pieces: Iterable[tuple[pa.Table, int]]
-    ) -> tuple[pa.Table, StateRef]:
+        self,
+        txid: int,
+        attempt: int,
+        before: StateRef | None,
+        pieces: Iterable[tuple[pa.Table, int]],
+        between: Between | None = None,
+    ) -> tuple[tuple[pa.Table, ...], StateRef]:
         """Run a batch from the state behind the one before, and keep what it leaves. Nothing counts until a record names it.
 
         Args:
             before: what the newest record below `txid` names; None: there is none, and the windows are empty.
-            pieces: rows and clocks as of `ArrayWindows.feed`, at least one.
+            pieces: rows and clocks as of `Arrays.feed`, at least one.
+            between: where there are several windows.
 
         Returns:
-            The results, and what the records of the batch are to name.
+            The results of each window, and what the records of the batch are to name.
 
         Raises:
             WindowStateError: the state cannot be had.
+            WindowFailure: a window failed.
         """
-        results, state = self._fed(self._state(before), pieces)
-        below = self._stands_on(before, state)
-        windows = state.windows if not below else state.changed
-        tables = {_WINDOWS: windows, _PENDING: state.pending, _RESULTS: results}
-        blobs = {name: to_ipc(table, "lz4") for name, table in tables.items() if table is not None}
-        head = {
+        results, states = self._fed(self._state(before), pieces, between)
+        below = self._stands_on(before, states)
+        blobs: dict[str, bytes] = {}
+        for number, (made, state) in enumerate(zip(results, states, strict=True)):
+            windows = state.windows if not below else state.changed
+            tables = {_WINDOWS: windows, _PENDING: state.pending, _RESULTS: made}
+            blobs |= {_part(name, number): to_ipc(table, "lz4") for name, table in tables.items() if table is not None}
+        head: dict[str, Any] = {
             "format": FORMAT,
             "signature": self._signature,
             "txid": txid,
-            "clock": state.clock,
-            "keys": state.keys,
+            "clock": states[0].clock,
+            "keys": sum(state.keys for state in states),
             "below": [file.to_json() for file in below],
             "parts": {name: len(blob) for name, blob in blobs.items()},
         }
@@ -220,26 +244,42 @@ class WindowFiles:
         data = b"".join([len(text).to_bytes(8, "big"), text, *blobs.values()])
         ref = StateRef(f"{txid:012d}-{attempt}-{secrets.token_hex(4)}", _digest(data))
         self._files.write(ref.file, data)
-        size = len(blobs.get(_WINDOWS, b"")) + (self._below[before][1] if below and before else 0)
-        self._last = (ref, state)
+        size = _bytes_of_windows(head["parts"]) + (self._below[before][1] if below and before else 0)
+        self._last = (ref, states)
         self._stands(ref, below, size)
         return results, ref
 
-    def _fed(self, state: State, pieces: Iterable[tuple[pa.Table, int]]) -> tuple[pa.Table, State]:
-        made = []
+    def _fed(
+        self, states: States, pieces: Iterable[tuple[pa.Table, int]], between: Between | None
+    ) -> tuple[tuple[pa.Table, ...], States]:
+        parts, state = [], states[0]
         for rows, clock in pieces:
-            results, state = self._windows.feed(state, rows, clock)
-            made.append(results)
+            results, state = self._feed(0, state, rows, clock)
+            parts.append(results)
         # What has changed is known of one piece: of several all may have.
-        return pa.concat_tables(made), state if len(made) == 1 else replace(state, changed=None)
+        made, after = [pa.concat_tables(parts)], [state if len(parts) == 1 else replace(state, changed=None)]
+        for number in range(1, len(self._windows)):
+            assert between is not None
+            rows = between(number - 1, made[-1])
+            results, state = self._feed(number, states[number], rows, clock)
+            made.append(results)
+            after.append(state)
+        return tuple(made), tuple(after)
 
-    def results(self, ref: StateRef) -> pa.Table:
-        """Return what a batch has made whose record names its file.
+    def _feed(self, number: int, state: State, rows: pa.Table, clock: int) -> tuple[pa.Table, State]:
+        try:
+            return self._windows[number].feed(state, rows, clock)
+        except Exception as error:
+            raise WindowFailure(error, number) from error
+
+    def results(self, ref: StateRef) -> tuple[pa.Table, ...]:
+        """Return what the windows have made in a batch whose record names its file.
 
         Raises:
             WindowStateError
         """
-        return self._read(ref).tables[_RESULTS]
+        tables = self._read(ref).tables
+        return tuple(tables[_part(_RESULTS, number)] for number in range(len(self._windows)))
 
     def clear(self, ref: StateRef) -> None:
         """Remove what no batch behind one needs, once Spark has marked that batch as done.
@@ -264,21 +304,25 @@ class WindowFiles:
         """
         self._loaded(ref)
 
-    def _state(self, ref: StateRef | None) -> State:
+    def _state(self, ref: StateRef | None) -> States:
         if ref is None:
-            return EMPTY
+            return self._empty
         if self._last is None or self._last[0] != ref:
             self._last = (ref, self._loaded(ref))
         return self._last[1]
 
-    def _loaded(self, ref: StateRef) -> State:
+    def _loaded(self, ref: StateRef) -> States:
         last = self._read(ref)
         parts = [*(self._read(file) for file in last.below), last]
-        windows = [part.tables[_WINDOWS] for part in parts if _WINDOWS in part.tables]
         clock = last.head["clock"]
-        size = sum(part.head["parts"].get(_WINDOWS, 0) for part in parts)
-        self._stands(ref, last.below, size)
-        return State(self._windows.laid_over(windows, clock), last.tables.get(_PENDING), clock)
+        self._stands(ref, last.below, sum(_bytes_of_windows(part.head["parts"]) for part in parts))
+        states = []
+        for number, arrays in enumerate(self._windows):
+            name = _part(_WINDOWS, number)
+            windows = [part.tables[name] for part in parts if name in part.tables]
+            pending = last.tables.get(_part(_PENDING, number))
+            states.append(State(arrays.laid_over(windows, clock), pending, clock))
+        return tuple(states)
 
     def _stands(self, ref: StateRef, below: list[StateRef], size: int) -> None:
         """Keep on which files a state stands; of the last few, for a file may go two batches later."""
@@ -286,13 +330,15 @@ class WindowFiles:
         for old in list(self._below)[:-4]:
             del self._below[old]
 
-    def _stands_on(self, before: StateRef | None, state: State) -> list[StateRef]:
+    def _stands_on(self, before: StateRef | None, states: States) -> list[StateRef]:
         """Return the files on which the next one is to stand, none for a whole one: whichever is less to write, and to read."""
-        if before is None or before not in self._below or state.changed is None:
+        known = all(state.changed is not None or state.windows is None for state in states)
+        if before is None or before not in self._below or not known:
             return []
         below, size = self._below[before]
-        whole = state.windows.nbytes if state.windows is not None else 0
-        if 2 * state.changed.nbytes > whole or size > max(_BESIDE, 2 * whole) or len(below) + 1 >= _MOST_FILES:
+        whole = sum(state.windows.nbytes for state in states if state.windows is not None)
+        changed = sum(state.changed.nbytes for state in states if state.changed is not None)
+        if 2 * changed > whole or size > max(_BESIDE, 2 * whole) or len(below) + 1 >= _MOST_FILES:
             return []
         return [*below, before]
 
@@ -302,6 +348,15 @@ class WindowFiles:
             hint = "give the stream's window its former definition back; or begin with empty windows in a flow of another name"
             raise WindowStateError(ref.file, "holds the windows of another operation, or of another key", hint=hint)
         return _Read(head, dict(_tables(data, head["parts"])))
+
+
+def _part(name: str, number: int) -> str:
+    """Return the name of a window's part of a file; that of the first is as of files with one window."""
+    return f"{name}{number or ''}"
+
+
+def _bytes_of_windows(parts: Mapping[str, int]) -> int:
+    return sum(size for name, size in parts.items() if name.startswith(_WINDOWS))
 
 
 def is_elsewhere(checkpoint: Checkpoint, in_batch: bool) -> bool:

@@ -106,7 +106,7 @@ class StreamRunner:
         self._counters = Counters(group.spark, f"{group.topology.name}/{group.name}/")
         self._stop_after: int | None = None
         self._durable: DurableBatches | None = None
-        self._windows = DriverWindows(group, checkpoint.folder) if group.window is not None else None
+        self._windows = DriverWindows(group, checkpoint.folder) if group.windows else None
         self.draining = threading.Event()
         self.reports: list[BatchReport] = []
         self.batches, self._quarantine_noted = 0, False

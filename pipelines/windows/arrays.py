@@ -1,0 +1,192 @@
+"""Windows in arrays: all keys at once, as a function of state, rows and watermark. What the kinds of them have in common.
+
+The same answers as `KeyedWindows`. Nothing is changed in place: a state that a batch began with is there as before when the batch
+has failed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.graph import events
+from pipelines.windows.buffer import WindowContext, identity_of, key_text
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class State:
+    """What windows hold between two batches.
+
+    Attributes:
+        windows: one row per key: the partition fields, the clock of its last event (`WRITTEN`, ms), the events since it fired
+            (`TICKS`), how often it has fired (`FIRES`), and its items, as lists: the fields that are aggregated. Where a clock
+            decides about them `CLOCKS` (ms), and with a trigger by time the second of the first event (`BEGUN`). None: no key.
+        pending: rows later than the clock, as they came; None: none.
+        clock: up to which all is done, in ms; None: not known.
+        changed: of `windows` the rows that the last batch has made; None: all may be.
+    """
+
+    windows: pa.Table | None = None
+    pending: pa.Table | None = None
+    clock: int | None = None
+    changed: pa.Table | None = None
+
+    @property
+    def keys(self) -> int:
+        """Return how many windows there are."""
+        return 0 if self.windows is None else self.windows.num_rows
+
+
+EMPTY: Final = State()
+
+
+class Arrays(ABC):
+    """The windows by key of an operation.
+
+    Args:
+        context: as of `KeyedWindows`.
+        schema: of the results: partition fields, outputs, and `pipelines.graph.events.COLUMNS`.
+    """
+
+    def __init__(self, context: WindowContext, schema: pa.Schema) -> None:
+        self._context, self._schema = context, schema
+
+    def feed(self, state: State, rows: pa.Table, clock: int) -> tuple[pa.Table, State]:
+        """Run rows up to `clock`, then the ticks up to `clock` for all windows.
+
+        Args:
+            state: behind the batch before.
+            rows: partition and aggregated fields, `CLOCK` and `ORDER`, in any order; later ones than `clock` wait.
+            clock: ms; never less than that of the state.
+
+        Returns:
+            The results in the order of (clock, order), and the state behind them.
+
+        Raises:
+            ValueError: if a row or the clock goes back.
+        """
+        if state.clock is not None and clock < state.clock:
+            raise ValueError(f"the clock goes back from {state.clock} to {clock}")
+        if state.pending is not None:
+            rows = pa.concat_tables([conformed(state.pending, rows.schema), rows])
+        in_time = pc.less_equal(rows[events.CLOCK], clock)
+        pending, rows = rows.filter(pc.invert(in_time)), in_order(rows.filter(in_time))
+        if rows.num_rows and state.clock is not None and rows[events.CLOCK][0].as_py() < state.clock:
+            raise ValueError(f"an event of clock {rows[events.CLOCK][0]} comes after clock {state.clock}")
+        made, windows, changed = self._run(state.windows, rows, clock)
+        return made, State(windows, pending if pending.num_rows else None, clock, changed)
+
+    @abstractmethod
+    def _run(
+        self, state: pa.Table | None, rows: pa.Table, clock: int
+    ) -> tuple[pa.Table, pa.Table | None, pa.Table | None]:
+        """Return the results, the windows behind them, and which of these are not as before (None: all may be).
+
+        Args:
+            rows: in time, in the order of (clock, order).
+        """
+
+    @abstractmethod
+    def laid_over(self, windows: list[pa.Table], clock: int | None) -> pa.Table | None:
+        """Return the windows of a state of which later ones hold only what had changed: of each window the last row.
+
+        Args:
+            windows: the whole one, and what has changed since, oldest first.
+            clock: of the last one; what had ended by then is left out.
+        """
+
+    def due(self, state: State) -> int | None:
+        """Return the earliest clock at which `feed` without rows would do anything; None: never."""
+        clocks = [] if state.pending is None else [int(pc.min(state.pending[events.CLOCK]).as_py())]
+        if state.windows is not None and state.windows.num_rows:
+            clocks.append(self._due(state.windows))
+        return min(clocks, default=None)
+
+    @abstractmethod
+    def _due(self, windows: pa.Table) -> int:
+        """Return the earliest clock at which one of some windows does anything."""
+
+    def _texts(self, keys: pa.Table, number: int) -> list[str]:
+        """Return the texts of some keys (`key_text`), from their fields."""
+        if not self._context.partition:
+            return [key_text(())] * number
+        columns = [keys[name].to_pylist() for name in self._context.partition]
+        return [
+            key_text(tuple(() if value is None else (value,) for value in key)) for key in zip(*columns, strict=True)
+        ]
+
+    def _identities(self, texts: list[str]) -> list[str]:
+        return [identity_of(self._context, text) for text in texts]
+
+    def _table(self, made: Mapping[str, Any], number: int) -> pa.Table:
+        """Return columns as results, in the order of (clock, order)."""
+        stream = pa.repeat(pa.scalar(self._context.stream, pa.string()), number)
+        columns = {**made, events.FROM: stream}
+        table = pa.Table.from_arrays([as_type(columns[f.name], f.type) for f in self._schema], schema=self._schema)
+        return table.sort_by([(events.CLOCK, "ascending"), (events.ORDER, "ascending")])
+
+
+def numbered(partition: tuple[str, ...], state: pa.Table | None, rows: pa.Table) -> tuple[Ints, pa.Table]:
+    """Return the numbers of the keys of a state's rows and then of a batch's, from 0 as they are met, and their fields."""
+    known = 0 if state is None else state.num_rows
+    if not partition:
+        return np.zeros(known + rows.num_rows, np.int64), pa.table({})
+    both = {}
+    numbers: Any = None
+    for name in partition:
+        chunks = rows[name].chunks if state is None else [*state[name].cast(rows[name].type).chunks, *rows[name].chunks]
+        both[name] = pa.chunked_array(chunks, rows[name].type).combine_chunks()
+        own = both[name].dictionary_encode(null_encoding="encode").indices.to_numpy().astype(np.int64)
+        if numbers is not None:
+            pairs = pa.array(numbers * (int(own.max(initial=0)) + 1) + own)
+            own = pairs.dictionary_encode().indices.to_numpy().astype(np.int64)
+        numbers = own
+    return numbers, pa.table(both)
+
+
+def in_order(rows: pa.Table) -> pa.Table:
+    """Return rows in the order of (clock, order). Most come so, or in that of `ORDER`."""
+    order, clocks = rows[events.ORDER], rows[events.CLOCK].to_numpy()
+    size = rows.num_rows
+    if size > 1 and not pc.all(pc.less_equal(order.slice(0, size - 1), order.slice(1))).as_py():
+        return rows.sort_by([(events.CLOCK, "ascending"), (events.ORDER, "ascending")])
+    if (clocks[1:] >= clocks[:-1]).all():
+        return rows
+    return rows.take(pa.array(np.argsort(clocks, kind="stable")))
+
+
+def conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows of an earlier schema as those of a batch: null where a field is new, without what is not there any more."""
+    columns = [
+        rows[field.name].cast(field.type) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def ramps(lengths: Ints) -> Ints:
+    """Return 0, 1, ... up to each of some lengths, one after the other."""
+    total = int(lengths.sum())
+    return np.arange(total) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+
+
+def as_type(values: Any, kind: pa.DataType) -> Any:
+    """Return values as Arrow of a type; what does not fit is an error."""
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values.cast(kind)
+    return pa.array(values, kind)
+
+
+def as_lists(values: Sequence[Any], kind: pa.DataType) -> Sequence[Any]:
+    """Return values of a field as its type wants them: one value where there may be several is a list of one."""
+    if not pa.types.is_list(kind):
+        return values
+    return [value if value is None or isinstance(value, list | tuple) else [value] for value in values]
