@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from examples.nexmark.queries import BID, EVENTS
+from examples.nexmark.queries import EVENTS
 from pipelines.flowmix import Count, Flow, FlowStream, Max, WindowAggregator, and_, gt, has
 from pipelines.sources import JsonFiles
 
@@ -47,38 +47,39 @@ def q5(events: FlowStream) -> FlowStream:
 
     The counts of one hopping window have one time, its end, so they are the events of one tumbling window of two seconds.
     """
-    counted = events.each(_bid, BID).partition("auction").aligned(Count("num"), every=2, size=10)
+    counted = events.compute(_bid("auction bigint")).partition("auction").aligned(Count("num"), every=2, size=10)
     return counted.partition().aligned(Highest("num", "auction bigint, num bigint"), every=2)
 
 
 def q7(events: FlowStream) -> FlowStream:
     """Highest bid: the bids of the highest price of each ten seconds."""
-    highest = Highest("price", "auction bigint, bidder bigint, price bigint, dateTime timestamp, extra string")
-    return events.each(_bid, BID).aligned(highest, every=10)
+    kept = ("auction bigint", "bidder bigint", "price bigint", "dateTime timestamp", "extra string")
+    return events.compute(_bid(*kept)).aligned(Highest("price", ", ".join(kept)), every=10)
 
 
 def q8(events: FlowStream) -> FlowStream:
     """Monitor new users: who came and opened an auction within the same ten seconds."""
-    by_person = events.each(_person_or_seller, "person bigint, name string, auction bigint").partition("person")
-    counted = by_person.aligned(Max("name", "name"), Count("auctions", field="auction"), every=10)
+    person = {
+        "person bigint": "coalesce(person.id, auction.seller)",
+        "name string": "person.name",
+        "auction bigint": "auction.id",
+    }
+    counted = (
+        events.compute(person)
+        .partition("person")
+        .aligned(Max("name", "name"), Count("auctions", field="auction"), every=10)
+    )
     return counted.filter(and_(has("name"), gt("auctions", 0))).select("person", "name", "window_start", "window_end")
 
 
 def q11(events: FlowStream) -> FlowStream:
     """User sessions: the bids of each bidder while no more than ten seconds pass between two."""
-    return events.each(_bid, BID).partition("bidder").session(Count("bid_count"), gap=10)
+    return events.compute(_bid("bidder bigint")).partition("bidder").session(Count("bid_count"), gap=10)
 
 
-def _bid(event: Any) -> Any:
-    return event.get("bid")
-
-
-def _person_or_seller(event: Any) -> Any:
-    if person := event.get("person"):
-        return {"person": person["id"], "name": person["name"]}
-    if auction := event.get("auction"):
-        return {"person": auction["seller"], "auction": auction["id"]}
-    return None
+def _bid(*fields: str) -> dict[str, str]:
+    """Fields of a bid, as expressions over an event: one that is no bid has none of them."""
+    return {field: f"bid.{field.split()[0]}" for field in fields}
 
 
 WINDOWED: dict[str, Callable[[FlowStream], FlowStream]] = {query.__name__: query for query in (q5, q7, q8, q11)}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pipelines.flowmix.definition import Feed, StreamDefinition
     from pipelines.flowmix.flow import Flow
 
-IN_STREAM = (ops.Select, ops.Filter, ops.Each, ops.Partition, ops.Stateful)
+IN_STREAM = (ops.Select, ops.Compute, ops.Filter, ops.Each, ops.Partition, ops.Stateful)
 """What runs in the stream itself, before and between windows; anything else is a batch's."""
 
 

@@ -87,6 +87,32 @@ class Each(Operation):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Compute(Operation):
+    """Keeps id and timestamp; the fields are SQL expressions over those before. An event that has none goes no further.
+
+    Attributes:
+        outputs: per field its name, its Spark SQL type, and the expression.
+        reads: the fields that the expressions name.
+    """
+
+    outputs: tuple[tuple[str, str, str], ...]
+    reads: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        return f"compute {', '.join(name for name, _, _ in self.outputs)}"
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        return self.reads
+
+    @property
+    def schema(self) -> dict[str, str]:
+        """Return the fields with their types."""
+        return {name: kind for name, kind, _ in self.outputs}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Partition(_OfFields):
     """The fields whose values are the key of every stateful operation that follows; none: one window for everything."""
 

@@ -13,6 +13,7 @@ from pipelines.flowmix.criteria import Criteria, Python
 from pipelines.flowmix.definition import Schema
 from pipelines.flowmix.row_calls import (
     Calls,
+    Expressions,
     Matches,
     Types,
     anonymous,
@@ -23,6 +24,7 @@ from pipelines.flowmix.row_calls import (
 )
 from pipelines.flowmix.schemas import after, require_fields, several_fields
 from pipelines.graph import events, nodes
+from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import storable
 from pipelines.sources.channels import Edge
 from pipelines.sources.events import PROCESSING, EventSource
@@ -91,6 +93,8 @@ class NodeChain:
             self.types = {name: self.types[name] for name in operation.fields}
             self.add(nodes.ProjectNode, operation.at)
             self.filter(ColumnFunction(any_there, operation.label), operation.at, (*operation.fields, events.ID))
+        elif isinstance(operation, ops.Compute):
+            self._compute(operation)
         elif isinstance(operation, ops.Filter):
             self.where(operation.criteria, operation.at, index)
         elif isinstance(operation, ops.Each):
@@ -139,6 +143,15 @@ class NodeChain:
         assert names[-1] == events.ORDER
         same = {name: (name,) for name in names}
         self.add(nodes.MapNode, at, fields=names, function=ColumnFunction(rewritten, label, lineage=same))
+
+    def _compute(self, operation: ops.Compute) -> None:
+        self.types = operation.schema
+        origins = {name: fields_of_sql("compute", text) for name, _, text in operation.outputs}
+        function = ColumnFunction(
+            Expressions(operation.outputs), operation.label, lineage={**origins, **{c: (c,) for c in events.COLUMNS}}
+        )
+        self.add(nodes.MapNode, operation.at, function=function)
+        self.filter(ColumnFunction(any_there, operation.label), operation.at, (*self.types, events.ID))
 
     def _each(self, operation: ops.Each, index: int) -> None:
         before = tuple(self.types)

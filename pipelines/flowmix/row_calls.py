@@ -11,6 +11,7 @@ from pipelines.flowmix import operations as ops
 from pipelines.flowmix.criteria import Combined, Criteria
 from pipelines.flowmix.each import made_of
 from pipelines.graph import events
+from pipelines.graph.expressions import spark_sql
 from pipelines.windows.event import Event
 
 if TYPE_CHECKING:
@@ -25,6 +26,18 @@ def any_there(*columns: Column) -> Column:
 
     *fields, id_ = columns
     return reduce(lambda a, b: a | b, (field.isNotNull() for field in fields), id_.isNull())
+
+
+class Expressions:
+    """SQL expressions in place of an event's fields, each as its type; a watermark row gets none."""
+
+    def __init__(self, outputs: tuple[tuple[str, str, str], ...]) -> None:
+        self._outputs = outputs
+
+    def __call__(self, *columns: Column) -> tuple[Column, ...]:
+        own = columns[-len(events.COLUMNS) :]
+        made = (F.expr(spark_sql("compute", text)).cast(kind) for _, kind, text in self._outputs)
+        return (*(F.when(own[0].isNotNull(), value) for value in made), *own)
 
 
 def anonymous(*columns: Column) -> tuple[Column, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import FieldError
 from pipelines.flowmix.definition import Feed, Schema, StreamDefinition
-from pipelines.flowmix.operations import Each, Operation, Select, Stateful
+from pipelines.flowmix.operations import Compute, Each, Operation, Select, Stateful
 from pipelines.windows.operations import BOUNDS, CollectWindow, Grouping, JoinWindow, SpanWindow
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ def after(operation: Operation, schema: Schema | None, sides: Mapping[str, Schem
         return {name: known.get(name) for name in operation.fields}
     if isinstance(operation, Each):
         return dict(operation.schema) if operation.schema else None
+    if isinstance(operation, Compute):
+        return {**operation.schema}
     if not isinstance(operation, Stateful):
         return schema
     if isinstance(operation.operation, Grouping):
@@ -114,6 +116,8 @@ def _several_behind(
     operation: Operation, stream: StreamDefinition, index: int, fields: frozenset[str]
 ) -> frozenset[str]:
     before, after = stream.schema_at(index), stream.schema_at(index + 1)
+    if isinstance(operation, Compute):
+        return frozenset()
     if isinstance(operation, Each):
         return frozenset() if operation.schema else fields
     if isinstance(operation, Select):

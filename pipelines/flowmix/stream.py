@@ -11,6 +11,7 @@ from pipelines.flowmix.conditions import as_criteria
 from pipelines.flowmix.criteria import Criteria
 from pipelines.flowmix.definition import Feed, Schema, StreamDefinition
 from pipelines.flowmix.schemas import Sent, after, by_stream, require_fields, union
+from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import checked_name, distinct, parse_ddl
 from pipelines.graph.nodes import CodeLocation
 from pipelines.windows.event import Event
@@ -62,6 +63,36 @@ class FlowStream:
         if not kept:
             self._refuse("Selector operator needs to select at least 1 field")
         return self._add(ops.Select(fields=distinct(kept), at=self._flow._here()))
+
+    def compute(self, outputs: Mapping[str, str] | None = None) -> FlowStream:
+        """Replace the fields by SQL expressions over them; id and timestamp stay. No event costs a call of Python.
+
+        An event for which all expressions are null goes no further, as with `select`.
+
+        Args:
+            outputs: per field its name and type as DDL, and the expression: `{"price bigint": "bid.price"}`. A value that is
+                not of the type is cast.
+
+        Raises:
+            FlowError: without a field.
+            FieldError: for a field that the stream does not have.
+            FunctionError: for an expression that can't be parsed or calls a forbidden function.
+            DuplicateFieldError: if two fields have one name.
+        """
+        if not outputs or not isinstance(outputs, Mapping):
+            seen = "" if outputs is None else f"; got {outputs!r}"
+            self._refuse(
+                f"compute needs fields and their expressions{seen}", hint='compute({"price bigint": "bid.price"})'
+            )
+        fields = parse_ddl(", ".join(outputs))
+        if len(fields) != len(outputs):
+            self._refuse("compute takes one field per expression", hint='compute({"price bigint": "bid.price"})')
+        texts = list(outputs.values())
+        if wrong := [text for text in texts if not isinstance(text, str)]:
+            self._refuse(f"compute takes SQL text; got {wrong[0]!r}", hint="each(function) takes a Python function")
+        reads = distinct(name for text in texts for name in fields_of_sql("compute", text))
+        made = tuple((name, kind, text) for (name, kind), text in zip(fields, texts, strict=True))
+        return self._add(ops.Compute(outputs=made, reads=reads, at=self._flow._here()))
 
     def filter(self, criteria: Any = None) -> FlowStream:
         """Keep the events for which it is true: SQL text, `eq(...)` and the like, a callable of Columns, `python(...)`.
@@ -333,7 +364,7 @@ class FlowStream:
         if self._known:
             require_fields(self._where(operation.at), operation, self._schema)
             self._schema = after(operation, self._schema, by_stream(self._sides))
-        elif isinstance(operation, ops.Each) and operation.schema:
+        elif isinstance(operation, ops.Each | ops.Compute) and operation.schema:
             self._known, self._schema = True, dict(operation.schema)
         self._operations.append(operation)
         for path, target in enumerate(operation.routes):

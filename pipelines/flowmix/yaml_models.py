@@ -231,6 +231,7 @@ class OperationForm(OneOf):
     model_config = ConfigDict(json_schema_extra=ONE)
 
     select: str | Names | None = None
+    compute: Annotated[dict[str, str], Field(min_length=1)] | None = None
     filter: Criteria | None = None
     each: str | EachForm | None = None
     partition: str | list[str] | None = None

@@ -88,6 +88,7 @@ def _gate(stream: FlowStream, form: GateForm, functions: Functions) -> FlowStrea
 
 _ADD: dict[str, Add] = {
     "select": lambda stream, form, functions: stream.select(*_list(form)),
+    "compute": lambda stream, form, functions: stream.compute(form),
     "filter": lambda stream, form, functions: stream.filter(_criteria(form, functions)),
     "each": _each,
     "partition": lambda stream, form, functions: stream.partition(*_list(form)),

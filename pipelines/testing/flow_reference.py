@@ -19,6 +19,7 @@ from pipelines.flowmix.each import made_of
 from pipelines.flowmix.flow import Flow
 from pipelines.flowmix.schemas import several_fields
 from pipelines.flowmix.values import fitted
+from pipelines.graph.expressions import spark_sql
 from pipelines.planner.plain import Table
 from pipelines.testing.flow_script import Item, Script, read_script
 from pipelines.testing.spark_step import SparkStep
@@ -67,6 +68,8 @@ class FlowReference:
         schema = stream.schema_at(index)
         if isinstance(operation, ops.Select):
             return _select(operation, items)
+        if isinstance(operation, ops.Compute):
+            return self._computed(operation, items, schema)
         if isinstance(operation, ops.Filter):
             return self._passing(operation.criteria, items, schema, operation.label)
         if isinstance(operation, ops.Each):
@@ -123,6 +126,19 @@ class FlowReference:
         types = {field: table.type_or_guess(field) for field in table.fields}
         answers = self._evaluated(table, lambda *_: criteria.column(types), label)
         return [value is True for value in answers]
+
+    def _computed(self, operation: ops.Compute, items: list[Item], schema: Schema | None) -> list[Item]:
+        """Id and timestamp stay; an event for which nothing is there goes no further."""
+        table = _table(items, schema, operation.reads)
+        columns = {
+            name: self._evaluated(table, f"CAST({spark_sql('compute', text)} AS {kind})", f"{operation.label}: {text}")
+            for name, kind, text in operation.outputs
+        }
+        made = []
+        for number, (event, now, order) in enumerate(items):
+            if kept := event.with_fields({name: values[number] for name, values in columns.items()}):
+                made.append((kept, now, order))
+        return made
 
     def source_sql(self, stream: StreamDefinition, sql: str, rows: list[dict[str, Any]]) -> list[Any]:
         return self._evaluated(_rows_table(rows, stream.source_schema, ()), sql, f"{stream.name}: {sql}")
