@@ -111,8 +111,8 @@ class FlowMaker:
         return chain.persist(f"t_{name}") if self._random.random() < 0.5 else chain.output()
 
     def _stateless(self, chain: Any) -> Any:
-        pick = self._random.choice(("filter", "sql", "each", "select", "none"))
-        if self._several and pick in ("sql", "each"):
+        pick = self._random.choice(("filter", "sql", "each", "select", "compute", "none"))
+        if self._several and pick in ("sql", "each", "compute"):
             pick = "none"  # they are written for fields of one value
         self._say(pick)
         fields = chain.fields or ()
@@ -123,6 +123,8 @@ class FlowMaker:
         # It gives the fields of its event: a window's results beside a source's events have others than it declares.
         if pick == "each" and "v" in fields and not set(fields) - {"k", "g", "v", "w"}:
             return chain.each(doubled, schema=SCHEMA)
+        if pick == "compute" and {"k", "g", "v", "w"} <= set(fields):
+            return chain.compute({"v bigint": "v + 1", "k string": "k", "g string": "coalesce(g, k)", "w double": "w"})
         if pick == "select" and "v" in fields:
             return chain.select("k", "g", "v", "w")
         return chain

@@ -73,6 +73,7 @@ streams:
             - {has: k}
       - filter: {python: keep}
       - each: {function: twice, schema: "k string, v bigint"}
+      - compute: {k string: k, v bigint: v + 1}
       - partition: k
       - aggregate:
           aggregators:
@@ -175,6 +176,7 @@ def in_python() -> Flow:
         ))
         .filter(python(keep))
         .each(twice, "k string, v bigint")
+        .compute({"k string": "k", "v bigint": "v + 1"})
         .partition("k")
         .aggregate(
             Count(), Count("having", field="v"), Sum("v"), Sum("v", "total"), Average("v"), Min("v"), Max("v"),
