@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -27,6 +27,14 @@ class Event(dict[str, Any]):
             for name in [name for name, value in self.items() if value is None]:
                 del self[name]
         self.id, self.timestamp, self.stream = id, timestamp, stream
+
+    @classmethod
+    def whole(cls, fields: Iterable[tuple[str, Any]], id: str, timestamp: int, stream: str) -> Event:
+        """Return an event of fields of which none is null: half the work of the constructor."""
+        event = cls.__new__(cls)
+        event.update(fields)
+        event.id, event.timestamp, event.stream = id, timestamp, stream
+        return event
 
     def with_fields(self, fields: Mapping[str, Any]) -> Event:
         """Return the same event (id, time, origin) with other fields."""

@@ -66,8 +66,10 @@ class _Aligned(_Kind):
         places = pa.array(all_starts).dictionary_encode()
         pairs = pa.array(all_keys * len(places.dictionary) + places.indices.to_numpy())
         # The state's spans are all different, so their numbers are those of their rows.
-        of = pairs.dictionary_encode().indices.to_numpy().astype(np.int64)[known:]
-        touched, of = np.unique(of, return_inverse=True)
+        coded = pairs.dictionary_encode()
+        of = coded.indices.to_numpy().astype(np.int64)[known:]
+        is_touched = np.bincount(of, minlength=len(coded.dictionary)) > 0
+        touched, of = np.flatnonzero(is_touched), (np.cumsum(is_touched) - 1)[of]
         first = np.zeros(len(touched), np.int64)
         first[of[::-1]] = np.arange(len(of))[::-1]
         groups = Groups(len(touched), of, row, np.where(touched < known, touched, -1))
