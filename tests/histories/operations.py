@@ -287,9 +287,12 @@ def replay(play: Play) -> None:
 
 
 def _judged_by_backfill(play: Play, one: Refused) -> bool:
-    """Whether a poison row leaves quarantine because a backfill has read it, and has put it there in its own name."""
+    """Whether a poison row leaves quarantine because a backfill has read it, and its gate put it there in its own name."""
+    group = next(group for group in play.model.groups if group.name == one.group)
+    if one.stage != "batch" or play.model.at_source(group, one.row) is not None:
+        return False
     others = (other for other in play.model.refused if other.txid == BACKFILLED)
-    return one.stage == "batch" and any((other.group, other.row) == (one.group, one.row) for other in others)
+    return any((other.group, other.row) == (one.group, one.row) for other in others)
 
 
 def _at_gate(play: Play, one: Refused) -> bool:
