@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from pipelines.errors import FlowError
 from pipelines.flowmix import operations as ops
-from pipelines.flowmix.contexts import window_context
 from pipelines.flowmix.flow import BATCH
 from pipelines.flowmix.plan_steps import QuerySteps, known
 from pipelines.flowmix.schemas import union
@@ -127,7 +126,7 @@ class _StreamCompiler:
         """Return the places of the windows that run within the batch of the stream's own source.
 
         That is for flows that say so, whose events tell their time; before and between the windows fields, filters and
-        functions alone; and what windows in arrays can do. Further windows read a channel.
+        functions alone. Further windows read a channel.
         """
         stream, flow = self._stream, self._flow
         if flow.windows != BATCH or stream.feeds or stream.slice_by is not None:
@@ -139,23 +138,10 @@ class _StreamCompiler:
             if not isinstance(operation, IN_STREAM):
                 break
             if isinstance(operation, ops.Stateful):
-                if not self._is_in_arrays(operation, index):
+                if stream.schema_at(index) is None:
                     break
                 windows.append(index)
         return windows
-
-    def _is_in_arrays(self, operation: ops.Stateful, index: int) -> bool:
-        schema = self._stream.schema_at(index)
-        if schema is None:
-            return False
-        # Flows without them load neither pyarrow nor numpy.
-        import pyarrow as pa
-
-        from pipelines.graph.arrow_types import ARROW_TYPES
-        from pipelines.windows.array_kinds import fits
-
-        known = {name: ARROW_TYPES[kind] for name, kind in schema.items() if kind in ARROW_TYPES}
-        return fits(operation.operation, window_context(self._flow, self._stream, index), pa.schema(known))
 
     def _before_windows(self) -> int:
         """Return how many operations can be done while the source is taken in: those before the first windows."""

@@ -10,6 +10,7 @@ from pipelines.aggregators.window import WindowAggregator
 from pipelines.graph import events
 from pipelines.windows.arrays import Arrays
 from pipelines.windows.buffer import WindowContext
+from pipelines.windows.one_by_one import OneByOne
 from pipelines.windows.operations import AggregateWindow, SpanWindow
 from pipelines.windows.span_arrays import SpanArrays
 from pipelines.windows.tuples import TupleChain
@@ -36,6 +37,18 @@ def _is_key(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_signed_integer(kind)
 
 
+def windows_of(operation: Any, context: WindowContext, types: pa.Schema, schema: pa.Schema) -> Arrays:
+    """Return the windows of an operation: in arrays where it `fits`, else one by one.
+
+    Args:
+        types: the fields of the events.
+        schema: as of `arrays_for`.
+    """
+    if fits(operation, context, types):
+        return arrays_for(operation, context, schema)
+    return OneByOne(operation, context, schema)
+
+
 def arrays_for(operation: Any, context: WindowContext, schema: pa.Schema) -> Arrays:
     """Return the windows of an operation that `fits`.
 
@@ -47,12 +60,16 @@ def arrays_for(operation: Any, context: WindowContext, schema: pa.Schema) -> Arr
     return ArrayWindows(operation, context, schema)
 
 
+EVENT_COLUMNS = (events.ID, events.TIME, events.FROM)
+"""An event's id, own time and origin."""
+
+
 def wanted_columns(operation: Any, context: WindowContext) -> tuple[str, ...]:
     """Return which of an event's id, own time and origin its windows in arrays look at."""
     if not isinstance(operation, SpanWindow):
         return ()
     if sees_whole_events(operation):
-        return events.ID, events.TIME, events.FROM
+        return EVENT_COLUMNS
     return (events.TIME,) if context.depth else ()
 
 

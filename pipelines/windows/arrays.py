@@ -7,7 +7,7 @@ has failed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -183,10 +183,3 @@ def as_type(values: Any, kind: pa.DataType) -> Any:
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values.cast(kind)
     return pa.array(values, kind)
-
-
-def as_lists(values: Sequence[Any], kind: pa.DataType) -> Sequence[Any]:
-    """Return values of a field as its type wants them: one value where there may be several is a list of one."""
-    if not pa.types.is_list(kind):
-        return values
-    return [value if value is None or isinstance(value, list | tuple) else [value] for value in values]

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 
 from pipelines.graph import events
 from pipelines.windows.array_kinds import arrays_for
-from pipelines.windows.arrays import EMPTY, State, as_lists
+from pipelines.windows.arrays import EMPTY, State
 from pipelines.windows.arrow_stream import from_ipc, to_ipc
 from pipelines.windows.blob import dumps, loads
-from pipelines.windows.event import Event
+from pipelines.windows.event_rows import items_of, rows_of
 from pipelines.windows.keyed import KeyedWindows
 from pipelines.windows.signature import signature
 
@@ -134,7 +134,7 @@ class Bucket:
     def _fed(self) -> pa.Table:
         order = [(events.CLOCK, "ascending"), (events.ORDER, "ascending")]
         rows = self._rows.take(pc.sort_indices(self._rows, sort_keys=order))
-        results = self._windows.feed(events_of(rows, self._floor), self._now)
+        results = self._windows.feed(items_of(rows, self._floor), self._now)
         self.clocks.due = self._windows.due()
         return rows_of(results, self._plan.schema)
 
@@ -195,37 +195,3 @@ def clock_row(schema: pa.Schema, clock: int, origin: str) -> pa.Table:
     """One row that says: nothing older than `clock` comes from `origin` any more."""
     known = {events.CLOCK: clock, events.FROM: origin}
     return pa.table({f.name: pa.array([known.get(f.name)], f.type) for f in schema}, schema=schema)
-
-
-def events_of(rows: pa.Table, floor: int = NEVER) -> list[tuple[Event, int, str]]:
-    """Return rows as events with their clock and order.
-
-    Args:
-        floor: a clock of arrival may be set back between batches; none is taken for earlier than this.
-    """
-    names = [name for name in rows.column_names if name not in events.COLUMNS]
-    columns = [rows[name].to_pylist() for name in names]
-    own = [rows[name].to_pylist() for name in (events.ID, events.TIME, events.FROM, events.CLOCK, events.ORDER)]
-    fields = zip(*columns, strict=True) if columns else iter([()] * rows.num_rows)
-    return [
-        (Event(dict(zip(names, values, strict=True)), id_, time, origin), max(clock, floor), order)
-        for values, id_, time, origin, clock, order in zip(fields, *own, strict=True)
-    ]
-
-
-def rows_of(items: Sequence[tuple[Event, int, str]], schema: pa.Schema) -> pa.Table:
-    """Return events with their clock and order as rows of a schema."""
-    own: dict[str, list[Any]] = {
-        events.ID: [event.id for event, _, _ in items],
-        events.TIME: [event.timestamp for event, _, _ in items],
-        events.CLOCK: [clock for _, clock, _ in items],
-        events.FROM: [event.stream for event, _, _ in items],
-        events.ORDER: [order for _, _, order in items],
-    }
-    columns = {f.name: pa.array(own[f.name] if f.name in own else _values(items, f), f.type) for f in schema}
-    return pa.table(columns, schema=schema)
-
-
-def _values(items: Sequence[tuple[Event, int, str]], field: pa.Field) -> Sequence[Any]:
-    """Return a field of all events."""
-    return as_lists([event.get(field.name) for event, _, _ in items], field.type)

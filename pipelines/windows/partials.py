@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from datetime import UTC
 from functools import cached_property
 from typing import Any, Final
 
@@ -15,11 +14,11 @@ import pyarrow.compute as pc
 
 from pipelines.aggregators import Average, Count, EventAggregator, Max, Min, Sum
 from pipelines.aggregators.exact import fsum, shortened
-from pipelines.graph import events
 from pipelines.windows.array_values import Values
 from pipelines.windows.arrays import Ints
 from pipelines.windows.blob import dumps, loads
 from pipelines.windows.event import Event
+from pipelines.windows.event_rows import events_of
 
 # Sums of ints are kept as high * 2**32 + low, so that none of less than two billion values overflows on the way.
 _LOW_BITS: Final = 32
@@ -69,33 +68,8 @@ class BatchRows:
 
     @cached_property
     def events(self) -> list[Event]:
-        """Return the rows as events, with what they carry of id, time and origin."""
-        names = [name for name in self.table.column_names if name not in events.COLUMNS]
-        size = self.table.num_rows
-        columns = [pylist(self.table[name]) for name in names]
-        fields = zip(*columns, strict=True) if columns else iter([()] * size)
-        carried = (
-            self.table[name].to_pylist() if name in self.table.column_names else [None] * size
-            for name in (events.ID, events.TIME, events.FROM)
-        )
-        if any(self.table[name].null_count for name in names):
-            return [
-                Event(dict(zip(names, values, strict=True)), *own)
-                for values, *own in zip(fields, *carried, strict=True)
-            ]
-        make = Event.whole
-        return [make(zip(names, values, strict=False), *own) for values, *own in zip(fields, *carried, strict=True)]
-
-
-def pylist(column: pa.ChunkedArray) -> list[Any]:
-    """Return a column's values. Of timestamps in UTC four times as fast as Arrow's own way."""
-    kind = column.type
-    if not pa.types.is_timestamp(kind) or kind.tz != "UTC" or kind.unit != "us" or column.null_count:
-        return column.to_pylist()
-    naive: list[Any] = column.to_numpy().astype("datetime64[us]").tolist()
-    if any(type(value) is int for value in naive):  # a year that Python does not have
-        return column.to_pylist()
-    return [value.replace(tzinfo=UTC) for value in naive]
+        """Return the rows as events."""
+        return events_of(self.table)
 
 
 class Partial(ABC):

@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 from pipelines.graph import events
 from pipelines.windows.aggregate import rows_of
 from pipelines.windows.aligned import DayPlaces, FixedPlaces, places_of
-from pipelines.windows.arrays import Arrays, Ints, as_lists, numbered
+from pipelines.windows.arrays import Arrays, Ints, numbered
 from pipelines.windows.buffer import SECOND, WindowContext
+from pipelines.windows.event_rows import as_lists
 from pipelines.windows.operations import BOUNDS, DAY, AlignedWindow, SessionWindow, SpanWindow
 from pipelines.windows.partials import BatchRows, Groups, Partial, partial_of
 

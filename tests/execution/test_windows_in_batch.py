@@ -16,7 +16,7 @@ from pipelines.execution.batch import driver_windows
 from pipelines.execution.checkpoint.window_files import StateFolder, WindowPlaceError, WindowStateError
 from pipelines.execution.replays.selection import ReplayError
 from pipelines.execution.verify import verify
-from pipelines.flowmix import Count, Flow, Policy, Sum
+from pipelines.flowmix import Count, Flow, Policy, Sum, has
 from pipelines.flowmix.compile import topology_of
 from pipelines.graph import nodes
 from pipelines.quality import Gate, drop
@@ -311,23 +311,21 @@ def test_windows_that_cannot_run_in_the_batch_read_a_channel() -> None:
         return Flow("f", clock=clock, windows="batch").stream("s", FixedBatches(SCHEMA, [[]]), **source).partition("k")
 
     four, whole = Policy.count(4), {"trigger": Policy.count(4), "evict": Policy.count(4)}
-    summed = written().aggregate(Sum("v"), **whole)
-    assert places(summed.output().build()) == ["s"]
-    nested = written().aggregate(Sum("v"), **whole).filter("sum > 1").aligned(Count(), every=2)
-    assert places(nested.output().build()) == ["s"]
+    several = {"function": unlucky, "schema": "k array<string>, v bigint"}
+    in_batch = [
+        written().aggregate(Sum("v"), **whole),
+        written().aggregate(Sum("v"), **whole).filter("sum > 1").aligned(Count(), every=2),
+        written().sort("v", top_n=2, trigger=four),
+        written().partition("v", "timestamp").each(**several).partition("k").aggregate(Sum("v"), **whole),
+        written().collect(**whole).filter(has("events")),
+    ]
+    for stream in in_batch:
+        assert places(stream.output().build()) == ["s"]
     on_channels = [
         written("processing").aggregate(Sum("v"), **whole).output(),
         written(slice_by="k").aggregate(Sum("v"), **whole).output(),
-        written().aggregate(Sum("v"), **whole).sort("sum", top_n=2, trigger=four).output(),
         written().aggregate(Sum("v"), **whole).persist("sums").aggregate(Count(), **whole).output(),
         written().persist("raw").aggregate(Sum("v"), **whole).output(),
-        written().sort("v", top_n=2, trigger=four).output(),
-        written()
-        .partition("v", "timestamp")
-        .each(unlucky, schema="k array<string>, v bigint")
-        .partition("k")
-        .aggregate(Sum("v"), **whole)
-        .output(),
     ]
     for built in on_channels:
         assert places(built.build()) == ["s", "s__1"]

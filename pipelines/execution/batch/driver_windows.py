@@ -37,8 +37,9 @@ from pipelines.graph.dialects import SPARK
 from pipelines.planner.step import column, struct
 from pipelines.planner.windows import numbered
 from pipelines.spark.arrow_frame import arrow_frame
-from pipelines.windows.array_kinds import arrays_for, wanted_columns
+from pipelines.windows.array_kinds import EVENT_COLUMNS, wanted_columns, windows_of
 from pipelines.windows.bucket import NEVER
+from pipelines.windows.one_by_one import OneByOne
 from pipelines.windows.signature import signature
 
 if TYPE_CHECKING:
@@ -84,17 +85,21 @@ class _Stage:
         taken: the columns that go into them.
         read: the fields that they say they read, with their types: another type is another operation, for what is kept of
             the field would not fit.
+        form: in which they are kept.
     """
 
     def __init__(self, group: BatchGroup, node: nodes.BatchWindowNode) -> None:
         self.node = node
         results = struct(", ".join(f"`{n}` {kind}" for n, kind in zip(node.fields, node.types, strict=True)))
-        self.arrays = arrays_for(node.operation, node.context, to_arrow_schema(results, timezone="UTC"))
         schema = group.schema_at(group.topology.graph[node.parents[0]])
+        types, made = (to_arrow_schema(fields, timezone="UTC") for fields in (schema, results))
+        self.arrays = windows_of(node.operation, node.context, types, made)
         kinds = {f.name: f.dataType.simpleString() for f in schema.fields if f.name not in events.COLUMNS}
         named = {*node.key, *node.operation.inputs}
         self.read = {name: kind for name, kind in kinds.items() if name in named}
-        carried = wanted_columns(node.operation, node.context)
+        one_by_one = isinstance(self.arrays, OneByOne)
+        carried = EVENT_COLUMNS if one_by_one else wanted_columns(node.operation, node.context)
+        self.form = "one by one" if one_by_one else "in the batch"
         # Who sees whole events may look at any field.
         fields = kinds if events.ID in carried else self.read
         self.taken = (*fields, *carried, events.CLOCK, events.ORDER)
@@ -250,7 +255,7 @@ class DriverWindows:
 
 
 def _signature(stages: Sequence[_Stage]) -> bytes:
-    forms = [f"in the batch: {', '.join(f'{name} {kind}' for name, kind in stage.read.items())}" for stage in stages]
+    forms = [f"{stage.form}: {', '.join(f'{name} {kind}' for name, kind in stage.read.items())}" for stage in stages]
     operations = [stage.node.operation for stage in stages]
     keys = [stage.node.context.partition for stage in stages]
     if len(stages) == 1:
