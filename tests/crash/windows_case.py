@@ -1,4 +1,4 @@
-"""An event flow whose windows run in the batch of its source: what its kill tests run over."""
+"""An event flow whose windows run in the batch of its source, three one behind the other: what its kill tests run over."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ def flow(windows: str = "batch") -> Flow:
         .filter("v != 5")
         .partition("k")
         .aggregate(Sum("v", "sum"), Count(output="n"), trigger=Policy.time(3), evict=Policy.time(9))
+        .sort("sum desc", tumbling=Policy.count(2))
+        .aligned(Sum("sum", "sum"), Count(output="n"), every=2)
         .persist("sums")
         .filter("sum > 9")
         .output()
