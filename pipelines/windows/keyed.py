@@ -55,6 +55,17 @@ class KeyedWindows:
         """For each partition field its different values in order (Flowmix rules 4, partition)."""
         return key_of(event, self._partition)
 
+    def texts(self, events: Iterable[Event]) -> set[str]:
+        """Return what tells apart the keys of some events (`key_text`)."""
+        known, found = set[Any](), set[str]()
+        for event in events:
+            raw = self._raw(event)
+            if raw is None or raw not in known:
+                found.add(key_text(self.key_of(event)))
+                if raw is not None:
+                    known.add(raw)
+        return found
+
     def feed(self, events: Iterable[Item], clock: int) -> list[Item]:
         """Run events up to `clock`, then the ticks up to `clock` for all windows.
 

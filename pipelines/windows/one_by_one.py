@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from pipelines.windows.arrays import Arrays, numbered
 from pipelines.windows.blob import dumps, loads
-from pipelines.windows.buffer import FAR, WindowContext, key_text
+from pipelines.windows.buffer import FAR, WindowContext
 from pipelines.windows.event import Event
 from pipelines.windows.event_rows import items_of, rows_of
 from pipelines.windows.keyed import KeyedWindows
@@ -56,8 +56,7 @@ class OneByOne(Arrays):
     @staticmethod
     def _asked(state: pa.Table, windows: KeyedWindows, happened: Iterable[Event], clock: int) -> pa.ChunkedArray:
         """Return which windows of a state get an event, or do something by themselves."""
-        touched = {key_text(windows.key_of(event)) for event in happened}
-        own = pc.is_in(state[TEXT], pa.array(sorted(touched), pa.string()))
+        own = pc.is_in(state[TEXT], pa.array(sorted(windows.texts(happened)), pa.string()))
         return pc.or_(own, pc.less_equal(state[WAKE], clock))
 
     @staticmethod
