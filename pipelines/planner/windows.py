@@ -11,6 +11,7 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 
 from pipelines.errors import DefinitionError
 from pipelines.graph import events, nodes
+from pipelines.graph.dialects import SPARK
 from pipelines.planner.step import ORDER, TASK, Context, Step, column, struct
 from pipelines.sources.events import milliseconds
 from pipelines.windows import BUCKETS
@@ -106,10 +107,19 @@ def on_time(step: Step) -> DataFrame:
     mark: int | None = asked(step.node.channel) if asked else None
     clock = column(events.CLOCK)
     # A time that no event can have is late at once: it would move the watermark beyond all others, or fail in a window.
-    late = (clock < F.lit(events.EARLIEST if mark is None else max(mark, events.EARLIEST))) | (
+    late = (clock < _varying(events.EARLIEST if mark is None else max(mark, events.EARLIEST))) | (
         clock >= F.lit(events.BEYOND)
     )
     return step.frame.where(late if step.node.late else ~late)
+
+
+def _varying(number: int) -> Column:
+    """Return a number that is another one in each batch, so that it is no constant of the code that Spark compiles for the plan.
+
+    A new constant would be a new class in each batch, compiled from text, and cold. An array of constants is passed by reference,
+    and that an order has no length less than 0 the optimizer does not know.
+    """
+    return F.expr(f"element_at(array({number}L), 1 - cast(length({SPARK.name(events.ORDER)}) < 0 as int))")
 
 
 def _result_schema(node: nodes.WindowNode, frame: DataFrame) -> StructType:

@@ -53,6 +53,7 @@ class EventSource(Source):
                 raise BadNameError("field", name, "is the engine's")
         self.schema = f"{inner.schema}, {events.DDL}"
         self.max_parallelism, self.sliceable = inner.max_parallelism, inner.sliceable
+        self._kept: list[Column | str] | None = None
 
     @property
     def inner(self) -> Source:
@@ -78,6 +79,7 @@ class EventSource(Source):
         return repr(self.inner)
 
     def prepare(self, name: str, spool: Place) -> None:
+        self._kept = None
         self.inner.prepare(name, spool)
 
     def check(self, name: str, spark: SparkSession) -> None:
@@ -107,6 +109,14 @@ class EventSource(Source):
         return self.inner.fault(name, error)
 
     def _with_events(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
+        if self.timestamp is None or self.clock == PROCESSING or len(files) > 1:
+            return frame.select(*self._columns(frame, files))
+        # Some hundred calls of the JVM, and the same columns in each batch of one file.
+        if self._kept is None:
+            self._kept = self._columns(frame, files)
+        return frame.select(*self._kept)
+
+    def _columns(self, frame: DataFrame, files: frozenset[str]) -> list[Column | str]:
         from pyspark.sql import functions as F
 
         now = F.lit(int(time.time() * 1000)).cast("bigint")
@@ -114,15 +124,16 @@ class EventSource(Source):
         given = F.expr(spark_sql("id", self.id)).cast("string") if self.id else F.lit(None).cast("string")
         made = F.concat(F.lit(f"{self.stream_name}-"), F.hex(F.xxhash64(F.col(FILE), order)))
         at = self._time(milliseconds(frame, self.timestamp)) if self.timestamp else now
+        # By the clock of its events a row without a time is refused. The time of a batch in its plan would be compiled anew.
         own = {
             events.ID: F.coalesce(given, made),
-            events.TIME: F.coalesce(at, now),
-            events.CLOCK: now if self.clock == PROCESSING else F.coalesce(at, now),
+            events.TIME: F.coalesce(at, now) if self.clock == PROCESSING else at,
+            events.CLOCK: now if self.clock == PROCESSING else at,
             events.FROM: F.lit(self.stream_name),
             events.ORDER: order,
         }
         shown = [column.alias(name) for name, column in own.items()]
-        return frame.select(*(f"`{name}`" for name in self.inner.fields), *shown, self._refused(at), FILE)
+        return [*(f"`{name}`" for name in self.inner.fields), *shown, self._refused(at), FILE]
 
     @staticmethod
     def _time(at: Column) -> Column:

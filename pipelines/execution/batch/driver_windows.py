@@ -86,6 +86,7 @@ class _Stage:
         read: the fields that they say they read, with their types: another type is another operation, for what is kept of
             the field would not fit.
         form: in which they are kept.
+        fields: that go into them, with their types; `sees_all` says that these are all that an event has.
     """
 
     def __init__(self, group: BatchGroup, node: nodes.BatchWindowNode) -> None:
@@ -101,8 +102,9 @@ class _Stage:
         carried = EVENT_COLUMNS if one_by_one else wanted_columns(node.operation, node.context)
         self.form = "one by one" if one_by_one else "in the batch"
         # Who sees whole events may look at any field.
-        fields = kinds if events.ID in carried else self.read
-        self.taken = (*fields, *carried, events.CLOCK, events.ORDER)
+        self.sees_all = events.ID in carried
+        self.fields = kinds if self.sees_all else self.read
+        self.taken = (*self.fields, *carried, events.CLOCK, events.ORDER)
 
     def rows(self, frame: DataFrame) -> DataFrame:
         """Return what goes into the windows."""
@@ -125,7 +127,18 @@ class DriverWindows:
         arrays = [stage.arrays for stage in self._stages]
         self._states = WindowFiles(self._files, arrays, _signature(self._stages))
         self._begun = 0
+        self.hold = False
+        """Whether the windows held anything when `check` saw them."""
         self._rows_a_byte: float | None = None
+
+    @property
+    def whole_events(self) -> dict[str, dict[str, str]]:
+        """Return the fields of the events that windows keep as a whole, by operation (`window_state.Taken`)."""
+        return {
+            signature(s.node.operation, s.node.context.partition, s.node.context.prefix).hex(): s.fields
+            for s in self._stages
+            if s.sees_all
+        }
 
     @property
     def channel(self) -> str:
@@ -165,6 +178,7 @@ class DriverWindows:
             raise WindowStateError(what, "is not there, and the checkpoint has run batches", hint=hint)
         self._begun = int(begun[0])
         newest = self._state_of(next(self._named(None), None))
+        self.hold = newest is not None
         if newest is not None:
             self._states.check(newest)
         elif checkpoint.committed_txid() is not None:

@@ -86,8 +86,11 @@ class WindowFieldError(TrideltaError):
         )
 
 
-def check_fields(checkpoint: Checkpoint, query: str, taken: Taken) -> None:
+def check_fields(checkpoint: Checkpoint, query: str, taken: Taken, *, held: bool) -> None:
     """Refuse a field of another type; else keep what the windows take in, beside the checkpoint, for the next start.
+
+    Args:
+        held: whether the windows hold anything.
 
     A new field is null in the events that windows hold already; a field that is gone is forgotten. Windows of an operation
     that was changed itself begin again, so its fields may be anything.
@@ -96,7 +99,7 @@ def check_fields(checkpoint: Checkpoint, query: str, taken: Taken) -> None:
         WindowFieldError
     """
     file = checkpoint.folder / FILE
-    before: dict[str, dict[str, str]] = _read(file) if checkpoint.has_state else {}
+    before: dict[str, dict[str, str]] = _read(file) if held else {}
     for operation, fields in taken.items():
         there = before.get(operation, {})
         for name, kind in fields.items():

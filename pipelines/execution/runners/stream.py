@@ -152,7 +152,7 @@ class StreamRunner:
         self._claims = SameSources(self._group, self._checkpoint)
         self._claims.check()
         frame = self._group.entrance.stream(self._group.spark, self._kept_from_windows())
-        check_fields(self._checkpoint, self._group.name, self._group.entrance.prelude.taken)
+        self._check_fields()
         self._callback = SparkCallback(self._on_spark_batch)
         writer = frame.writeStream.foreachBatch(self._callback)
         writer = writer.option("checkpointLocation", str(self._checkpoint.spark))
@@ -162,6 +162,12 @@ class StreamRunner:
         if trigger_seconds is None:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{trigger_seconds} seconds").start()
+
+    def _check_fields(self) -> None:
+        taken, held = {**self._group.entrance.prelude.taken}, self._checkpoint.has_state
+        if self._windows:
+            taken, held = {**taken, **self._windows.whole_events}, held or self._windows.hold
+        check_fields(self._checkpoint, self._group.name, taken, held=held)
 
     def finish(self, query: StreamingQuery) -> None:
         """Wait for the query's end.
