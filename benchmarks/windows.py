@@ -222,17 +222,12 @@ def check_answers(spark: SparkSession, folder: Path, few: Path) -> None:
 
 
 def sliding_flow(folder: Path) -> Flow:
+    """The windows of `sparks_windows`: ten seconds, every five, at the same places."""
     return (
         Flow("sliding", windows="batch")
         .stream("events", source(folder))
         .partition("k")
-        .aggregate(
-            Sum("v", "sum"),
-            Count(output="n"),
-            trigger=Policy.time(5),
-            evict=Policy.time(10),
-            window_evict_millis=11_000,
-        )
+        .aligned(Sum("v", "sum"), Count(output="n"), every=5, size=10)
         .persist("sliding_sums")
         .build()
     )

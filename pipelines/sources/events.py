@@ -110,13 +110,13 @@ class EventSource(Source):
 
     def _with_events(self, frame: DataFrame, files: frozenset[str]) -> DataFrame:
         if self.timestamp is None or self.clock == PROCESSING or len(files) > 1:
-            return frame.select(*self._columns(frame, files))
+            return frame.select(*self._event_columns(frame, files))
         # Some hundred calls of the JVM, and the same columns in each batch of one file.
         if self._kept is None:
-            self._kept = self._columns(frame, files)
+            self._kept = self._event_columns(frame, files)
         return frame.select(*self._kept)
 
-    def _columns(self, frame: DataFrame, files: frozenset[str]) -> list[Column | str]:
+    def _event_columns(self, frame: DataFrame, files: frozenset[str]) -> list[Column | str]:
         from pyspark.sql import functions as F
 
         now = F.lit(int(time.time() * 1000)).cast("bigint")
