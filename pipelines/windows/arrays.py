@@ -103,6 +103,17 @@ class Arrays(ABC):
             clock: of the last one; what had ended by then is left out.
         """
 
+    @staticmethod
+    def _last_of(windows: list[pa.Table], by: tuple[str, ...]) -> pa.Table | None:
+        """Return of each window, which some columns tell apart, the last row."""
+        if not windows:
+            return None
+        rows = pa.concat_tables([part.cast(windows[-1].schema) for part in windows]).combine_chunks()
+        numbers, _ = numbered(by, None, rows)
+        last = np.zeros(int(numbers.max(initial=-1)) + 1, np.int64)
+        last[numbers] = np.arange(len(numbers))
+        return rows.take(pa.array(np.sort(last)))
+
     def due(self, state: State) -> int | None:
         """Return the earliest clock at which `feed` without rows would do anything; None: never."""
         clocks = [] if state.pending is None else [int(pc.min(state.pending[events.CLOCK]).as_py())]

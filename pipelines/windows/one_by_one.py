@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.windows.arrays import Arrays, numbered
+from pipelines.windows.arrays import Arrays
 from pipelines.windows.blob import dumps, loads
 from pipelines.windows.buffer import FAR, WindowContext
 from pipelines.windows.event import Event
@@ -68,14 +67,8 @@ class OneByOne(Arrays):
         return pa.table([[window.text for window in kept], wakes, blobs], schema=_STATE)
 
     def laid_over(self, windows: list[pa.Table], clock: int | None) -> pa.Table | None:
-        if not windows:
-            return None
-        rows = pa.concat_tables(windows).combine_chunks()
-        numbers, _ = numbered((TEXT,), None, rows)
-        last = np.zeros(int(numbers.max(initial=-1)) + 1, np.int64)
-        last[numbers] = np.arange(len(numbers))
-        rows = rows.take(pa.array(np.sort(last)))
-        return rows.filter(pc.is_valid(rows[WINDOW]))
+        rows = self._last_of(windows, (TEXT,))
+        return None if rows is None else rows.filter(pc.is_valid(rows[WINDOW]))
 
     def _due(self, windows: pa.Table) -> int:
         return int(pc.min(windows[WAKE]).as_py())

@@ -256,15 +256,9 @@ class SpanArrays(Arrays):
         return number, of, {name: as_lists([row.get(name) for row in flat], kinds[name]) for name in outputs}
 
     def laid_over(self, windows: list[pa.Table], clock: int | None) -> pa.Table | None:
-        if not windows:
-            return None
-        rows = pa.concat_tables([part.cast(windows[-1].schema) for part in windows]).combine_chunks()
-        identity = self._context.partition if self._kind.per_key else (*self._context.partition, START)
-        numbers, _ = numbered(identity, None, rows)
-        last = np.zeros(int(numbers.max(initial=-1)) + 1, np.int64)
-        last[numbers] = np.arange(len(numbers))
-        rows = rows.take(pa.array(np.sort(last)))
-        return rows if clock is None else rows.filter(pa.array(self._closes(rows) > clock))
+        key = self._context.partition
+        rows = self._last_of(windows, key if self._kind.per_key else (*key, START))
+        return rows if rows is None or clock is None else rows.filter(pa.array(self._closes(rows) > clock))
 
     def _due(self, windows: pa.Table) -> int:
         return int(self._closes(windows).min())

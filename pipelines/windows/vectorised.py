@@ -132,14 +132,8 @@ class ArrayWindows(Arrays):
         self._since_fired = self._clear or 0 < self._keep <= self._events
 
     def laid_over(self, windows: list[pa.Table], clock: int | None) -> pa.Table | None:
-        if not windows:
-            return None
-        rows = pa.concat_tables([part.cast(windows[-1].schema) for part in windows]).combine_chunks()
-        numbers, _ = numbered(self._context.partition, None, rows)
-        last = np.zeros(int(numbers.max(initial=-1)) + 1, np.int64)
-        last[numbers] = np.arange(len(numbers))
-        rows = rows.take(pa.array(np.sort(last)))
-        return rows if clock is None else rows.filter(pc.greater(rows[WRITTEN], clock - self._lifetime))
+        rows = self._last_of(windows, self._context.partition)
+        return rows if rows is None or clock is None else rows.filter(pc.greater(rows[WRITTEN], clock - self._lifetime))
 
     def _due(self, windows: pa.Table) -> int:
         at = windows[WRITTEN].to_numpy() + self._lifetime
