@@ -17,7 +17,7 @@ from pipelines.execution.checkpoint.window_files import StateFolder, WindowPlace
 from pipelines.execution.checkpoint.window_state import WindowFieldError
 from pipelines.execution.replays.selection import ReplayError
 from pipelines.execution.verify import verify
-from pipelines.flowmix import Count, Flow, Policy, Sum, has
+from pipelines.flowmix import Count, Flow, Policy, Sum, WindowAggregator, has
 from pipelines.flowmix.compile import topology_of
 from pipelines.graph import nodes
 from pipelines.quality import Gate, drop
@@ -182,6 +182,45 @@ def test_many_rows_come_in_pieces_of_the_clock(
     lake = Lake(tmp_path)
     Runtime(spark, lake).catch_up(flow())
     assert contents(lake) == on_channels
+
+
+class Seen(WindowAggregator):
+    """The ids of the events, in the order in which it sees them."""
+
+    outputs = "seen string"
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+
+    def added(self, event: Any) -> None:
+        self.ids.append(event.id)
+
+    def evicted(self, event: Any) -> None:
+        raise AssertionError("no event leaves a span before its end")
+
+    def aggregate(self) -> str:
+        return " ".join(self.ids)
+
+
+@pytest.mark.slow
+def test_whole_events_come_in_pieces_of_the_clock(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Into windows that follow one another too: a user's aggregator sees each event once, in the order of the clock."""
+
+    def nested(windows: str) -> Flow:
+        stream: Any = Flow("one", windows=windows).stream("readings", FixedBatches(SCHEMA, BATCHES), delay=2)
+        stream = stream.partition("k").aligned(Seen(), Count(output="n"), every=2, size=5).partition()
+        return stream.sort("seen", tumbling=Policy.count(2)).persist("sums").output().build()  # type: ignore[no-any-return]
+
+    found = []
+    monkeypatch.setattr(driver_windows, "EVENTS_AT_ONCE", 7)
+    for windows in ("channels", "batch"):
+        lake = Lake(tmp_path / windows)
+        Runtime(spark, lake).catch_up(nested(windows))
+        found.append(contents(lake))
+    assert found[0] == found[1]
+    assert all(found[0].values())
 
 
 @pytest.mark.slow

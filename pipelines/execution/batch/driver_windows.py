@@ -57,6 +57,8 @@ _BEGUN = "begun-"
 """A file whose name says with which txid the windows began, empty: batches below it are of an earlier checkpoint."""
 # Up to so many rows of a key, some numbers, a clock and an order travel at once (some 50 MB).
 ROWS_AT_ONCE = 1_000_000
+# As objects of Python each takes some 600 bytes.
+EVENTS_AT_ONCE = 250_000
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,7 @@ class DriverWindows:
         before = next(self._named(batch.txid), None)
         first, parent = self._stages[0], self._node.parents[0]
         frame = first.rows(numbered(run.frames([parent], {})[parent], batch.txid))
-        with closing(_Rows(frame, self._may_come_at_once(position.bytes))) as taken:
+        with closing(_Rows(frame, self._most, self._may_come_at_once(position.bytes))) as taken:
             self._rows_a_byte = taken.number / position.bytes if position.bytes else None
             given = before.clocks if before else {}
             clocks = clocks_after(self._group, self._node, given, position.clocks, run.counts)
@@ -263,9 +265,14 @@ class DriverWindows:
             for stage, made in zip(self._stages, results, strict=True)
         }
 
+    @property
+    def _most(self) -> int:
+        """Return how many rows may be in the driver at once."""
+        return EVENTS_AT_ONCE if self._stages[0].sees_all else ROWS_AT_ONCE
+
     def _may_come_at_once(self, size: int | None) -> bool:
         """Return whether a batch of so many bytes has few rows, as far as the one before tells."""
-        return size is not None and self._rows_a_byte is not None and size * self._rows_a_byte <= ROWS_AT_ONCE
+        return size is not None and self._rows_a_byte is not None and size * self._rows_a_byte <= self._most
 
 
 def _signature(stages: Sequence[_Stage]) -> bytes:
@@ -292,14 +299,15 @@ def check_place(group: BatchGroup, checkpoint: Checkpoint) -> None:
 class _Rows:
     """The rows of a batch on their way to the driver: at once, or in pieces of the clock."""
 
-    def __init__(self, frame: DataFrame, at_once: bool) -> None:
+    def __init__(self, frame: DataFrame, most: int, at_once: bool) -> None:
+        self._most = most
         self._table = frame.toArrow() if at_once else None
         self._frame = frame if at_once else frame.persist()
         self.number = self._frame.count() if self._table is None else self._table.num_rows
 
     def pieces(self, clock: int) -> Iterator[tuple[pa.Table, int]]:
         """Yield rows, and the clock up to which they are all there; with the last the later ones, which wait."""
-        number = -(-self.number // ROWS_AT_ONCE)
+        number = -(-self.number // self._most)
         if number <= 1:
             yield self._frame.toArrow() if self._table is None else self._table, clock
             return
