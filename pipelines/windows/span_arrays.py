@@ -23,6 +23,8 @@ from pipelines.windows.partials import BatchRows, Groups, Partial, partial_of
 START, END = "_start", "_end"
 """Columns of a state: the bounds of an open span, in ms, the end exclusive."""
 _MILLIS: Final = pa.timestamp("ms", "UTC")
+# An event may be in a thousand hopping windows. So many pairs of an event and a window are laid out at once (some 300 MB).
+ENTRIES_AT_ONCE = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -160,8 +162,10 @@ class SpanArrays(Arrays):
         super().__init__(context, schema)
         self._aggregators = operation.aggregators
         self._kind: _Kind
+        self._most_open = 1
         if isinstance(operation, AlignedWindow):
             self._kind = _Aligned(places_of(operation), context.depth)
+            self._most_open = 1 - (-operation.lasts // operation.every)
         else:
             assert isinstance(operation, SessionWindow)
             self._kind = _Sessions(operation.gap * SECOND)
@@ -182,6 +186,12 @@ class SpanArrays(Arrays):
             closed = self._closes(state) <= clock
             left = state.filter(pa.array(~closed))
             return self._results(state.filter(pa.array(closed)), partials), left, left.slice(0, 0)
+        most = max(1, ENTRIES_AT_ONCE // self._most_open) if not self._kind.per_key else rows.num_rows
+        in_parts = rows.num_rows > most
+        while rows.num_rows > most:
+            fresh, rest = self._with(state, rows.slice(0, most), partials)
+            state = fresh if rest is None else pa.concat_tables([rest.cast(fresh.schema), fresh]).combine_chunks()
+            rows = rows.slice(most)
         fresh, rest = self._with(state, rows, partials)
         closed = self._closes(fresh) <= clock
         ended, fresh = fresh.filter(pa.array(closed)), fresh.filter(pa.array(~closed))
@@ -191,7 +201,7 @@ class SpanArrays(Arrays):
         gone = self._closes(rest) <= clock
         ended = pa.concat_tables([ended, rest.filter(pa.array(gone))])
         left = pa.concat_tables([rest.filter(pa.array(~gone)), fresh]).combine_chunks()
-        return self._results(ended, partials), left, fresh
+        return self._results(ended, partials), left, None if in_parts else fresh
 
     def _with(
         self, state: pa.Table | None, rows: pa.Table, partials: list[Partial]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pipelines import aggregators as agg
 from pipelines.flowmix import WindowAggregator
 from pipelines.graph import events as ev
+from pipelines.windows import span_arrays
 from pipelines.windows.array_kinds import arrays_for, fits, wanted_columns
 from pipelines.windows.arrays import EMPTY, State
 from pipelines.windows.arrow_stream import from_ipc, to_ipc
@@ -214,6 +215,17 @@ def test_ints(
 @given(st.data(), batches(floats), cut_places)
 def test_floats(data: st.DataObject, rows: list[Row], cuts: list[tuple[int, int]]) -> None:
     check(data.draw(operations(IN_ARRAYS)), IN_ARRAYS, rows, cuts, pa.float64(), ("k",))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data(), batches(st.integers(0, 9)), cut_places)
+def test_many_windows_of_an_event_are_laid_out_in_parts(
+    data: st.DataObject, rows: list[Row], cuts: list[tuple[int, int]]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(span_arrays, "ENTRIES_AT_ONCE", 12)
+        check(data.draw(operations(BUILT_IN)), BUILT_IN, rows, cuts, pa.int64(), ("k",))
+        check(data.draw(operations(OWN)), OWN, rows, cuts, pa.int64(), ("k",))
 
 
 OWN = ((Told(), pa.string()), (agg.Count("n"), pa.int64()), (agg.Max("v"), None))
