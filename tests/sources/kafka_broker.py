@@ -229,13 +229,17 @@ class Topic:
             self._map({"key.serializer": name, "value.serializer": name})
         )
         try:
+            sent = []
             for value in values:
                 raw = value.encode() if isinstance(value, str) else value
                 record = self._jvm.org.apache.kafka.clients.producer.ProducerRecord(
                     self.name, partition, timestamp, key.encode() if key else None, raw
                 )
-                producer.send(record)
+                sent.append(producer.send(record))
             producer.flush()
+            # A record that a broker refuses makes no noise elsewhere.
+            for answer in sent:
+                answer.get()
         finally:
             producer.close()
 
