@@ -14,6 +14,7 @@ from typing import IO, Any
 
 import pyspark
 from filelock import FileLock
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from pipelines.spark import jars
@@ -188,6 +189,7 @@ class Topic:
     def create(self, partitions: int = 1) -> None:
         new = self._jvm.org.apache.kafka.clients.admin.NewTopic(self.name, partitions, 1)
         self._admin(lambda admin: admin.createTopics([new]).all().get())
+        self._wait_for_leaders(partitions)
 
     def recreate(self, partitions: int = 1) -> None:
         """Delete it and make it anew: its offsets start at 0 again."""
@@ -204,6 +206,24 @@ class Topic:
         """Give it so many partitions in all."""
         more = self._jvm.org.apache.kafka.clients.admin.NewPartitions.increaseTo(partitions)
         self._admin(lambda admin: admin.createPartitions({self.name: more}).all().get())
+        self._wait_for_leaders(partitions)
+
+    def _wait_for_leaders(self, partitions: int) -> None:
+        """Wait until the broker names the leaders: a producer that asks earlier may lose its first record after two minutes."""
+        for _ in range(100):
+            leaders: list[bool] = []
+            self._admin(lambda admin, found=leaders: found.extend(self._has_leaders(admin)))
+            if len(leaders) == partitions and all(leaders):
+                return
+            time.sleep(0.1)
+        raise RuntimeError(f"{self.name}: the broker names no leaders of {partitions} partitions")
+
+    def _has_leaders(self, admin: Any) -> list[bool]:
+        try:
+            topic = admin.describeTopics([self.name]).allTopicNames().get().get(self.name)
+        except Py4JJavaError:
+            return []
+        return [not (part.leader() is None or part.leader().isEmpty()) for part in topic.partitions()]
 
     def forget(self, before: int, partition: int = 0) -> None:
         """Delete all records before an offset, as retention does."""
