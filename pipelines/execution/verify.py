@@ -21,7 +21,7 @@ from pipelines.execution.checkpoint.belonging import Belonging, NotTogetherError
 from pipelines.execution.checkpoint.copy import Marker
 from pipelines.execution.checkpoint.damage import spark_damages
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.checkpoint.window_files import WindowStateError, check_files, state_files
+from pipelines.execution.checkpoint.window_files import Begun, WindowStateError, check_files, state_files
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.execution.runners.on_stores import check_session
 from pipelines.graph.nodes import BatchWindowNode
@@ -140,10 +140,11 @@ def _window_damages(
     if not any(isinstance(node, BatchWindowNode) for node in reach.values()):
         return
     tables = [lake.written_by(node) for node in topology.persists if node.id in reach]
-    newest = next(named_by(table for table in tables if table.exists()), None)
+    files = state_files(checkpoint.folder)
     try:
+        newest = next(named_by((table for table in tables if table.exists()), None, Begun.of(files)), None)
         if newest is not None:
-            check_files(state_files(checkpoint.folder), newest.state)
+            check_files(files, newest.state)
     except WindowStateError as error:
         yield error
 

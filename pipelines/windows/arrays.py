@@ -7,7 +7,7 @@ has failed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -102,6 +102,18 @@ class Arrays(ABC):
             windows: the whole one, and what has changed since, oldest first.
             clock: of the last one; what had ended by then is left out.
         """
+
+    def joined(self, states: Iterable[State], rows: pa.Schema, clock: int) -> State:
+        """Return the states of separate keys as one.
+
+        Args:
+            rows: the schema of the rows that go in, which those that wait get.
+            clock: of all of them, in ms.
+        """
+        parts = list(states)
+        windows = [part.windows for part in parts if part.windows is not None]
+        pending = [conformed(part.pending, rows) for part in parts if part.pending is not None]
+        return State(self.laid_over(windows, clock), pa.concat_tables(pending) if pending else None, clock)
 
     @staticmethod
     def _last_of(windows: list[pa.Table], by: tuple[str, ...]) -> pa.Table | None:

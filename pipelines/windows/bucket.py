@@ -115,9 +115,15 @@ class Bucket:
         """Return the bucket that goes on with what the state store holds: an earlier release may have chosen another form."""
         return self
 
+    @staticmethod
+    def saved_in(state: bytes) -> dict[str, Any]:
+        """Return what `KeyedWindows.save` gave, from a saved state."""
+        saved: dict[str, Any] = loads(state)
+        return saved
+
     def restore(self, state: bytes | None) -> None:
         if state:
-            self._windows.restore(loads(state))
+            self._windows.restore(self.saved_in(state))
 
     def save(self) -> bytes:
         return dumps(self._windows.save())
@@ -169,11 +175,16 @@ class ArrayBucket(Bucket):
         other.clocks, other._floor, other._now = self.clocks, self._floor, self._now
         return other
 
+    @staticmethod
+    def state_in(state: bytes) -> State:
+        """Return a saved state; its clock is not in it."""
+        size = int.from_bytes(state[:8], "big")
+        windows, pending = (from_ipc([part]) if part else None for part in (state[8 : 8 + size], state[8 + size :]))
+        return State(windows, pending)
+
     def restore(self, state: bytes | None) -> None:
         if state:
-            size = int.from_bytes(state[:8], "big")
-            windows, pending = (from_ipc([part]) if part else None for part in (state[8 : 8 + size], state[8 + size :]))
-            self._state = State(windows, pending)
+            self._state = self.state_in(state)
 
     def save(self) -> bytes:
         state = self._state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -104,6 +104,11 @@ class KeyedWindows:
                 self._set_timer(window)
         clocks = [at for at, _, _ in timers[:1]] + [now for _, now, _ in self._pending[:1]]
         return min(clocks, default=None)
+
+    @property
+    def pending(self) -> Sequence[Item]:
+        """Return the events that wait for a later clock."""
+        return self._pending
 
     @property
     def holds_back(self) -> bool:

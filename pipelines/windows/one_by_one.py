@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.windows.arrays import Arrays
+from pipelines.windows.arrays import Arrays, State
 from pipelines.windows.blob import dumps, loads
 from pipelines.windows.buffer import FAR, WindowContext
 from pipelines.windows.event import Event
@@ -51,6 +51,19 @@ class OneByOne(Arrays):
         ended = pa.table([sorted(gone), [FAR] * len(gone), [None] * len(gone)], schema=_STATE)
         left = pa.concat_tables([state.filter(pc.invert(asked)), fresh]).combine_chunks()
         return made, left, pa.concat_tables([fresh, ended])
+
+    def of_buckets(self, saved: Iterable[dict[str, Any]], rows: pa.Schema, clock: int) -> State:
+        """Return as one state what `KeyedWindows` of separate keys have saved.
+
+        Args:
+            rows, clock: as of `joined`.
+        """
+        return self.joined((self._of_bucket(bucket, rows) for bucket in saved), rows, clock)
+
+    def _of_bucket(self, saved: dict[str, Any], rows: pa.Schema) -> State:
+        windows = KeyedWindows(self._operation, self._context)
+        windows.restore(saved)
+        return State(self._saved(windows), rows_of(windows.pending, rows) if windows.holds_back else None)
 
     @staticmethod
     def _asked(state: pa.Table, windows: KeyedWindows, happened: Iterable[Event], clock: int) -> pa.ChunkedArray:

@@ -301,14 +301,6 @@ def test_another_operation_and_another_place_are_refused(spark: SparkSession, tm
 
 
 @pytest.mark.slow
-def test_windows_that_began_on_channels_stay_there(spark: SparkSession, tmp_path: Path) -> None:
-    runtime = Runtime(spark, Lake(tmp_path))
-    runtime.catch_up(flow(windows="channels"), max_batches=1)
-    with pytest.raises(WindowPlaceError, match="has run without them"):
-        runtime.catch_up(flow())
-
-
-@pytest.mark.slow
 def test_behind_a_bounded_run_it_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     runtime = Runtime(spark, Lake(tmp_path))
     runtime.run_bounded(flow(BATCHES[:1]))

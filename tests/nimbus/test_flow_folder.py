@@ -57,9 +57,12 @@ class Place:
         self.folder = FlowFolder(self.nimbus, self._flows, trigger_seconds=0.2, settle_seconds=0)
         self._files = 0
 
-    def write(self, operations: str, *, name: str = "f", delay: int = 0) -> list[tuple[str, str | None]]:
+    def write(
+        self, operations: str, *, name: str = "f", delay: int = 0, windows: str = "channels"
+    ) -> list[tuple[str, str | None]]:
         """Write a flow's file and have it looked at; returns what happened."""
-        (self._flows / f"{name}.yaml").write_text(HEAD.format(name=name, delay=delay) + operations)
+        head = HEAD.format(name=name, delay=delay).replace("streams:\n", f"windows: {windows}\nstreams:\n", 1)
+        (self._flows / f"{name}.yaml").write_text(head + operations)
         return self.looked(self.folder.look)
 
     def remove(self, name: str) -> list[tuple[str, str | None]]:
@@ -171,6 +174,22 @@ def test_windows_that_are_added_begin_anew_where_the_query_stopped(place: Place)
     anew = [(10, 1), (14, 2), (19, 3)]
     place.await_rows("sums", [(1, 1), (3, 2), (6, 3), *anew], "v", "n")
     assert [one.name for one in (place.lake.root / "replaced" / "f").iterdir()] == ["s__1.0.replaced"]
+
+
+def test_windows_go_over_into_the_batch_with_all_that_they_hold(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    sums = RUNNING_SUM + "      - persist: sums\n"
+    place.events([1, 2, 3], 0)
+    place.events([10], 10)
+    assert place.write(sums, delay=5) == [("started", "f")]
+    place.await_rows("sums", [(1, 1), (3, 2), (6, 3)], "v", "n")
+    place.events([4, 5], 11)  # they wait for the clock
+
+    assert place.write(sums, delay=5, windows="batch") == [("changed", "f")]
+    assert "wait for the clock" not in caplog.text
+    place.events([100], 30)
+    place.await_rows("sums", [(1, 1), (3, 2), (6, 3), (16, 4), (20, 5), (25, 6)], "v", "n")
+    assert [one.name for one in (place.lake.root / "replaced" / "f").iterdir()] == ["s__1.0.replaced"]
+    assert place.write(sums, delay=5) == [("refused", "f")]
 
 
 @pytest.mark.exhaustive

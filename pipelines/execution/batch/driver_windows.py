@@ -21,7 +21,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pipelines.errors import BatchError, DefinitionError
 from pipelines.execution.batch.channels import clocks_after
 from pipelines.execution.batch.group_sources import clock_of
+from pipelines.execution.batch.window_conversion import ChannelWindows
+from pipelines.execution.checkpoint.engine_files import Epoch
 from pipelines.execution.checkpoint.window_files import (
+    Begun,
     StateFiles,
     StateRef,
     WindowFailure,
@@ -53,8 +56,6 @@ if TYPE_CHECKING:
     from pipelines.places.location import Place
     from pipelines.state.table import StateTable
 
-_BEGUN = "begun-"
-"""A file whose name says with which txid the windows began, empty: batches below it are of an earlier checkpoint."""
 # Up to so many rows of a key, some numbers, a clock and an order travel at once (some 50 MB).
 ROWS_AT_ONCE = 1_000_000
 # As objects of Python each takes some 600 bytes.
@@ -88,6 +89,7 @@ class _Stage:
         read: the fields that they say they read, with their types: another type is another operation, for what is kept of
             the field would not fit.
         form: in which they are kept.
+        row_schema: of what goes into them.
         fields: that go into them, with their types; `sees_all` says that these are all that an event has.
     """
 
@@ -107,6 +109,7 @@ class _Stage:
         self.sees_all = events.ID in carried
         self.fields = kinds if self.sees_all else self.read
         self.taken = (*self.fields, *carried, events.CLOCK, events.ORDER)
+        self.row_schema = pa.schema([types.field(name) for name in self.taken])
 
     def rows(self, frame: DataFrame) -> DataFrame:
         """Return what goes into the windows."""
@@ -128,7 +131,7 @@ class DriverWindows:
         self._node = self._stages[0].node
         arrays = [stage.arrays for stage in self._stages]
         self._states = WindowFiles(self._files, arrays, _signature(self._stages))
-        self._begun = 0
+        self._begun = Begun(0)
         self.hold = False
         """Whether the windows held anything when `check` saw them."""
         self._rows_a_byte: float | None = None
@@ -153,7 +156,43 @@ class DriverWindows:
         """Begin with empty windows, with a fresh checkpoint, whose first batch is `txid`."""
         for name in self._files.names():
             self._files.remove(name)
-        self._files.write(f"{_BEGUN}{txid}", b"")
+        Begun(txid).write(self._files)
+
+    def take_over(self, checkpoint: Checkpoint, wait_seconds: float) -> None:
+        """Take over what the windows hold that ran on a channel until now, as the state that the next batch begins with.
+
+        A fresh epoch begins, for the outputs hold the txids of another query. Cut off before the last file, the windows are
+        still on the channel.
+
+        Args:
+            wait_seconds: how long to wait for another process that runs that query, or replaces slices.
+
+        Raises:
+            WindowPlaceError: what they hold cannot be taken over; nothing was changed.
+            LockedError: another process holds one of the locks.
+        """
+        former = ChannelWindows.of(self._group)
+        if former is None or checkpoint.epoch is None:
+            return
+        with former.checkpoint.running(wait_seconds), checkpoint.committing(wait_seconds):
+            if is_elsewhere(checkpoint, True):
+                self._refuse_claims()
+                taken = former.read(self._stages)
+                for name in self._files.names():
+                    self._files.remove(name)
+                epoch = checkpoint.begin(self._next_epoch(checkpoint), same_tables=True)
+                txid = epoch.txid(epoch.first_batch)
+                Begun(txid, self._states.begin(txid - 1, taken.states), taken.clocks).write(self._files)
+            former.put_aside()
+
+    def _next_epoch(self, checkpoint: Checkpoint) -> Epoch:
+        """Return an epoch that goes on in Spark's part as it is, behind all that the outputs hold."""
+        epoch, done = checkpoint.epoch, checkpoint.finished_batches()
+        assert epoch is not None
+        commits = [commit for sink in self._group.sinks for commit in sink.table.history()]
+        number = max([epoch.number, *(commit.epoch or 0 for commit in commits)]) + 1
+        last = max([epoch.txid(done) - 1, *(commit.txid for commit in commits if commit.txid is not None)])
+        return Epoch(number, last + 1 - done, done)
 
     def check(self, checkpoint: Checkpoint) -> None:
         """Read the state that the next batch needs.
@@ -162,23 +201,17 @@ class DriverWindows:
             WindowStateError: it cannot be had.
             DefinitionError: a bounded run has filled a table: what its windows held is not there.
         """
+        self._refuse_claims()
         flow = self._group.topology.name
-        filled = [sink.name for sink in self._group.sinks if sink.table.commits.claims()]
-        if filled:
-            raise DefinitionError(
-                f'flow "{flow}": a bounded run has filled state "{filled[0]}", and the windows of the stream '
-                f'"{self._group.name}" would not know its events',
-                hint='start over: remove the checkpoint and run the flow with on_fresh_checkpoint="reset"',
-            )
-        begun = [name.removeprefix(_BEGUN) for name in self._files.names() if name.startswith(_BEGUN)]
-        if not begun:
+        begun = Begun.of(self._files)
+        if begun is None:
             what = f"of the stream {self._group.name} in flow {flow}"
             hint = (
                 "bring the folder back from a backup of the checkpoint; or move the checkpoint away and begin with "
                 'on_fresh_checkpoint="reset"'
             )
             raise WindowStateError(what, "is not there, and the checkpoint has run batches", hint=hint)
-        self._begun = int(begun[0])
+        self._begun = begun
         newest = self._state_of(next(self._named(None), None))
         self.hold = newest is not None
         if newest is not None:
@@ -186,6 +219,15 @@ class DriverWindows:
         elif checkpoint.committed_txid() is not None:
             raise WindowStateError(
                 f"of the stream {self._group.name}", "is named by no record of the batches behind it"
+            )
+
+    def _refuse_claims(self) -> None:
+        filled = [sink.name for sink in self._group.sinks if sink.table.commits.claims()]
+        if filled:
+            raise DefinitionError(
+                f'flow "{self._group.topology.name}": a bounded run has filled state "{filled[0]}", and the windows of the '
+                f'stream "{self._group.name}" would not know its events',
+                hint='start over: remove the checkpoint and run the flow with on_fresh_checkpoint="reset"',
             )
 
     def clear(self, txid: int) -> None:
@@ -202,11 +244,11 @@ class DriverWindows:
     # --- what the records name --------------------------------------------------------------------------------------
 
     def _named(self, below: int | None) -> Iterator[Named]:
-        return _named_of(self._group, below)
+        return named_by([sink.table for sink in self._group.sinks], below, self._begun)
 
     def _state_of(self, named: Named | None) -> StateRef | None:
         """Return the state behind a batch; None: the windows are empty, for they began behind it."""
-        return None if named is None or named.txid < self._begun else named.state
+        return None if named is None or named.txid < self._begun.first else named.state
 
     def clock_before(self, txid: int) -> int | None:
         """Return the watermark before a batch, in ms; None: nothing is known of it."""
@@ -324,14 +366,18 @@ class _Rows:
         self._frame.unpersist()
 
 
-def named_by(tables: Iterable[StateTable], below: int | None = None) -> Iterator[Named]:
+def named_by(tables: Iterable[StateTable], below: int | None = None, begun: Begun | None = None) -> Iterator[Named]:
     """Yield what the records of a query's outputs name, newest batch first.
 
     Args:
         below: only batches before this txid; None: all.
+        begun: where the windows began; what they took over there comes behind the last batch before.
     """
-    for _, named in groupby(merge(*(_of_table(table, below) for table in tables), key=_txid, reverse=True), key=_txid):
-        yield next(named)
+    named = [_of_table(table, below) for table in tables]
+    if begun is not None and begun.state is not None and (below is None or begun.first < below):
+        named.append(iter([Named(begun.first, begun.state, begun.clocks)]))
+    for _, same in groupby(merge(*named, key=_txid, reverse=True), key=_txid):
+        yield next(same)
 
 
 def _named_of(group: BatchGroup, below: int | None = None) -> Iterator[Named]:

@@ -9,6 +9,7 @@ with that query's txids, so these are raised beyond what the table holds. No Spa
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -105,13 +106,16 @@ class Changeover:
             WindowPlaceError
         """
         for query in self._queries:
-            if is_elsewhere(query.checkpoint, query.in_batch):
+            if is_elsewhere(query.checkpoint, query.in_batch) and not (query.in_batch and self._reader_left(query)):
                 raise WindowPlaceError(self._topology.name, query.name, in_batch=query.in_batch)
         for change in plan_changes(self._topology, self._lake).refused:
             table = self._lake.state_path(change.name), self._lake.channel_path(change.name)
             new = not any(map(has_log, table))
             if not new and not change.details[0].startswith("the checkpoint is fresh"):
                 raise StateSchemaError(change.name, change.details[0])
+
+    def _reader_left(self, query: Query) -> Checkpoint | None:
+        return left_reader(self._lake, self._topology, query.name)
 
     def moves(self, old: Changeover) -> bool:
         """Return whether queries begin again or are removed: then the old ones should first read all that is there."""
@@ -124,13 +128,15 @@ class Changeover:
         They stay in the query's checkpoint, and come when it comes back.
         """
         kept = {query.name for query in new._queries}
+        # What waits there goes over into the batch.
+        kept |= {reader.folder.name for query in new._queries if query.in_batch and (reader := new._reader_left(query))}
         counts = {query.name: self._waiting(query) for query in self._queries if query.name not in kept}
         return {name: count for name, count in counts.items() if count}
 
     def _waiting(self, query: Query) -> int:
         if not query.windows_before or not query.checkpoint.finished_batches():
             return 0
-        start = self._start(query)
+        start = self.start_of(query)
         count = 0
         for name, txid in start.channels.items():
             late = (pc.field(TXID) <= txid) & (pc.field(events.CLOCK) > start.clock) & pc.field(events.ID).is_valid()
@@ -162,7 +168,7 @@ class Changeover:
                 query.checkpoint.finish_putting_aside()
                 self._check_together(query)
                 if self._differs(query):
-                    query.checkpoint.begin_at(self._start(query), self._aside(query))
+                    query.checkpoint.begin_at(self.start_of(query), self.aside(query.name))
                     anew.append(query.name)
                 elif query.checkpoint.epoch is not None:
                     self._raise_txids(query)
@@ -185,8 +191,11 @@ class Changeover:
         """Return whether Spark would refuse the checkpoint."""
         if query.checkpoint.last_batch() < 0:
             return False
-        read = tuple(name for name, _ in self._offsets(query.checkpoint))
-        return query.windows_before != query.windows or read != query.reads
+        return query.windows_before != query.windows or self.read_by(query.checkpoint) != query.reads
+
+    def read_by(self, checkpoint: Checkpoint) -> tuple[str, ...]:
+        """Return the channels that a query has read, in the order of Spark's offset log; none where it has planned no batch."""
+        return tuple(name for name, _ in self._offsets(checkpoint)) if checkpoint.last_batch() >= 0 else ()
 
     def _would_repeat(self, query: Query) -> bool:
         """Return whether a fresh checkpoint would bring rows again that its tables hold; channels without rows bring none."""
@@ -200,8 +209,12 @@ class Changeover:
         checkpoint.begin_at(Start({}))
         return False
 
-    def _start(self, query: Query) -> Start:
-        """Return where the old query has stopped."""
+    def start_of(self, query: Query) -> Start:
+        """Return where a query has stopped: which channels it has read, up to which txid, and the watermark there.
+
+        Raises:
+            ChangeoverError: it stands where another one cannot go on.
+        """
         checkpoint = query.checkpoint
         done = checkpoint.finished_batches()
         if checkpoint.last_batch() >= done and not self._untouched(query, done):
@@ -263,11 +276,26 @@ class Changeover:
                 self._ids[str(DeltaTable(str(self._lake.channel_path(name))).metadata().id)] = name
         return self._ids.get(table_id)
 
-    def _aside(self, query: Query) -> Place:
+    def aside(self, query: str) -> Place:
         """Return a folder beside the checkpoints, which is none that the flow has."""
         folder = self._lake.root / "replaced" / self._topology.name
-        numbers = (n for n in range(10**6) if not (folder / f"{query.name}.{n}.replaced").exists())
-        return folder / f"{query.name}.{next(numbers)}.replaced"
+        numbers = (n for n in range(10**6) if not (folder / f"{query}.{n}.replaced").exists())
+        return folder / f"{query}.{next(numbers)}.replaced"
+
+
+def left_reader(lake: Lake, topology: TridentTopology, query: str) -> Checkpoint | None:
+    """Return the checkpoint of the query that read the channel behind a query's source, where the flow has that query no more.
+
+    Returns:
+        None, too, if several did, one behind the other: what stands between their windows is no part of a batch.
+    """
+    folder = lake.checkpoint_path(topology.name, query)
+    names = [entry.name for entry in folder.parent.iterdir()] if folder.parent.is_dir() else []
+    readers = [name for name in names if re.fullmatch(rf"{re.escape(query)}__\d+", name)]
+    if len(readers) != 1 or readers[0] in {group_name(spouts) for spouts in spout_groups(topology)}:
+        return None
+    checkpoint = Checkpoint(topology.name, folder.parent / readers[0])
+    return checkpoint if checkpoint.epoch is not None else None
 
 
 def _last(table: StateTable) -> int | None:

@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -31,6 +31,8 @@ FOLDER: Final = "windows"
 """Beside Spark's checkpoint: the files of the windows that run in the batch."""
 FORMAT: Final = 1
 _NAME = re.compile(r"^\.?(\d+)-")
+_BEGUN: Final = "begun-"
+"""Begins the name of the file that says with which txid the windows began (`Begun`)."""
 _WINDOWS, _PENDING, _RESULTS = "windows", "pending", "results"
 # So many bytes may be read beside the whole state: below, the files of small batches would each be whole ones.
 _BESIDE: Final = 4_000_000
@@ -62,13 +64,19 @@ class WindowPlaceError(DefinitionError):
 
     Args:
         in_batch: whether they are to run in the batch now.
+        reason: why what they hold on a channel cannot be taken over.
+        hint: what to do about it.
     """
 
-    def __init__(self, flow: str, query: str, *, in_batch: bool) -> None:
-        self.flow, self.query, self.in_batch = flow, query, in_batch
+    def __init__(
+        self, flow: str, query: str, *, in_batch: bool, reason: str | None = None, hint: str | None = None
+    ) -> None:
+        self.flow, self.query, self.in_batch, self.reason = flow, query, in_batch, reason
         if in_batch:
-            problem = "are to run in its batch, where they would begin empty: its checkpoint has run without them"
-            hint = (
+            problem = "are to run in its batch, where they would begin empty: " + (
+                reason or "its checkpoint has run without them"
+            )
+            hint = hint or (
                 'define the flow with windows="channels" again, or give it another name; if the folder "windows" of the '
                 "checkpoint is lost, bring it back from a backup"
             )
@@ -168,6 +176,47 @@ class StateRef:
 
 
 @dataclass(frozen=True)
+class Begun:
+    """Where the windows of a checkpoint began.
+
+    Attributes:
+        txid: of the first batch; batches below it are of an earlier checkpoint.
+        state: the state that they took over from a channel; None: they began empty.
+        clocks: with it the watermark of each origin, in ms.
+    """
+
+    txid: int
+    state: StateRef | None = None
+    clocks: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def first(self) -> int:
+        """Return the txid of the first batch behind which they hold anything: what they took over is of the batch before."""
+        return self.txid if self.state is None else self.txid - 1
+
+    def write(self, files: StateFiles) -> None:
+        """Write it down: from then on the windows run in the batch."""
+        taken = {"state": self.state.to_json(), "clocks": dict(self.clocks)} if self.state else None
+        files.write(f"{_BEGUN}{self.txid}", json.dumps(taken).encode() if taken else b"")
+
+    @classmethod
+    def of(cls, files: StateFiles) -> Begun | None:
+        """Return what was written; None: the windows of this checkpoint never ran in its batch."""
+        name = next((name for name in files.names() if name.startswith(_BEGUN)), None)
+        if name is None:
+            return None
+        txid, data = int(name.removeprefix(_BEGUN)), files.read(name)
+        if not data:
+            return cls(txid)
+        try:
+            taken = json.loads(data)
+            clocks = {str(origin): int(clock) for origin, clock in taken["clocks"].items()}
+            return cls(txid, StateRef.of_json(taken["state"]), clocks)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise WindowStateError(name, "is damaged: it does not name the state that the windows began with") from None
+
+
+@dataclass(frozen=True)
 class _Read:
     """A file's head and its tables."""
 
@@ -226,6 +275,29 @@ class WindowFiles:
         """
         results, states = self._fed(self._state(before), pieces, between)
         below = self._stands_on(before, states)
+        ref, parts = self._write(txid, attempt, states, below, results)
+        size = _bytes_of_windows(parts) + (self._below[before][1] if below and before else 0)
+        self._last = (ref, states)
+        self._stands(ref, below, size)
+        return results, ref
+
+    def begin(self, txid: int, states: States) -> StateRef:
+        """Write the states that the windows begin with, whole.
+
+        Args:
+            txid: of the last batch whose rows they hold.
+        """
+        ref, _ = self._write(txid, 0, states, [], [None] * len(states))
+        return ref
+
+    def _write(
+        self,
+        txid: int,
+        attempt: int,
+        states: States,
+        below: list[StateRef],
+        results: Sequence[pa.Table | None],
+    ) -> tuple[StateRef, Mapping[str, int]]:
         blobs: dict[str, bytes] = {}
         for number, (made, state) in enumerate(zip(results, states, strict=True)):
             windows = state.windows if not below else state.changed
@@ -244,10 +316,7 @@ class WindowFiles:
         data = b"".join([len(text).to_bytes(8, "big"), text, *blobs.values()])
         ref = StateRef(f"{txid:012d}-{attempt}-{secrets.token_hex(4)}", _digest(data))
         self._files.write(ref.file, data)
-        size = _bytes_of_windows(head["parts"]) + (self._below[before][1] if below and before else 0)
-        self._last = (ref, states)
-        self._stands(ref, below, size)
-        return results, ref
+        return ref, head["parts"]
 
     def _fed(
         self, states: States, pieces: Iterable[tuple[pa.Table, int]], between: Between | None
@@ -361,8 +430,8 @@ def _bytes_of_windows(parts: Mapping[str, int]) -> int:
 
 def is_elsewhere(checkpoint: Checkpoint, in_batch: bool) -> bool:
     """Check whether a checkpoint was run with windows in another place than now, in the batch or not."""
-    states = bool(state_files(checkpoint.folder).names())
-    return not states and checkpoint.epoch is not None if in_batch else states
+    begun = any(name.startswith(_BEGUN) for name in state_files(checkpoint.folder).names())
+    return not begun and checkpoint.epoch is not None if in_batch else begun
 
 
 def check_files(files: StateFiles, ref: StateRef) -> None:

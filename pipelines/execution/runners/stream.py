@@ -137,6 +137,8 @@ class StreamRunner:
             RewrittenSourceError, LostRowsError: a source holds other files than backfills have counted, or was created again.
         """
         self._make_whole()
+        if self._windows:
+            self._windows.take_over(self._checkpoint, self._wait)
         check_place(self._group, self._checkpoint)
         self._epoch = self._open_epoch(on_fresh)
         self._left_over = self._poison.kept()

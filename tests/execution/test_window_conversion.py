@@ -1,0 +1,154 @@
+"""Windows that ran over a channel go over into the batch of their source, with all that they hold."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipelines import Lake, Runtime
+from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.checkpoint.window_files import Begun, WindowFiles, WindowPlaceError
+from pipelines.execution.verify import verify
+from pipelines.flowmix import Count, Flow, Policy, Sum
+from pipelines.flowmix.compile import topology_of
+from pipelines.sources import FixedBatches
+from tests.execution.test_windows_in_batch import BATCHES, LATE, SCHEMA, SMALL, Contents, contents, events, two_streams
+
+pytestmark = pytest.mark.slow
+
+MORE = [*BATCHES[:3], [*events(60, 75), *LATE], events(75, 90)]
+
+
+def chain(windows: str) -> Flow:
+    """Return windows behind windows: sums in arrays, then a sort one by one, then a count in arrays."""
+    return (
+        Flow("chain", windows=windows)
+        .stream("readings", FixedBatches(SCHEMA, MORE), delay=2)
+        .filter("v != 5")
+        .partition("k")
+        .aggregate(Sum("v", "sum"), trigger=Policy.count(3), evict=Policy.count(6))
+        .partition("k")
+        .sort("sum desc", top_n=2, trigger=Policy.count(2))
+        .partition()
+        .aggregate(Count(output="n"), Sum("sum", "total"), trigger=Policy.count(3), evict=Policy.count(5))
+        .persist("totals")
+        .build()
+    )
+
+
+def spans(windows: str, size: int = 8) -> Flow:
+    return (
+        Flow("spans", windows=windows)
+        .stream("readings", FixedBatches(SCHEMA, MORE), delay=3)
+        .partition("k")
+        .aligned(Sum("v", "sum"), Count(output="n"), every=4, size=size)
+        .persist("spans")
+        .build()
+    )
+
+
+FLOWS = {
+    "chain": (chain, ("totals", "late_chain_readings")),
+    "spans": (spans, ("spans", "late_spans_readings")),
+    "two_streams": (two_streams, SMALL),
+}
+
+
+@pytest.mark.parametrize("name", FLOWS)
+@pytest.mark.parametrize("batches", [1, pytest.param(2, marks=pytest.mark.exhaustive), 3])
+def test_they_go_on_as_if_they_had_stayed(spark: SparkSession, tmp_path: Path, name: str, batches: int) -> None:
+    make, tables = FLOWS[name]
+    found: list[Any] = []
+    for places in (["channels", "channels"], ["channels", "batch"]):
+        lake = Lake(tmp_path / places[1])
+        runtime = Runtime(spark, lake)
+        runtime.catch_up(make(places[0]), max_batches=batches)
+        runtime.catch_up(make(places[1]), max_batches=1)
+        assert not verify(spark, lake, topology_of(make(places[1]))).faults
+        report = runtime.catch_up(make(places[1]))
+        found.append(contents(lake, tables))
+        groups = {batch.group for batch in report.batches}
+    assert found[0] == found[1]
+    assert all(found[0].values())
+    assert not any(group.startswith("readings__") for group in groups)
+
+
+def test_a_checkpoint_of_a_release_that_had_channels_alone(spark: SparkSession, tmp_path: Path) -> None:
+    """Three batches of `chain` by 76497dc, on two partitions; a lake's path stands in Spark's own files."""
+    with tarfile.open(Path(__file__).parent / "windows_on_a_channel_76497dc.tar.gz") as packed:
+        packed.extractall(tmp_path, filter="data")
+    for file in (tmp_path / "lake").rglob("*"):
+        if file.is_file() and b"@LAKE@" in (data := file.read_bytes()):
+            file.write_bytes(data.replace(b"@LAKE@", str(tmp_path / "lake").encode()))
+    old, new = Lake(tmp_path / "lake"), Lake(tmp_path / "new")
+    report = Runtime(spark, old).catch_up(chain("batch"))
+    assert [(batch.group, batch.received) for batch in report.batches] == [("readings", 16), ("readings", 15)]
+    Runtime(spark, new).catch_up(chain("channels"))
+    assert contents(old, FLOWS["chain"][1]) == contents(new, FLOWS["chain"][1])
+
+
+@pytest.fixture(scope="module")
+def stayed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Contents]:
+    """Return a lake with two batches over a channel, to copy, and what its tables hold behind all batches."""
+    root = tmp_path_factory.mktemp("stayed")
+    Runtime(spark, Lake(root / "before")).catch_up(spans("channels"), max_batches=2)
+    # Spark knows the files of a source by their whole paths, so what goes on is a copy beside it with the same name.
+    shutil.copytree(root / "before", root / "saved")
+    Runtime(spark, Lake(root / "before")).catch_up(spans("channels"))
+    return root, contents(Lake(root / "before"), FLOWS["spans"][1])
+
+
+@pytest.fixture
+def lake(stayed: tuple[Path, Contents]) -> Lake:
+    root, _ = stayed
+    shutil.rmtree(root / "before")
+    shutil.copytree(root / "saved", root / "before")
+    return Lake(root / "before")
+
+
+@pytest.mark.parametrize("moment", ["state", "epoch", "begun", "aside"])
+def test_cut_off_anywhere_it_is_done_once(
+    spark: SparkSession, lake: Lake, stayed: tuple[Path, Contents], monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    where, name = {
+        "state": (WindowFiles, "begin"),
+        "epoch": (Checkpoint, "begin"),
+        "begun": (Begun, "write"),
+        "aside": (Checkpoint, "begin_at"),
+    }[moment]
+
+    def cut_off(*_: Any, **__: Any) -> None:
+        raise ConnectionAbortedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(where, name, cut_off)
+        with pytest.raises(ConnectionAbortedError):
+            Runtime(spark, lake).catch_up(spans("batch"))
+    if moment != "aside":
+        # Nothing has happened yet that keeps the windows from their channel.
+        Runtime(spark, lake).catch_up(spans("channels"), max_batches=1)
+    Runtime(spark, lake).catch_up(spans("batch"))
+    assert contents(lake, FLOWS["spans"][1]) == stayed[1]
+    assert not (lake.checkpoint_path("spans", "readings__1") / "spark").exists()
+
+
+def test_what_cannot_be_taken_over_is_refused_and_stays(
+    spark: SparkSession, lake: Lake, stayed: tuple[Path, Contents]
+) -> None:
+    runtime = Runtime(spark, lake)
+    with pytest.raises(WindowPlaceError, match="is another operation than on its channel"):
+        runtime.catch_up(spans("batch", size=12))
+    # A batch that its table holds and that Spark has not marked as done.
+    done = lake.checkpoint_path("spans", "readings__1") / "spark" / "commits"
+    last = max(int(file.name) for file in done.iterdir() if file.name.isdigit())
+    (done / str(last)).unlink()
+    (done / f".{last}.crc").unlink(missing_ok=True)
+    with pytest.raises(WindowPlaceError, match=r"has begun a batch and not finished it(?s:.)*until it has read all"):
+        runtime.catch_up(spans("batch"))
+    runtime.catch_up(spans("channels"))
+    assert contents(lake, FLOWS["spans"][1]) == stayed[1]
