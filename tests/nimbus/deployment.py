@@ -317,10 +317,17 @@ def end_all(home: Path, supervisors: Any = ()) -> None:
 
 def processes_of(home: Path) -> list[psutil.Process]:
     """Processes that were started for a home: the variable is handed on from supervisor to worker to JVM."""
-    found = []
+    found, tests = [], _of_the_tests()
     for one in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            ours = one.pid != os.getpid() and one.environ().get("TRIDELTA_HOME") == str(home)
+            ours = one.pid not in tests and one.environ().get("TRIDELTA_HOME") == str(home)
             if ours and one.status() != psutil.STATUS_ZOMBIE:
                 found.append(one)
     return found
+
+
+def _of_the_tests() -> set[int]:
+    """This process and its Spark, which all tests of the run share: it may have been started while a home was set."""
+    own = psutil.Process()
+    jvms = [child for child in own.children() if "java" in child.name()]
+    return {own.pid, *(one.pid for jvm in jvms for one in (jvm, *jvm.children(recursive=True)))}
