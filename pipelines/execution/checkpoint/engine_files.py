@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -112,7 +112,9 @@ class Checkpoint:
         if isinstance(aside, Location) and isinstance(self.spark, Location):
             # Nothing is renamed there. Without its metadata, which goes first, a checkpoint is none.
             for entry in self.spark.store.entries(self.spark.key):
-                self.spark.store.copy(entry.key, f"{aside.key}{entry.key.removeprefix(self.spark.key)}")
+                # Of a folder without files Hadoop's marker is listed, which is no file under that name.
+                with suppress(FileNotFoundError) if not entry.size else nullcontext():
+                    self.spark.store.copy(entry.key, f"{aside.key}{entry.key.removeprefix(self.spark.key)}")
             (self.spark / _METADATA).unlink(missing_ok=True)
             self.finish_putting_aside()
         elif isinstance(aside, Path):
