@@ -35,7 +35,7 @@ class Flow:
             `"processing"`: by their arrival, as in the original.
         windows: `"channels"`: windows read a channel, in a query of their own; `"batch"`: the windows of a stream's own
             source run within its batch where they can (docs/adr/0054), the others as with `"channels"`. A flow that has run
-            keeps its choice.
+            may go over to it, and not back.
 
     Attributes:
         streams: the streams by name, in the order of their definition (of a built flow).
