@@ -294,6 +294,17 @@ def on_disk(place: Place, what: str = "what was asked for") -> Path:
     return place.path if isinstance(place, Location) else place
 
 
+def put_whole(place: Place, data: bytes) -> None:
+    """Put a small file in the place of the one that is there: cut off in between, that one stays."""
+    if isinstance(place, Location):
+        place.write_bytes(data)
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    draft = place.with_suffix(".tmp")
+    draft.write_bytes(data)
+    draft.rename(place)
+
+
 def path_below(place: Place, root: Place) -> Path | None:
     """Return the path that leads from a folder to a place in it; None if it is elsewhere."""
     if isinstance(place, Location):

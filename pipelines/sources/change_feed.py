@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -43,9 +42,11 @@ class DeltaChangeFeed(StoredSource):
         DuplicateFieldError: if the schema names one of the three fields itself.
     """
 
+    on_stores = True
+
     def __init__(
         self,
-        path: str | Path,
+        path: str | Place,
         schema: str,
         *,
         starting_version: int | None = None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -13,8 +12,8 @@ from urllib.parse import quote
 from deltalake import DeltaTable
 
 from pipelines.errors import LostRowsError, MissingPathError, SourceError, SourceSchemaError
-from pipelines.places.location import Place, on_disk
-from pipelines.sources.base import StoredSource, file_key, shown
+from pipelines.places.location import Location, Place, put_whole
+from pipelines.sources.base import StoredSource, file_key, place_of, shown
 from pipelines.sources.offsets import offset_files, offset_of, read_offset
 from pipelines.state.delta_log import adds, commit_file
 from pipelines.state.kinds import LOG
@@ -41,6 +40,7 @@ class DeltaTableSource(StoredSource):
     """
 
     sliceable: bool = True
+    on_stores = True
 
     def check(self, name: str, spark: SparkSession) -> None:
         """Check that the table exists and has the declared columns with their types.
@@ -55,7 +55,7 @@ class DeltaTableSource(StoredSource):
 
         if not DeltaTable.is_deltatable(self.path):
             raise MissingPathError(name, self.path)
-        kept = StateTable(name, Path(self.path))
+        kept = StateTable(name, self._place)
         if kept.is_state() and kept.declared.layout == LOG:
             raise SourceError(
                 f'source "{name}": {self.path} is the log of a state: its rows are partial values of the keys',
@@ -113,13 +113,19 @@ class DeltaTableSource(StoredSource):
         return self._keys([file for files in moved for file in files])
 
     @property
+    def _place(self) -> Place:
+        return place_of(self.path)
+
+    @property
     def folder(self) -> str:
         """Return the table's folder, as its files' addresses begin."""
+        if isinstance(self._place, Location):
+            return str(self._place)
         return f"file:{quote(os.path.normpath(Path(self.path).absolute()))}"
 
     def fault(self, name: str, error: BaseException) -> LostRowsError | None:
         """Data files (VACUUM) or versions of the log (its retention) that are gone before the stream has read them."""
-        if _CLEANED in shown(error) and not commit_file(Path(self.path), 0).exists():
+        if _CLEANED in shown(error) and not commit_file(self._place, 0).exists():
             return LostRowsError(name, "the table's log no longer has the versions that the stream has yet to read")
         match = re.search(r"(?:File|file) (\S+) does not exist|FileNotFoundException: (?:File )?(\S+)", shown(error))
         gone = file_key((match[1] or match[2]).strip("'\".,")) if match else ""
@@ -152,19 +158,18 @@ class DeltaTableSource(StoredSource):
 
         Beside other sources it may be of a later batch than 0: this one had nothing before.
         """
-        kept = on_disk(checkpoint) / f"tridelta_start{index or ''}"
+        kept = checkpoint / f"tridelta_start{index or ''}"
         if not kept.exists():
             planned = offset_files(checkpoint).values()
             first = next((file for file in planned if read_offset(file, index) is not None), None)
             if first is None:
                 return None
-            shutil.copyfile(on_disk(first), kept.with_suffix(".tmp"))
-            kept.with_suffix(".tmp").rename(kept)
+            put_whole(kept, first.read_bytes())
         return read_offset(kept, index)
 
     def _address(self, file: str) -> str:
         """Return a file of the log, whose names are URL-encoded, as an address."""
-        return file if file.startswith("file:") else f"{self.folder}/{file}"
+        return file if file.startswith("file:") or "://" in file else f"{self.folder}/{file}"
 
     def _keys(self, files: list[str]) -> frozenset[str]:
         return frozenset(file_key(self._address(file)) for file in files)
@@ -181,4 +186,4 @@ def _in_order_of_snapshot(path: str, version: int) -> list[str]:
 
 def _adds(path: str, version: int, *, new: bool = True) -> list[str]:
     """Return the files that a commit added as new data (or else put rows of other files into), in the commit's order."""
-    return [add["path"] for add in adds(Path(path), version) if bool(add.get("dataChange")) == new]
+    return [add["path"] for add in adds(place_of(path), version) if bool(add.get("dataChange")) == new]

@@ -12,7 +12,7 @@ from pipelines import bounds
 from pipelines.errors import DefinitionError, LostRowsError, SourceError
 from pipelines.graph.fields import added, parse_ddl
 from pipelines.graph.lineage_names import Dataset
-from pipelines.places.location import Place, on_disk
+from pipelines.places.location import Place, put_whole
 from pipelines.private import resolved
 from pipelines.sources.base import CORRUPT, Source, shown
 from pipelines.sources.offsets import offset_of
@@ -64,6 +64,7 @@ class Kafka(Source):
     """
 
     transactional: bool = True
+    on_stores = True
 
     def __init__(
         self,
@@ -155,15 +156,13 @@ class Kafka(Source):
             now = self._topic_ids(spark)
         except Py4JJavaError:
             return
-        file = on_disk(checkpoint) / f"tridelta_topics{index or ''}"
+        file = checkpoint / f"tridelta_topics{index or ''}"
         known: dict[str, str] = json.loads(file.read_text("utf-8")) if file.exists() else {}
         for topic, first in known.items():
             if now.get(topic, first) != first:
                 raise LostRowsError(name, f'the topic "{topic}" was deleted and created again')
         if set(now) - set(known):
-            checkpoint.mkdir(parents=True, exist_ok=True)
-            file.with_suffix(".tmp").write_text(json.dumps({**now, **known}), "utf-8")
-            file.with_suffix(".tmp").rename(file)
+            put_whole(file, json.dumps({**now, **known}).encode())
 
     def _topic_ids(self, spark: SparkSession) -> dict[str, str]:
         """Return the ids of the topics, as a broker tells them."""

@@ -43,6 +43,7 @@ class PythonSource(Source):
     """
 
     transactional: bool = True
+    on_stores = True
 
     def __init__(
         self,

@@ -20,6 +20,7 @@ from pipelines.errors import TrideltaError
 from pipelines.execution.report import SliceReport
 from pipelines.places.location import Location, Place
 from pipelines.private import FOLDER_MODE
+from pipelines.sources.base import place_of
 from pipelines.sources.delta import DeltaTableSource
 from pipelines.state.slices import made_slices
 from pipelines.state.table import StateTable
@@ -85,7 +86,7 @@ def versions_read(spouts: Iterable[nodes.SpoutNode]) -> dict[str, int]:
 def _read(spouts: Iterable[nodes.SpoutNode]) -> list[StateTable]:
     sources = [spout.source.inner for spout in spouts]
     return [
-        StateTable(Path(source.path).name, Path(source.path))
+        StateTable(place_of(source.path).name, place_of(source.path))
         for source in sources
         if isinstance(source, DeltaTableSource)
     ]
