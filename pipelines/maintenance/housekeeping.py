@@ -30,6 +30,7 @@ from pipelines.maintenance.old_files import (
     DEAD_RUN_DAYS,
     remove_dead_runs,
     remove_old_copies,
+    remove_old_copies_there,
     remove_old_logs,
     remove_old_objects,
     remove_old_state,
@@ -121,8 +122,13 @@ class _Round:
         yield "folders of bounded runs", "folders", partial(remove_dead_runs, lake, dry_run=dry_run)
 
     def _on_store(self, root: Location) -> Iterator[Work]:
-        """Yield what goes with its age there. Copies of checkpoints are not made, and Spark sees to the state of its windows."""
-        replaced, runs = "replaced checkpoints", "folders of bounded runs"
+        """Yield what goes with its age there. Spark sees to the state of its windows."""
+        copies, replaced, runs = "copies of checkpoints", "replaced checkpoints", "folders of bounded runs"
+        yield (
+            copies,
+            "folders",
+            partial(remove_old_copies_there, self.lake, root, self.kept.copies_days, dry_run=self.dry_run),
+        )
         of_run = partial(remove_old_objects, runs, root / "spool", DEAD_RUN_DAYS, dry_run=self.dry_run)
         kept = self.kept.replaced_days
         yield replaced, "folders", partial(remove_old_objects, replaced, root / "replaced", kept, dry_run=self.dry_run)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,6 +63,21 @@ def _old_copies(lake: Lake, query: Path, copies: Sequence[Path], days: float, no
     return gone
 
 
+def remove_old_copies_there(
+    lake: Lake, root: Location, days: float | None, *, dry_run: bool = False, now: float | None = None
+) -> HousekeepingItem:
+    """Remove copies of checkpoints on a store `days` after they were made; never one that a repartition still needs."""
+    copies = root / "copies"
+
+    def is_needed(flow: str, group: str, copy: str) -> bool:
+        marker = Marker.of(Checkpoint(flow, lake.checkpoint_path(flow, group)))
+        return marker is not None and marker.copy.rstrip("/").endswith(f"/{copy}")
+
+    return remove_old_objects(
+        "copies of checkpoints", copies, days, depth=3, dry_run=dry_run, now=now, is_needed=is_needed
+    )
+
+
 def _made_at(copy: Path) -> float:
     described = copy / "copy.json"
     return (described if described.exists() else copy).stat().st_mtime
@@ -94,24 +109,33 @@ def remove_dead_runs(lake: Lake, *, dry_run: bool = False) -> HousekeepingItem:
 
 
 def remove_old_objects(
-    what: str, root: Location, days: float | None, *, dry_run: bool = False, now: float | None = None
+    what: str,
+    root: Location,
+    days: float | None,
+    *,
+    depth: int = 2,
+    dry_run: bool = False,
+    now: float | None = None,
+    is_needed: Callable[..., bool] = lambda *names: False,
 ) -> HousekeepingItem:
     """Remove folders `<root>/<flow>/<name>` of a store of which no object was put for some days.
 
     Args:
         what: They are, for people.
         days: None: they stay.
+        depth: How many names a folder has below `root`.
+        is_needed: By these names; such a folder stays.
         now: Seconds since 1970; the store's time without it.
     """
     folders: dict[tuple[str, ...], list[Entry]] = {}
     for entry in root.store.entries(root.key):
         names = entry.key.removeprefix(f"{root.key}/").split("/")
-        folders.setdefault(tuple(names[:2]), []).append(entry)
+        folders.setdefault(tuple(names[:depth]), []).append(entry)
     at = root.store.clock(root.key) if now is None and folders else now or 0.0
     gone = [
         entries
-        for entries in folders.values()
-        if days is not None and at - max(entry.modified for entry in entries) >= days * _DAY
+        for names, entries in folders.items()
+        if days is not None and at - max(entry.modified for entry in entries) >= days * _DAY and not is_needed(*names)
     ]
     for entry in (entry for entries in gone if not dry_run for entry in entries):
         root.store.delete(entry.key)

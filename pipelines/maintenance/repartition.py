@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines import logs
@@ -24,7 +23,7 @@ from pipelines.execution.checkpoint.belonging import Belonging, lake_of
 from pipelines.execution.checkpoint.copy import Marker, Recovered, recover
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.report import Report
-from pipelines.places.location import Location, on_disk
+from pipelines.places.location import Location, Place
 from pipelines.sources.offsets import offset_lines
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def repartition(
     checkpoint: Checkpoint,
     partitions: int,
     *,
-    copies: Path,
+    copies: Place,
     progress: Callable[[str], None] | None = None,
 ) -> RepartitionReport:
     """Give a query another number of partitions.
@@ -126,9 +125,6 @@ def repartition(
     work = _Repartitioning(spark, checkpoint, partitions, copies, progress or (lambda phase: None))
     if not checkpoint.has_state or partitions_of(checkpoint) == partitions:
         return work.only_said()
-    if isinstance(checkpoint.folder, Location):
-        problem = "its windows keep their state on an object store, where a checkpoint is not copied"
-        raise RepartitionRefusedError(checkpoint.flow, checkpoint.folder.name, partitions, problem)
     begun = _begun(checkpoint)
     if begun is not None:
         raise UnfinishedBatchError(checkpoint.flow, checkpoint.folder.name, partitions, begun)
@@ -140,11 +136,12 @@ class _Repartitioning:
     """One change of a number."""
 
     def __init__(
-        self, spark: SparkSession, checkpoint: Checkpoint, partitions: int, copies: Path, tell: Callable[[str], None]
+        self, spark: SparkSession, checkpoint: Checkpoint, partitions: int, copies: Place, tell: Callable[[str], None]
     ) -> None:
         self._spark, self._checkpoint, self._wanted, self._tell = spark, checkpoint, partitions, tell
         self._group = checkpoint.folder.name
-        self._folder = copies.absolute() / checkpoint.flow / self._group / f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
+        copies = copies if isinstance(copies, Location) else copies.absolute()
+        self._folder = copies / checkpoint.flow / self._group / f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
         self._before = partitions_of(checkpoint)
         self._seconds: dict[str, float] = {}
 
@@ -189,14 +186,17 @@ class _Repartitioning:
                 figures = state_digest(self._spark, self._folder / "spark")
                 copying.check_copy(checkpoint, self._folder)
         except BaseException:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            copying.remove_tree(self._folder)
             (checkpoint.folder / copying.MARKER).unlink()
             raise
         return marker, figures, size
 
     def _check_room(self) -> None:
         """Check the disk: the copy is as large as the checkpoint, and so is the state that Spark writes."""
-        size = sum(path.stat().st_size for path in self._checkpoint.spark.rglob("*") if path.is_file())
+        spark = self._checkpoint.spark
+        if isinstance(spark, Location) or isinstance(self._folder, Location):
+            return
+        size = sum(path.stat().st_size for path in spark.rglob("*") if path.is_file())
         self._folder.parent.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self._folder.parent).free
         if free < 2 * size:
@@ -226,7 +226,7 @@ class _Repartitioning:
         checkpoint = self._checkpoint
         marker.at(copying.REPARTITIONED, checkpoint)
         with self._phase(copying.REPARTITIONED):
-            after = state_digest(self._spark, on_disk(checkpoint.spark))
+            after = state_digest(self._spark, checkpoint.spark)
             problem = before.difference(after)
             if problem is None and (after.partitions, partitions_of(checkpoint)) != (self._wanted, self._wanted):
                 problem = f"Spark made {after.partitions} partitions"

@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+
+from pipelines.places.location import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -72,7 +73,7 @@ class StateDigest:
         return None
 
 
-def state_digest(spark: SparkSession, checkpoint: Path) -> StateDigest:
+def state_digest(spark: SparkSession, checkpoint: Place) -> StateDigest:
     """Read all state of a checkpoint (Spark's folder of it) at its last finished batch, in one job."""
     # Spark registers what coordinates its state stores with the first look at the session's streams, and not before.
     spark._jsparkSession.streams()
@@ -95,7 +96,7 @@ def state_digest(spark: SparkSession, checkpoint: Path) -> StateDigest:
     )
 
 
-def _variables(spark: SparkSession, checkpoint: Path, store: Row) -> Iterator[tuple[str, DataFrame]]:
+def _variables(spark: SparkSession, checkpoint: Place, store: Row) -> Iterator[tuple[str, DataFrame]]:
     """Yield each column family of a state store, as the processor declared it; a store of another operation is one."""
     place = f"{store['operatorId']}/{store['stateStoreName']}"
     properties = json.loads(store["operatorProperties"] or "{}")

@@ -1,7 +1,8 @@
 """A copy of Spark's checkpoint, the marker of a repartition that is under way, and the way back from it.
 
 The marker `repartition.json` lies beside Spark's part of a checkpoint for as long as that part may be half-made. Every start of
-a query asks for it first (`recover`), so that no query ever begins on such a checkpoint. No Spark here.
+a query asks for it first (`recover`), so that no query ever begins on such a checkpoint. A copy lies where the checkpoint does,
+on a disk or on a store. No Spark here.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from pipelines import logs
 from pipelines.errors import TrideltaError
 from pipelines.execution.checkpoint.damage import read_own
 from pipelines.execution.checkpoint.engine_files import Checkpoint, write_json
-from pipelines.places.location import on_disk
+from pipelines.places.location import Location, Place, on_disk
 
 logger = logs.logger(__name__)
 
@@ -44,7 +45,7 @@ Manifest = Mapping[str, tuple[int, str]]
 class CopyError(TrideltaError):
     """A copy of a checkpoint is not what it was when it was made."""
 
-    def __init__(self, flow: str, group: str, copy: Path, problem: str) -> None:
+    def __init__(self, flow: str, group: str, copy: Place, problem: str) -> None:
         self.flow, self.group, self.copy, self.problem = flow, group, copy, problem
         super().__init__(
             f'flow "{flow}", query "{group}": the copy of its checkpoint at {copy} is damaged: {problem}',
@@ -77,7 +78,7 @@ class Marker:
 
     def write(self, checkpoint: Checkpoint) -> Marker:
         write_json(checkpoint.folder / MARKER, asdict(self))
-        _sync_folder(on_disk(checkpoint.folder))
+        _sync_folder(checkpoint.folder)
         return self
 
     def at(self, phase: str, checkpoint: Checkpoint, reason: str = "") -> Marker:
@@ -102,7 +103,7 @@ class Recovered:
     reason: str
 
 
-def recover(checkpoint: Checkpoint, copies: Path | None = None) -> Recovered | None:
+def recover(checkpoint: Checkpoint, copies: Place | None = None) -> Recovered | None:
     """Finish or undo a repartition that was cut off. To be called, with `running` held, before every start of a query.
 
     Args:
@@ -121,7 +122,7 @@ def recover(checkpoint: Checkpoint, copies: Path | None = None) -> Recovered | N
         return None
     folder = _copy_folder(checkpoint, marker, copies)
     if marker.phase == COPYING:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder)
         outcome = Recovered(marker.phase, DROPPED, marker.before, "it was cut off before anything was changed")
     elif marker.phase == VERIFIED:
         outcome = Recovered(marker.phase, FINISHED, marker.after, "it was cut off when all was done")
@@ -135,7 +136,7 @@ def recover(checkpoint: Checkpoint, copies: Path | None = None) -> Recovered | N
     return _told(checkpoint, outcome)
 
 
-def roll_back(checkpoint: Checkpoint, marker: Marker, folder: Path, reason: str) -> None:
+def roll_back(checkpoint: Checkpoint, marker: Marker, folder: Place, reason: str) -> None:
     """Put the copy in the place of Spark's checkpoint. Cut off at any point it can be called again.
 
     Raises:
@@ -143,32 +144,44 @@ def roll_back(checkpoint: Checkpoint, marker: Marker, folder: Path, reason: str)
     """
     manifest = check_copy(checkpoint, folder)
     marker.at(ROLLING_BACK, checkpoint, reason)
-    restoring, spark = on_disk(checkpoint.folder) / "spark.restoring", on_disk(checkpoint.spark)
+    if isinstance(checkpoint.spark, Location):
+        # Nothing is renamed there: until the marker has gone nobody reads it.
+        remove_tree(checkpoint.spark)
+        _copy_objects(folder / "spark", checkpoint.spark, manifest)
+    else:
+        _put_back(on_disk(folder / "spark"), checkpoint.spark, manifest)
+        _sync_folder(checkpoint.folder)
+    (checkpoint.folder / MARKER).unlink()
+
+
+def _put_back(copy: Path, spark: Path, manifest: Manifest) -> None:
+    restoring = spark.with_name("spark.restoring")
     # Both first: on a full disk there is no room for the two of them and the copy.
     for made in (restoring, spark):
         if made.exists():
             shutil.rmtree(made)
-    _copy_files(folder / "spark", restoring, manifest)
+    _copy_files(copy, restoring, manifest)
     os.sync()
     restoring.rename(spark)
-    _sync_folder(on_disk(checkpoint.folder))
-    (checkpoint.folder / MARKER).unlink()
 
 
-def make_copy(checkpoint: Checkpoint, folder: Path, about: Mapping[str, Any]) -> int:
+def make_copy(checkpoint: Checkpoint, folder: Place, about: Mapping[str, Any]) -> int:
     """Copy Spark's checkpoint into `folder/spark`, with `folder/copy.json` about it. Return its bytes.
 
     Everything is on the disk when this returns, by one call for all the files: a checkpoint has thousands of small ones.
     """
-    manifest = _copy_files(on_disk(checkpoint.spark), folder / "spark")
-    os.sync()
+    if isinstance(checkpoint.spark, Location):
+        manifest = _copy_objects(checkpoint.spark, folder / "spark")
+    else:
+        manifest = _copy_files(checkpoint.spark, on_disk(folder / "spark"))
+        os.sync()
     size = sum(size for size, _ in manifest.values())
     write_json(folder / "copy.json", {**about, "bytes": size, "files": manifest})
     _sync_folder(folder)
     return size
 
 
-def check_copy(checkpoint: Checkpoint, folder: Path) -> Manifest:
+def check_copy(checkpoint: Checkpoint, folder: Place) -> Manifest:
     """Return the files of a copy, each of which is what it was.
 
     Raises:
@@ -182,18 +195,18 @@ def check_copy(checkpoint: Checkpoint, folder: Path) -> Manifest:
         manifest = json.loads((folder / "copy.json").read_text(encoding="utf-8"))["files"]
     except (OSError, ValueError, KeyError) as error:
         raise damaged(f"copy.json: {error}") from None
-    files = {str(path.relative_to(folder / "spark")): path for path in _files(folder / "spark")}
+    files = _files(folder / "spark")
     if missing := sorted(set(manifest) - set(files)):
         raise damaged(f"{len(missing)} of {len(manifest)} files are missing, {missing[0]} for one")
     for name, (size, digest) in manifest.items():
-        if files[name].stat().st_size != size or _digest(files[name]) != digest:
+        if _read(files[name]) != (size, digest):
             raise damaged(f"{name} has changed")
     return {name: (size, digest) for name, (size, digest) in manifest.items()}
 
 
-def _copy_folder(checkpoint: Checkpoint, marker: Marker, copies: Path | None) -> Path:
-    made = Path(marker.copy)
-    if made.exists() or copies is None:
+def _copy_folder(checkpoint: Checkpoint, marker: Marker, copies: Place | None) -> Place:
+    made = Location.of(marker.copy) if isinstance(checkpoint.folder, Location) else Path(marker.copy)
+    if made.is_dir() or copies is None:
         return made
     return copies / checkpoint.flow / checkpoint.folder.name / made.name
 
@@ -212,8 +225,45 @@ def _told(checkpoint: Checkpoint, outcome: Recovered) -> Recovered:
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.rglob("*")) if path.is_file())
+def _files(folder: Place) -> dict[str, Place]:
+    """Return all files below a folder, by their paths from it."""
+    if isinstance(folder, Location):
+        # Hadoop's marker of a folder without files is listed as an empty file, and is none.
+        entries = [entry for entry in folder.store.entries(folder.key) if entry.size or _is_file(folder, entry.key)]
+        places = [Location(folder.scheme, folder.bucket, entry.key) for entry in entries]
+        return {place.relative_to(folder).as_posix(): place for place in places}
+    return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def _is_file(folder: Location, key: str) -> bool:
+    return folder.store.size(key) is not None
+
+
+def remove_tree(folder: Place) -> None:
+    """Remove a folder and all that is in it, if it is there."""
+    if isinstance(folder, Location):
+        for entry in list(folder.store.entries(folder.key)):
+            folder.store.delete(entry.key)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _copy_objects(source: Place, target: Place, only: Manifest | None = None) -> dict[str, tuple[int, str]]:
+    """Copy all files of a folder (or those of a manifest) on a store. Return what was read of each."""
+    copied = {}
+    for name in list(only) if only is not None else _files(source):
+        data = (source / name).read_bytes()
+        (target / name).write_bytes(data)
+        copied[name] = (len(data), hashlib.blake2b(data, digest_size=16).hexdigest())
+    return copied
+
+
+def _read(file: Place) -> tuple[int, str]:
+    """Return the size of a file, and the hash of its bytes."""
+    if isinstance(file, Location):
+        data = file.read_bytes()
+        return len(data), hashlib.blake2b(data, digest_size=16).hexdigest()
+    return file.stat().st_size, _digest(file)
 
 
 def _copy_files(source: Path, target: Path, only: Manifest | None = None) -> dict[str, tuple[int, str]]:
@@ -221,7 +271,7 @@ def _copy_files(source: Path, target: Path, only: Manifest | None = None) -> dic
     target.mkdir(parents=True)
     for folder in sorted(path for path in source.rglob("*") if path.is_dir()):
         (target / folder.relative_to(source)).mkdir()
-    names = list(only) if only is not None else [str(path.relative_to(source)) for path in _files(source)]
+    names = list(only) if only is not None else _files(source)
     copied = {}
     for name in names:
         with (target / name).open("wb") as out:
@@ -239,8 +289,10 @@ def _digest(file: Path, also: Callable[[bytes], object] = lambda block: None) ->
     return made.hexdigest()
 
 
-def _sync_folder(folder: Path) -> None:
-    """Sync a folder: a rename is on the disk once its folder is."""
+def _sync_folder(folder: Place) -> None:
+    """Sync a folder: a rename is on the disk once its folder is. A store keeps what it has taken."""
+    if isinstance(folder, Location):
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -224,10 +224,9 @@ class Task(threading.Thread):
         return Lake(self._lake_root)
 
     @property
-    def _copies(self) -> Path:
-        """Return where copies of checkpoints are; of a lake on a store there are none."""
-        root = self._lake.root
-        return root / "copies" if isinstance(root, Path) else Path()
+    def _copies(self) -> Place:
+        """Return where copies of checkpoints are."""
+        return self._lake.root / "copies"
 
     def _made_ready(self, checkpoint: Checkpoint) -> str:
         """Fit the checkpoint to the definition. Returns what to do with a fresh one."""
