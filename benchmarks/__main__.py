@@ -30,6 +30,7 @@ BENCHMARKS = (
     "assignment",
     "placing",
     "recovery",
+    "scale",
     "packing",
     "warm_launch",
     "sensor_tick",

@@ -86,10 +86,15 @@ def versity_program(cache: Path) -> Path | None:
 
 
 @contextmanager
-def versity(program: Path, folder: Path, key: str, secret: str) -> Iterator[str]:
-    """Run versitygw on the loopback. Yield its URL; the folders in `folder` are its buckets."""
+def versity(program: Path, folder: Path, key: str, secret: str, log: Path | None = None) -> Iterator[str]:
+    """Run versitygw on the loopback. Yield its URL; the folders in `folder` are its buckets.
+
+    Args:
+        log: where it writes a line per request.
+    """
     port = free_port()
-    command = [str(program), "--port", f"127.0.0.1:{port}", "posix", str(folder)]
+    logged = ["--access-log", str(log)] if log else []
+    command = [str(program), "--port", f"127.0.0.1:{port}", *logged, "posix", str(folder)]
     with serving(command, port, {"ROOT_ACCESS_KEY": key, "ROOT_SECRET_KEY": secret}):
         yield f"http://127.0.0.1:{port}"
 

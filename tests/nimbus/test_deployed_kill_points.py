@@ -74,7 +74,8 @@ def test_scaled_under_load(here: Deployment) -> None:
     here.settles()
     told = [one.detail for one in here.nimbus.history("readings") if one.event == "REPARTITION"]
     assert len(told) == 2
-    assert here.task("readings", 2).partitions == 3
+    # A beat tells it, some time after the task runs.
+    wait_for(lambda: here.task("readings", 2).partitions == 3, PATIENCE, lambda: str(here.task("readings", 2)))
 
 
 @pytest.mark.parametrize(

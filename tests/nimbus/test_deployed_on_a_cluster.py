@@ -28,7 +28,7 @@ def without_the_package(wrapper: Path) -> Path:
 
 @pytest.mark.exhaustive
 def test_losses_of_a_cluster(tmp_path: Path) -> None:
-    """An executor, a worker of Spark, then Nimbus' own worker, which is the driver."""
+    """An executor is taken away after a notice, and without one; a worker of Spark likewise; then Nimbus' own, the driver."""
     home, python = tmp_path / "home", without_the_package(tmp_path / "python")
     with SparkCluster(home) as cluster, Deployment(home, environment={"PYSPARK_PYTHON": str(python)}) as here:
         settings = {"master": cluster.master, "spark": cluster.settings, "application": "clustered"}
@@ -41,6 +41,17 @@ def test_losses_of_a_cluster(tmp_path: Path) -> None:
             lost = cluster.executors()[0]
             lost.kill()
             here.next_batch("readings")
+            wait_for(lambda: len(cluster.executors()) == 2, PATIENCE, lambda: str(cluster.executors()))
+            preempted = cluster.executors()[0]
+            preempted.send_signal(signal.SIGPWR)
+            here.next_batch("readings")
+            wait_for(lambda: not preempted.is_running(), PATIENCE, lambda: str(preempted))
+            os.kill(cluster.workers[1].pid, signal.SIGPWR)
+            here.next_batch("numbers")
+            os.killpg(cluster.workers[1].pid, signal.SIGKILL)
+            cluster.workers[1].wait()
+            here.next_batch("readings")
+            cluster.start_worker()
             wait_for(lambda: len(cluster.executors()) == 2, PATIENCE, lambda: str(cluster.executors()))
             os.killpg(cluster.workers[0].pid, signal.SIGKILL)
             cluster.workers[0].wait()
