@@ -152,3 +152,19 @@ def test_what_cannot_be_taken_over_is_refused_and_stays(
         runtime.catch_up(spans("batch"))
     runtime.catch_up(spans("channels"))
     assert contents(lake, FLOWS["spans"][1]) == stayed[1]
+
+
+def test_older_checkpoints_are_not_taken_over_once_more(
+    spark: SparkSession, lake: Lake, stayed: tuple[Path, Contents]
+) -> None:
+    checkpoints, saved = lake.root / "checkpoints", stayed[0] / "saved" / "checkpoints"
+    Runtime(spark, lake).catch_up(spans("batch"), max_batches=1)
+    shutil.copytree(checkpoints, stayed[0] / "newest")
+    shutil.rmtree(checkpoints)
+    shutil.copytree(saved, checkpoints)
+    with pytest.raises(WindowPlaceError, match="its checkpoint is older"):
+        Runtime(spark, lake).catch_up(spans("batch"))
+    shutil.rmtree(checkpoints)
+    shutil.move(stayed[0] / "newest", checkpoints)
+    Runtime(spark, lake).catch_up(spans("batch"))
+    assert contents(lake, FLOWS["spans"][1]) == stayed[1]

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pipelines.graph import nodes
     from pipelines.places.location import Place
     from pipelines.sources.channels import Start
+    from pipelines.state.table import StateTable
     from pipelines.windows.arrays import Arrays
 
 
@@ -110,6 +111,9 @@ class ChannelWindows:
         before = [lake.channel(channel), *(sink.table for sink in self._group.sinks if sink.is_late)]
         behind = [sink.table for sink in self._group.sinks if not sink.is_late]
         for checkpoint, tables in ((own, before), (self.checkpoint, behind)):
+            if checkpoint.epoch is None or _newest_epoch(tables) > checkpoint.epoch.number:
+                problem = f'tables of the query "{checkpoint.folder.name}" hold batches of a later epoch: its checkpoint is older'
+                raise self._refused(problem, "put the newest checkpoints of the flow back")
             # One that was planned, and that no table holds, comes again.
             if Belonging(checkpoint, lake).holds(
                 [*tables, self._group.quarantine.table], checkpoint.finished_batches()
@@ -141,6 +145,11 @@ class ChannelWindows:
 
     def _refused(self, reason: str, hint: str | None = None) -> WindowPlaceError:
         return WindowPlaceError(self._group.topology.name, self._group.name, in_batch=True, reason=reason, hint=hint)
+
+
+def _newest_epoch(tables: Sequence[StateTable]) -> int:
+    commits = (commit for table in tables if table.exists() for commit in table.commits.counting())
+    return max((commit.epoch or 0 for commit in commits), default=0)
 
 
 def _blobs(spark: SparkSession, checkpoint: Place) -> Iterator[list[bytes]]:
