@@ -9,11 +9,12 @@ other streams, runs a batch at a time.
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 from pipelines.errors import FlowError
 from pipelines.flowmix import operations as ops
-from pipelines.flowmix.flow import BATCH
+from pipelines.flowmix.flow import BATCH, CHANNELS
 from pipelines.flowmix.plan_steps import QuerySteps, known
 from pipelines.flowmix.schemas import union
 from pipelines.graph import events, nodes
@@ -51,7 +52,14 @@ class _FlowCompiler:
     def compile(self) -> TridentTopology:
         for stream in self._flow.in_order:
             _StreamCompiler(self._topology, self._flow, stream, self._edges, ordered=self._ordered).compile()
+        if self._flow.windows == BATCH:
+            self._topology.on_channels = self._on_channels
         return self._topology
+
+    def _on_channels(self) -> TridentTopology:
+        twin = copy.copy(self._flow)
+        twin.windows = CHANNELS
+        return topology_of(twin, ordered=self._ordered)
 
 
 class _StreamCompiler:

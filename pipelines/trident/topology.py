@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipelines.errors import BadNameError, FunctionError, NotSliceableError
@@ -33,6 +33,8 @@ class TridentTopology:
         self.graph = nodes.Graph()
         self.resource_defaults: dict[str, float] = {}
         self.coordinator_resources: dict[str, float] = {}
+        self.on_channels: Callable[[], TridentTopology] | None = None
+        """Compiles the same flow with its windows on channels, where they run in the batch of their source (docs/adr/0063)."""
         self._streams: set[str] = set()
         self._states: set[str] = set()
         self._gates: set[str] = set()

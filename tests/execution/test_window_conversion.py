@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tarfile
 from pathlib import Path
@@ -137,21 +138,67 @@ def test_cut_off_anywhere_it_is_done_once(
     assert not (lake.checkpoint_path("spans", "readings__1") / "spark").exists()
 
 
-def test_what_cannot_be_taken_over_is_refused_and_stays(
-    spark: SparkSession, lake: Lake, stayed: tuple[Path, Contents]
-) -> None:
+def test_another_operation_is_refused_and_stays(spark: SparkSession, lake: Lake, stayed: tuple[Path, Contents]) -> None:
     runtime = Runtime(spark, lake)
     with pytest.raises(WindowPlaceError, match="is another operation than on its channel"):
         runtime.catch_up(spans("batch", size=12))
-    # A batch that its table holds and that Spark has not marked as done.
-    done = lake.checkpoint_path("spans", "readings__1") / "spark" / "commits"
-    last = max(int(file.name) for file in done.iterdir() if file.name.isdigit())
-    (done / str(last)).unlink()
-    (done / f".{last}.crc").unlink(missing_ok=True)
-    with pytest.raises(WindowPlaceError, match=r"has begun a batch and not finished it(?s:.)*until it has read all"):
-        runtime.catch_up(spans("batch"))
     runtime.catch_up(spans("channels"))
     assert contents(lake, FLOWS["spans"][1]) == stayed[1]
+
+
+@pytest.mark.parametrize("query", ["readings", "readings__1"])
+def test_what_was_begun_on_channels_is_finished_there(
+    spark: SparkSession, lake: Lake, stayed: tuple[Path, Contents], query: str
+) -> None:
+    """A batch that tables hold, and that Spark has not marked as done; the other query stays behind it, too."""
+    runtime = Runtime(spark, lake)
+
+    def die(moment: str, state: str, txid: int) -> None:
+        if moment == "committed" and state == {"readings": "spans__readings__readings", "readings__1": "spans"}[query]:
+            raise ConnectionAbortedError
+
+    with pytest.raises(Exception, match="ConnectionAborted"):
+        Runtime(spark, lake, listeners=[die], max_attempts=1).catch_up(spans("channels"), max_batches=1)
+    runtime.catch_up(spans("batch"))
+    assert contents(lake, FLOWS["spans"][1]) == stayed[1]
+
+
+def test_one_that_never_began_to_read_its_channel(spark: SparkSession, tmp_path: Path) -> None:
+    lakes = []
+    for first in (None, "spans__readings__readings"):
+        lake = Lake(tmp_path / str(first))
+        lakes.append(lake)
+
+        def die(moment: str, state: str, txid: int, at: str | None = first) -> None:
+            if (moment, state) == ("committed", at):
+                raise KeyboardInterrupt
+
+        with contextlib.suppress(KeyboardInterrupt):
+            Runtime(spark, lake, listeners=[die]).catch_up(spans("channels"))
+        Runtime(spark, Lake(lake.root)).catch_up(spans("batch"))
+    assert contents(lakes[0], FLOWS["spans"][1]) == contents(lakes[1], FLOWS["spans"][1])
+
+
+def test_all_windows_of_a_flow_go_over_or_none(spark: SparkSession, tmp_path: Path) -> None:
+    def two(windows: str) -> Flow:
+        flow = Flow("two", windows=windows)
+        once = {"trigger": Policy.count(3), "evict": Policy.count(3)}
+        first = flow.stream("a", FixedBatches(SCHEMA, MORE), delay=2).partition("k")
+        second = (
+            first.aggregate(Sum("v", "sum"), **once).persist("of_a").output().stream("b", FixedBatches(SCHEMA, MORE))
+        )
+        sums = second.partition("k").aggregate(Sum("v", "sum"), **once).persist("of_b")
+        return sums.aggregate(Count(output="n"), **once).persist("of_sums").build()
+
+    lake, beside = Lake(tmp_path / "lake"), Lake(tmp_path / "beside")
+    Runtime(spark, lake).catch_up(two("channels"), max_batches=2)
+    with pytest.raises(WindowPlaceError, match=r'its query "b"(?s:.)*behind a table'):
+        Runtime(spark, lake).catch_up(two("batch"))
+    assert not list((lake.root / "checkpoints").rglob("begun-*"))
+    for each in (lake, beside):
+        Runtime(spark, each).catch_up(two("channels"))
+    tables = ("of_a", "of_b", "of_sums")
+    assert contents(lake, tables) == contents(beside, tables)
 
 
 def test_older_checkpoints_are_not_taken_over_once_more(

@@ -19,7 +19,9 @@ from deltalake import DeltaTable
 
 from pipelines import Lake, Runtime
 from pipelines.errors import TrideltaError
+from pipelines.execution.checkpoint.window_files import WindowPlaceError
 from pipelines.flowmix.compile import topology_of
+from pipelines.flowmix.flow import BATCH
 from pipelines.graph import nodes
 from pipelines.maintenance import compact
 from pipelines.testing import engines, flow_engines, flows, run_flow, run_topology
@@ -49,7 +51,7 @@ class Drawn:
     """
 
     def __init__(self, spark: SparkSession, home: Path, kind: str, seed: int, windows: str = "channels") -> None:
-        self.spark, self.home, self.kind, self.seed = spark, home, kind, seed
+        self.spark, self.home, self.kind, self.seed, self.windows = spark, home, kind, seed, windows
         self.lake = Lake(home / "lake")
         self.copies: list[tuple[Path, dict[str, int]]] = []
         self._by_txid: dict[int, Any] = {}
@@ -171,17 +173,14 @@ def catch_up(drawn: Drawn, kill: int | None = None, max_batches: int | None = No
 
 
 def go_over(drawn: Drawn, kill: int | None = None, max_batches: int | None = None) -> None:
-    """Windows on channels go over into the batches of their sources, or are refused and stay; perhaps killed at a moment."""
+    """Windows on channels go over into the batches of their sources, or none of them; perhaps killed at a moment."""
     if drawn.kind != FLOW or drawn.windows == BATCH:
         return
-    before = drawn.topology
-    drawn.topology = _topology_of_flow(FlowMaker(drawn.seed, BATCH).build(), drawn.spark)
+    before, drawn.topology = drawn.topology, _topology_of_flow(FlowMaker(drawn.seed, BATCH).build(), drawn.spark)
     error = drawn.run(kill, max_batches)
-    begun = list((drawn.lake.root / "checkpoints").glob("*/*/windows/begun-*"))
     if isinstance(error, WindowPlaceError):
-        # Queries go over one by one: those of some streams may have done so.
-        if begun:
-            raise Skipped("some windows went over, and others cannot")
+        if list((drawn.lake.root / "checkpoints").glob("*/*/windows/begun-*")):
+            raise Difference(f"windows of {drawn.made.story} go over", "some of them", "all or none") from error
         drawn.topology = before
     elif error is not None and not isinstance(error, Killed):
         raise Difference(f"windows of {drawn.made.story} go over", repr(error), "no error") from error
@@ -241,6 +240,7 @@ def _begun(checkpoints: Path) -> set[str]:
 
 OPERATIONS: dict[str, Callable[..., None]] = {
     "catch_up": catch_up,
+    "go_over": go_over,
     "compact": compaction,
     "optimize": optimize,
     "restore": restore,

@@ -48,7 +48,7 @@ def draw(
     drawn = chance.choices([*SHAPES], [weight for weight, _ in SHAPES.values()])[0]
     form = SHAPES[shape or drawn][1](chance)
     if "chance" in form:
-        return Program(form, tuple(_of_chance(chance) for _ in range(max(2, length // 2))))
+        return Program(form, tuple(_of_chance(chance, form) for _ in range(max(2, length // 2))))
     weights = {**WEIGHTS, **(WINDOWED if "window" in form else TABLES if "source" in form else {})}
     if signals:
         weights |= {"killed": 6} if "window" in form else {"killed": 4, "stopped": 3}
@@ -89,10 +89,11 @@ def _chance(chance: random.Random) -> dict[str, Any]:
     return {**form, "windows": "batch"} if drawn.endswith("batch") else form
 
 
-def _of_chance(chance: random.Random) -> Operation:
-    name = chance.choices(("catch_up", "compact", "optimize", "restore"), (8, 2, 1, 1))[0]
+def _of_chance(chance: random.Random, form: dict[str, Any]) -> Operation:
+    moves = 1 if form["chance"] == "flow" and "windows" not in form else 0
+    name = chance.choices(("catch_up", "compact", "optimize", "restore", "go_over"), (8, 2, 1, 1, moves))[0]
     given: dict[str, Any] = {}
-    if name == "catch_up":
+    if name in ("catch_up", "go_over"):
         given = {"max_batches": 1} if chance.random() < 0.7 else {}
         if chance.random() < 0.6:
             given["kill"] = chance.randrange(8)

@@ -21,7 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pipelines.errors import BatchError, DefinitionError
 from pipelines.execution.batch.channels import clocks_after
 from pipelines.execution.batch.group_sources import clock_of
-from pipelines.execution.batch.window_conversion import ChannelWindows
+from pipelines.execution.batch.window_conversion import ChannelWindows, channel_is_empty
 from pipelines.execution.checkpoint.engine_files import Epoch
 from pipelines.execution.checkpoint.window_files import (
     Begun,
@@ -171,8 +171,13 @@ class DriverWindows:
             WindowPlaceError: what they hold cannot be taken over; nothing was changed.
             LockedError: another process holds one of the locks.
         """
+        epoch = checkpoint.epoch
+        if epoch is None:
+            return
         former = ChannelWindows.of(self._group)
-        if former is None or checkpoint.epoch is None:
+        if former is None:
+            if is_elsewhere(checkpoint, True) and channel_is_empty(self._group):
+                Begun(epoch.txid(checkpoint.finished_batches())).write(self._files)
             return
         with former.checkpoint.running(wait_seconds), checkpoint.committing(wait_seconds):
             if is_elsewhere(checkpoint, True):
@@ -184,6 +189,14 @@ class DriverWindows:
                 txid = epoch.txid(epoch.first_batch)
                 Begun(txid, self._states.begin(txid - 1, taken.states), taken.clocks).write(self._files)
             former.put_aside()
+
+    def check_forms(self, former: ChannelWindows) -> None:
+        """Check that what the windows hold on their channel could be taken over.
+
+        Raises:
+            WindowPlaceError
+        """
+        former.check_forms(self._stages)
 
     def _next_epoch(self, checkpoint: Checkpoint) -> Epoch:
         """Return an epoch that goes on in Spark's part as it is, behind all that the outputs hold."""

@@ -88,14 +88,29 @@ class ChannelWindows:
             WindowPlaceError: it cannot be taken over.
         """
         clocks = self._clocks()
-        stores = list(_blobs(self._group.spark, self.checkpoint.spark))
-        if len(stores) != len(stages):
-            raise self._refused("another number of windows ran on its channel")
+        stores = self._stores(stages)
         known = clock_of(clocks, self._group.entrance.origins)
         clock = NEVER if known is None else known
         return Taken(
             tuple(self._state(stage, blobs, clock) for stage, blobs in zip(stages, stores, strict=True)), clocks
         )
+
+    def check_forms(self, stages: Sequence[Stage]) -> None:
+        """Check that what the windows hold could be taken over, if their queries stood still.
+
+        Raises:
+            WindowPlaceError
+        """
+        for stage, blobs in zip(stages, self._stores(stages), strict=True):
+            self._kept(stage, blobs)
+
+    def _stores(self, stages: Sequence[Stage]) -> list[list[bytes]]:
+        if not self.checkpoint.has_state or not self.checkpoint.finished_batches():
+            return [[] for _ in stages]
+        stores = list(_blobs(self._group.spark, self.checkpoint.spark))
+        if len(stores) != len(stages):
+            raise self._refused("another number of windows ran on its channel")
+        return stores
 
     def put_aside(self) -> None:
         """Put Spark's part of the checkpoint aside: on a channel the windows would go on from what they held then."""
@@ -104,47 +119,80 @@ class ChannelWindows:
     def _start(self) -> Start:
         return self._changeover.start_of(Query(self.checkpoint.folder.name, (), self.checkpoint, ()))
 
-    def _clocks(self) -> Mapping[str, int]:
-        """Return the watermark of each origin behind the last commit of the channel, once all of it was read."""
-        own = Checkpoint(self._group.topology.name, self.checkpoint.folder.parent / self._group.name)
-        lake, channel = self._group.lake, self._group.windows[0].channel
-        before = [lake.channel(channel), *(sink.table for sink in self._group.sinks if sink.is_late)]
-        behind = [sink.table for sink in self._group.sinks if not sink.is_late]
-        for checkpoint, tables in ((own, before), (self.checkpoint, behind)):
-            if checkpoint.epoch is None or _newest_epoch(tables) > checkpoint.epoch.number:
+    def is_begun(self, checkpoint: Checkpoint) -> bool:
+        """Return whether a table holds a batch that Spark has not marked as done: of the source's query, or of the channel's.
+
+        One that was planned, and that no table holds, comes again.
+        """
+        tables = [*self._tables_of(checkpoint), self._group.quarantine.table]
+        return Belonging(checkpoint, self._group.lake).holds(tables, checkpoint.finished_batches())
+
+    def unread(self) -> str | None:
+        """Return why the two queries do not stand still behind all that is in the channel; None: they do.
+
+        Raises:
+            WindowPlaceError: a checkpoint is older than its tables.
+        """
+        for checkpoint in (self._own, self.checkpoint):
+            if checkpoint.epoch is None or _newest_epoch(self._tables_of(checkpoint)) > checkpoint.epoch.number:
                 problem = f'tables of the query "{checkpoint.folder.name}" hold batches of a later epoch: its checkpoint is older'
                 raise self._refused(problem, "put the newest checkpoints of the flow back")
-            # One that was planned, and that no table holds, comes again.
-            if Belonging(checkpoint, lake).holds(
-                [*tables, self._group.quarantine.table], checkpoint.finished_batches()
-            ):
-                raise self._behind(f'the query "{checkpoint.folder.name}" has begun a batch and not finished it')
+            if self.is_begun(checkpoint):
+                return f'the query "{checkpoint.folder.name}" has begun a batch and not finished it'
+        channel = self._group.windows[0].channel
         try:
-            self._start()
+            read = self._start().channels.get(channel, -1)
         except ChangeoverError as error:
-            raise self._behind(error.problem) from error
-        records = [commit.record for commit in lake.channel(channel).commits.batches() if commit.record]
+            return error.problem
+        last = self._group.lake.channel(channel).last_txid()
+        return (
+            f'the query "{self.checkpoint.folder.name}" has not read all of its channel' if read < (last or 0) else None
+        )
+
+    @property
+    def _own(self) -> Checkpoint:
+        return Checkpoint(self._group.topology.name, self.checkpoint.folder.parent / self._group.name)
+
+    def _tables_of(self, checkpoint: Checkpoint) -> list[StateTable]:
+        """Return the tables that one of the two queries has written, but for quarantine."""
+        group = self._group
+        if checkpoint.folder == self.checkpoint.folder:
+            return [sink.table for sink in group.sinks if not sink.is_late]
+        return [group.lake.channel(group.windows[0].channel), *(sink.table for sink in group.sinks if sink.is_late)]
+
+    def _clocks(self) -> Mapping[str, int]:
+        """Return the watermark of each origin behind the last commit of the channel, once all of it was read."""
+        unread = self.unread()
+        if unread is not None:
+            hint = 'run the flow with windows="channels" until it has read all that is there, then with windows="batch"'
+            raise self._refused(unread, hint)
+        channel = self._group.lake.channel(self._group.windows[0].channel)
+        records = [commit.record for commit in channel.commits.batches() if commit.record]
         return next((record.clocks for record in reversed(records) if record.clocks), {})
 
     def _state(self, stage: Stage, blobs: Sequence[bytes], clock: int) -> State:
-        one_by_one = isinstance(stage.arrays, OneByOne)
-        form = (Bucket if one_by_one else ArrayBucket).__name__
+        kept = self._kept(stage, blobs)
+        if isinstance(stage.arrays, OneByOne):
+            return stage.arrays.of_buckets(map(Bucket.saved_in, kept), stage.row_schema, clock)
+        return stage.arrays.joined(map(ArrayBucket.state_in, kept), stage.row_schema, clock)
+
+    def _kept(self, stage: Stage, blobs: Sequence[bytes]) -> list[bytes]:
+        form = (Bucket if isinstance(stage.arrays, OneByOne) else ArrayBucket).__name__
         own = signature(stage.node.operation, stage.node.context.partition, form)
         if not all(blob.startswith(own) for blob in blobs):
             raise self._refused(
                 f"{stage.node.label} is another operation than on its channel, or keeps its windows in another form"
             )
-        kept = [blob[len(own) :] for blob in blobs]
-        if isinstance(stage.arrays, OneByOne):
-            return stage.arrays.of_buckets(map(Bucket.saved_in, kept), stage.row_schema, clock)
-        return stage.arrays.joined(map(ArrayBucket.state_in, kept), stage.row_schema, clock)
-
-    def _behind(self, problem: str) -> WindowPlaceError:
-        hint = 'run the flow with windows="channels" until it has read all that is there, then with windows="batch"'
-        return self._refused(problem, hint)
+        return [blob[len(own) :] for blob in blobs]
 
     def _refused(self, reason: str, hint: str | None = None) -> WindowPlaceError:
         return WindowPlaceError(self._group.topology.name, self._group.name, in_batch=True, reason=reason, hint=hint)
+
+
+def channel_is_empty(group: BatchGroup) -> bool:
+    """Return whether nothing was ever committed into the channel in front of a group's windows: they hold nothing."""
+    channel = group.lake.channel(group.windows[0].channel)
+    return not channel.exists() or channel.last_txid() is None
 
 
 def _newest_epoch(tables: Sequence[StateTable]) -> int:

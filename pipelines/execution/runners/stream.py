@@ -43,6 +43,7 @@ from pipelines.execution.protocol.failures import back_off, disk_full, missing_m
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
 from pipelines.execution.report import BatchReport
 from pipelines.execution.runners.claims import SameSources, bytes_of
+from pipelines.execution.runners.former_windows import read_to_the_end
 from pipelines.execution.runners.spark_callback import SparkCallback
 from pipelines.planner.stored import save_plan
 from pipelines.state.record import BatchRecord
@@ -98,6 +99,7 @@ class StreamRunner:
         self._group, self._checkpoint, self._listeners = group, checkpoint, options.listeners
         self._max_attempts, self._attempt_store = options.max_attempts, options.attempts
         self._wait, self._on_batch = options.lock_wait_seconds, options.on_batch
+        self._options = options
         self._hooks, self._sizes = options.hooks, dict[str, int]()
         self._poison = PoisonRows(group)
         self._left_over: set[int] = set()
@@ -138,6 +140,7 @@ class StreamRunner:
         """
         self._make_whole()
         if self._windows:
+            read_to_the_end(self._group, self._checkpoint, self._options)
             self._windows.take_over(self._checkpoint, self._wait)
         check_place(self._group, self._checkpoint)
         self._epoch = self._open_epoch(on_fresh)
