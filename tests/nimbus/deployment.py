@@ -329,5 +329,5 @@ def processes_of(home: Path) -> list[psutil.Process]:
 def _of_the_tests() -> set[int]:
     """This process and its Spark, which all tests of the run share: it may have been started while a home was set."""
     own = psutil.Process()
-    jvms = [child for child in own.children() if "java" in child.name()]
+    jvms = [child for child in own.children() if "pyspark-shell" in child.cmdline()]
     return {own.pid, *(one.pid for jvm in jvms for one in (jvm, *jvm.children(recursive=True)))}
