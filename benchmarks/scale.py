@@ -84,7 +84,7 @@ def _store(folder: Path) -> list[Ratio]:
     early, late = (_mean(there["requests"][part]) for part in (EARLY, LATE))
     seconds = [statistics.median(found["batch_seconds"][EARLY.start :]) for found in (there, here)]
     return [
-        Ratio("a batch of two states, lake on a store", "in a folder", seconds[0], seconds[1], "s", 4.0),
+        Ratio("a batch of two states, lake on a store", "in a folder", seconds[0], seconds[1], "s", 2.5),
         Ratio("requests per batch of two states", "the bar", sum(late.values()), REQUESTS, "requests", 1.0),
         Ratio("requests, batch 40", "batch 10", sum(late.values()), sum(early.values()), "requests", 1.1),
         Ratio("LISTs, batch 40", "batch 10", late["LIST"], early["LIST"], "requests", 1.1),
