@@ -189,6 +189,8 @@ def test_windows_go_over_into_the_batch_with_all_that_they_hold(place: Place, ca
     place.events([100], 30)
     place.await_rows("sums", [(1, 1), (3, 2), (6, 3), (16, 4), (20, 5), (25, 6)], "v", "n")
     assert [one.name for one in (place.lake.root / "replaced" / "f").iterdir()] == ["s__1.0.replaced"]
+    failed = [line for line in place.here.log() if line.get("flow") == "f" and line["level"] in ("error", "warning")]
+    assert not failed
     assert place.write(sums, delay=5) == [("refused", "f")]
 
 

@@ -75,7 +75,7 @@ class StreamOptions:
         lock_wait_seconds: how long to wait for another process that holds the checkpoint.
         on_batch: called with each batch's report.
         hooks: called per stage of each batch.
-        attempts: where attempts are kept; None: beside the checkpoint.
+        attempts: makes of the checkpoint's own attempts where they are kept; None: there alone.
     """
 
     listeners: tuple[Listener, ...] = ()
@@ -83,7 +83,7 @@ class StreamOptions:
     lock_wait_seconds: float = 30.0
     on_batch: Callable[[BatchReport], None] | None = None
     hooks: tuple[Hook, ...] = ()
-    attempts: AttemptStore | None = None
+    attempts: Callable[[AttemptStore], AttemptStore] | None = None
 
 
 class StreamRunner:
@@ -97,7 +97,7 @@ class StreamRunner:
 
     def __init__(self, group: BatchGroup, checkpoint: Checkpoint, options: StreamOptions) -> None:
         self._group, self._checkpoint, self._listeners = group, checkpoint, options.listeners
-        self._max_attempts, self._attempt_store = options.max_attempts, options.attempts
+        self._max_attempts, self._attempts_in = options.max_attempts, options.attempts
         self._wait, self._on_batch = options.lock_wait_seconds, options.on_batch
         self._options = options
         self._hooks, self._sizes = options.hooks, dict[str, int]()
@@ -223,12 +223,17 @@ class StreamRunner:
         epoch = checkpoint.epoch
         if not anew or epoch is None:
             return
-        store, scope = self._attempt_store or checkpoint.attempts(), f"{self._group.name}/{epoch.number}"
+        store, scope = self._kept_attempts(), f"{self._group.name}/{epoch.number}"
         for txid in map(epoch.txid, anew):
             record = store.get(scope).get(txid)
             if record is not None:
                 # Other rows may come under it than before.
                 store.put(scope, txid, replace(record, sources={}))
+
+    def _kept_attempts(self) -> AttemptStore:
+        """Return the attempts as they are now: an epoch that begins removes the file that was there."""
+        own = self._checkpoint.attempts()
+        return own if self._attempts_in is None else self._attempts_in(own)
 
     def _open_epoch(self, on_fresh: str) -> Epoch:
         epoch = self._checkpoint.epoch
@@ -305,7 +310,7 @@ class StreamRunner:
         return finished or (isinstance(self._attempts_kept, StoredAttempts) and self._attempts_kept.is_overtaken())
 
     def _new_tracker(self) -> BatchTracker:
-        self._attempts_kept = self._attempt_store or self._checkpoint.attempts()
+        self._attempts_kept = self._kept_attempts()
         source = Stage(self._group.source_stage, lazy=True, group=self._scope, transactional=self._group.transactional)
         states = [
             Stage(sink.name, upstream=(source.name,), commits=True, lazy=True, group=self._scope)

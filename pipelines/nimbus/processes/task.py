@@ -319,7 +319,7 @@ class Task(threading.Thread):
             max_attempts=int(self.flow.settings.get("max_attempts", 3)),
             lock_wait_seconds=600.0,
             on_batch=self._came_through,
-            attempts=FencedAttempts(checkpoint.attempts(), registry, f"{self.flow.name}/"),
+            attempts=lambda own: FencedAttempts(own, registry, f"{self.flow.name}/"),
         )
         return StreamRunner(group, checkpoint, options)
 
