@@ -125,6 +125,7 @@ def test_a_table_there_that_was_rewritten_after_a_backfill_is_refused(reaching: 
     assert numbers(lake) == [0, 1, 2]
 
 
+@pytest.mark.exhaustive
 def test_the_changes_of_a_table(reaching: SparkSession, place: Location) -> None:
     table, lake = place / "table", Lake(place / "lake")
     append(table, (1, "d0"), (2, "d0"))
@@ -139,7 +140,7 @@ def test_the_changes_of_a_table(reaching: SparkSession, place: Location) -> None
 @pytest.mark.parametrize(
     ("source", "value"),
     [
-        (Rate(rows_per_batch=5), "value"),
+        pytest.param(Rate(rows_per_batch=5), "value", marks=pytest.mark.exhaustive),
         pytest.param(PythonSource(Counter, "n bigint, reading bigint", last=10), "n", marks=pytest.mark.exhaustive),
     ],
 )

@@ -176,8 +176,10 @@ class DriverWindows:
             return
         former = ChannelWindows.of(self._group)
         if former is None:
-            if is_elsewhere(checkpoint, True) and channel_is_empty(self._group):
-                Begun(epoch.txid(checkpoint.finished_batches())).write(self._files)
+            # A batch that ran would have gone into the channel, or have been named by a record: then the folder is lost.
+            unrun = checkpoint.finished_batches() == 0 and next(_named_of(self._group), None) is None
+            if is_elsewhere(checkpoint, True) and unrun and channel_is_empty(self._group):
+                Begun(epoch.first_txid).write(self._files)
             return
         with former.checkpoint.running(wait_seconds), checkpoint.committing(wait_seconds):
             if is_elsewhere(checkpoint, True):
