@@ -63,16 +63,9 @@ def test_a_source_elsewhere_is_refused(source: type, place: str) -> None:
         source(place, "k string")
 
 
-@pytest.mark.parametrize("source", [DeltaTableSource, DeltaChangeFeed])
-@pytest.mark.parametrize("place", [*ON_S3, ON_HDFS])
-def test_a_delta_table_is_read_on_this_host(source: type, place: str) -> None:
-    with pytest.raises(RemoteLocationError, match="what a source reads must be a folder of this host;"):
-        source(place, "k string")
-
-
-@pytest.mark.parametrize("source", [JsonFiles, CsvFiles, ParquetFiles])
+@pytest.mark.parametrize("source", [JsonFiles, CsvFiles, ParquetFiles, DeltaTableSource, DeltaChangeFeed])
 @pytest.mark.parametrize("place", ON_S3)
-def test_files_may_be_on_s3(source: type, place: str) -> None:
+def test_files_and_tables_may_be_on_s3(source: type, place: str) -> None:
     assert source(place, "k string").path == "s3a://bucket/x"
     assert source(place, "k string").datasets() == (("s3://bucket", "x"),)
 
