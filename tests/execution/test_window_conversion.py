@@ -14,10 +14,11 @@ from pyspark.sql import SparkSession
 from pipelines import Lake, Runtime
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.checkpoint.window_files import Begun, WindowFiles, WindowPlaceError
+from pipelines.execution.checkpoint.window_state import WindowFieldError
 from pipelines.execution.verify import verify
 from pipelines.flowmix import Count, Flow, Policy, Sum
 from pipelines.flowmix.compile import topology_of
-from pipelines.sources import FixedBatches
+from pipelines.sources import FixedBatches, JsonFiles
 from tests.execution.test_windows_in_batch import BATCHES, LATE, SCHEMA, SMALL, Contents, contents, events, two_streams
 
 pytestmark = pytest.mark.slow
@@ -226,3 +227,25 @@ def test_older_checkpoints_are_not_taken_over_once_more(
     shutil.move(stayed[0] / "newest", checkpoints)
     Runtime(spark, lake).catch_up(spans("batch"))
     assert contents(lake, FLOWS["spans"][1]) == stayed[1]
+
+
+def test_a_field_of_another_type_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """What the windows hold of it would be read as another type: the places and the types do not change at once."""
+
+    def sums(windows: str, kind: str) -> Flow:
+        source = JsonFiles(tmp_path / "in", f"k string, v {kind}, timestamp bigint", max_files_per_batch=1)
+        stream = Flow("typed", windows=windows).stream("readings", source, timestamp="timestamp").partition("k")
+        pair = Policy.count(2)
+        return stream.aggregate(Sum("v", "sum"), trigger=pair, evict=pair).persist("sums").build()
+
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.json").write_text('{"k": "a", "v": 1, "timestamp": 1000}\n')
+    runtime = Runtime(spark, Lake(tmp_path / "lake"))
+    # Its windows are known from the second start on.
+    for _ in range(2):
+        runtime.catch_up(sums("channels", "int"))
+    with pytest.raises(WindowFieldError):
+        runtime.catch_up(sums("batch", "bigint"))
+    assert not list((tmp_path / "lake").rglob("begun-*"))
+    runtime.catch_up(sums("batch", "int"))
+    assert list((tmp_path / "lake").rglob("begun-*"))

@@ -34,6 +34,7 @@ from pipelines.execution.checkpoint.window_files import (
     is_elsewhere,
     state_files,
 )
+from pipelines.execution.checkpoint.window_state import check_fields
 from pipelines.execution.protocol.failures import reason_of
 from pipelines.graph import events, nodes
 from pipelines.graph.dialects import SPARK
@@ -139,10 +140,12 @@ class DriverWindows:
     @property
     def whole_events(self) -> dict[str, dict[str, str]]:
         """Return the fields of the events that windows keep as a whole, by operation (`window_state.Taken`)."""
+        return self._taken([stage for stage in self._stages if stage.sees_all])
+
+    @staticmethod
+    def _taken(stages: Iterable[_Stage]) -> dict[str, dict[str, str]]:
         return {
-            signature(s.node.operation, s.node.context.partition, s.node.context.prefix).hex(): s.fields
-            for s in self._stages
-            if s.sees_all
+            signature(s.node.operation, s.node.context.partition, s.node.context.prefix).hex(): s.fields for s in stages
         }
 
     @property
@@ -169,6 +172,7 @@ class DriverWindows:
 
         Raises:
             WindowPlaceError: what they hold cannot be taken over; nothing was changed.
+            WindowFieldError: a field that they hold has got another type; nothing was changed.
             LockedError: another process holds one of the locks.
         """
         epoch = checkpoint.epoch
@@ -184,6 +188,8 @@ class DriverWindows:
         with former.checkpoint.running(wait_seconds), checkpoint.committing(wait_seconds):
             if is_elsewhere(checkpoint, True):
                 self._refuse_claims()
+                # What they hold of a field has the type that it had on the channel.
+                check_fields(former.checkpoint, self._group.name, self._taken(self._stages), held=True)
                 taken = former.read(self._stages)
                 for name in self._files.names():
                     self._files.remove(name)
