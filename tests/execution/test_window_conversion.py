@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
+from pipelines.errors import StateSchemaError
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.checkpoint.window_files import Begun, WindowFiles, WindowPlaceError
 from pipelines.execution.checkpoint.window_state import WindowFieldError
@@ -244,7 +245,8 @@ def test_a_field_of_another_type_is_refused(spark: SparkSession, tmp_path: Path)
     # Its windows are known from the second start on.
     for _ in range(2):
         runtime.catch_up(sums("channels", "int"))
-    with pytest.raises(WindowFieldError):
+    # The table of late events holds the field, too, and is looked at first.
+    with pytest.raises((WindowFieldError, StateSchemaError)):
         runtime.catch_up(sums("batch", "bigint"))
     assert not list((tmp_path / "lake").rglob("begun-*"))
     runtime.catch_up(sums("batch", "int"))
