@@ -66,7 +66,7 @@ FLOWS = {
 @pytest.mark.parametrize(
     ("name", "batches"),
     [
-        pytest.param(name, batches, marks=[] if (name, batches) in (("chain", 3), ("two_streams", 1)) else EXHAUSTIVE)
+        pytest.param(name, batches, marks=[] if (name, batches) == ("chain", 3) else EXHAUSTIVE)
         for name in FLOWS
         for batches in (1, 2, 3)
     ],
@@ -191,6 +191,7 @@ def test_one_that_never_began_to_read_its_channel(spark: SparkSession, tmp_path:
     assert contents(lakes[0], FLOWS["spans"][1]) == contents(lakes[1], FLOWS["spans"][1])
 
 
+@EXHAUSTIVE
 def test_all_windows_of_a_flow_go_over_or_none(spark: SparkSession, tmp_path: Path) -> None:
     def two(windows: str) -> Flow:
         flow = Flow("two", windows=windows)

@@ -176,6 +176,7 @@ def test_windows_that_are_added_begin_anew_where_the_query_stopped(place: Place)
     assert [one.name for one in (place.lake.root / "replaced" / "f").iterdir()] == ["s__1.0.replaced"]
 
 
+@pytest.mark.exhaustive
 def test_windows_go_over_into_the_batch_with_all_that_they_hold(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     sums = RUNNING_SUM + "      - persist: sums\n"
     place.events([1, 2, 3], 0)

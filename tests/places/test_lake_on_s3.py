@@ -336,7 +336,8 @@ def replayed(spark: SparkSession, lake: Lake, source: Place, *, killed: bool) ->
     return held(lake, "rows", "again", "counts") | {"left": left}
 
 
-@pytest.mark.parametrize("killed", [pytest.param(False, marks=EXHAUSTIVE), True])
+@EXHAUSTIVE
+@pytest.mark.parametrize("killed", [False, True])
 def test_quarantine_there_is_replayed_once(
     reaching: SparkSession, place: Location, tmp_path: Path, killed: bool
 ) -> None:
@@ -580,6 +581,7 @@ def test_tables_there_are_compacted(reaching: SparkSession, place: Location, tmp
     assert held(Lake(place / "lake")) == reference(reaching, tmp_path / "again", [*NINE, FILES[1]])
 
 
+@EXHAUSTIVE
 @pytest.mark.usefixtures("small_generations")
 def test_a_compaction_there_beside_a_stream(reaching: SparkSession, place: Location, tmp_path: Path) -> None:
     lake, source = Lake(place / "lake"), place / "in"
@@ -663,7 +665,8 @@ def put_events(folder: Place, number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("windows", "large"), [("batch", False), ("channels", False), pytest.param("channels", True, marks=EXHAUSTIVE)]
+    ("windows", "large"),
+    [("batch", False), *(pytest.param("channels", large, marks=EXHAUSTIVE) for large in (False, True))],
 )
 def test_windows_there_sum_each_event_once(
     reaching: SparkSession, place: Location, tmp_path: Path, windows: str, large: bool
