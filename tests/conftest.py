@@ -6,11 +6,14 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+from tests.lakes import STORES, store_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,6 +33,9 @@ settings.load_profile("ci")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--exhaustive", action="store_true", help="run the tests marked exhaustive, too (make test-all)")
+    parser.addoption(
+        "--store", choices=STORES, help="keep the lakes of conformance, crash and histories on such a server"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -61,8 +67,16 @@ def _weight(item: pytest.Item) -> int:
     return max(1, int(limit.args[0]) // 30) if limit else 1
 
 
+@pytest.fixture(scope="session", autouse=True)
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str | None]:
+    """What `--store` says: the server is there before the session, whose settings come from the environment."""
+    kind = request.config.option.store
+    with store_of(kind, tmp_path_factory.mktemp("store")) if kind else nullcontext():
+        yield kind
+
+
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(store: str | None) -> Iterator[SparkSession]:
     """The session that all tests share: there is never a second one in this process."""
     from pipelines.places.location import Location
     from pipelines.spark.session import spark_session

@@ -37,7 +37,6 @@ class Source(ABC):
         sliceable: whether all of it can be read again by position (`bounded`), so that a backfill can replace a slice.
         transactional: whether a replayed batch has the same rows (Trident rules 6); otherwise its states must be opaque.
         text: whether records are parsed from text, so that they can be malformed.
-        on_stores: whether it is read where the lake is on an object store.
         tells_time: whether some of its rows are no events but say how far the time of its events has come.
 
     Args:
@@ -51,7 +50,6 @@ class Source(ABC):
     sliceable: bool = False
     text: bool = False
     tells_time: bool = False
-    on_stores: bool = False
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
@@ -172,7 +170,7 @@ class StoredSource(Source):
         max_bytes_per_batch: int | None = None,
     ) -> None:
         super().__init__(schema)
-        self.path = stored_path(path) if self.on_stores else local_path(path)
+        self.path = stored_path(path)
         required(f"{type(self).__name__}: max_files_per_batch", FILES, max_files_per_batch)
         required(f"{type(self).__name__}: max_bytes_per_batch", BYTES, max_bytes_per_batch)
         self.max_files_per_batch, self.max_bytes_per_batch = max_files_per_batch, max_bytes_per_batch

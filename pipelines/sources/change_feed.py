@@ -42,8 +42,6 @@ class DeltaChangeFeed(StoredSource):
         DuplicateFieldError: if the schema names one of the three fields itself.
     """
 
-    on_stores = True
-
     def __init__(
         self,
         path: str | Place,

@@ -78,7 +78,6 @@ class ChannelSource(Source):
 
     transactional = True
     tells_time = True
-    on_stores = True
 
     def __init__(
         self,

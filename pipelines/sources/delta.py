@@ -40,7 +40,6 @@ class DeltaTableSource(StoredSource):
     """
 
     sliceable: bool = True
-    on_stores = True
 
     def check(self, name: str, spark: SparkSession) -> None:
         """Check that the table exists and has the declared columns with their types.

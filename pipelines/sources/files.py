@@ -65,7 +65,6 @@ class FileSource(StoredSource):
 
     text: bool = True
     sliceable: bool = True
-    on_stores: bool = True
 
     def __init__(
         self,

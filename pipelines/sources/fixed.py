@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import SourceSchemaError
 from pipelines.graph.arrow_types import ARROW_TYPES
 from pipelines.graph.fields import parse_ddl
-from pipelines.places.location import Place
+from pipelines.places.location import Location, Place, put_whole
+from pipelines.sources.base import place_of
 from pipelines.sources.files import FileSource
 from pipelines.state.schema import struct_of
 
@@ -37,8 +38,6 @@ class FixedBatches(FileSource):
 
     format = "parquet"
     text = False
-    # Their order is that of the times which files are given, and a store dates them itself.
-    on_stores = False
     max_parallelism: int | None = 1
 
     def __init__(self, schema: str, batches: Sequence[Sequence[Sequence[Any] | Mapping[str, Any]]]) -> None:
@@ -57,12 +56,12 @@ class FixedBatches(FileSource):
         self.path = str(spool)
 
     def check(self, name: str, spark: SparkSession) -> None:
-        """Lay the batches out; ascending modification times keep their order.
+        """Lay the batches out; modification times that do not descend keep their order, and names that of one time.
 
         Raises:
             SourceSchemaError: if a value does not fit its type, or a batch that is laid out already has changed.
         """
-        folder = Path(self.path)
+        folder = place_of(self.path)
         folder.mkdir(parents=True, exist_ok=True)
         marks = folder / "_batches.json"
         known = json.loads(marks.read_text()) if marks.exists() else []
@@ -72,15 +71,23 @@ class FixedBatches(FileSource):
                 name, self.path, "its fixed batches have changed since an earlier run", self.fields, ()
             )
         for number in range(len(known), len(digests)):
-            self._lay_out(name, spark, folder / f"{number:08d}.parquet", number)
-        marks.write_text(json.dumps(digests if len(digests) > len(known) else known))
+            self._lay_out(name, folder / f"{number:08d}.parquet", number)
+        if len(digests) > len(known):
+            put_whole(marks, json.dumps(digests).encode())
 
-    def _lay_out(self, name: str, spark: SparkSession, file: Path, number: int) -> None:
+    def _lay_out(self, name: str, file: Place, number: int) -> None:
         import pyarrow.parquet as pq
 
-        table = arrow_rows(f"{name}, batch {number}", self.schema, self.batches[number])
+        table, written = arrow_rows(f"{name}, batch {number}", self.schema, self.batches[number]), io.BytesIO()
+        pq.write_table(table, written)
+        data = written.getvalue()
+        if isinstance(file, Location):
+            # A store dates files itself: one that is there keeps its date, for those behind it may be there, too.
+            if not file.exists() or file.read_bytes() != data:
+                file.write_bytes(data)
+            return
         temporary = file.with_name(f".{file.name}.tmp")
-        pq.write_table(table, temporary)
+        temporary.write_bytes(data)
         os.utime(temporary, (1_000_000_000 + number, 1_000_000_000 + number))
         temporary.rename(file)
 

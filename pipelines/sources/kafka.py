@@ -64,7 +64,6 @@ class Kafka(Source):
     """
 
     transactional: bool = True
-    on_stores = True
 
     def __init__(
         self,

@@ -43,7 +43,6 @@ class PythonSource(Source):
     """
 
     transactional: bool = True
-    on_stores = True
 
     def __init__(
         self,

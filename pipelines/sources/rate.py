@@ -31,7 +31,6 @@ class Rate(Source):
     """
 
     transactional: bool = True
-    on_stores = True
 
     def __init__(
         self, *, rows_per_second: int | None = None, rows_per_batch: int | None = None, partitions: int | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -14,6 +13,7 @@ from pipelines.planner.plain import in_order, plain
 from pipelines.sources import FixedBatches
 from pipelines.sources.base import FILE
 from pipelines.state.schema import SLICE_COLUMN, TXID, UNSLICED
+from pipelines.testing.lakes import fresh_lake
 from pipelines.testing.reference import Batch, ReferenceEngine, States
 from pipelines.testing.spark_step import session
 
@@ -66,8 +66,8 @@ def run_topology(
         reference = ReferenceEngine(topology, spark)
         reference.run(batches)
         return {name: _behind_windows(topology, name, rows) for name, rows in reference.states.items()}
-    with tempfile.TemporaryDirectory(prefix="tridelta-test-") as root:
-        _, lake, given = _run(topology, batches, engine, spark, root)
+    with fresh_lake() as lake:
+        _, given = _run(topology, batches, engine, spark, lake)
         states = [node for node in given.persists if not isinstance(node, nodes.ChannelNode)]
         return {n.state.name: _behind_windows(given, n.state.name, _rows(lake, n)) for n in states}
 
@@ -94,8 +94,8 @@ def query_topology(
         reference = ReferenceEngine(topology, spark)
         reference.run(batches)
         return reference.query(query, arguments)
-    with tempfile.TemporaryDirectory(prefix="tridelta-test-") as root:
-        runtime, _, given = _run(topology, batches, engine, spark, root)
+    with fresh_lake() as lake:
+        runtime, given = _run(topology, batches, engine, spark, lake)
         if query not in given.queries:
             raise UnknownQueryError(given.name, query, tuple(given.queries))
         rows = FixedBatches(given.queries[query].schema, [arguments]).batches[0]
@@ -134,14 +134,13 @@ def _run(
     batches: Mapping[str, Sequence[Batch]],
     engine: Engine,
     spark: SparkSession | None,
-    root: str,
-) -> tuple[Runtime, Lake, TridentTopology]:
+    lake: Lake,
+) -> tuple[Runtime, TridentTopology]:
     from pipelines.execution.batch.group import BatchGroup
     from pipelines.execution.protocol.groups import spout_groups
     from pipelines.execution.runtime import Runtime
-    from pipelines.state.lake import Lake
 
-    given, lake = with_batches(topology, batches, slices=engine == "bounded"), Lake(root)
+    given = with_batches(topology, batches, slices=engine == "bounded")
     runtime = Runtime(session(spark, f'engine "{engine}"'), lake)
     if engine == "stream":
         runtime.catch_up(given)
@@ -154,7 +153,7 @@ def _run(
             numbers = [f"{number:08d}" for number in range(max(len(spout.source.batches) for spout in spouts))]
             for failed in runtime.backfill(given, numbers, stream=spouts[0].stream).failed:
                 raise BatchError(f"the bounded run failed: {failed.error}")
-    return runtime, lake, given
+    return runtime, given
 
 
 def _behind_windows(topology: TridentTopology, name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -18,6 +17,7 @@ from pipelines.sources import FixedBatches
 from pipelines.sources.events import EventSource
 from pipelines.testing.flow_reference import FlowReference
 from pipelines.testing.flow_script import Item, read_script
+from pipelines.testing.lakes import fresh_lake
 from pipelines.testing.spark_step import session
 from pipelines.windows.event import Event
 
@@ -90,7 +90,6 @@ def run_on_spark(
         batches: in how many batches the stream takes each source's events.
     """
     from pipelines.execution.runtime import Runtime
-    from pipelines.state.lake import Lake
 
     spark = session(spark, f"flow {flow.name}")
     entries = read_script(flow, script, "event", FlowReference(flow, None, spark).source_sql)
@@ -104,8 +103,7 @@ def run_on_spark(
         }
     )
     topology = topology_of(twin, ordered=True)
-    with tempfile.TemporaryDirectory(prefix="tridelta-test-") as root:
-        lake = Lake(root)
+    with fresh_lake() as lake:
         runtime = Runtime(spark, lake)
         runtime.catch_up(topology) if engine == "stream" else runtime.run_bounded(topology)
         return {name: _received(lake, flow, stream, table) for name, stream, table in _exits(flow)}

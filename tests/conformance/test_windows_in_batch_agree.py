@@ -28,6 +28,7 @@ from pipelines.flowmix.compile import topology_of
 from pipelines.graph import nodes
 from pipelines.sources import FixedBatches
 from pipelines.testing import run_flow
+from tests.lakes import lake_place
 
 SCHEMA = "k string, n int, v bigint, w double, timestamp bigint, id string, t timestamp"
 SEEDS = range(32)
@@ -163,11 +164,11 @@ def test_any_cut_gives_what_a_bounded_run_gives(spark: SparkSession, tmp_path: P
     streamed = by_chance(chance, FixedBatches(SCHEMA, [*source.batches, end]))
     chance.setstate(state)
     whole = by_chance(chance, FixedBatches(SCHEMA, [rows, end]))
-    Runtime(spark, Lake(tmp_path / "stream")).catch_up(streamed)
-    Runtime(spark, Lake(tmp_path / "bounded")).run_bounded(whole)
-    found = shown(Lake(tmp_path / "stream"), until)
+    Runtime(spark, Lake(lake_place(tmp_path / "stream"))).catch_up(streamed)
+    Runtime(spark, Lake(lake_place(tmp_path / "bounded"))).run_bounded(whole)
+    found = shown(Lake(lake_place(tmp_path / "stream")), until)
     assert found or seed not in CUTS
-    assert found == shown(Lake(tmp_path / "bounded"), until)
+    assert found == shown(Lake(lake_place(tmp_path / "bounded")), until)
 
 
 @pytest.mark.slow

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import Lake, Runtime, spark_session
-from pipelines.catalog import FlowSettings
-from tests.crash.flights_case import topology
+from tests.crash.flights_case import settings_of, topology
 
 
 class Killer:
@@ -45,7 +44,7 @@ class Killer:
 
 
 def main(plan: dict[str, Any]) -> None:
-    settings = FlowSettings(Path(plan["home"]))
+    settings = settings_of(Path(plan["home"]))
     spark = spark_session("crash", master="local[2]", conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"})
     listeners = [Killer(plan["kill"])] if plan.get("kill") else []
     runtime = Runtime(spark, Lake(settings.lake), listeners=listeners)

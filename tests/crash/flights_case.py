@@ -15,6 +15,7 @@ from pipelines.catalog import FlowSettings, flow
 from pipelines.catalog import flights as flights_module
 from pipelines.catalog.flights_data import FLIGHTS_SCHEMA, lay_out
 from pipelines.trident import TridentTopology
+from tests.lakes import lake_place
 
 if TYPE_CHECKING:
     # Not at run time: the processes that are killed import this module too.
@@ -38,9 +39,14 @@ def topology(settings: FlowSettings, *, files_per_batch: int | None = None) -> T
         flights_module.FILES_PER_BATCH = usual
 
 
+def settings_of(home: Path) -> FlowSettings:
+    """The settings of a home whose lake is where the lakes of this run are."""
+    return FlowSettings(home, str(lake_place(home / "lake")))
+
+
 def arrive(home: Path, days: int | None, *, spoiled: bool = True) -> FlowSettings:
     """The first days of flights as files under `home`; some with lines that no flow can take."""
-    settings = FlowSettings(home)
+    settings = settings_of(home)
     lay_out(settings.data, days=days)
     if spoiled:
         files = flight_files(settings)

@@ -62,16 +62,16 @@ def contents(lake: Lake) -> dict[str, list[tuple[Any, ...]]]:
 
 if __name__ == "__main__":
     import json
-    from pathlib import Path
 
     from tests.crash.driver import Killer
     from tests.crash.flow_case import flow as shipped
+    from tests.lakes import lake_place
 
     plan = json.loads(sys.argv[1])
     session = spark_session(
         "crash", master="local[2]", conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
     )
-    runtime = Runtime(session, Lake(Path(plan["home"])), listeners=[Killer(plan["kill"])], max_attempts=30)
+    runtime = Runtime(session, Lake(lake_place(plan["home"])), listeners=[Killer(plan["kill"])], max_attempts=30)
     # Two batches of each query in turn, so that the windows have many batches of their own.
     while runtime.catch_up(shipped(), max_batches=2).batches:
         pass

@@ -93,13 +93,15 @@ def expected() -> dict[str, list[tuple[Any, ...]]]:
 
 if __name__ == "__main__":
     import json
-    from pathlib import Path
 
     from tests.crash.driver import Killer
     from tests.crash.kinds_case import topology as shipped
+    from tests.lakes import lake_place
 
     plan = json.loads(sys.argv[1])
     session = spark_session(
         "crash", master="local[2]", conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
     )
-    Runtime(session, Lake(Path(plan["home"])), listeners=[Killer(plan["kill"])], max_attempts=20).catch_up(shipped())
+    Runtime(session, Lake(lake_place(plan["home"])), listeners=[Killer(plan["kill"])], max_attempts=20).catch_up(
+        shipped()
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +22,11 @@ from tests.crash.flights_case import (
     flight_files,
     refused,
     refused_rows,
+    settings_of,
     topology,
 )
 from tests.crash.lives import Kill, one_life
+from tests.lakes import copied, lake_place
 from tests.tiers import several
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -69,8 +70,8 @@ def killed(home: Path, kill: Kill, *, do: str = "catch_up", slices: tuple[str, .
 
 def ended(spark: SparkSession, home: Path) -> Lake:
     """The last life: nobody disturbs it."""
-    lake = Lake(FlowSettings(home).lake)
-    Runtime(spark, lake).catch_up(topology(FlowSettings(home), files_per_batch=FILES_PER_BATCH))
+    lake = Lake(settings_of(home).lake)
+    Runtime(spark, lake).catch_up(topology(settings_of(home), files_per_batch=FILES_PER_BATCH))
     return lake
 
 
@@ -121,7 +122,7 @@ def test_a_backfill_killed_between_slices(spark: SparkSession, undisturbed: Undi
 
     Then the backfill is run again, or the stream goes on with things as they are.
     """
-    settings, lake = FlowSettings(home), Lake(FlowSettings(home).lake)
+    settings, lake = settings_of(home), Lake(settings_of(home).lake)
     flights = topology(settings, files_per_batch=FILES_PER_BATCH)
     Runtime(spark, lake).catch_up(flights, max_batches=2)
     days = tuple(file.stem for file in flight_files(settings)[3:9])
@@ -129,7 +130,7 @@ def test_a_backfill_killed_between_slices(spark: SparkSession, undisturbed: Undi
     replaced = {name: [c.slice for c in lake.state(name).history() if c.kind == "slice"] for name in STATES}
     assert {name: len(slices) for name, slices in replaced.items()} == dict(zip(STATES, (4, 3, 3, 3), strict=True))
 
-    left = Lake(shutil.copytree(lake.root, home / "left"))
+    left = Lake(copied(lake.root, lake_place(home / "left")))
     Runtime(spark, left).catch_up(flights)
     assert_undisturbed(left, undisturbed)
     assert not Runtime(spark, lake).backfill(flights, days).failed

@@ -12,6 +12,7 @@ from pipelines import Lake, Runtime
 from pipelines.execution.verify import verify
 from tests.crash.kinds_case import BATCHES, contents, expected, topology
 from tests.crash.lives import Kill, one_life
+from tests.lakes import lake_place
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +23,7 @@ def killed(home: Path, kill: Kill) -> None:
 
 
 def assert_as_undisturbed(spark: SparkSession, home: Path) -> None:
-    lake = Lake(home)
+    lake = Lake(lake_place(home))
     # Several of the lives may end in one batch; that it would be poison then is tested elsewhere.
     Runtime(spark, lake, max_attempts=20).catch_up(topology())
     wanted = expected()

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pipelines import Lake, Runtime
 from tests.crash.lives import Kill, one_life
 from tests.crash.windows_case import BATCHES, contents, flow
+from tests.lakes import lake_place
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
@@ -19,7 +20,7 @@ Contents = dict[str, list[tuple[object, ...]]]
 
 @pytest.fixture(scope="module")
 def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Contents:
-    lake = Lake(tmp_path_factory.mktemp("undisturbed"))
+    lake = Lake(lake_place(tmp_path_factory.mktemp("undisturbed")))
     Runtime(spark, lake).catch_up(flow("channels"))
     found = contents(lake)
     assert len(found["late_windowed_readings"]) == BATCHES // 4
@@ -32,7 +33,7 @@ def killed(home: Path, kill: Kill) -> None:
 
 
 def finished(spark: SparkSession, home: Path) -> Contents:
-    lake = Lake(home)
+    lake = Lake(lake_place(home))
     # Several of the lives may end in one batch; that it would be poison then is tested elsewhere.
     Runtime(spark, lake, max_attempts=40).catch_up(flow())
     return contents(lake)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from pipelines import Lake, Runtime, spark_session
-from pipelines.execution.checkpoint.window_files import StateFolder
+from pipelines.execution.checkpoint.window_files import StateFolder, StateObjects
 from pipelines.flowmix import Count, Flow, Policy, Sum
 from pipelines.sources import FixedBatches
 from tests.crash.driver import Killer
@@ -42,41 +42,51 @@ def contents(lake: Lake) -> dict[str, list[tuple[Any, ...]]]:
     }
 
 
-class KilledFolder(StateFolder):
+class KilledFiles:
     """Files of state whose process ends in the middle of a write, behind one, or before a file is removed."""
 
-    killer: Killer
+    def __init__(self, files: StateFolder | StateObjects, killer: Killer) -> None:
+        self._files, self._killer = files, killer
 
     def write(self, name: str, data: bytes) -> None:
-        own, txid = self.killer, int(name.removeprefix(".").split("-")[0]) if name[0].isdigit() else -1
+        own, txid = self._killer, int(name.removeprefix(".").split("-")[0]) if name[0].isdigit() else -1
         if own.kill.get("moment") == "writing" and txid >= own.kill["txid"]:
-            temporary = self._folder / f".{name}"
-            with temporary.open("xb") as out:
-                out.write(data[: len(data) // 2])
-                out.flush()
-                os.fsync(out.fileno())
+            # Of an object nothing is there before it is whole.
+            if isinstance(self._files, StateFolder):
+                temporary = self._files._folder / f".{name}"
+                with temporary.open("xb") as out:
+                    out.write(data[: len(data) // 2])
+                    out.flush()
+                    os.fsync(out.fileno())
             own.end()
-        super().write(name, data)
+        self._files.write(name, data)
         own("written", "", txid)
 
+    def read(self, name: str) -> bytes:
+        return self._files.read(name)
+
+    def names(self) -> Sequence[str]:
+        return self._files.names()
+
     def remove(self, name: str) -> None:
-        self.killer("removing", "", int(name.removeprefix(".").split("-")[0]))
-        super().remove(name)
-        self.killer("removed", "", int(name.removeprefix(".").split("-")[0]))
+        self._killer("removing", "", int(name.removeprefix(".").split("-")[0]))
+        self._files.remove(name)
+        self._killer("removed", "", int(name.removeprefix(".").split("-")[0]))
 
 
 if __name__ == "__main__":
     import json
 
+    from pipelines.execution.batch import driver_windows
     from pipelines.execution.checkpoint import window_files
-    from tests.crash.windows_case import KilledFolder as Folder
     from tests.crash.windows_case import flow as shipped
+    from tests.lakes import lake_place
 
     plan = json.loads(sys.argv[1])
     session = spark_session(
         "crash", master="local[2]", conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
     )
-    Folder.killer = Killer(plan["kill"])
-    window_files.StateFolder = Folder  # type: ignore[misc]
-    runtime = Runtime(session, Lake(Path(plan["home"])), listeners=[Folder.killer], max_attempts=30)
+    killer, state_files = Killer(plan["kill"]), window_files.state_files
+    driver_windows.state_files = lambda checkpoint: KilledFiles(state_files(checkpoint), killer)  # type: ignore
+    runtime = Runtime(session, Lake(lake_place(plan["home"])), listeners=[killer], max_attempts=30)
     runtime.catch_up(shipped())

@@ -7,7 +7,6 @@ the reference engine gives for the batches up to the state's own txid.
 from __future__ import annotations
 
 import copy
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -24,6 +23,7 @@ from pipelines.flowmix.compile import topology_of
 from pipelines.flowmix.flow import BATCH
 from pipelines.graph import nodes
 from pipelines.maintenance import compact
+from pipelines.places.location import Place
 from pipelines.testing import engines, flow_engines, flows, run_flow, run_topology
 from pipelines.testing.flow_reference import FlowReference
 from pipelines.testing.flow_script import read_script
@@ -32,6 +32,7 @@ from tests.conformance.random_flows import FlowMaker
 from tests.conformance.random_topologies import Maker
 from tests.histories.comparing import Difference
 from tests.histories.world import ATTEMPTS, Killed, Witness, copied, put_back
+from tests.lakes import lake_place, removed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,8 +53,8 @@ class Drawn:
 
     def __init__(self, spark: SparkSession, home: Path, kind: str, seed: int, windows: str = "channels") -> None:
         self.spark, self.home, self.kind, self.seed, self.windows = spark, home, kind, seed, windows
-        self.lake = Lake(home / "lake")
-        self.copies: list[tuple[Path, dict[str, int]]] = []
+        self.lake = Lake(lake_place(home / "lake"))
+        self.copies: list[tuple[Place, dict[str, int]]] = []
         self._by_txid: dict[int, Any] = {}
         if kind == TOPOLOGY:
             self.made: Any = Maker(seed).build()
@@ -139,8 +140,8 @@ class Drawn:
 
     def _keep_copy(self) -> None:
         folder = self.lake.root / "checkpoints"
-        if folder.exists() and (not self.copies or self.copies[-1][1] != self.txids()):
-            target = self.home / "copies" / str(len(self.copies))
+        if folder.is_dir() and (not self.copies or self.copies[-1][1] != self.txids()):
+            target = lake_place(self.home / "copies" / str(len(self.copies)))
             copied(folder, target)
             self.copies.append((target, self.txids()))
 
@@ -179,7 +180,7 @@ def go_over(drawn: Drawn, kill: int | None = None, max_batches: int | None = Non
     before, drawn.topology = drawn.topology, _topology_of_flow(FlowMaker(drawn.seed, BATCH).build(), drawn.spark)
     error = drawn.run(kill, max_batches)
     if isinstance(error, WindowPlaceError):
-        if list((drawn.lake.root / "checkpoints").glob("*/*/windows/begun-*")):
+        if list((drawn.lake.root / "checkpoints").rglob("begun-*")):
             raise Difference(f"windows of {drawn.made.story} go over", "some of them", "all or none") from error
         drawn.topology = before
     elif error is not None and not isinstance(error, Killed):
@@ -203,7 +204,7 @@ def restore(drawn: Drawn, back: int = 1) -> None:
     """An older copy of all checkpoints: refused if some table has got batches since, and then put right again."""
     if len(drawn.copies) <= back or drawn.copies[-1 - back][1] == drawn.txids():
         return
-    folder, aside = drawn.lake.root / "checkpoints", drawn.home / "aside"
+    folder, aside = drawn.lake.root / "checkpoints", lake_place(drawn.home / "aside")
     copied(folder, aside)
     put_back(drawn.copies[-1 - back][0], folder)
     before = drawn.txids()
@@ -218,24 +219,32 @@ def restore(drawn: Drawn, back: int = 1) -> None:
         moved = {name for name, txid in drawn.txids().items() if before.get(name) != txid}
         if (moved and not begun) or getattr(error, "state", "") in moved:
             raise Difference("older checkpoints, refused", drawn.txids(), before)
-        for query in aside.glob("*/*"):
-            restored = folder / query.relative_to(aside)
+        for query in _queries(aside):
+            restored = folder / str(query.relative_to(aside))  # type: ignore[arg-type]
             if len(_commits(restored)) <= len(_commits(query)):
                 put_back(query, restored)
-    shutil.rmtree(aside)
+    removed(aside)
 
 
-def _commits(checkpoint: Path) -> list[Path]:
-    return [file for file in checkpoint.glob("spark/commits/*") if file.name.isdigit()]
+def _queries(checkpoints: Place) -> list[Place]:
+    """The checkpoints of the queries in a folder of checkpoints."""
+    flows: list[Place] = [*checkpoints.iterdir()]
+    return [query for flow in flows for query in list[Place](flow.iterdir())]
 
 
-def _begun(checkpoints: Path) -> set[str]:
+def _numbers(folder: Place) -> set[str]:
+    """The names of the batches in a folder of Spark's."""
+    files: list[Place] = [*folder.iterdir()] if folder.is_dir() else []
+    return {file.name for file in files if file.name.isdigit()}
+
+
+def _commits(checkpoint: Place) -> set[str]:
+    return _numbers(checkpoint / "spark" / "commits")
+
+
+def _begun(checkpoints: Place) -> list[Place]:
     """The queries of which in a copy of checkpoints some batch was planned and not finished."""
-    return {
-        str(file.parents[2].relative_to(checkpoints))
-        for file in checkpoints.glob("*/*/spark/offsets/*")
-        if file.name.isdigit() and not (file.parents[1] / "commits" / file.name).exists()
-    }
+    return [q for q in _queries(checkpoints) if _numbers(q / "spark" / "offsets") - _commits(q)]
 
 
 OPERATIONS: dict[str, Callable[..., None]] = {

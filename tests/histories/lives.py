@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import threading
 import time
@@ -13,31 +12,33 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.errors import PoisonBatchError
+from pipelines.places.location import Place
 from tests.histories.child import Child, Drivers, events_of
 from tests.histories.comparing import Difference
 from tests.histories.model import BAD, NON_TRANSACTIONAL, Event, Group, Refusal, Sink
 from tests.histories.operations import arrive, catch_up
 from tests.histories.play import Copies, Play, as_said
 from tests.histories.world import MOMENTS, Killed, Outcome, StuckError, Witness, copied, put_back
+from tests.lakes import removed
 
 
 def fresh(play: Play, group: int = 0, then: str = "refuse") -> None:
     """The checkpoint is lost, and the flow started with a policy."""
     found = play.group(group)
-    aside = play.world.home / "aside"
+    aside = play.world.copies / "aside"
     folder = play.world.checkpoint(found.name)
-    if not folder.exists() or found.fresh:
+    if not folder.is_dir() or found.fresh:
         return
     kept = found.snapshot()
     copied(folder, aside)
-    shutil.rmtree(folder)
+    removed(folder)
     found.epoch, found.first, found.planned, found.finished, found.poison, found.skipped = 0, 0, [], 0, set(), set()
     outcome = play.world.run(play.catching_up(on_fresh_checkpoint=then))
     play.follow(play.streams(on_fresh=then), outcome, f"fresh checkpoint, {then}")
     if then == "refuse" and outcome.error is not None and found.fresh:
         put_back(aside, folder)
         _restored(found, kept)
-    shutil.rmtree(aside)
+    removed(aside)
 
 
 def _restored(group: Group, said: Group) -> None:
@@ -83,12 +84,12 @@ def restore_table(play: Play, state: int = 0, back: int = 1) -> None:
 
 
 def _brought_back(
-    play: Play, group: Group, copy: Path | None, folder: Path, must: bool, take: Callable[[], None]
+    play: Play, group: Group, copy: Place | None, folder: Place, must: bool, take: Callable[[], None]
 ) -> None:
     """Put a group's copy in its place, and start the flow: it is refused (and the folder as it was put back), or goes on."""
-    aside, world = play.world.home / "aside", play.world
+    aside, world = play.world.copies / "aside", play.world
     copied(folder, aside)
-    shutil.rmtree(folder)
+    removed(folder)
     if copy is not None:
         copied(copy, folder)
     world.lake = type(world.lake)(world.lake.root)
@@ -103,7 +104,7 @@ def _brought_back(
     else:
         take()
         play.follow(play.streams(), outcome, "an older copy brought back")
-    shutil.rmtree(aside)
+    removed(aside)
 
 
 def frozen(play: Play, halt: int = 1, arrivals: list[list[list[Any]]] = []) -> None:  # noqa: B006

@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines import Runtime
 from pipelines.errors import LostRowsError, PoisonBatchError, TrideltaError
+from pipelines.places.location import Place
 from tests.histories.comparing import Difference, compare
 from tests.histories.model import BACKFILLED, CHANNEL, Event, Group, Model, Refusal, Sink
 from tests.histories.world import Outcome, World, copied
@@ -24,7 +24,7 @@ Arguments = dict[str, Any]
 class Copies:
     """Copies of one folder, each with what the model said of it then; the newest last."""
 
-    kept: list[tuple[Path, Any]] = field(default_factory=list)
+    kept: list[tuple[Place, Any]] = field(default_factory=list)
 
 
 class Play:
@@ -79,11 +79,11 @@ class Play:
                     path = self.world.lake.state_path(sink.name)
                     self._keep(f"state {sink.name}", path, sink, self.world.lake.state(sink.name).version())
 
-    def _keep(self, name: str, folder: Path, said: Any, mark: Any) -> None:
+    def _keep(self, name: str, folder: Place, said: Any, mark: Any) -> None:
         copies = self.copies.setdefault(name, Copies())
         if copies.kept and copies.kept[-1][1][1] == repr(mark):
             return
-        target = self.world.home / "copies" / name.replace(" ", "_") / str(len(copies.kept))
+        target = self.world.copies / name.replace(" ", "_") / str(len(copies.kept))
         copied(folder, target)
         copies.kept.append((target, (as_said(said), repr(mark))))
 

@@ -15,6 +15,7 @@ from tests.histories import chance, lives, operations
 from tests.histories.model import BEFORE, CHANNEL, LOG, SUMS, Group, Model, Rules, Sink
 from tests.histories.play import Play
 from tests.histories.world import FILES, TABLE, WINDOWS, Killed, World
+from tests.lakes import lake_place, removed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,6 +108,7 @@ def run(spark: SparkSession, program: Program, drivers: Drivers | None = None) -
             finding = _run(spark, program, home, drivers)
         finally:
             shutil.rmtree(home, ignore_errors=True)
+            removed(lake_place(home))
         if finding is None or _BUSY not in str(finding.error):
             return finding
     return finding

@@ -8,6 +8,7 @@ import json
 import random
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from tests.histories.programs import Finding, Program, run
 from tests.histories.seeds import SEEDS
 from tests.histories.shrinking import shrink
 from tests.histories.world import StuckError, small_and_quick
+from tests.lakes import STORES, store_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -168,6 +170,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--signals", action="store_true", help="end and stop some lives by real signals, in processes of their own"
     )
     parser.add_argument("--fault", type=int, choices=[*SEEDS], help="bring an old fault back, and end when it is found")
+    parser.add_argument("--store", choices=STORES, help="keep the lakes on such a server, which is started")
     parser.add_argument("--heap", default="1500m", help="of Spark's JVM")
     parser.add_argument("--log", type=Path, help="a file that gets a line of JSON per program")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
@@ -177,6 +180,15 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     """The command line; ends with 1 if there was a difference."""
     given = _arguments(arguments)
+    with contextlib.ExitStack() as stack:
+        if given.store:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tridelta-store-"))
+            # Before the session, whose settings come from the environment.
+            stack.enter_context(store_of(given.store, Path(folder)))
+        return _campaign(given)
+
+
+def _campaign(given: argparse.Namespace) -> int:
     from pipelines.spark.session import spark_session
 
     console = Console(stderr=True)

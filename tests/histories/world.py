@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -21,11 +20,14 @@ from deltalake import Schema as DeltaSchema
 from pipelines import Lake, Runtime
 from pipelines.execution.protocol import failures
 from pipelines.maintenance import compaction
+from pipelines.places.location import Place, put_whole
 from pipelines.quality import Check, drop, fail
 from pipelines.sources import DeltaTableSource, JsonFiles
 from pipelines.state import record
 from pipelines.trident import Count, DeltaState, Max, ReducerAggregator, Sum, TridentTopology
+from tests import lakes
 from tests.histories.model import BAD, BEFORE, CHANNEL, LOG, MAP, REDUCED, ROWS, Event, File, Row, Rules, Sink
+from tests.lakes import lake_place, removed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -135,12 +137,17 @@ class World:
     ) -> None:
         self.spark, self.home, self.key, self.sliced, self.states = spark, home, key, sliced, states
         self.window, self.source = window, source
-        self.lake = Lake(home / "lake")
+        self.lake = Lake(lake_place(home / "lake"))
         for stream in states:
             # Of windows it stays empty.
             (home / stream).mkdir(parents=True, exist_ok=True)
             if source == TABLE and stream != WINDOWS and not DeltaTable.is_deltatable(str(home / stream)):
                 DeltaTable.create(str(home / stream), DeltaSchema.from_arrow(ARROW))
+
+    @property
+    def copies(self) -> Place:
+        """Where copies of the lake's folders are kept."""
+        return lake_place(self.home / "copies")
 
     # --- the flow ---------------------------------------------------------------------------------------------------
 
@@ -230,7 +237,7 @@ class World:
             self.lake = Lake(self.lake.root)
         return Outcome(witness.events, None, report)
 
-    def checkpoint(self, group: str) -> Path:
+    def checkpoint(self, group: str) -> Place:
         return self.lake.checkpoint_path(FLOW, group)
 
     def planned(self, group: str, number: int) -> dict[str, Any] | None:
@@ -261,19 +268,19 @@ class World:
 
     def as_on_another_host(self) -> None:
         """Take the locks of files away, which do not reach other hosts; Spark's own guard within a process, too."""
-        for folder in (self.lake.root / "checkpoints" / FLOW).iterdir():
-            for lock in folder.glob("*.lock"):
+        folders: list[Place] = [*(self.lake.root / "checkpoints" / FLOW).iterdir()]
+        for folder in folders:
+            locks: list[Place] = [*folder.glob("*.lock")]
+            for lock in locks:
                 lock.unlink()
             metadata = folder / "spark" / "metadata"
             if metadata.exists():
                 # A file that is replaced, as the frozen writer holds what it has read. Copies share the old one.
-                fresh = metadata.with_name(".metadata.tmp")
-                fresh.write_text(json.dumps({"id": str(uuid.uuid4())}), encoding="utf-8")
-                fresh.replace(metadata)
+                put_whole(metadata, json.dumps({"id": str(uuid.uuid4())}).encode())
                 metadata.with_name(".metadata.crc").unlink(missing_ok=True)
 
 
-def _brings_rows(table: Path, version: int) -> bool:
+def _brings_rows(table: Place, version: int) -> bool:
     """Whether a commit adds rows and takes none away."""
     file = table / "_delta_log" / f"{version:020d}.json"
     actions = [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.exists() else []
@@ -281,14 +288,14 @@ def _brings_rows(table: Path, version: int) -> bool:
     return adds and not any("remove" in one for one in actions)
 
 
-def copied(source: Path, target: Path) -> None:
+def copied(source: Place, target: Place) -> None:
     """A copy of a folder by links: whatever the engine writes it writes into new files."""
-    shutil.copytree(source, target, copy_function=os.link, ignore=shutil.ignore_patterns("*.lock"))
+    lakes.copied(source, target, links=True)
 
 
-def put_back(copy: Path, target: Path) -> None:
+def put_back(copy: Place, target: Place) -> None:
     """Put a copy in the place of a folder; the copy stays."""
-    shutil.rmtree(target, ignore_errors=True)
+    removed(target)
     copied(copy, target)
 
 

@@ -17,6 +17,7 @@ from pipelines.state.schema import REMOVED, StateSchema, ValueColumn
 from pipelines.state.snapshot import Snapshot
 from pipelines.state.table import StateTable
 from pipelines.state.writer import StateWriter
+from tests.lakes import lake_place
 
 FLOW, APP = "shop", "shop/counts/1"
 COLUMNS = StructType([StructField("word", StringType()), StructField("n", LongType())])
@@ -42,7 +43,7 @@ class SmallTable:
     """A table of words and numbers. The same folder twice is the same table."""
 
     def __init__(self, root: Path, layout: str, kind: str, columns: StructType = COLUMNS, **more: Any) -> None:
-        lake = Lake(root)
+        lake = Lake(lake_place(root))
         self.writer = StateWriter(
             lake.table(lake.state_path("counts"), "counts"), declared(layout, kind, columns, **more)
         )

@@ -36,7 +36,6 @@ def check_places(spark: SparkSession, lake: Lake, topology: TridentTopology) -> 
         ExecutorError: the executors of a cluster cannot do the work.
     """
     if isinstance(lake.root, Location):
-        check_flow(lake.root, topology)
         check_session(spark, lake.root)
     for source in sources_on_stores(topology):
         check_session(spark, source)
@@ -76,18 +75,6 @@ def sources_on_stores(topology: TridentTopology) -> list[Location]:
     sources = [spout.source.inner for spout in topology.spouts]
     named = [place_of(source.path) for source in sources if isinstance(source, StoredSource)]
     return [place for place in named if isinstance(place, Location)]
-
-
-def check_flow(lake: Location, topology: TridentTopology) -> None:
-    """Refuse sources that work on folders of this host alone.
-
-    Raises:
-        RemoteLakeError
-    """
-    for spout in topology.spouts:
-        source = spout.source.inner
-        if not source.on_stores:
-            raise RemoteLakeError(str(lake), f'a source of the kind {type(source).__name__} ("{spout.stream}")')
 
 
 def _on_cluster(spark: SparkSession) -> bool:
