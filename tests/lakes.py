@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -98,9 +98,11 @@ def copied(source: Place, target: Place, *, links: bool = False) -> Place:
     """
     if isinstance(source, Location):
         assert isinstance(target, Location)
-        for file in source.rglob("*"):
-            if not file.name.endswith(".lock"):
-                (target / str(file.relative_to(source))).write_bytes(file.read_bytes())
+        for entry in source.store.entries(source.key):
+            if not entry.key.endswith(".lock"):
+                # Of a folder without files Hadoop's marker is listed, which is no file under that name.
+                with suppress(FileNotFoundError) if not entry.size else nullcontext():
+                    source.store.copy(entry.key, f"{target.key}{entry.key.removeprefix(source.key)}")
         return target
     assert isinstance(target, Path)
     copy: Callable[..., object] = os.link if links else shutil.copy2
@@ -115,8 +117,3 @@ def removed(folder: Place) -> None:
             file.unlink(missing_ok=True)
     else:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def is_there(folder: Place) -> bool:
-    """Whether there is a folder; on a store that is one with a file."""
-    return folder.is_dir()
