@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Containers often set it. Without bytecode each process compiles Dagster, PySpark and the project: it takes four seconds to start, not two.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests setup-postgres demo ui test test-all test-fast soak lint docs bench lock audit clean
+.PHONY: help setup setup-tests setup-postgres demo ui test test-all test-fast test-store soak lint docs bench lock audit clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -37,6 +37,11 @@ test-all: setup-tests ## Run every test: all engines, all kill points, random hi
 
 test-fast: setup-tests ## Run the tests that take seconds each (three minutes)
 	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile -m "not slow"
+
+STORE ?= versity
+
+test-store: setup-tests ## Run conformance, kill tests and histories with their lakes on STORE=versity, moto or hdfs (hours)
+	@$(BIN)/python -m pytest --store $(STORE) --exhaustive tests/conformance tests/crash tests/histories
 
 MINUTES ?= 30
 

@@ -20,7 +20,6 @@ from pipelines.sources import DeltaTableSource, FixedBatches, JsonFiles, Rate
 from pipelines.trident import DeltaState, TridentTopology
 
 PLACE = "s3://nowhere/lake"
-NO_SPARK: Any = None
 LOCAL: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="local[1]"))
 
 
@@ -41,32 +40,10 @@ def rows(source: Any = None) -> TridentTopology:
     return topology
 
 
-ASKED: list[tuple[str, Callable[[Lake], object]]] = [
-    (
-        'a source of the kind FixedBatches ("in")',
-        lambda lake: Runtime(NO_SPARK, lake).catch_up(rows(FixedBatches("k string", [[("a",)]]))),
-    ),
-]
-
-
-@pytest.mark.parametrize(("what", "ask"), ASKED)
-def test_what_needs_a_disk_is_refused(what: str, ask: Callable[[Lake], object], tmp_path: Path) -> None:
-    lake = Lake(PLACE)
-    with pytest.raises(RemoteLakeError) as caught:
-        ask(lake)
-    assert str(caught.value).startswith("s3a://nowhere/lake")
-    assert f": {what} does not work on an object store yet; nothing was written" in str(caught.value)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("place", "source"), [(PLACE, FixedBatches("k string", [])), ("lake", JsonFiles("s3://nowhere/in", "k string"))]
-)
-def test_a_flow_that_does_not_run_there_is_not_deployed(
-    place: str, source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(deployed, "from_catalog", lambda name: (rows(source), {"kind": "catalog", "name": "rows"}))
-    with Nimbus(f"sqlite:///{tmp_path}/registry.db", Lake(place)) as nimbus:
+def test_a_flow_that_does_not_run_there_is_not_deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = rows(JsonFiles("s3://nowhere/in", "k string"))
+    monkeypatch.setattr(deployed, "from_catalog", lambda name: (flow, {"kind": "catalog", "name": "rows"}))
+    with Nimbus(f"sqlite:///{tmp_path}/registry.db", Lake("lake")) as nimbus:
         with pytest.raises(RemoteLakeError, match="does not work on an object store yet"):
             nimbus.submit("rows")
         assert nimbus.cluster().flows == ()

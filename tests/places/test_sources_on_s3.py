@@ -14,11 +14,12 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
-from pipelines.errors import LostRowsError, MissingPathError
+from pipelines.errors import LostRowsError, MissingPathError, SourceSchemaError
 from pipelines.execution.runners.claims import RewrittenSourceError
 from pipelines.execution.verify import verify
 from pipelines.places.location import Location, Place
-from pipelines.sources import DeltaChangeFeed, DeltaTableSource, Kafka, PythonSource, Rate
+from pipelines.sources import DeltaChangeFeed, DeltaTableSource, FixedBatches, Kafka, PythonSource, Rate
+from pipelines.state.schema import TXID
 from pipelines.trident import Count, DeltaState, Sum, TridentTopology
 from tests.sources.conftest import broker as broker
 from tests.sources.conftest import new_topic as new_topic
@@ -62,6 +63,19 @@ def caught_up(spark: SparkSession, lake: Lake, topology: TridentTopology, *dies_
         with contextlib.suppress(KeyboardInterrupt):
             Runtime(spark, lake, listeners=[die]).catch_up(topology)
     Runtime(spark, lake).catch_up(topology)
+
+
+def test_fixed_batches(reaching: SparkSession, place: Location) -> None:
+    """A store dates files itself, some of them the same: batches come in their order, those that are given later, too."""
+    lake, batches = Lake(place / "lake"), [[(10 * number + n,) for n in range(3)] for number in range(12)]
+    caught_up(reaching, lake, flow_over(FixedBatches("n bigint", batches[:9])), ("committing", 2), ("committed", 5))
+    caught_up(reaching, lake, flow_over(FixedBatches("n bigint", batches)))
+    for txid, batch in enumerate(batches):
+        rows = lake.state("rows").scan(where=f"{TXID} = {txid}").to_pylist()
+        assert sorted(row["n"] for row in rows) == [n for (n,) in batch]
+    assert len(numbers(lake)) == 36
+    with pytest.raises(SourceSchemaError, match="have changed since an earlier run"):
+        Runtime(reaching, lake).catch_up(flow_over(FixedBatches("n bigint", [[(1,)], *batches[1:]])))
 
 
 def test_topics_of_kafka(reaching: SparkSession, place: Location, new_topic: Callable[..., Topic]) -> None:
