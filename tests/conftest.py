@@ -68,15 +68,15 @@ def _weight(item: pytest.Item) -> int:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str | None]:
+def lakes_on_a_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What `--store` says: the server is there before the session, whose settings come from the environment."""
     kind = request.config.option.store
     with store_of(kind, tmp_path_factory.mktemp("store")) if kind else nullcontext():
-        yield kind
+        yield
 
 
 @pytest.fixture(scope="session")
-def spark(store: str | None) -> Iterator[SparkSession]:
+def spark(lakes_on_a_store: None) -> Iterator[SparkSession]:
     """The session that all tests share: there is never a second one in this process."""
     from pipelines.places.location import Location
     from pipelines.spark.session import spark_session

@@ -52,6 +52,7 @@ class NimbusSettings:
         retention_days: How long removed flows and old logs are kept.
         warm: Whether a supervisor keeps an application up that runs no flow and takes requests: runs of Dagster then need not
             start a Spark of their own.
+        standby: Whether a supervisor keeps a Spark up that takes the place of a worker that dies or restarts.
         stop_seconds: How long a worker may take to end once it is told to; then it is killed.
         back_off_seconds: The longest pause between two starts of a worker that dies again and again.
     """
@@ -70,6 +71,7 @@ class NimbusSettings:
     log_files: Annotated[int, LOG_FILES] = 5
     retention_days: Annotated[float, DAYS] = 30.0
     warm: bool = False
+    standby: bool = True
     stop_seconds: Annotated[float, WAIT_SECONDS] = 60.0
     back_off_seconds: Annotated[float, WAIT_SECONDS] = 60.0
 
@@ -138,7 +140,7 @@ def _taken(name: str, told_as: str, given: Any) -> Any:
             return _ports(given)
         if name in (ranges := limits(NimbusSettings)):
             return ranges[name].taken(given)
-        if name == "warm":
+        if name in ("warm", "standby"):
             return given if isinstance(given, bool) else switch(given)
         return Path(given)
     except (OutOfBoundsError, TypeError, AttributeError) as error:

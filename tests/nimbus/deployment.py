@@ -40,6 +40,8 @@ SHORT = {
     "STOP_SECONDS": "30",
     "BACK_OFF_SECONDS": "1",
     "WORKER_MEMORY_MB": "1024",
+    # One more Spark for the two cores of a test; what it does has tests of its own.
+    "STANDBY": "0",
 }
 """Nimbus' settings in tests: what takes half a minute in earnest takes seconds here."""
 

@@ -17,6 +17,9 @@ from pipelines.nimbus.settings import NimbusSettings
 from pipelines.private import FILE_MODE
 from pipelines.processes import ProcessIdentity
 
+SUPERVISOR, STANDBY = "supervisor", "standby"
+"""In place of a slot's port."""
+
 
 @dataclass(frozen=True)
 class LifeRecord:
@@ -100,9 +103,6 @@ def holder_of(supervisor: str, port: int, life: str) -> str:
     return f"{supervisor}:{port}:{life}"
 
 
-SUPERVISOR = "supervisor"
-
-
 @dataclass(frozen=True)
 class Ended:
     """The processes that a shutdown has ended.
@@ -133,11 +133,12 @@ def shut_down(settings: NimbusSettings) -> Ended:
         and record.process() is not None
     }
     leaders = {key: record for key, record in records.items() if key[1] == SUPERVISOR}
-    workers = {key: record for key, record in records.items() if key[1] != SUPERVISOR}
-    late = end(list(leaders.values()), settings.stop_seconds) + end(list(workers.values()), settings.stop_seconds)
+    others = {key: record for key, record in records.items() if key[1] != SUPERVISOR}
+    late = end(list(leaders.values()), settings.stop_seconds) + end(list(others.values()), settings.stop_seconds)
+    drained = {key: record for key, record in others.items() if key[1] != STANDBY and record not in late}
     return Ended(
         tuple(name for name, _ in leaders),
-        tuple(f"{name}:{port}" for (name, port), record in workers.items() if record not in late),
+        tuple(f"{name}:{port}" for name, port in drained),
         tuple(f"{name}:{port}" for (name, port), record in records.items() if record in late),
     )
 
@@ -145,7 +146,9 @@ def shut_down(settings: NimbusSettings) -> Ended:
 def end(records: Sequence[LifeRecord], seconds: float) -> list[LifeRecord]:
     """End processes: SIGTERM, patience, SIGKILL. Returns those that needed the last."""
     for record in records:
-        os.kill(record.pid, signal.SIGTERM)
+        # A standby ends with its supervisor.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(record.pid, signal.SIGTERM)
     until = time.monotonic() + seconds
     while time.monotonic() < until and any(record.process() for record in records):
         time.sleep(0.1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,6 +29,7 @@ from pipelines.execution.checkpoint.ownership import host_name
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError
 from pipelines.nimbus.processes.leader import Leader
 from pipelines.nimbus.processes.life import Life, LifeRecord, end, holder_of
+from pipelines.nimbus.processes.standby import MASTER, Standby
 from pipelines.nimbus.registry.leases import Lease
 from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.registry import Registry
@@ -80,6 +83,7 @@ class SupervisorProcess:
         settings: Nimbus' settings.
         name: Its id in the registry; by default the host's name.
         command: The command of a worker, from supervisor, port and life.
+        standby: The command of a standby, from supervisor, life and lakes.
     """
 
     def __init__(
@@ -89,6 +93,7 @@ class SupervisorProcess:
         name: str | None = None,
         *,
         command: Callable[[str, int, str], list[str]] | None = None,
+        standby: Callable[[str, str, Sequence[str]], list[str]] | None = None,
     ) -> None:
         self._store, self._settings, self._command = store, settings, command or worker_command
         self.name = name or default_name()
@@ -101,7 +106,11 @@ class SupervisorProcess:
         self._children: list[subprocess.Popen[bytes]] = []
         self._started_at = time.time()
         self._own: Lease | None = None
-        self.ending = threading.Event()
+        self.ending, self._rung = threading.Event(), threading.Event()
+        # Who has workers of his own says what stands by for them.
+        chosen = command is None or standby is not None
+        start = partial(_detached, store=store, settings=settings, told=subprocess.PIPE)
+        self._standby = Standby(settings, self.name, start, standby) if chosen and keeps_standby(settings) else None
 
     def run(self) -> None:
         """Run until `ending` is set.
@@ -114,8 +123,14 @@ class SupervisorProcess:
         while not self.ending.is_set():
             began = time.monotonic()
             self.look()
-            self.ending.wait(max(0.05, self._settings.beat_seconds - (time.monotonic() - began)))
+            self._rung.wait(max(0.05, self._settings.beat_seconds - (time.monotonic() - began)))
+            self._rung.clear()
         self.end()
+
+    def stop(self) -> None:
+        """Let `run` come to its end, at once."""
+        self.ending.set()
+        self._rung.set()
 
     def stand_in(self) -> bool:
         """Supervise this host for a caller that calls `look`. Returns False if another supervisor of its name runs.
@@ -137,7 +152,9 @@ class SupervisorProcess:
         return any(slot.record is not None and slot.empty_since is not None for slot in self._kept)
 
     def end(self) -> None:
-        """Give its leases back. Workers that have something to run go on."""
+        """Give its leases back. Workers that have something to run go on; its standby ends."""
+        if self._standby is not None:
+            self._standby.end()
         try:
             self._leader.resign()
             if self._own is not None:
@@ -173,6 +190,7 @@ class SupervisorProcess:
             self._alone(self._leader.tick, "leading")
             for slot in self._kept:
                 self._alone(partial(self._keep, slot), f"slot {slot.port}")
+            self._alone(self._keep_standby, "standby")
         except RegistryError as error:
             logger.warning("registry does not answer", reason=str(error))
         self._children = [child for child in self._children if child.poll() is None]
@@ -232,6 +250,7 @@ class SupervisorProcess:
                 self._buried(slot)
             else:
                 slot.heard_at = time.monotonic()
+                self._ring_at_end(slot.record.pid)
                 logger.info("worker found", port=slot.port, pid=slot.record.pid)
 
     # --- a slot -----------------------------------------------------------------------------------------------------
@@ -269,13 +288,54 @@ class SupervisorProcess:
     def _start(self, slot: Slot) -> None:
         life = uuid.uuid4().hex[:12]
         private_folder(self._settings.home / "logs")
-        out = self._settings.worker_folder(self.name, slot.port) / "worker.out"
-        child = _detached(self._command(self.name, slot.port, life), out, self._store, self._settings)
-        self._children.append(child)
+        child = self._taken_by_standby(slot, life)
+        if child is None:
+            out = self._settings.worker_folder(self.name, slot.port) / "worker.out"
+            child = _detached(self._command(self.name, slot.port, life), out, self._store, self._settings)
+            self._children.append(child)
+            self._ring_at_end(child.pid)
         slot.record = LifeRecord(life, ProcessIdentity.of(child.pid))
         slot.started_at = slot.heard_at = time.monotonic()
         slot.touched = slot.beats = 0
         logger.info("worker started", port=slot.port, pid=child.pid)
+
+    def _ring_at_end(self, pid: int) -> None:
+        """Look at once when a process ends, and not with the next beat."""
+        if not hasattr(os, "pidfd_open"):
+            return
+
+        def wait() -> None:
+            with suppress(OSError):
+                file = os.pidfd_open(pid)
+                try:
+                    select.select([file], [], [])
+                finally:
+                    os.close(file)
+            self._rung.set()
+
+        threading.Thread(target=wait, name=f"end of {pid}", daemon=True).start()
+
+    # --- the standby ------------------------------------------------------------------------------------------------
+
+    def _keep_standby(self) -> None:
+        """Have a standby where there is something to stand in for, once all workers have got up."""
+        used = [slot for slot in self._kept if slot.record is not None]
+        if self._standby is None or not used or any(slot.beats < 2 for slot in used):
+            return
+        child = self._standby.keep(self._registry.flows, max(slot.started_at for slot in used))
+        if child is not None:
+            self._children.append(child)
+            self._ring_at_end(child.pid)
+
+    def _taken_by_standby(self, slot: Slot, life: str) -> subprocess.Popen[bytes] | None:
+        if self._standby is None:
+            return None
+        here = self._places.in_slot(self.name, slot.port)
+        flows = [flow for flow in self._registry.flows() if flow.serial in here]
+        child = self._standby.take(slot.port, life, flows)
+        if child is not None:
+            logger.info("standby takes a slot", port=slot.port, pid=child.pid)
+        return child
 
     def _died(self, slot: Slot, *, wanted: bool) -> None:
         """Free its leases and its slot; it is started again, sooner or later."""
@@ -342,13 +402,24 @@ def worker_environment(store: Store, settings: NimbusSettings) -> dict[str, str]
     return os.environ | texts | {"TRIDELTA_REGISTRY": url, "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
 
 
-def _detached(command: list[str], out: Path, store: Store, settings: NimbusSettings) -> subprocess.Popen[bytes]:
-    """Start a process that neither the end of this one nor Ctrl-C in its terminal reaches; what it prints goes to a file."""
+def keeps_standby(settings: NimbusSettings) -> bool:
+    """Return whether a supervisor has a standby: one of a cluster would hold its cores."""
+    return settings.standby and os.environ.get(MASTER, "local").startswith("local")
+
+
+def _detached(
+    command: list[str], out: Path, store: Store, settings: NimbusSettings, told: int = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
+    """Start a process that Ctrl-C in a terminal does not reach; what it prints goes to a file.
+
+    Args:
+        told: Its standard input. The end of this process does not reach it either, unless it is told by it.
+    """
     private_folder(out.parent)
     with open(out, "ab", opener=private_opener) as printed:
         return subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=told,
             stdout=printed,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -389,7 +460,7 @@ def run(
     store = open_registry(settings)
     supervisor = SupervisorProcess(store, settings, name)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: supervisor.ending.set())
+        signal.signal(number, lambda *_: supervisor.stop())
     served = _serve_metrics(store, settings)
     try:
         supervisor.run()

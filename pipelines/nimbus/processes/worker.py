@@ -11,11 +11,12 @@ import argparse
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from pipelines import logs
 from pipelines.catalog.flow import FlowSettings
@@ -27,6 +28,7 @@ from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, NimbusError,
 from pipelines.nimbus.handover.other_hosts import watch_registry
 from pipelines.nimbus.handover.serving import Server
 from pipelines.nimbus.processes.life import Life, holder_of
+from pipelines.nimbus.processes.standby import MASTER, Order, wait_for_order, warm_up
 from pipelines.nimbus.processes.task import EVENTS_WAIT, Application, Task
 from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.records import DeployedFlow
@@ -34,6 +36,7 @@ from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import WARM, NimbusSettings, registry_url
 from pipelines.nimbus.status import DRAINING
+from pipelines.private import private_folder, private_opener
 from pipelines.surroundings import any_folder
 
 if TYPE_CHECKING:
@@ -58,10 +61,19 @@ class WorkerProcess:
         settings: Nimbus' settings.
         supervisor, port: The slot.
         life: What tells this process from others that had the slot.
+        spark: What was up before, of a standby.
     """
 
-    def __init__(self, store: Store, settings: NimbusSettings, supervisor: str, port: int, life: str) -> None:
-        self._store, self._settings = store, settings
+    def __init__(
+        self,
+        store: Store,
+        settings: NimbusSettings,
+        supervisor: str,
+        port: int,
+        life: str,
+        spark: SparkSession | None = None,
+    ) -> None:
+        self._store, self._settings, self._given = store, settings, spark
         self._registry, self._places = Registry(store), Places(store)
         self._slot, self._holder = (supervisor, port), holder_of(supervisor, port, life)
         self._tasks: dict[Key, Task] = {}
@@ -85,7 +97,8 @@ class WorkerProcess:
             f"slot:{self._slot[0]}:{self._slot[1]}", self._holder, self._settings.lease_seconds
         )
         threading.Thread(target=self._beats, name="beats", daemon=True).start()
-        spark = self._spark(self._flows().values())
+        spark = self._given or spark_of(self._settings, f"{self._slot[0]}:{self._slot[1]}", self._flows().values())
+        threading.Thread(target=self._end_with_jvm, name="jvm", daemon=True).start()
         self._application = Application(
             spark,
             self._store,
@@ -310,40 +323,54 @@ class WorkerProcess:
         kill_jvm()
         os._exit(code)
 
-    # --- Spark ------------------------------------------------------------------------------------------------------
-
-    def _spark(self, flows: Iterable[DeployedFlow]) -> SparkSession:
-        from pipelines.private import spark_values
-        from pipelines.spark.session import cores, is_local, spark_session
-
-        # If a flow's settings cannot be read, none of its tasks begins; those of other flows still do.
-        here = [flow for flow in flows if _readable(flow)]
-        _name_lakes(here)
-        wanted = [query.partitions or 0 for flow in here for query in deployed.queries_of(flow)]
-        chosen = [flow.settings["master"] for flow in here if flow.settings.get("master")]
-        master = chosen[0] if chosen else os.environ.get("TRIDELTA_SPARK_MASTER", "local[*]")
-        most = max(wanted, default=0)
-        if is_local(master) and most > cores(master):
-            master = f"local[{most}]"
-        conf: dict[str, str] = {
-            "spark.driver.memory": f"{self._settings.worker_memory_mb}m",
-            # Queries side by side: none waits until all tasks of another's job are through.
-            "spark.scheduler.mode": "FAIR",
-            # Spark's own threads may die of it and leave a query waiting for ever; the supervisor starts a dead worker again.
-            "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError",
-        }
-        if most and not is_local(master):
-            conf |= {"spark.cores.max": str(most)}
-        for flow in here:
-            conf |= spark_values(flow.settings.get("spark", {}))
-        return spark_session(f"tridelta {self._slot[0]}:{self._slot[1]}", master=master, conf=conf)
+    def _end_with_jvm(self) -> None:
+        """End when the JVM does, and not with the next look."""
+        jvm().wait()
+        if not self._ended.is_set():
+            self._end_now(SPARK_GONE, "its Spark has died")
 
 
-def _name_lakes(flows: Iterable[DeployedFlow]) -> None:
-    """Name all lakes: a session that starts before a place on S3 was named cannot read it."""
+# --- Spark ----------------------------------------------------------------------------------------------------------
+
+
+def spark_of(
+    settings: NimbusSettings, name: str, flows: Iterable[DeployedFlow] = (), lakes: Iterable[str] = ()
+) -> SparkSession:
+    """Start the Spark application of some flows.
+
+    Args:
+        settings: Nimbus' settings.
+        name: Of the application.
+        flows: Those that run in it.
+        lakes: Those that others may have.
+    """
+    from pipelines.private import spark_values
+    from pipelines.spark.session import cores, is_local, spark_session
+
+    # If a flow's settings cannot be read, none of its tasks begins; those of other flows still do.
+    here = [flow for flow in flows if _readable(flow)]
+    # A session that starts before a place on S3 was named cannot read it.
     own = FlowSettings.from_environment().lake_root
-    for root in {own, *(flow.version.content.definition["lake"] for flow in flows)} - {""}:
+    for root in {own, *lakes, *(flow.version.content.definition["lake"] for flow in here)} - {""}:
         any_folder(root, "the lake")
+    wanted = [query.partitions or 0 for flow in here for query in deployed.queries_of(flow)]
+    chosen = [flow.settings["master"] for flow in here if flow.settings.get("master")]
+    master = chosen[0] if chosen else os.environ.get(MASTER, "local[*]")
+    most = max(wanted, default=0)
+    if is_local(master) and most > cores(master):
+        master = f"local[{most}]"
+    conf: dict[str, str] = {
+        "spark.driver.memory": f"{settings.worker_memory_mb}m",
+        # Queries side by side: none waits until all tasks of another's job are through.
+        "spark.scheduler.mode": "FAIR",
+        # Spark's own threads may die of it and leave a query waiting for ever; the supervisor starts a dead worker again.
+        "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError",
+    }
+    if most and not is_local(master):
+        conf |= {"spark.cores.max": str(most)}
+    for flow in here:
+        conf |= spark_values(flow.settings.get("spark", {}))
+    return spark_session(f"tridelta {name}", master=master, conf=conf)
 
 
 def _outdated(task: Task, flow: DeployedFlow) -> bool:
@@ -368,28 +395,43 @@ def _lives(spark: SparkSession) -> bool:
         return False
 
 
+def jvm() -> subprocess.Popen[bytes]:
+    """Return the process of this process' JVM."""
+    from pyspark import SparkContext
+
+    process: subprocess.Popen[bytes] = SparkContext._gateway.proc  # type: ignore[union-attr]
+    return process
+
+
 def kill_jvm() -> None:
     """Kill this process' JVM, so that nothing that it has begun goes on."""
     from pyspark import SparkContext
 
-    process: Any = getattr(SparkContext._gateway, "proc", None)
-    if process is not None:
-        process.kill()
+    if getattr(SparkContext._gateway, "proc", None) is not None:
+        jvm().kill()
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--supervisor", required=True)
-    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--port", type=int, default=WARM)
+    parser.add_argument(
+        "--standby", action="store_true", help="start Spark, and take the slot that standard input names"
+    )
+    parser.add_argument("--lake", action="append", default=[], help="a lake that a standby must be able to read")
     parser.add_argument("--life", required=True)
     chosen = parser.parse_args(arguments)
     settings = NimbusSettings.from_environment()
-    _log(settings, chosen.supervisor, chosen.port)
+    port, life, spark = chosen.port, chosen.life, None
+    if chosen.standby:
+        order, spark = _stand_by(settings, chosen.supervisor, life, chosen.lake)
+        port, life = order.port, order.life
+    _log(settings, chosen.supervisor, port)
     watch_registry()
-    Life(settings, chosen.supervisor, chosen.port).begun(chosen.life)
+    Life(settings, chosen.supervisor, port).begun(life)
     store = Store(registry_url(), busy_seconds=settings.lease_seconds / 2)
-    worker = WorkerProcess(store, settings, chosen.supervisor, chosen.port, chosen.life)
+    worker = WorkerProcess(store, settings, chosen.supervisor, port, life, spark)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: worker.ending.set())
     try:
@@ -405,6 +447,41 @@ def main(arguments: list[str] | None = None) -> None:
         store.close()
     # Threads of libraries must not keep a drained worker alive.
     os._exit(0)
+
+
+def _stand_by(settings: NimbusSettings, supervisor: str, life: str, lakes: Sequence[str]) -> tuple[Order, SparkSession]:
+    """Have Spark up, and wait for an order; what is printed from then on goes to the slot's file."""
+    from pipelines.nimbus.telemetry.log_files import configure
+
+    take_back = configure(settings.supervisor_folder(supervisor) / "standby.jsonl", settings.log_megabytes, 1)
+    try:
+        spark = spark_of(settings, f"{supervisor} standby", lakes=lakes)
+        warm_up(spark)
+        ordered = threading.Event()
+        threading.Thread(target=_end_with_jvm, args=(ordered,), name="jvm", daemon=True).start()
+        logger.info("standby up", supervisor=supervisor, pid=os.getpid())
+        order = wait_for_order(settings, supervisor, life)
+        ordered.set()
+    except TrideltaError as error:
+        logger.error("standby cannot run", reason=str(error), kind=type(error).__name__)
+        kill_jvm()
+        sys.exit(1)
+    if order is None:
+        kill_jvm()
+        os._exit(0)
+    take_back()
+    folder = settings.worker_folder(supervisor, order.port)
+    private_folder(folder)
+    with open(folder / "worker.out", "ab", opener=private_opener) as printed:
+        os.dup2(printed.fileno(), 1)
+        os.dup2(printed.fileno(), 2)
+    return order, spark
+
+
+def _end_with_jvm(ordered: threading.Event) -> None:
+    jvm().wait()
+    if not ordered.is_set():
+        os._exit(SPARK_GONE)
 
 
 def _log(settings: NimbusSettings, supervisor: str, port: int) -> None:

@@ -1,0 +1,178 @@
+"""A standby: it takes the slot of a worker that is gone, and does not outlive its supervisor."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipelines.nimbus.processes.life import STANDBY, Life, LifeRecord
+from pipelines.nimbus.processes.standby import fits, schemes_of
+from pipelines.nimbus.processes.supervisor import SupervisorProcess
+from pipelines.nimbus.registry.records import Content, DeployedFlow
+from pipelines.nimbus.registry.store import Store
+from pipelines.nimbus.settings import NimbusSettings
+from tests.nimbus.deployment import PATIENCE, Deployment, wait_for
+from tests.nimbus.faults import kill_worker
+from tests.nimbus.test_supervisor import _WORKER, Host
+from tests.nimbus.test_supervisor import settings as settings
+
+pytestmark = pytest.mark.slow
+
+# In all that its supervisor sees of it: a file once it is up, an order on its standard input, then a worker.
+_STANDBY = """
+import json, sys
+from pipelines.nimbus.processes.standby import wait_for_order
+from pipelines.nimbus.settings import NimbusSettings
+
+manner, supervisor, life = sys.argv[1:4]
+if manner == "dies":
+    sys.exit(1)
+order = wait_for_order(NimbusSettings.from_environment(), supervisor, life)
+if order is None:
+    sys.exit(0)
+sys.argv[1:] = ["works", supervisor, str(order.port), order.life]
+"""
+
+
+class HostWithStandby(Host):
+    """A host whose standby is a process without Spark."""
+
+    manner = "stands by"
+
+    def another(self, manner: str = "works") -> SupervisorProcess:
+        def command(supervisor: str, port: int, life: str) -> list[str]:
+            return [sys.executable, "-c", _WORKER, manner, supervisor, str(port), life]
+
+        def standby(supervisor: str, life: str, lakes: Sequence[str]) -> list[str]:
+            return [sys.executable, "-c", _STANDBY + _WORKER, self.manner, supervisor, life]
+
+        return SupervisorProcess(self.store, self.settings, "s1", command=command, standby=standby)
+
+    def standby(self) -> LifeRecord | None:
+        return Life(self.settings, "s1", STANDBY).read()
+
+    def submit(self, name: str = "a", partitions: int | None = None, **settings: object) -> DeployedFlow:
+        query = {"group": "q", "components": ["q"], "inputs": [], "stateful": True}
+        explicit = {"q": partitions} if partitions else {}
+        definition = {"kind": "catalog", "name": name, "queries": [query], "explicit": explicit, "lake": "/lake"}
+        return self.registry.submit(name, Content(definition, {"q": 1}, settings=settings))
+
+
+@pytest.fixture
+def host(tmp_path: Path, settings: NimbusSettings, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostWithStandby]:
+    monkeypatch.setattr("pipelines.nimbus.processes.standby._CALM_SECONDS", 0.1)
+    monkeypatch.delenv("TRIDELTA_SPARK_MASTER", raising=False)
+    store = Store(f"sqlite:///{tmp_path}/registry.db", busy_seconds=1)
+    made = HostWithStandby(store, settings)
+    made.supervisor.take_name()
+    yield made
+    made.supervisor.end()
+    for process in psutil.process_iter(["cmdline"]):
+        if any(_WORKER in part for part in process.info["cmdline"] or ()) and str(tmp_path) in str(process.environ()):
+            process.kill()
+    store.close()
+
+
+def test_it_takes_the_slot_of_a_worker_that_dies_and_another_one_comes(host: HostWithStandby) -> None:
+    host.submit()
+    host.until(host.works)
+    host.until(lambda: host.supervisor._standby.is_up)  # type: ignore[union-attr]
+    worker, standby = host.worker(), host.standby()
+    assert worker is not None
+    assert standby is not None
+    os.kill(worker.pid, signal.SIGKILL)
+    host.until(lambda: host.worker() is not None and host.worker() != worker and host.works())
+    taken = host.worker()
+    assert taken is not None
+    assert taken.pid == standby.pid
+    assert taken.life != standby.life
+    host.until(lambda: host.standby() is not None and host.supervisor._standby.is_up)  # type: ignore[union-attr]
+    another = host.standby()
+    assert another is not None
+    assert another.pid != standby.pid
+
+
+def test_a_flow_with_a_spark_of_its_own_gets_that(host: HostWithStandby) -> None:
+    host.submit(spark={"spark.sql.shuffle.partitions": "3"})
+    host.until(host.works)
+    host.until(lambda: host.supervisor._standby.is_up)  # type: ignore[union-attr]
+    worker, standby = host.worker(), host.standby()
+    assert worker is not None
+    os.kill(worker.pid, signal.SIGKILL)
+    host.until(lambda: host.worker() is not None and host.worker() != worker and host.works())
+    assert host.standby() == standby
+    assert host.worker() != standby
+
+
+def test_one_that_stands_still_is_not_taken(host: HostWithStandby) -> None:
+    host.submit()
+    host.until(host.works)
+    host.until(lambda: host.supervisor._standby.is_up)  # type: ignore[union-attr]
+    standby = host.standby()
+    assert standby is not None
+    os.kill(standby.pid, signal.SIGSTOP)
+    host.until(lambda: standby.process() is None)
+    host.until(lambda: host.standby() not in (None, standby))
+
+
+def test_one_that_cannot_start_is_tried_after_pauses(host: HostWithStandby) -> None:
+    host.manner = "dies"
+    host.submit()
+    host.until(host.works)
+    own = host.supervisor._standby
+    assert own is not None
+    host.until(lambda: own._failures == 2)
+    assert own._again_at > time.monotonic()
+    worker = host.worker()
+    assert worker is not None
+    os.kill(worker.pid, signal.SIGKILL)
+    host.until(lambda: host.worker() is not None and host.worker() != worker and host.works())
+
+
+def test_it_ends_with_its_supervisor(host: HostWithStandby) -> None:
+    host.submit()
+    host.until(host.works)
+    host.until(lambda: host.supervisor._standby.is_up)  # type: ignore[union-attr]
+    standby = host.standby()
+    assert standby is not None
+    host.supervisor.end()
+    wait_for(lambda: standby.process() is None, PATIENCE, lambda: str(standby))
+    worker = host.worker()
+    assert worker is not None
+    assert worker.process() is not None
+
+
+def test_what_fits(host: HostWithStandby) -> None:
+    plain = host.submit("plain")
+    assert fits([plain, host.submit("one", 1)])
+    assert not fits([plain, host.submit("elsewhere", master="local[2]")])
+    assert not fits([host.submit("large", spark={"spark.driver.memory": "3g"})])
+    assert not fits([host.submit("many", 1000)])
+    assert schemes_of(["/lake", "s3://bucket/lake", ""]) == {"s3"}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
+def test_a_deployed_flow_goes_on_in_it(tmp_path: Path) -> None:
+    """Killed twice: the second time what came in its place."""
+    with Deployment(tmp_path / "home", standby=1) as here:
+        here.submit("numbers")
+        here.runs("numbers")
+        for _ in range(2):
+            file = Life(here.nimbus.settings, "one", STANDBY)
+            wait_for(lambda file=file: file.read() is not None, PATIENCE, here.told)  # type: ignore[misc]
+            standby = file.read()
+            assert standby is not None
+            pid = kill_worker(here, "numbers")
+            here.next_batch("numbers", pid)
+            assert here.worker_of("numbers").pid == standby.pid
+        here.ends_well()
+        here.kill_supervisor()
+        wait_for(lambda: file.read() is None or file.read().process() is None, PATIENCE, here.told)  # type: ignore[union-attr]
