@@ -20,8 +20,8 @@ from tests.nimbus.deployment import PATIENCE, Deployment, wait_for
 from tests.nimbus.faults import kill_worker
 
 PEER = (
-    "the bars of 4 s and 10 s, and 30 s, after which the original takes a silent task for dead; Nimbus' default settings, without "
-    "the pause between restarts. A standby is up at each kill; the last lines are without one."
+    "the bars of 4 s and 10 s, and 30 s, after which the original takes a silent task for dead; Nimbus' default settings, "
+    "without the pause between restarts. A standby is up at each kill; the last lines are without one."
 )
 KILLS = 5
 # A worker that has lived for a minute is started at once when it dies; here it never lives so long.
@@ -58,10 +58,9 @@ def runs(folder: Path, *, standby: bool) -> list[list[float]]:
         here.submit("numbers", trigger_seconds=1.0)
         here.runs("numbers")
         here.settles()
-        found = []
+        found, file = [], Life(here.nimbus.settings, "one", STANDBY)
         for _ in range(KILLS):
             if standby:
-                file = Life(here.nimbus.settings, "one", STANDBY)
                 wait_for(lambda: file.read() is not None, PATIENCE, here.told)
             found.append(recover(here))
             here.settles()
