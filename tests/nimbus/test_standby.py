@@ -111,6 +111,7 @@ def test_a_flow_with_a_spark_of_its_own_gets_that(host: HostWithStandby) -> None
     assert host.worker() != standby
 
 
+@pytest.mark.exhaustive
 def test_one_that_stands_still_is_not_taken(host: HostWithStandby) -> None:
     host.submit()
     host.until(host.works)
@@ -122,6 +123,7 @@ def test_one_that_stands_still_is_not_taken(host: HostWithStandby) -> None:
     host.until(lambda: host.standby() not in (None, standby))
 
 
+@pytest.mark.exhaustive
 def test_one_that_cannot_start_is_tried_after_pauses(host: HostWithStandby) -> None:
     host.manner = "dies"
     host.submit()

@@ -28,6 +28,7 @@ def settings(reaching: SparkSession, place: Location, tmp_path: Path) -> FlowSet
     return FlowSettings(tmp_path, f"{place.url}/lake")
 
 
+@pytest.mark.exhaustive
 def test_a_catch_up_and_a_backfill(
     defs: dg.Definitions, lay: Lay, settings: FlowSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,6 +133,7 @@ def test_large_results_are_written_by_spark_and_committed_beside_small_ones(
     assert lake.state("rows").count() == frame.count() == 6
 
 
+@EXHAUSTIVE
 def test_a_writer_that_stood_still_does_not_commit_files_that_a_compaction_may_have_deleted(
     reaching: SparkSession, place: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
