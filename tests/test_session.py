@@ -161,6 +161,25 @@ def test_jars_go_to_the_executors_of_a_cluster_only(tmp_path: Path) -> None:
     assert "delta-spark" in session.settings("spark://h:7077", java=installed, cache=cache)["spark.jars"]
 
 
+def test_a_process_of_a_cluster_does_not_take_the_home_of_a_local_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a process with a local Spark has started: YARN needs what that home leaves out."""
+    for name in ("JAVA_HOME", "SPARK_LAUNCHER_OPTS", "PYSPARK_PYTHON", "PYTHONSAFEPATH"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    monkeypatch.setenv("SPARK_HOME", str(session.spark_home(tmp_path)))
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    session._prepare_environment(java.find_java(), [], home=None)
+    assert Path(os.environ["SPARK_HOME"], "python", "lib", "pyspark.zip").exists()
+    assert "SPARK_LOCAL_IP" not in os.environ
+    # What the user says holds.
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    session._prepare_environment(java.find_java(), [], home=None)
+    assert os.environ["SPARK_HOME"] == str(tmp_path)
+    assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
 def test_one_session_a_process(spark: SparkSession) -> None:
     assert session.spark_session() is spark
     assert session.spark_session("other", master="local[2]") is spark

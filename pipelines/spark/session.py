@@ -31,6 +31,7 @@ from pipelines.spark.s3_jars import s3_paths, s3_settings
 SPARK_HOME = Path(pyspark.__file__).parent
 LOG_SETTINGS = Path(__file__).parent / "log4j2.properties"
 GIGABYTE = 1024**3
+_LINKED, _LOOPBACK = "spark-home-", "127.0.0.1"
 
 # The optimising compiler starts on a method after ten times as many calls as by default. A loop over rows has those within a
 # second; what a start and a plan run a few thousand times is left to the quick compiler. This saves five of the 28 CPU
@@ -192,7 +193,7 @@ def spark_home(cache: Path) -> Path:
 
 def _linked_home(cache: Path) -> Path:
     """Return the folder of links: one per pyspark, since environments may share a cache."""
-    return cache / f"spark-home-{hashlib.sha256(f'{SPARK_HOME}{pyspark.__version__}'.encode()).hexdigest()[:12]}"
+    return cache / f"{_LINKED}{hashlib.sha256(f'{SPARK_HOME}{pyspark.__version__}'.encode()).hexdigest()[:12]}"
 
 
 def is_local(master: str) -> bool:
@@ -322,8 +323,14 @@ def _prepare_environment(java: Java, jars: list[Path], *, home: Path | None) -> 
     if home is not None:
         # Another Spark on this machine, or another Python for the workers, fails late and in words nobody understands.
         os.environ |= {"SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable}
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
     else:
+        if Path(os.environ.get("SPARK_HOME", "")).name.startswith(_LINKED):
+            # From a process with a local Spark that started this one: YARN needs what is left out there, and executors on
+            # other hosts do not reach a driver on the loopback.
+            os.environ["SPARK_HOME"] = str(SPARK_HOME)
+            if os.environ.get("SPARK_LOCAL_IP") == _LOOPBACK:
+                del os.environ["SPARK_LOCAL_IP"]
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         # Nor do Python workers take modules from the working directory where this process doesn't.
