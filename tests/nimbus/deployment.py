@@ -331,5 +331,10 @@ def processes_of(home: Path) -> list[psutil.Process]:
 def _of_the_tests() -> set[int]:
     """This process and its Spark, which all tests of the run share: it may have been started while a home was set."""
     own = psutil.Process()
-    jvms = [child for child in own.children() if "pyspark-shell" in child.cmdline()]
-    return {own.pid, *(one.pid for jvm in jvms for one in (jvm, *jvm.children(recursive=True)))}
+    ours = {own.pid}
+    for child in own.children():
+        # One that has ended, and that nobody has waited for yet, has no command line.
+        with contextlib.suppress(psutil.Error):
+            if "pyspark-shell" in child.cmdline():
+                ours |= {child.pid, *(one.pid for one in child.children(recursive=True))}
+    return ours
