@@ -22,9 +22,11 @@ if _ROOT in os.environ:
     Location.of(os.environ[_ROOT])
 
 
-def lake_place(folder: str | Path) -> Place:
+def lake_place(folder: str | Place) -> Place:
     """The place of the lake that would be in a folder; the processes that a test starts find the same one."""
     root = os.environ.get(_ROOT)
+    if isinstance(folder, Location):
+        return folder
     return Location.of(f"{root}/{str(folder).strip('/')}") if root else Path(folder)
 
 
