@@ -54,6 +54,7 @@ def of(lake: Lake) -> Checkpoint:
     return Checkpoint("pairs", lake.checkpoint_path("pairs", "sold__1"))
 
 
+@pytest.mark.exhaustive
 def test_windows_there_get_other_partitions_and_sum_on(reaching: SparkSession, place: Location) -> None:
     lake = Lake(place / "lake")
     run(reaching, lake, place, 0, 1, 2)
