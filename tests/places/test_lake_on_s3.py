@@ -169,7 +169,7 @@ HOSTILE += ("ä€", "a\nb", "~")
 """Slices that are no plain folders."""
 
 
-@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("large", [pytest.param(False, marks=EXHAUSTIVE), True])
 def test_a_slice_is_kept_whatever_its_text(reaching: SparkSession, place: Location, large: bool) -> None:
     lake, source = Lake(place / "lake"), place / "in"
     put(source, "0.json", *(("k", n, day) for n, day in enumerate(HOSTILE)))
