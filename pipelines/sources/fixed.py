@@ -83,7 +83,7 @@ class FixedBatches(FileSource):
         data = written.getvalue()
         if isinstance(file, Location):
             # A store dates files itself: one that is there keeps its date, for those behind it may be there, too.
-            if not file.exists() or file.read_bytes() != data:
+            if file.store.put_if_absent(file.key, data) is None and file.read_bytes() != data:
                 file.write_bytes(data)
             return
         temporary = file.with_name(f".{file.name}.tmp")

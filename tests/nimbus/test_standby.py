@@ -55,6 +55,14 @@ class HostWithStandby(Host):
 
         return SupervisorProcess(self.store, self.settings, "s1", command=command, standby=standby)
 
+    def next_worker(self, worker: LifeRecord) -> LifeRecord:
+        """Kill a worker, and wait for what comes in its place."""
+        os.kill(worker.pid, signal.SIGKILL)
+        self.until(lambda: self.worker() not in (None, worker) and self.works())
+        found = self.worker()
+        assert found is not None
+        return found
+
     def standby(self) -> LifeRecord | None:
         return Life(self.settings, "s1", STANDBY).read()
 
@@ -87,10 +95,7 @@ def test_it_takes_the_slot_of_a_worker_that_dies_and_another_one_comes(host: Hos
     worker, standby = host.worker(), host.standby()
     assert worker is not None
     assert standby is not None
-    os.kill(worker.pid, signal.SIGKILL)
-    host.until(lambda: host.worker() is not None and host.worker() != worker and host.works())
-    taken = host.worker()
-    assert taken is not None
+    taken = host.next_worker(worker)
     assert taken.pid == standby.pid
     assert taken.life != standby.life
     host.until(lambda: host.standby() is not None and host.supervisor._standby.is_up)  # type: ignore[union-attr]
@@ -105,10 +110,8 @@ def test_a_flow_with_a_spark_of_its_own_gets_that(host: HostWithStandby) -> None
     host.until(lambda: host.supervisor._standby.is_up)  # type: ignore[union-attr]
     worker, standby = host.worker(), host.standby()
     assert worker is not None
-    os.kill(worker.pid, signal.SIGKILL)
-    host.until(lambda: host.worker() is not None and host.worker() != worker and host.works())
+    assert host.next_worker(worker) != standby
     assert host.standby() == standby
-    assert host.worker() != standby
 
 
 @pytest.mark.exhaustive
@@ -134,8 +137,7 @@ def test_one_that_cannot_start_is_tried_after_pauses(host: HostWithStandby) -> N
     assert own._again_at > time.monotonic()
     worker = host.worker()
     assert worker is not None
-    os.kill(worker.pid, signal.SIGKILL)
-    host.until(lambda: host.worker() is not None and host.worker() != worker and host.works())
+    assert host.next_worker(worker) != worker
 
 
 def test_it_ends_with_its_supervisor(host: HostWithStandby) -> None:

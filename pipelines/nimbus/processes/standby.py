@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING
 
 from pipelines import logs
 from pipelines.nimbus import deployed
-from pipelines.nimbus.processes.life import STANDBY, Life
+from pipelines.nimbus.processes.life import STANDBY, Life, LifeRecord
 from pipelines.places.location import Location
+from pipelines.processes import ProcessIdentity
 from pipelines.surroundings import any_folder
 
 if TYPE_CHECKING:
@@ -89,8 +90,14 @@ class Standby:
     @property
     def is_up(self) -> bool:
         """Return whether it has told that it is ready, and beats."""
+        self._listen()
         record = self._life_file.read()
         return self._child is not None and record is not None and record.life == self._life and not self._is_silent
+
+    def _listen(self) -> None:
+        touched = self._life_file.touched()
+        if touched != self._touched:
+            self._touched, self._heard_at = touched, time.monotonic()
 
     @property
     def _is_silent(self) -> bool:
@@ -104,12 +111,11 @@ class Standby:
             flows: Gives all that are deployed: their lakes must be within its reach.
             last_start: When a worker was started last, on the monotonic clock.
         """
-        touched = self._life_file.touched()
-        if touched != self._touched:
-            self._touched, self._heard_at = touched, time.monotonic()
+        self._listen()
         if self._child is not None and self._is_silent:
             logger.warning("standby killed", pid=self._child.pid, reason="it does not beat")
-            self._child.kill()
+            # Its JVM, too, which may stand still as well.
+            LifeRecord(self._life, ProcessIdentity.of(self._child.pid)).kill()
             self._child.wait()
         if self._child is not None and self._child.poll() is not None:
             self._failures += 1

@@ -332,7 +332,12 @@ class SupervisorProcess:
             return None
         here = self._places.in_slot(self.name, slot.port)
         flows = [flow for flow in self._registry.flows() if flow.serial in here]
-        child = self._standby.take(slot.port, life, flows)
+        try:
+            child = self._standby.take(slot.port, life, flows)
+        except Exception:
+            # Whatever a flow's definition holds: the slot gets a worker all the same.
+            logger.exception("standby not taken", port=slot.port)
+            return None
         if child is not None:
             logger.info("standby takes a slot", port=slot.port, pid=child.pid)
         return child
