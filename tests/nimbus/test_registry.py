@@ -20,7 +20,7 @@ from pipelines.nimbus.errors import (
 from pipelines.nimbus.registry.attempts import RegistryAttempts
 from pipelines.nimbus.registry.leases import Leases
 from pipelines.nimbus.registry.lifecycle import Request, Status
-from pipelines.nimbus.registry.placements import Places, Placing, dead_of
+from pipelines.nimbus.registry.placements import Beat, Places, Placing, dead_of
 from pipelines.nimbus.registry.pruning import prune
 from pipelines.nimbus.registry.records import AssignmentRecord, Content, DeployedFlow, Limits
 from pipelines.nimbus.registry.registry import Registry
@@ -311,6 +311,37 @@ def test_a_late_worker_hears_it_at_its_next_beat(registry: Registry, places: Pla
     registry.fire()
     with pytest.raises(NotAliveError):
         places.beat(flow, 1, ("s2", 1), new, lease_seconds=10)
+
+
+def test_of_beats_together_those_that_are_refused_leave_nothing(
+    registry: Registry, places: Places, clock: Clock
+) -> None:
+    flows = [registry.submit(name, content()) for name in ("a", "b", "c", "d")]
+    leases = [registry.leases.take(f"{flow.name}/1", "w", 10) for flow in flows]
+    clock.now += 5
+    registry.leases.release(leases[1])
+    registry.kill("c", wait_seconds=0)
+    registry.fire()
+    # In another order than the flows came in.
+    beaten = [Beat(flow, 1, lease, {"batch": 7}) for flow, lease in reversed([*zip(flows, leases, strict=True)])]
+    refused = places.beat_together(beaten, ("s1", 1), lease_seconds=10)
+    assert [type(error) for error in refused] == [type(None), NotAliveError, LeaseLostError, type(None)]
+    assert sorted(places.all_beats()) == [flows[0].serial, flows[3].serial]
+    assert places.beats(flows[3])[1].figures == {"batch": 7}
+    clock.now += 6
+    registry.leases.check(leases[0])
+    with pytest.raises(LeaseLostError):
+        registry.leases.check(leases[2])
+
+
+def test_revisions_are_those_of_the_assignments(registry: Registry, places: Places) -> None:
+    flows = [registry.submit(name, content()) for name in ("a", "b")]
+    placed(places, flows[1], {("s1", 1): [1]}, "NEW")
+    placed(places, flows[1], {("s2", 1): [1]}, "MONITOR")
+    assert places.revisions() == {flows[1].serial: 2}
+    registry.kill("b", wait_seconds=0)
+    registry.fire()
+    assert places.revisions() == {}
 
 
 # --- leases in the registry's own transactions

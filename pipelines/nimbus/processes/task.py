@@ -49,6 +49,8 @@ _RECOVERED_SECONDS = 120.0
 # Another run of the flow may hold the checkpoint; the task shows that it waits, and tries again after this.
 _LOCK_WAIT_SECONDS = 5.0
 _POLL_SECONDS = 0.1
+# How often a query that runs is asked whether it does: each time is a call to the JVM, and a host may have a hundred queries.
+_WATCH_SECONDS = 0.5
 
 FINAL = (DefinitionError, StateSchemaError, FreshCheckpointError)
 """What waiting does not mend."""
@@ -104,7 +106,8 @@ class Task(threading.Thread):
         self._trigger = float(settings.get("trigger_seconds", 5.0))
         self.figures = TaskFigures(query.group, self._trigger)
         self.lease: Lease | None = None
-        self._wanted, self._leaving, self._failures = threading.Event(), threading.Event(), 0
+        self._wanted, self._unwanted, self._leaving = threading.Event(), threading.Event(), threading.Event()
+        self._failures = 0
         self._streaming: StreamingQuery | None = None
         self._lineage: LineageRun | None = None
         self.lost: LeaseLostError | None = None
@@ -117,12 +120,13 @@ class Task(threading.Thread):
 
     def want(self, wanted: bool) -> None:
         """Run, or drain."""
+        (self._unwanted.clear if wanted else self._unwanted.set)()
         (self._wanted.set if wanted else self._wanted.clear)()
 
     def leave(self) -> None:
         """Drain, give the lease back and end."""
         self._leaving.set()
-        self._wanted.clear()
+        self.want(wanted=False)
 
     def force(self) -> None:
         """Stop in the middle of a batch: the time to drain is over. What is not committed comes again."""
@@ -205,11 +209,11 @@ class Task(threading.Thread):
             TrideltaError: What stopped it.
         """
         since = time.monotonic()
-        while self._wanted.is_set() and self.lost is None and streaming.isActive:
+        while self._wanted.is_set() and self.lost is None and runner.error is None and streaming.isActive:
             self.figures.look(streaming, checkpoint)
             if self._failures and time.monotonic() - since > _RECOVERED_SECONDS:
                 self._failures = 0
-            time.sleep(_POLL_SECONDS)
+            self._unwanted.wait(_WATCH_SECONDS)
         if streaming.isActive:
             self.figures.state = DRAINING
             runner.drain(streaming)

@@ -30,7 +30,7 @@ from pipelines.nimbus.handover.serving import Server
 from pipelines.nimbus.processes.life import Life, holder_of
 from pipelines.nimbus.processes.standby import MASTER, Order, wait_for_order, warm_up
 from pipelines.nimbus.processes.task import EVENTS_WAIT, Application, Task
-from pipelines.nimbus.registry.placements import Places
+from pipelines.nimbus.registry.placements import Beat, Places
 from pipelines.nimbus.registry.records import DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
@@ -48,6 +48,9 @@ logger = logs.logger(__name__)
 
 LEASE_LOST, SPARK_GONE = 3, 4
 """Exit codes: the worker had to end at once; its JVM has died."""
+
+# A beat takes about a millisecond.
+_BEATS_TOGETHER = 20
 
 Key = tuple[int, int]
 """A flow's serial and a task of it."""
@@ -154,9 +157,7 @@ class WorkerProcess:
         """Return the flows that the registry puts into the slot."""
         here = self._places.in_slot(*self._slot)
         flows = {flow.serial: flow for flow in self._registry.flows() if flow.serial in here}
-        for flow in flows.values():
-            assignment = self._places.assignment(flow)
-            self._revisions[flow.serial] = assignment.revision if assignment else 0
+        self._revisions = dict.fromkeys(flows, 0) | self._places.revisions()
         return {(serial, task): flow for serial, flow in flows.items() for task in here[serial]}
 
     def _follow(self, flows: dict[Key, DeployedFlow]) -> None:
@@ -270,8 +271,7 @@ class WorkerProcess:
         try:
             self._slot_lease = self._registry.leases.renew(self._slot_lease, self._settings.lease_seconds)
             self._renewed_at = time.monotonic()
-            for task in list(self._tasks.values()):
-                self._beat_for(task, memory)
+            self._beat_for([task for task in list(self._tasks.values()) if task.lease is not None], memory)
         except LeaseLostError as error:
             if not self._ended.is_set():
                 self._end_now(LEASE_LOST, str(error))
@@ -280,27 +280,25 @@ class WorkerProcess:
         if time.monotonic() - self._renewed_at > self._settings.lease_seconds:
             self._end_now(LEASE_LOST, f"the registry has not answered for {self._settings.lease_seconds:g} s")
 
-    def _beat_for(self, task: Task, memory: int) -> None:
-        lease = task.lease
-        if lease is None:
-            return
-        figures = task.figures.to_json() | {"memory_bytes": memory, "version": task.flow.version.number}
-        try:
-            self._places.beat(
-                task.flow,
-                task.query.task,
-                self._slot,
-                lease,
-                lease_seconds=self._settings.lease_seconds,
-                figures=figures,
-            )
-        except NotAliveError:
-            task.leave()
-            task.force()
-        except LeaseLostError:
-            # It may have been given back in this moment, by its own thread.
-            if task.is_alive() and task.lease is not None:
-                raise
+    def _beat_for(self, tasks: Sequence[Task], memory: int) -> None:
+        """Beat for tasks: in few transactions, none of them so long that a batch's own would wait."""
+        for start in range(0, len(tasks), _BEATS_TOGETHER):
+            chosen, beaten = [], []
+            for task in tasks[start : start + _BEATS_TOGETHER]:
+                # It may be given back in this moment, by the task's own thread.
+                if (lease := task.lease) is not None:
+                    figures = task.figures.to_json()
+                    figures |= {"memory_bytes": memory, "version": task.flow.version.number}
+                    chosen.append(task)
+                    beaten.append(Beat(task.flow, task.query.task, lease, figures))
+            refused = self._places.beat_together(beaten, self._slot, lease_seconds=self._settings.lease_seconds)
+            for task, error in zip(chosen, refused, strict=True):
+                if isinstance(error, NotAliveError):
+                    task.leave()
+                    task.force()
+                elif error is not None and task.is_alive() and task.lease is not None:
+                    # Not given back meanwhile: another has it.
+                    raise error
 
     def _memory_bytes(self) -> int:
         """Return the resident memory of the process and all that it has started; measured every ten seconds."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
-from pipelines.nimbus.errors import NotAliveError
+from pipelines.nimbus.errors import LeaseLostError, NotAliveError
 from pipelines.nimbus.registry.leases import Lease, Leases
 from pipelines.nimbus.registry.records import AssignmentRecord, DeployedFlow, SupervisorBeat, TaskBeat, WorkerRecord
 from pipelines.nimbus.registry.store import Store, upsert
@@ -33,6 +33,22 @@ class Placing:
     flow: DeployedFlow
     slots: Mapping[tuple[str, int], Iterable[int]]
     kind: str
+
+
+@dataclass(frozen=True)
+class Beat:
+    """A task that lives.
+
+    Attributes:
+        flow, task: Which.
+        lease: Under which it runs.
+        figures: How far it is.
+    """
+
+    flow: DeployedFlow
+    task: int
+    lease: Lease
+    figures: Mapping[str, Any]
 
 
 class Places:
@@ -65,7 +81,9 @@ class Places:
             ValueError: A task is in two slots.
             LeaseLostError: `under` is no longer held.
         """
-        checked = [(plan, _checked(plan.flow, plan.slots)) for plan in placed]
+        # In one order, as `beat_together`: each locks the rows of several flows.
+        in_order = sorted(placed, key=lambda plan: plan.flow.serial)
+        checked = [(plan, _checked(plan.flow, plan.slots)) for plan in in_order]
         made: dict[int, AssignmentRecord] = {}
         with self._store.write() as connection:
             if under is not None:
@@ -110,6 +128,12 @@ class Places:
                 )
                 for row in connection.execute(heads)
             }
+
+    def revisions(self) -> dict[int, int]:
+        """Return the revision of each deployed flow's assignment, by serial."""
+        query = select(assignments.c.flow, assignments.c.revision).join(flows, flows.c.serial == assignments.c.flow)
+        with self._store.read() as connection:
+            return {row.flow: row.revision for row in connection.execute(query.where(flows.c.removed_at.is_(None)))}
 
     def last_assignment(self, name: str) -> AssignmentRecord | None:
         """Return the latest assignment of any flow of this name, removed ones too (Nimbus rules 5.1.2: the backup)."""
@@ -181,21 +205,52 @@ class Places:
             LeaseLostError: The task runs elsewhere by now, or its lease ran out: stop it at once.
             NotAliveError: The flow was removed: stop it.
         """
-        told = {"supervisor": slot[0], "port": slot[1], "token": lease.token, "figures": dict(figures or {})}
+        beat = Beat(flow, task, lease, figures or {})
         with self._store.write() as connection:
-            longer = self._leases.renew_in(connection, lease, lease_seconds)
-            alive = select(flows.c.serial).where(flows.c.serial == flow.serial, flows.c.removed_at.is_(None))
-            # The lock keeps a removal from passing between this look and the beat.
-            if connection.scalar(alive.with_for_update(read=True)) is None:
-                raise NotAliveError(flow.name)
-            upsert(connection, beats, {"flow": flow.serial, "task": task, "beat_at": self._clock(), **told})
+            return self._beat(connection, beat, slot, lease_seconds)
+
+    def beat_together(
+        self, beaten: Sequence[Beat], slot: tuple[str, int], *, lease_seconds: float
+    ) -> list[LeaseLostError | NotAliveError | None]:
+        """Record several tasks of one slot in one transaction, which costs what one costs.
+
+        Returns:
+            Per beat what `beat` would have raised, else None. The others hold all the same.
+        """
+        refused = dict[int, LeaseLostError | NotAliveError | None]()
+        with self._store.write() as connection:
+            for number, beat in sorted(enumerate(beaten), key=lambda numbered: numbered[1].flow.serial):
+                refused[number] = self._tried(connection, beat, slot, lease_seconds)
+        return [refused[number] for number in range(len(beaten))]
+
+    def _tried(
+        self, connection: Connection, beat: Beat, slot: tuple[str, int], lease_seconds: float
+    ) -> LeaseLostError | NotAliveError | None:
+        # Nothing of a beat that is refused may stay.
+        savepoint = connection.begin_nested()
+        try:
+            self._beat(connection, beat, slot, lease_seconds)
+        except (LeaseLostError, NotAliveError) as error:
+            savepoint.rollback()
+            return error
+        savepoint.commit()
+        return None
+
+    def _beat(self, connection: Connection, beat: Beat, slot: tuple[str, int], lease_seconds: float) -> Lease:
+        longer = self._leases.renew_in(connection, beat.lease, lease_seconds)
+        alive = select(flows.c.serial).where(flows.c.serial == beat.flow.serial, flows.c.removed_at.is_(None))
+        # The lock keeps a removal from passing between this look and the beat.
+        if connection.scalar(alive.with_for_update(read=True)) is None:
+            raise NotAliveError(beat.flow.name)
+        told = {"supervisor": slot[0], "port": slot[1], "token": beat.lease.token, "figures": dict(beat.figures)}
+        upsert(connection, beats, {"flow": beat.flow.serial, "task": beat.task, "beat_at": self._clock(), **told})
         return longer
 
     def beats(self, flow: DeployedFlow) -> dict[int, TaskBeat]:
         """Return the last beat of every task of a flow that has beaten."""
         query = select(beats).where(beats.c.flow == flow.serial).order_by(beats.c.task)
         with self._store.read() as connection:
-            return {row.task: _beat(row) for row in connection.execute(query)}
+            return {row.task: _task_beat(row) for row in connection.execute(query)}
 
     def beats_of_all(self) -> dict[int, dict[int, TaskBeat]]:
         """Return the same for every deployed flow, by serial, with one query."""
@@ -203,7 +258,7 @@ class Places:
         task_beats: dict[int, dict[int, TaskBeat]] = {}
         with self._store.read() as connection:
             for row in connection.execute(query.order_by(beats.c.task)):
-                task_beats.setdefault(row.flow, {})[row.task] = _beat(row)
+                task_beats.setdefault(row.flow, {})[row.task] = _task_beat(row)
         return task_beats
 
     def all_beats(self) -> dict[int, dict[int, float]]:
@@ -290,7 +345,7 @@ def _checked(flow: DeployedFlow, slots: Mapping[tuple[str, int], Iterable[int]])
     return placed
 
 
-def _beat(row: Row[Any]) -> TaskBeat:
+def _task_beat(row: Row[Any]) -> TaskBeat:
     return TaskBeat(row.task, row.supervisor, row.port, row.token, row.beat_at, row.figures)
 
 

@@ -274,11 +274,13 @@ class TaskFigures:
             streaming: The query.
             checkpoint: Spark's checkpoint of it.
         """
-        progress = streaming.lastProgress
-        if progress is None or time.monotonic() - self._counted_at < _COUNT_SECONDS:
+        if time.monotonic() - self._counted_at < _COUNT_SECONDS:
             return
-        seen = progress if isinstance(progress, Mapping) else progress.jsonValue
-        self._progress = seen if isinstance(seen, Mapping) else {}
+        # As one text: PySpark's own `lastProgress` asks the JVM for each of its fields.
+        progress = streaming._jsq.lastProgress()
+        if progress is None:
+            return
+        self._progress = json.loads(progress.json())
         self._counted_at = time.monotonic()
         try:
             self.backlog = waiting(self._progress, checkpoint)
