@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import count, pairwise, takewhile
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -20,6 +20,7 @@ from pipelines.errors import TrideltaError
 from pipelines.places.location import Location, Place, by_name
 from pipelines.state.delta_log import commit_file, commit_files, data_file, log_folder, replayed
 
+_Table = TypeVar("_Table", bound=DeltaTable)
 _ADDED = ("num_added_files", "numFiles", "num_target_files_added", "numTargetFilesAdded")
 """By writer and operation what a commit says of how many files it adds."""
 _MAGIC = b"PAR1"
@@ -143,8 +144,17 @@ def opened(table: str, path: Place, version: int | None = None) -> DeltaTable:
     Raises:
         DamagedTableError: its log is damaged.
     """
+    return opened_as(DeltaTable, table, path, version)
+
+
+def opened_as(kind: type[_Table], table: str, path: Place, version: int | None = None) -> _Table:
+    """Return a table opened by delta-rs, as a class of its own.
+
+    Raises:
+        DamagedTableError: its log is damaged.
+    """
     try:
-        return DeltaTable(str(path), version=version)
+        return kind(str(path), version=version)
     except Exception as error:
         damage = next(log_damages(table, path), None)
         if damage is not None:

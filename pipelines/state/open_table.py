@@ -3,15 +3,41 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 
 from deltalake import DeltaTable
 
 from pipelines.places.location import Location, Place, by_name
-from pipelines.state.damage import check_log, opened
+from pipelines.state.damage import check_log, opened_as
 from pipelines.state.delta_log import commit_file, log_folder, replayed
 
 _UPDATES = 25
 """A commit takes longer with each that the handle has taken in, so it is opened again after so many."""
+
+
+class KnownTable(DeltaTable):
+    """Remembers what the version that it stands at says of transaction ids.
+
+    delta-rs reads the log's files for each answer, all of them for an id that is in none: 1 to 10 ms, and as many requests on a
+    store, several times per batch.
+    """
+
+    _known_at: int = -1
+    _transactions: dict[str, int | None]
+
+    def transaction_version(self, app_id: str) -> int | None:
+        """Return the version that a transaction id has in the table; None if it has none."""
+        if self._known_at != self.version():
+            self._known_at, self._transactions = self.version(), {}
+        if app_id not in self._transactions:
+            self._transactions[app_id] = super().transaction_version(app_id)
+        return self._transactions[app_id]
+
+    def moved_on(self, before: int, carried: Mapping[str, int]) -> None:
+        """Take note of a commit that was made through it, as `OpenTable.noted`."""
+        # Behind another's commit delta-rs has put this one after that, whose ids are not known.
+        if self._known_at == before and self.version() == before + 1:
+            self._known_at, self._transactions = before + 1, {**self._transactions, **carried}
 
 
 class OpenTable:
@@ -31,12 +57,12 @@ class OpenTable:
 
     def __init__(self, name: str, path: Place) -> None:
         self._name, self._path = name, path
-        self._table: DeltaTable | None = None
+        self._table: KnownTable | None = None
         self._known: tuple[int, ...] | str | None = None
         self._opened_from: list[Place] = []
         self._updates = 0
 
-    def now(self) -> DeltaTable:
+    def now(self) -> KnownTable:
         """Return the table at its newest version. A commit through it moves it on to the version of that commit.
 
         Raises:
@@ -45,14 +71,20 @@ class OpenTable:
         table = self._table
         if table is None or self._updates >= _UPDATES or not self._brought_up_to_date(table):
             self._opened_from = _oldest(self._path)
-            table = opened(self._name, self._path)
+            table = opened_as(KnownTable, self._name, self._path)
             self._table, self._updates = table, 0
             self._known = self._file_of(table.version())
         return table
 
-    def noted(self) -> None:
-        """Take note of a commit that was made through the table."""
+    def noted(self, before: int, carried: Mapping[str, int]) -> None:
+        """Take note of a commit that was made through the table.
+
+        Args:
+            before: the version that the table stood at.
+            carried: the commit's transaction ids.
+        """
         if self._table is not None:
+            self._table.moved_on(before, carried)
             self._known = self._file_of(self._table.version())
             self._updates += 1
 
@@ -60,7 +92,7 @@ class OpenTable:
         """Let go of the table: after a commit that failed nobody knows what it holds."""
         self._table = None
 
-    def _brought_up_to_date(self, table: DeltaTable) -> bool:
+    def _brought_up_to_date(self, table: KnownTable) -> bool:
         """Read newer commits. Return whether the table is what the log says: the log goes on from the commit that was known."""
         before = table.version()
         if (

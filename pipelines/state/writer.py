@@ -411,11 +411,11 @@ class StateWriter(TableKeeper):
             LateWriterError: another process has committed, before the table was opened or since.
         """
         table = self._open.now()
-        carried = judge(table)
+        before, carried = table.version(), judge(table)
         known = {name: table.transaction_version(name) for name in carried}
         try:
             commit(table, carried)
-            self._open.noted()
+            self._open.noted(before, carried)
         except BaseException as error:
             self._open.close()
             if not isinstance(error, CommitFailedError):

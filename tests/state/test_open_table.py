@@ -45,7 +45,7 @@ def seen(table: DeltaTable) -> tuple[object, ...]:
     return table.version(), versions, sorted(table.file_uris()), table.schema().to_json(), table.metadata().id
 
 
-STEPS = st.lists(st.sampled_from(["own", "other", "others", "clean", "copy", "older", "anew", "column"]), max_size=14)
+STEPS = st.lists(st.sampled_from(["own", "raced", "other", "others", "clean", "copy", "older", "anew", "column"]), max_size=14)
 
 
 @pytest.mark.slow
@@ -56,9 +56,13 @@ def test_it_is_what_a_table_opened_now_is(tmp_path_factory: pytest.TempPathFacto
     create(path)
     kept = OpenTable("t", path)
     for number, step in enumerate([*steps, "other"], 1):
-        if step == "own":
-            commit(kept.now(), "a", number)
-            kept.noted()
+        if step in ("own", "raced"):
+            table = kept.now()
+            before, _ = table.version(), seen(table)
+            if step == "raced":
+                commit(DeltaTable(str(path)), "b", number)
+            commit(table, "a", number)
+            kept.noted(before, {"a": number})
         elif step in ("other", "others"):
             for _ in range(1 if step == "other" else 7):
                 commit(DeltaTable(str(path)), "b", number)
@@ -81,14 +85,30 @@ def test_it_is_what_a_table_opened_now_is(tmp_path_factory: pytest.TempPathFacto
 def test_it_is_opened_once_for_many_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     create(tmp_path / "t")
     opens: list[object] = []
-    real = open_table.opened
-    monkeypatch.setattr(open_table, "opened", lambda *args: (opens.append(args), real(*args))[1])
+    real = open_table.opened_as
+    monkeypatch.setattr(open_table, "opened_as", lambda *args: (opens.append(args), real(*args))[1])
     kept = OpenTable("t", tmp_path / "t")
     for number in range(2 * _UPDATES - 1):
-        commit(kept.now(), "a", number)
-        kept.noted()
+        table = kept.now()
+        before = table.version()
+        commit(table, "a", number)
+        kept.noted(before, {"a": number})
         assert kept.now().transaction_version("a") == number
     assert len(opens) == 2
+
+
+def test_transaction_ids_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(tmp_path / "t")
+    asked: list[str] = []
+    real = DeltaTable.transaction_version
+    monkeypatch.setattr(DeltaTable, "transaction_version", lambda table, app: (asked.append(app), real(table, app))[1])
+    kept = OpenTable("t", tmp_path / "t")
+    for number in range(_UPDATES - 1):
+        table = kept.now()
+        assert [table.transaction_version(app) for app in ("a", "never")] == [number - 1 if number else None, None]
+        commit(table, "a", number)
+        kept.noted(number, {"a": number})
+    assert asked == ["a", "never"]
 
 
 def test_damage_behind_it_is_named(tmp_path: Path) -> None:
