@@ -20,6 +20,7 @@ from pipelines import spark_session
 BENCHMARKS = (
     "engine_overhead",
     "freshness",
+    "growth",
     "keyed_counts",
     "nexmark",
     "point_reads",

@@ -114,6 +114,8 @@ def settings(master: str, *, java: Java, cache: Path) -> dict[str, str]:
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # Dagster shows what there is to see; a server on a port per session would only collide with the next one.
         "spark.ui.enabled": "false",
+        # Every execution's plan is written out for that page all the same; this form is the quickest.
+        "spark.sql.ui.explainMode": "simple",
         "spark.ui.showConsoleProgress": "false",
         # Never the working directory. Only a table saved without a path would go there, and Tridelta's all have one.
         "spark.sql.warehouse.dir": (cache / "warehouse").as_uri(),

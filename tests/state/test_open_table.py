@@ -45,7 +45,9 @@ def seen(table: DeltaTable) -> tuple[object, ...]:
     return table.version(), versions, sorted(table.file_uris()), table.schema().to_json(), table.metadata().id
 
 
-STEPS = st.lists(st.sampled_from(["own", "raced", "other", "others", "clean", "copy", "older", "anew", "column"]), max_size=14)
+STEPS = st.lists(
+    st.sampled_from(["own", "raced", "other", "others", "clean", "copy", "older", "anew", "column"]), max_size=14
+)
 
 
 @pytest.mark.slow

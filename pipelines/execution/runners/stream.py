@@ -42,6 +42,7 @@ from pipelines.execution.protocol.coordinator import AttemptStore, Batch, BatchS
 from pipelines.execution.protocol.failures import back_off, disk_full, missing_module, reason_of
 from pipelines.execution.protocol.tracker import BatchTracker, Stage
 from pipelines.execution.report import BatchReport
+from pipelines.execution.runners.admission import Admission
 from pipelines.execution.runners.claims import SameSources, bytes_of
 from pipelines.execution.runners.former_windows import read_to_the_end
 from pipelines.execution.runners.spark_callback import SparkCallback
@@ -76,6 +77,7 @@ class StreamOptions:
         on_batch: called with each batch's report.
         hooks: called per stage of each batch.
         attempts: makes of the checkpoint's own attempts where they are kept; None: there alone.
+        admission: of the application's batches; None: each begins when Spark says so.
     """
 
     listeners: tuple[Listener, ...] = ()
@@ -84,6 +86,7 @@ class StreamOptions:
     on_batch: Callable[[BatchReport], None] | None = None
     hooks: tuple[Hook, ...] = ()
     attempts: Callable[[AttemptStore], AttemptStore] | None = None
+    admission: Admission | None = None
 
 
 class StreamRunner:
@@ -110,6 +113,7 @@ class StreamRunner:
         self._durable: DurableBatches | None = None
         self._windows = DriverWindows(group, checkpoint.folder) if group.windows else None
         self.draining = threading.Event()
+        self._turns = options.admission.query(self.draining.is_set) if options.admission else None
         self.reports: list[BatchReport] = []
         self.batches, self._quarantine_noted = 0, False
         self.error: BaseException | None = None
@@ -158,7 +162,7 @@ class StreamRunner:
         self._claims.check()
         frame = self._group.entrance.stream(self._group.spark, self._kept_from_windows())
         self._check_fields()
-        self._callback = SparkCallback(self._on_spark_batch)
+        self._callback = SparkCallback(self._in_turn if self._turns else self._on_spark_batch)
         writer = frame.writeStream.foreachBatch(self._callback)
         writer = writer.option("checkpointLocation", str(self._checkpoint.spark))
         if pending_only:
@@ -340,6 +344,15 @@ class StreamRunner:
         return f"{self._group.name}/{self._epoch.number}"
 
     # --- a batch ----------------------------------------------------------------------------------------------------
+
+    def _in_turn(self, frame: DataFrame, batch_id: int) -> None:
+        """Run a batch for Spark in its turn. Spark looks for new rows when this returns: not before the next turn has come."""
+        assert self._turns
+        self._turns.begin()
+        try:
+            self._on_spark_batch(frame, batch_id)
+        finally:
+            self._turns.end(another=self.error is None)
 
     def _on_spark_batch(self, frame: DataFrame, batch_id: int) -> None:
         """Run a batch for Spark; an error that leaves here ends the query and is raised again by `finish`."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from pipelines.execution.batch.group import BatchGroup
     from pipelines.execution.report import BatchReport
+    from pipelines.execution.runners.admission import Admission
     from pipelines.execution.runners.stream import StreamRunner
     from pipelines.nimbus.registry.records import DeployedFlow
     from pipelines.nimbus.registry.registry import Registry
@@ -75,6 +76,7 @@ class Application:
         lease_seconds: How long a lease lasts.
         folder: Nimbus' own files.
         preparing: Held by a task while it compiles and starts, so that starts do not slow each other down.
+        admission: Of the batches of all of them.
     """
 
     spark: SparkSession
@@ -84,6 +86,7 @@ class Application:
     lease_seconds: float
     folder: Path
     preparing: threading.Lock
+    admission: Admission
 
 
 class Task(threading.Thread):
@@ -323,6 +326,7 @@ class Task(threading.Thread):
             max_attempts=int(self.flow.settings.get("max_attempts", 3)),
             lock_wait_seconds=600.0,
             on_batch=self._came_through,
+            admission=self._application.admission,
             attempts=lambda own: FencedAttempts(own, registry, f"{self.flow.name}/"),
         )
         return StreamRunner(group, checkpoint, options)

@@ -23,6 +23,7 @@ from pipelines.catalog.flow import FlowSettings
 from pipelines.errors import TrideltaError
 from pipelines.execution.checkpoint.engine_files import CONTINUE
 from pipelines.execution.checkpoint.ownership import leased
+from pipelines.execution.runners.admission import Admission
 from pipelines.nimbus import deployed
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, NimbusError, NotAliveError, RegistryError
 from pipelines.nimbus.handover.other_hosts import watch_registry
@@ -48,6 +49,9 @@ logger = logs.logger(__name__)
 
 LEASE_LOST, SPARK_GONE = 3, 4
 """Exit codes: the worker had to end at once; its JVM has died."""
+
+# Planning a batch keeps a core of the driver busy for half of a small batch's time; the rest is waiting for disks.
+_BATCHES_PER_CORE = 2
 
 # A beat takes about a millisecond.
 _BEATS_TOGETHER = 20
@@ -110,6 +114,7 @@ class WorkerProcess:
             self._settings.lease_seconds,
             self._settings.home,
             threading.Lock(),
+            Admission(_BATCHES_PER_CORE * len(os.sched_getaffinity(0))),
         )
         logger.info("worker up", supervisor=self._slot[0], port=self._slot[1], pid=os.getpid())
         endpoint = self._settings.supervisor_folder(self._slot[0]) / f"{self._slot[1]}.endpoint.json"
