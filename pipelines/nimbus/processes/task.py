@@ -217,7 +217,8 @@ class Task(threading.Thread):
             if self._failures and time.monotonic() - since > _RECOVERED_SECONDS:
                 self._failures = 0
             self._unwanted.wait(_WATCH_SECONDS)
-        if streaming.isActive:
+        # One that fails ends by itself, with its error; a stop would hide that.
+        if runner.error is None and streaming.isActive:
             self.figures.state = DRAINING
             runner.drain(streaming)
         runner.finish(streaming)
