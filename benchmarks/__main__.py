@@ -20,6 +20,7 @@ from pipelines import spark_session
 BENCHMARKS = (
     "engine_overhead",
     "freshness",
+    "crowd",
     "growth",
     "keyed_counts",
     "nexmark",

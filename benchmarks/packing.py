@@ -1,6 +1,6 @@
 """Packing: ten small flows in one Spark application against the same ten in an application each.
 
-Real processes: `python -m benchmarks.packing`. Memory is what all processes have resident; batches are those of a minute.
+Real processes: `python -m benchmarks.packing`. Memory is what all processes have resident; batches are those of half a minute.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.small_flows import NAMES
 from tests.nimbus.deployment import Deployment, processes_of
 
 PEER = "the same ten flows deployed with `--isolated`, a Spark application each."
-SECONDS, TRIGGER_SECONDS, FILES_EVERY = 60.0, 2.0, 4.0
+SECONDS, TRIGGER_SECONDS, FILES_EVERY = 30.0, 2.0, 4.0
 
 
 def run(folder: Path, *, isolated: bool) -> tuple[float, float]:
