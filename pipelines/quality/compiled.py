@@ -18,6 +18,7 @@ from pipelines.quality.gate import Check, Gate
 from pipelines.quality.literals import Frame
 from pipelines.quality.results import CheckResult, GateResult, merge_results
 from pipelines.quality.rules import RowRule, compile_row_rule
+from pipelines.spark.arrow_frame import empty_frame
 
 FAILED = "_failed"
 # The bits of a signed bigint that stay positive.
@@ -227,7 +228,7 @@ def compile_gate(gate: Gate, schema: T.StructType) -> CompiledGate:
 
 def _analyse(rows: Sequence[RowRule], aggregates: Sequence[AggregateRule], schema: T.StructType) -> None:
     """Let Spark analyse the compiled columns now, so that a wrong type is an error of the definition."""
-    empty = SparkSession.active().createDataFrame([], schema)
+    empty = empty_frame(SparkSession.active(), schema)
     try:
         empty.select([rule.violated().alias(f"c{index}") for index, rule in enumerate(rows)]).schema  # noqa: B018
         empty.agg(F.count(F.lit(1)), *[c for rule in aggregates for c in rule.columns.values()]).schema  # noqa: B018

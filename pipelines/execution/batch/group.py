@@ -18,6 +18,7 @@ from pipelines.graph import nodes
 from pipelines.planner.compile import Compiler
 from pipelines.quality.compiled import CompiledGate, compile_gate
 from pipelines.sources.base import FILE
+from pipelines.spark.arrow_frame import empty_frame
 from pipelines.state.kinds import LOG, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.schema import SLICE_COLUMN, StateSchema, ValueColumn
@@ -150,7 +151,7 @@ class BatchGroup:
             if spout.slice_by is not None:
                 self._check_slice(spout, schema)
                 schema = schema.add(SLICE_COLUMN, StringType())
-            empty[spout.id] = self.spark.createDataFrame([], schema)
+            empty[spout.id] = empty_frame(self.spark, schema)
         return empty
 
     def schema_at(self, node: nodes.Node) -> StructType:
@@ -232,7 +233,7 @@ class BatchGroup:
 
         columns = StructType([*schema.fields, StructField(FILE, StringType())])
         try:
-            self.spark.createDataFrame([], columns).select(said(spout.slice_by or ""))
+            empty_frame(self.spark, columns).select(said(spout.slice_by or ""))
         except AnalysisException as error:
             raise FunctionError("new_stream slice_by", f"at {spout.at}: {str(error).splitlines()[0]}") from None
 

@@ -31,7 +31,7 @@ from pipelines.planner.compile import Compiler
 from pipelines.planner.step import REPLAYED
 from pipelines.quality.compiled import compile_gate
 from pipelines.sources.base import CORRUPT, FILE
-from pipelines.spark.arrow_frame import arrow_frame
+from pipelines.spark.arrow_frame import arrow_frame, empty_frame
 from pipelines.state.schema import SLICE_COLUMN
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class ReplayRun(PlanRun):
 def _nothing(group: BatchGroup, spout: nodes.SpoutNode) -> DataFrame:
     """Return a source that gives no row."""
     own = [StructField(CORRUPT, StringType()), StructField(FILE, StringType()), StructField(REPLAYED, LongType())]
-    return group.spark.createDataFrame([], StructType([*group.entrance.schema(spout).fields, *own]))
+    return empty_frame(group.spark, StructType([*group.entrance.schema(spout).fields, *own]))
 
 
 UNREADABLE = "_unreadable"
