@@ -46,7 +46,8 @@ def test_what_is_not_told_is_not_guessed(tmp_path: Path, rows: object) -> None:
 
 def test_a_query_tells_its_skew(tmp_path: Path) -> None:
     operators = [{"numRowsTotal": 30, "numShufflePartitions": 3}]
-    streaming: Any = SimpleNamespace(lastProgress={"sources": [], "stateOperators": operators})
+    said = SimpleNamespace(json=lambda: json.dumps({"sources": [], "stateOperators": operators}))
+    streaming: Any = SimpleNamespace(_jsq=SimpleNamespace(lastProgress=lambda: said))
     figures = TaskFigures("words__1", 5.0)
     assert (figures.to_json()["partition_rows"], figures.to_json()["skew"]) == ([], None)
     for partition, rows in enumerate((24, 3, 3)):
