@@ -23,7 +23,7 @@ from benchmarks.measure import Ratio, scratch
 from pipelines import Lake
 from pipelines.nimbus.settings import NimbusSettings
 from pipelines.state.schema import TXID
-from tests.nimbus.deployment import PATIENCE, Deployment, processes_of, wait_for
+from tests.nimbus.deployment import PATIENCE, Deployment, meanwhile, processes_of, resident_mb, wait_for
 
 PEER = "the bars of the design, of which that of 10 s and 6 GB is for a hundred flows; the standby's memory is counted."
 COUNTS = (100,)
@@ -98,7 +98,7 @@ def run(folder: Path, count: int) -> Crowd:
             since, cpu = time.time(), _cpu_seconds(here.home)
             time.sleep(SECONDS)
             took, cpu = time.time() - since, _cpu_seconds(here.home) - cpu
-            memory = _resident_mb(here.home)
+            memory = resident_mb(here.home)
             # What was born last has come by then, too.
             time.sleep(2 * EVERY)
         waits, batches = _waits(here.lake, names, since, since + took)
@@ -109,24 +109,18 @@ def run(folder: Path, count: int) -> Crowd:
 @contextmanager
 def _feeding(data: Path, names: tuple[str, ...]) -> Iterator[None]:
     """Give each flow a file every few seconds, one after another and not all at once."""
-    ended = threading.Event()
     for name in names:
         (data / name).mkdir(parents=True)
         write(data / name, 0)
 
-    def feed() -> None:
+    def feed(ended: threading.Event) -> None:
         began, turn = time.monotonic(), 0
         while not ended.wait(max(0.0, began + turn * EVERY / len(names) - time.monotonic())):
             write(data / names[turn % len(names)], 1 + turn // len(names))
             turn += 1
 
-    thread = threading.Thread(target=feed, daemon=True)
-    thread.start()
-    try:
+    with meanwhile(feed):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def _commits(lake: Lake, name: str) -> bool:
@@ -153,14 +147,6 @@ def _cpu_seconds(home: Path) -> float:
             times = process.cpu_times()
             total += times.user + times.system
     return total
-
-
-def _resident_mb(home: Path) -> float:
-    total = 0
-    for process in processes_of(home):
-        with suppress(psutil.Error):
-            total += process.memory_info().rss
-    return total / 1024**2
 
 
 if __name__ == "__main__":

@@ -10,11 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from benchmarks.measure import Ratio, scratch
 from benchmarks.small_flows import NAMES
-from tests.nimbus.deployment import Deployment, processes_of
+from tests.nimbus.deployment import Deployment, resident_mb
 
 PEER = "the same ten flows deployed with `--isolated`, a Spark application each."
 SECONDS, TRIGGER_SECONDS, FILES_EVERY = 30.0, 2.0, 4.0
@@ -41,7 +39,7 @@ def run(folder: Path, *, isolated: bool) -> tuple[float, float]:
             if line["event"] == "batch finished" and line["txid"] >= 3
         ]
         print(f"isolated={isolated}: {len(batches)} batches in {time.time() - began:.0f} s")
-        return _resident(here), statistics.median(batches)
+        return resident_mb(here.home), statistics.median(batches)
 
 
 def measure(spark: Any = None) -> list[Ratio]:
@@ -55,16 +53,6 @@ def measure(spark: Any = None) -> list[Ratio]:
         Ratio(f"{what}: memory", against, packed_mb, apart_mb, "MB", 0.25),
         Ratio(f"{what}: batch", against, packed_seconds, apart_seconds, "s", 1.2),
     ]
-
-
-def _resident(here: Deployment) -> float:
-    total = 0
-    for one in processes_of(here.home):
-        try:
-            total += one.memory_info().rss
-        except psutil.Error:
-            continue
-    return total / 1024**2
 
 
 if __name__ == "__main__":

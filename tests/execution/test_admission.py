@@ -82,8 +82,11 @@ def test_a_long_batch_keeps_nobody_waiting() -> None:
     clock = Clock()
     admission = Admission(1, clock=clock)
     admission.query(stays).begin()
+    waits = in_thread(admission.query(stays).begin)
+    within(30, lambda: len(admission._waiting) == 1)
     clock.now += _LONG_SECONDS + 0.01
-    admission.query(stays).begin()
+    waits.join(30)
+    assert not waits.is_alive()
 
 
 def test_a_query_that_has_nothing_to_read_keeps_nobody_waiting() -> None:

@@ -139,21 +139,15 @@ class Deployment:
     @contextlib.contextmanager
     def feeding(self, *flows: str, every: float = 2.0, slower: float = 1.5) -> Iterator[None]:
         """Files keep coming, `slower` each time: how many batches a test makes must not grow with what a start takes."""
-        ended = threading.Event()
 
-        def keep() -> None:
+        def keep(ended: threading.Event) -> None:
             seconds = every
             while not ended.wait(seconds):
                 self.feed(*flows)
                 seconds *= slower
 
-        thread = threading.Thread(target=keep, daemon=True)
-        thread.start()
-        try:
+        with meanwhile(keep):
             yield
-        finally:
-            ended.set()
-            thread.join()
 
     def differences(self, *flows: str) -> list[str]:
         """In what the tables differ now from an undisturbed run over the same files."""
@@ -276,6 +270,28 @@ class Deployment:
         for file in sorted([*self.home.glob("nimbus/**/*.jsonl"), *self.home.glob("nimbus/**/*.out")]):
             found += [f"--- {file}", *file.read_text("utf-8", errors="replace").splitlines()[-40:]]
         return "\n".join(found) + "\n"
+
+
+@contextlib.contextmanager
+def meanwhile(work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run work in a thread beside the block, whose end the event tells it."""
+    ended = threading.Event()
+    thread = threading.Thread(target=work, args=(ended,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def resident_mb(home: Path) -> float:
+    """Return the resident memory of all processes of a home, in MB."""
+    total = 0
+    for one in processes_of(home):
+        with contextlib.suppress(psutil.Error):
+            total += one.memory_info().rss
+    return total / 1024**2
 
 
 def jvm_of(worker: psutil.Process) -> psutil.Process:
