@@ -143,6 +143,8 @@ KEPT = Range(0, 1_000_000_000)
 
 ON_FRESH = ("refuse", "continue", "reset")
 """What a start does with tables that hold batches when its checkpoint is fresh."""
+CHANGED_WINDOWS = ("refuse", "begin")
+"""What a start does with windows whose operation is another than that of their state."""
 SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 """How a variable of the environment says yes or no."""
 

@@ -15,6 +15,7 @@ from ops.cli import deployed, rendering
 from ops.cli.last_resort import PlainGroup
 from ops.cli.parts import (
     AsJson,
+    ChangedWindows,
     FlowName,
     OnFresh,
     answer,
@@ -107,6 +108,7 @@ def run(
         int | None, typer.Option(parser=bounded(bounds.ROWS), help="Stop after this number of batches.")
     ] = None,
     on_fresh_checkpoint: OnFresh = "refuse",
+    changed_windows: ChangedWindows = "refuse",
     as_json: AsJson = False,
 ) -> None:
     """Run what the sources hold now, then stop."""
@@ -116,6 +118,7 @@ def run(
         report = runtime.catch_up(
             topology,
             on_fresh_checkpoint=on_fresh_checkpoint,
+            changed_windows=changed_windows,
             max_batches=max_batches,
             progress=lambda batch: advance(f"batch {batch.txid}, {batch.received:,} rows in {batch.seconds:.1f} s"),
         )

@@ -12,7 +12,7 @@ import typer
 
 from ops.cli import rendering
 from ops.cli.rendering import Screen
-from pipelines.bounds import ON_FRESH, PORT, OutOfBoundsError, Range, choice
+from pipelines.bounds import CHANGED_WINDOWS, ON_FRESH, PORT, OutOfBoundsError, Range, choice
 from pipelines.catalog import FlowSettings
 from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.graph.location import CodeLocation
@@ -46,18 +46,29 @@ def bounded(limit: Range) -> Callable[[Any], Any]:
     return read
 
 
-def _on_fresh(given: str) -> str:
-    """Read what a start does with tables whose checkpoint is missing."""
-    try:
-        return choice(given, ON_FRESH)
-    except OutOfBoundsError as error:
-        raise typer.BadParameter(str(error)) from None
+def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
+    def read(given: str) -> str:
+        try:
+            return choice(given, choices)
+        except OutOfBoundsError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    read.__name__ = "word"
+    return read
 
 
+ChangedWindows = Annotated[
+    str,
+    typer.Option(
+        parser=_one_of(CHANGED_WINDOWS),
+        metavar="WORD",
+        help="If windows are of another operation than their state: refuse, or let these begin empty.",
+    ),
+]
 OnFresh = Annotated[
     str,
     typer.Option(
-        parser=_on_fresh,
+        parser=_one_of(ON_FRESH),
         metavar="WORD",
         help="If a checkpoint is missing but the states exist: refuse, continue or reset.",
     ),

@@ -21,6 +21,8 @@ class CatchUpConfig(dg.Config):
 
     on_fresh_checkpoint: str = "refuse"
     """If the checkpoint is missing but the states are there: `refuse`, `continue` or `reset`."""
+    changed_windows: str = "refuse"
+    """If windows are of another operation than their state: `refuse`, or `begin`: these begin empty, the others go on."""
     max_batches: int = 0
     """Stop after this number of batches; 0: when the sources are read."""
 
@@ -49,6 +51,7 @@ def catch_up_op(view: FlowView, priority: int = 0) -> dg.OpDefinition:
             report = lake.runtime(spark, context.log).catch_up(
                 view.topology,
                 on_fresh_checkpoint=config.on_fresh_checkpoint,
+                changed_windows=config.changed_windows,
                 max_batches=config.max_batches or None,
                 progress=reporter.batch,
             )

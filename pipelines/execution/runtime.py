@@ -8,11 +8,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pipelines.bounds import ATTEMPTS, ON_FRESH, ROWS, SECONDS_APART, WAIT_SECONDS, required, required_choice
+from pipelines.bounds import (
+    ATTEMPTS,
+    CHANGED_WINDOWS,
+    ON_FRESH,
+    ROWS,
+    SECONDS_APART,
+    WAIT_SECONDS,
+    required,
+    required_choice,
+)
 from pipelines.errors import BoundedBesideStreamError, DefinitionError
 from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.checkpoint.copy import recover
-from pipelines.execution.checkpoint.engine_files import REFUSE, Checkpoint
+from pipelines.execution.checkpoint.engine_files import BEGIN, REFUSE, Checkpoint
 from pipelines.execution.events.hooks import Hook, Listener
 from pipelines.execution.events.openlineage import BATCH, STREAMING, LineageRun, told
 from pipelines.execution.protocol.groups import spout_groups
@@ -76,6 +85,7 @@ class Runtime:
         topology: TridentTopology | Flow,
         *,
         on_fresh_checkpoint: str = REFUSE,
+        changed_windows: str = REFUSE,
         max_batches: int | None = None,
         partitions: Partitions = None,
         progress: Callable[[BatchReport], None] | None = None,
@@ -85,6 +95,8 @@ class Runtime:
         Args:
             topology: the flow.
             on_fresh_checkpoint: what to do if the checkpoint is fresh and the tables are not: `refuse`, `continue`, `reset`.
+            changed_windows: what to do with windows in the batch whose operation or key is another than that of their state:
+                `refuse`; or `begin`: they begin empty where the query stands, the others keep what they hold.
             max_batches: stop after so many batches per batch group.
             partitions: shuffle partitions a batch group, by its name, or of all. They count from this run on. Windows keep
                 those that they have (`pipelines.maintenance.repartition` changes them). None: as before, else the session's.
@@ -95,6 +107,7 @@ class Runtime:
         """
         topology = as_topology(topology)
         required_choice("on_fresh_checkpoint", ON_FRESH, on_fresh_checkpoint)
+        required_choice("changed_windows", CHANGED_WINDOWS, changed_windows)
         required("max_batches", ROWS, max_batches)
         check_places(self.spark, self.lake, topology)
         started = time.monotonic()
@@ -103,7 +116,9 @@ class Runtime:
             checkpoint = self._checkpoint(group)
             with checkpoint.running(self._wait), told(group, BATCH) as lineage_run:
                 self._ready(group, checkpoint, number)
-                runner = self._runner(group, checkpoint, _and_told(progress, lineage_run))
+                runner = self._runner(
+                    group, checkpoint, _and_told(progress, lineage_run), changed_windows=changed_windows == BEGIN
+                )
                 query = runner.start(on_fresh=on_fresh_checkpoint, trigger_seconds=None, max_batches=max_batches)
                 runner.finish(query)
             batches += runner.reports
@@ -330,7 +345,12 @@ class Runtime:
         return Checkpoint(group.topology.name, self.lake.checkpoint_path(group.topology.name, group.name))
 
     def _runner(
-        self, group: BatchGroup, checkpoint: Checkpoint, progress: Callable[[BatchReport], None] | None
+        self,
+        group: BatchGroup,
+        checkpoint: Checkpoint,
+        progress: Callable[[BatchReport], None] | None,
+        *,
+        changed_windows: bool = False,
     ) -> StreamRunner:
         options = StreamOptions(
             listeners=self._listeners,
@@ -338,6 +358,7 @@ class Runtime:
             lock_wait_seconds=max(self._wait, 600.0),
             on_batch=progress,
             hooks=self._hooks,
+            changed_windows=changed_windows,
         )
         return StreamRunner(group, checkpoint, options)
 

@@ -8,6 +8,7 @@ deployed is reported and leaves the running version alone.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines import logs
 from pipelines.bounds import ON_FRESH, SECONDS_APART, required, required_choice
-from pipelines.errors import FlowFileError, MissingPathError, SameFlowError, TrideltaError
+from pipelines.errors import FlowFileError, MissingPathError, PlanFileError, SameFlowError, TrideltaError
 from pipelines.execution.checkpoint.changeover import Changeover
-from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE
+from pipelines.execution.checkpoint.engine_files import BEGIN, CONTINUE, REFUSE
 from pipelines.flowmix.compile import as_topology
 from pipelines.flowmix.flow import Flow
 from pipelines.flowmix.yaml_document import content_of
@@ -30,12 +31,16 @@ from pipelines.nimbus.errors import AlreadyAliveError, NotAliveError, RegistryEr
 from pipelines.nimbus.processes.task import EVENTS_WAIT, FINAL, WINDOWS_ANEW, anew_reason
 from pipelines.nimbus.registry.lifecycle import Status
 from pipelines.nimbus.status import FAILED, REPARTITIONING, STARTING
+from pipelines.planner.plan import TopologyPlan
+from pipelines.planner.stored import deployed_plan
 
 if TYPE_CHECKING:
     from pipelines.execution.runtime import Runtime
     from pipelines.nimbus.nimbus import Nimbus
     from pipelines.nimbus.processes.supervisor import SupervisorProcess
     from pipelines.nimbus.status import FlowStatus
+    from pipelines.state.lake import Lake
+    from pipelines.trident.topology import TridentTopology
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -453,14 +458,24 @@ def run_once(runtime: Runtime, folder: Path, *, on_fresh_checkpoint: str = REFUS
     for name, file in chosen.items():
         assert file.flow is not None
         try:
-            changeover = Changeover(runtime.lake, as_topology(file.flow))
+            topology = as_topology(file.flow)
+            changed = BEGIN if _was_changed(runtime.lake, topology) else REFUSE
+            changeover = Changeover(runtime.lake, topology)
             changeover.check()
             on_fresh, anew = changeover.make()
             for query in anew:
                 reporter.tell(ANEW, name, file, anew_reason(query))
             fresh = CONTINUE if on_fresh == CONTINUE else on_fresh_checkpoint
-            runtime.catch_up(file.flow, on_fresh_checkpoint=fresh)
+            runtime.catch_up(topology, on_fresh_checkpoint=fresh, changed_windows=changed)
             reporter.tell(STARTED, name, file)
         except Exception as error:
             reporter.tell(DIED, name, file, error)
     return reporter.take()
+
+
+def _was_changed(lake: Lake, topology: TridentTopology) -> bool:
+    """Return whether a flow's plan is another one than when it ran last: then its author has changed it."""
+    stored = None
+    with suppress(PlanFileError):
+        stored = deployed_plan(lake.root / "checkpoints" / topology.name)
+    return stored is not None and stored.plan != json.loads(json.dumps(TopologyPlan.of(topology).to_json()))

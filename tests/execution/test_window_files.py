@@ -12,7 +12,13 @@ import pyarrow as pa
 import pytest
 
 from pipelines import aggregators as agg
-from pipelines.execution.checkpoint.window_files import StateFolder, StateRef, WindowFiles, WindowStateError
+from pipelines.execution.checkpoint.window_files import (
+    Definition,
+    StateFolder,
+    StateRef,
+    WindowFiles,
+    WindowStateError,
+)
 from pipelines.graph import events as ev
 from pipelines.windows.event import Event
 from pipelines.windows.keyed import KeyedWindows
@@ -32,7 +38,9 @@ Row = tuple[str, int, int, str]
 
 
 def files(folder: Path, operation: AggregateWindow = COUNTED, signature: bytes = SIGNATURE) -> WindowFiles:
-    return WindowFiles(StateFolder(folder), [ArrayWindows(operation, context("k"), MADE)], signature)
+    return WindowFiles(
+        StateFolder(folder), [ArrayWindows(operation, context("k"), MADE)], Definition(signature, (signature,))
+    )
 
 
 def table(rows: list[Row]) -> pa.Table:

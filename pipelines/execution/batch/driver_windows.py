@@ -18,21 +18,28 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipelines.errors import BatchError, DefinitionError
+from pipelines.errors import BatchError, ChangeoverError, DefinitionError
 from pipelines.execution.batch.channels import clocks_after
 from pipelines.execution.batch.group_sources import clock_of
 from pipelines.execution.batch.window_conversion import ChannelWindows, channel_is_empty
+from pipelines.execution.checkpoint.belonging import Belonging
+from pipelines.execution.checkpoint.changeover import windows_on_channels
 from pipelines.execution.checkpoint.engine_files import Epoch
 from pipelines.execution.checkpoint.window_files import (
     Begun,
+    Definition,
+    Kept,
     StateFiles,
     StateRef,
     WindowFailure,
     WindowFiles,
     WindowPlaceError,
     WindowStateError,
+    end_all,
+    has_ended,
     is_elsewhere,
     state_files,
+    waiting_in,
 )
 from pipelines.execution.checkpoint.window_state import check_fields
 from pipelines.execution.protocol.failures import reason_of
@@ -42,6 +49,7 @@ from pipelines.planner.step import column, struct
 from pipelines.planner.windows import numbered
 from pipelines.spark.arrow_frame import arrow_frame
 from pipelines.windows.array_kinds import EVENT_COLUMNS, wanted_columns, windows_of
+from pipelines.windows.arrays import State, conformed
 from pipelines.windows.bucket import NEVER
 from pipelines.windows.one_by_one import OneByOne
 from pipelines.windows.signature import signature
@@ -123,15 +131,17 @@ class DriverWindows:
     Args:
         group: the batch group; it has `windows`.
         checkpoint: its folder.
+        version: of the flow's definition, as its author counts; None: not known.
     """
 
-    def __init__(self, group: BatchGroup, checkpoint: Place) -> None:
+    def __init__(self, group: BatchGroup, checkpoint: Place, version: str | None = None) -> None:
         self._group = group
         self._files: StateFiles = state_files(checkpoint)
         self._stages = [_Stage(group, node) for node in group.windows]
         self._node = self._stages[0].node
         arrays = [stage.arrays for stage in self._stages]
-        self._states = WindowFiles(self._files, arrays, _signature(self._stages))
+        self._version = version
+        self._states = WindowFiles(self._files, arrays, _definition(self._stages, version))
         self._begun = Begun(0)
         self.hold = False
         """Whether the windows held anything when `check` saw them."""
@@ -198,6 +208,63 @@ class DriverWindows:
                 Begun(txid, self._states.begin(txid - 1, taken.states), taken.clocks).write(self._files)
             former.put_aside()
 
+    def change(self, checkpoint: Checkpoint, wait_seconds: float, *, on_purpose: bool) -> tuple[str, ...]:
+        """Go on with windows of a changed definition, where the query stands.
+
+        Windows of the same operation keep what they hold, the others begin empty; what waits for the clock goes into the first.
+        A fresh epoch begins: its first state stands behind all that records name. Cut off before the last file, the former
+        definition could still go on.
+
+        Args:
+            wait_seconds: how long to wait for another process that replaces slices.
+            on_purpose: someone says that it was changed; else another version of the flow than that of the state says it.
+
+        Returns:
+            The windows that begin empty.
+
+        Raises:
+            ChangeoverError: a batch of the former definition is in some of the tables and not in all, or what waits for the clock
+                does not fit this one.
+            WindowStateError: the state cannot be had.
+            LockedError: another process holds the lock.
+        """
+        if checkpoint.epoch is None:
+            return ()
+        begun, ended = Begun.of(self._files), has_ended(self._files)
+        self._begun = begun or Begun(0)
+        named = next(named_by([sink.table for sink in self._group.sinks], None, begun), None)
+        state = self._state_of(named)
+        kept = self._states.kept_of(state) if state is not None and (begun or ended) else None
+        # Where a record names a state, and nobody has ended the windows, their folder is lost.
+        is_lost = begun is None and named is not None and not ended
+        is_new = begun is None and not ChannelWindows.of(self._group) and (on_purpose or self._version is not None)
+        if is_lost or not (is_new or self._is_changed(kept, on_purpose)):
+            return ()
+        states = kept.states if kept else (State(),) * len(self._stages)
+        self._check_waiting(states[0])
+        with checkpoint.committing(wait_seconds):
+            _refuse_unfinished(self._group, checkpoint)
+            epoch = checkpoint.begin(self._next_epoch(checkpoint, behind=1), same_tables=True)
+            txid = epoch.txid(epoch.first_batch)
+            clocks = dict(named.clocks) if named else {}
+            Begun(txid, self._states.begin(txid - 1, states), clocks).write(self._files)
+        empty = kept.empty if kept else range(len(self._stages))
+        return tuple(self._stages[number].node.label for number in empty)
+
+    def _is_changed(self, kept: Kept | None, on_purpose: bool) -> bool:
+        if kept is None or kept.is_own:
+            return False
+        return on_purpose or (None not in (self._version, kept.version) and self._version != kept.version)
+
+    def _check_waiting(self, state: State) -> None:
+        if state.pending is None:
+            return
+        try:
+            conformed(state.pending, self._stages[0].row_schema)
+        except pa.ArrowException as error:
+            problem = f"{state.pending.num_rows} event(s) that wait for the watermark do not fit its windows: {error}"
+            raise ChangeoverError(self._group.topology.name, self._group.name, problem) from error
+
     def check_forms(self, former: ChannelWindows) -> None:
         """Check that what the windows hold on their channel could be taken over.
 
@@ -206,14 +273,14 @@ class DriverWindows:
         """
         former.check_forms(self._stages)
 
-    def _next_epoch(self, checkpoint: Checkpoint) -> Epoch:
-        """Return an epoch that goes on in Spark's part as it is, behind all that the outputs hold."""
+    def _next_epoch(self, checkpoint: Checkpoint, behind: int = 0) -> Epoch:
+        """Return an epoch that goes on in Spark's part as it is, `behind` txids further than all that the outputs hold."""
         epoch, done = checkpoint.epoch, checkpoint.finished_batches()
         assert epoch is not None
         commits = [commit for sink in self._group.sinks for commit in sink.table.history()]
         number = max([epoch.number, *(commit.epoch or 0 for commit in commits)]) + 1
         last = max([epoch.txid(done) - 1, *(commit.txid for commit in commits if commit.txid is not None)])
-        return Epoch(number, last + 1 - done, done)
+        return Epoch(number, last + 1 + behind - done, done)
 
     def check(self, checkpoint: Checkpoint) -> None:
         """Read the state that the next batch needs.
@@ -338,13 +405,50 @@ class DriverWindows:
         return size is not None and self._rows_a_byte is not None and size * self._rows_a_byte <= self._most
 
 
-def _signature(stages: Sequence[_Stage]) -> bytes:
+def _definition(stages: Sequence[_Stage], version: str | None) -> Definition:
     forms = [f"{stage.form}: {', '.join(f'{name} {kind}' for name, kind in stage.read.items())}" for stage in stages]
     operations = [stage.node.operation for stage in stages]
     keys = [stage.node.context.partition for stage in stages]
-    if len(stages) == 1:
-        return signature(operations[0], keys[0], forms[0])
-    return signature((operations, keys), (), " | ".join(forms))
+    each = tuple(map(signature, operations, keys, forms))
+    own = each[0] if len(stages) == 1 else signature((operations, keys), (), " | ".join(forms))
+    return Definition(own, each, version)
+
+
+def end_windows(group: BatchGroup, checkpoint: Checkpoint, wait_seconds: float) -> int:
+    """End the windows that ran in a query's batch and that its changed definition has no more.
+
+    Args:
+        wait_seconds: how long to wait for another process that replaces slices.
+
+    Returns:
+        How many events wait for the clock in them, and come if the windows come back.
+
+    Raises:
+        ChangeoverError: a batch of the former definition is in some of the tables and not in all.
+    """
+    files = state_files(checkpoint.folder)
+    begun = Begun.of(files)
+    if begun is None or windows_on_channels(group.topology, group.name):
+        return 0
+    with checkpoint.committing(wait_seconds):
+        _refuse_unfinished(group, checkpoint)
+        named = next(named_by([sink.table for sink in group.sinks], None, begun), None)
+        waiting = 0
+        if named is not None and named.txid >= begun.first:
+            with suppress(WindowStateError):
+                waiting = waiting_in(files, named.state)
+        end_all(files)
+    return waiting
+
+
+def _refuse_unfinished(group: BatchGroup, checkpoint: Checkpoint) -> None:
+    done = checkpoint.finished_batches()
+    if Belonging(checkpoint, group.lake).holds((sink.table for sink in group.sinks), done):
+        raise ChangeoverError(
+            group.topology.name,
+            group.name,
+            f"batch {done} of the former definition is in some of its tables and not in all",
+        )
 
 
 def check_place(group: BatchGroup, checkpoint: Checkpoint) -> None:
@@ -355,7 +459,8 @@ def check_place(group: BatchGroup, checkpoint: Checkpoint) -> None:
     """
     in_batch = bool(group.windows)
     # A folder that the records name is lost, which the check of the states says.
-    if is_elsewhere(checkpoint, in_batch) and not (in_batch and next(_named_of(group), None)):
+    is_lost = in_batch and next(_named_of(group), None) and not has_ended(state_files(checkpoint.folder))
+    if is_elsewhere(checkpoint, in_batch) and not is_lost:
         raise WindowPlaceError(group.topology.name, group.name, in_batch=in_batch)
 
 

@@ -158,7 +158,8 @@ class ChannelWindows:
         group = self._group
         if checkpoint.folder == self.checkpoint.folder:
             return [sink.table for sink in group.sinks if not sink.is_late]
-        return [group.lake.channel(group.windows[0].channel), *(sink.table for sink in group.sinks if sink.is_late)]
+        channel = _channel(group)
+        return [*([channel] if channel.exists() else []), *(sink.table for sink in group.sinks if sink.is_late)]
 
     def _clocks(self) -> Mapping[str, int]:
         """Return the watermark of each origin behind the last commit of the channel, once all of it was read."""
@@ -191,8 +192,14 @@ class ChannelWindows:
 
 def channel_is_empty(group: BatchGroup) -> bool:
     """Return whether nothing was ever committed into the channel in front of a group's windows: they hold nothing."""
-    channel = group.lake.channel(group.windows[0].channel)
+    channel = _channel(group)
     return not channel.exists() or channel.last_txid() is None
+
+
+def _channel(group: BatchGroup) -> StateTable:
+    """Return the channel in front of a group's windows; there is no table where the flow has run without them."""
+    name = group.windows[0].channel
+    return group.lake.table(group.lake.channel_path(name), name)
 
 
 def _newest_epoch(tables: Sequence[StateTable]) -> int:

@@ -21,7 +21,7 @@ from pipelines.errors import ChangeoverError, StateSchemaError
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.copy import recover
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, Checkpoint, Epoch
-from pipelines.execution.checkpoint.window_files import WindowPlaceError, is_elsewhere
+from pipelines.execution.checkpoint.window_files import WindowPlaceError, has_ended, is_elsewhere, state_files
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.graph import events, nodes
 from pipelines.planner.changes import plan_changes
@@ -33,6 +33,7 @@ from pipelines.windows.bucket import NEVER
 if TYPE_CHECKING:
     from pipelines.places.location import Place
     from pipelines.state.lake import Lake
+    from pipelines.state.record import BatchRecord
     from pipelines.state.table import StateTable
     from pipelines.trident.topology import TridentTopology
 
@@ -106,13 +107,21 @@ class Changeover:
             WindowPlaceError
         """
         for query in self._queries:
-            if is_elsewhere(query.checkpoint, query.in_batch) and not (query.in_batch and self._reader_left(query)):
+            if is_elsewhere(query.checkpoint, query.in_batch) and not self._may_change(query):
                 raise WindowPlaceError(self._topology.name, query.name, in_batch=query.in_batch)
         for change in plan_changes(self._topology, self._lake).refused:
             table = self._lake.state_path(change.name), self._lake.channel_path(change.name)
             new = not any(map(has_log, table))
             if not new and not change.details[0].startswith("the checkpoint is fresh"):
                 raise StateSchemaError(change.name, change.details[0])
+
+    def _may_change(self, query: Query) -> bool:
+        """Return whether a query's windows may begin, end, or come over from their channel with this definition."""
+        if not query.in_batch:
+            return not windows_on_channels(self._topology, query.name)
+        # Where a record names a state, the folder that had it is lost.
+        named = any(record.windows for table in query.sinks if table.exists() for record in _records(table))
+        return not named or has_ended(state_files(query.checkpoint.folder)) or self._reader_left(query) is not None
 
     def _reader_left(self, query: Query) -> Checkpoint | None:
         return left_reader(self._lake, self._topology, query.name)
@@ -296,6 +305,17 @@ def left_reader(lake: Lake, topology: TridentTopology, query: str) -> Checkpoint
         return None
     checkpoint = Checkpoint(topology.name, folder.parent / readers[0])
     return checkpoint if checkpoint.epoch is not None else None
+
+
+def windows_on_channels(topology: TridentTopology, query: str) -> bool:
+    """Return whether windows of a query's stream run in queries of their own."""
+    own = (spouts for spouts in spout_groups(topology) if re.fullmatch(rf"{re.escape(query)}__\d+", group_name(spouts)))
+    readers = (spout for spouts in own for spout in spouts if isinstance(spout, nodes.ChannelSpoutNode))
+    return any(isinstance(node, nodes.WindowNode) for spout in readers for node in spout.steps)
+
+
+def _records(table: StateTable) -> Iterator[BatchRecord]:
+    return (commit.record for commit in table.commits.batches() if commit.record is not None)
 
 
 def _last(table: StateTable) -> int | None:

@@ -25,7 +25,7 @@ from pipelines.surroundings import told
 
 T = TypeVar("T")
 
-REFUSE, CONTINUE, RESET = "refuse", "continue", "reset"
+REFUSE, CONTINUE, RESET, BEGIN = "refuse", "continue", "reset", "begin"
 """What to do with states that hold batches when the checkpoint is fresh (`on_fresh_checkpoint`)."""
 
 TABLES = "tables.json"

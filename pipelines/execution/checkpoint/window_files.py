@@ -33,10 +33,18 @@ FORMAT: Final = 1
 _NAME = re.compile(r"^\.?(\d+)-")
 _BEGUN: Final = "begun-"
 """Begins the name of the file that says with which txid the windows began (`Begun`)."""
+_ENDED: Final = "ended"
+"""The file that says that a changed definition has no windows here any more: what records name is no longer needed."""
 _WINDOWS, _PENDING, _RESULTS = "windows", "pending", "results"
 # So many bytes may be read beside the whole state: below, the files of small batches would each be whole ones.
 _BESIDE: Final = 4_000_000
 _MOST_FILES: Final = 32
+
+
+LET_BEGIN: Final = (
+    'let the changed windows begin empty (changed_windows="begin", `tridelta run FLOW --changed-windows begin`)'
+)
+"""What an operator can do where a definition was changed on purpose."""
 
 
 class WindowStateError(TrideltaError):
@@ -77,8 +85,8 @@ class WindowPlaceError(DefinitionError):
                 reason or "its checkpoint has run without them"
             )
             hint = hint or (
-                'define the flow with windows="channels" again, or give it another name; if the folder "windows" of the '
-                "checkpoint is lost, bring it back from a backup"
+                f'{LET_BEGIN}; define the flow with windows="channels", or give it another name; if the folder "windows" of '
+                "the checkpoint is lost, bring it back from a backup"
             )
         else:
             problem = "ran in its batch, and the flow has none there now: on a channel they would begin empty"
@@ -115,7 +123,8 @@ class StateFolder:
     def write(self, name: str, data: bytes) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         file, temporary = self._folder / name, self._folder / f".{name}"
-        with temporary.open("xb") as out:
+        # One that was cut off may have left its own.
+        with temporary.open("wb") as out:
             out.write(data)
             out.flush()
             os.fsync(out.fileno())
@@ -197,14 +206,20 @@ class Begun:
     def write(self, files: StateFiles) -> None:
         """Write it down: from then on the windows run in the batch."""
         taken = {"state": self.state.to_json(), "clocks": dict(self.clocks)} if self.state else None
-        files.write(f"{_BEGUN}{self.txid}", json.dumps(taken).encode() if taken else b"")
+        own = f"{_BEGUN}{self.txid}"
+        files.write(own, json.dumps(taken).encode() if taken else b"")
+        for name in files.names():
+            if name == _ENDED or (name.startswith(_BEGUN) and name != own):
+                files.remove(name)
 
     @classmethod
     def of(cls, files: StateFiles) -> Begun | None:
         """Return what was written; None: the windows of this checkpoint never ran in its batch."""
-        name = next((name for name in files.names() if name.startswith(_BEGUN)), None)
-        if name is None:
+        # Two of them: whoever wrote the later one was cut off before it could remove the other.
+        names = [name for name in files.names() if name.startswith(_BEGUN)]
+        if not names:
             return None
+        name = max(names, key=lambda name: int(name.removeprefix(_BEGUN)))
         txid, data = int(name.removeprefix(_BEGUN)), files.read(name)
         if not data:
             return cls(txid)
@@ -235,17 +250,49 @@ Between = Callable[[int, pa.Table], pa.Table]
 """Makes the rows of the next window of the results of one, by its number."""
 
 
+@dataclass(frozen=True)
+class Definition:
+    """What the windows of a query are.
+
+    Attributes:
+        signature: of the operations and their keys (`pipelines.windows.signature`): windows of others are refused.
+        each: the same of each window: one that stays the same keeps what it holds when others change.
+        version: of the flow's definition, as its author counts; None: not known.
+    """
+
+    signature: bytes
+    each: tuple[bytes, ...]
+    version: str | None = None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What windows keep of the state of a former definition.
+
+    Attributes:
+        states: of each window, in the order of the query.
+        empty: the numbers of those that begin empty.
+        is_own: whether this definition has left it, and not another.
+        version: of the former definition, as of `Definition`.
+    """
+
+    states: States
+    empty: tuple[int, ...]
+    is_own: bool
+    version: str | None = None
+
+
 class WindowFiles:
     """The states of a query's windows, batch by batch.
 
     Args:
         files: where they are.
         windows: one or more, each of which gets what comes of the results of the one before.
-        signature: of the operations and their keys (`pipelines.windows.signature`): windows of others are refused.
+        definition: of the windows.
     """
 
-    def __init__(self, files: StateFiles, windows: Sequence[Arrays], signature: bytes) -> None:
-        self._files, self._windows, self._signature = files, windows, signature.hex()
+    def __init__(self, files: StateFiles, windows: Sequence[Arrays], definition: Definition) -> None:
+        self._files, self._windows, self._definition = files, windows, definition
         self._empty: States = (EMPTY,) * len(windows)
         # What the last batch has left need not be read again. Of a state: the files below, and the bytes of all.
         self._last: tuple[StateRef, States] | None = None
@@ -305,7 +352,9 @@ class WindowFiles:
             blobs |= {_part(name, number): to_ipc(table, "lz4") for name, table in tables.items() if table is not None}
         head: dict[str, Any] = {
             "format": FORMAT,
-            "signature": self._signature,
+            "signature": self._definition.signature.hex(),
+            "each": [each.hex() for each in self._definition.each],
+            "version": self._definition.version,
             "txid": txid,
             "clock": states[0].clock,
             "keys": sum(state.keys for state in states),
@@ -383,15 +432,35 @@ class WindowFiles:
     def _loaded(self, ref: StateRef) -> States:
         last = self._read(ref)
         parts = [*(self._read(file) for file in last.below), last]
-        clock = last.head["clock"]
         self._stands(ref, last.below, sum(_bytes_of_windows(part.head["parts"]) for part in parts))
-        states = []
-        for number, arrays in enumerate(self._windows):
-            name = _part(_WINDOWS, number)
-            windows = [part.tables[name] for part in parts if name in part.tables]
-            pending = last.tables.get(_part(_PENDING, number))
-            states.append(State(arrays.laid_over(windows, clock), pending, clock))
-        return tuple(states)
+        return tuple(_state_in(parts, number, arrays) for number, arrays in enumerate(self._windows))
+
+    def kept_of(self, ref: StateRef) -> Kept:
+        """Return what the windows keep of a state that this definition or another has left.
+
+        Windows of the same operation keep what they hold, the others begin empty at its clock. What waits for the clock has
+        been in no window: it goes into the first.
+
+        Raises:
+            WindowStateError: it cannot be had.
+        """
+        last = _read(self._files, ref)
+        parts = [*(_read(self._files, file) for file in last.below), last]
+        # A file of an earlier release with one window has its signature; of several it does not say them.
+        before: list[str | None] = list(last.head.get("each") or [last.head["signature"]])
+        states, empty = [], []
+        for number, (arrays, own) in enumerate(zip(self._windows, self._definition.each, strict=True)):
+            state = State(clock=last.head["clock"])
+            if own.hex() in before:
+                place = before.index(own.hex())
+                before[place] = None
+                state = replace(_state_in(parts, place, arrays), pending=None)
+            else:
+                empty.append(number)
+            states.append(state)
+        states[0] = replace(states[0], pending=last.tables.get(_part(_PENDING, 0)))
+        is_own = last.head["signature"] == self._definition.signature.hex()
+        return Kept(tuple(states), tuple(empty), is_own, last.head.get("version"))
 
     def _stands(self, ref: StateRef, below: list[StateRef], size: int) -> None:
         """Keep on which files a state stands; of the last few, for a file may go two batches later."""
@@ -412,11 +481,24 @@ class WindowFiles:
         return [*below, before]
 
     def _read(self, ref: StateRef) -> _Read:
-        head, data = _opened(self._files, ref)
-        if head["signature"] != self._signature:
-            hint = "give the stream's window its former definition back; or begin with empty windows in a flow of another name"
+        read = _read(self._files, ref)
+        if read.head["signature"] != self._definition.signature.hex():
+            hint = f"give the stream's window its former definition back; or {LET_BEGIN}"
             raise WindowStateError(ref.file, "holds the windows of another operation, or of another key", hint=hint)
-        return _Read(head, dict(_tables(data, head["parts"])))
+        return read
+
+
+def _read(files: StateFiles, ref: StateRef) -> _Read:
+    head, data = _opened(files, ref)
+    return _Read(head, dict(_tables(data, head["parts"])))
+
+
+def _state_in(parts: Sequence[_Read], number: int, arrays: Arrays) -> State:
+    """Return the state of a window of some files, the whole one first; `number` is that which it has there."""
+    last, name = parts[-1], _part(_WINDOWS, number)
+    clock = last.head["clock"]
+    windows = [part.tables[name] for part in parts if name in part.tables]
+    return State(arrays.laid_over(windows, clock), last.tables.get(_part(_PENDING, number)), clock)
 
 
 def _part(name: str, number: int) -> str:
@@ -432,6 +514,30 @@ def is_elsewhere(checkpoint: Checkpoint, in_batch: bool) -> bool:
     """Check whether a checkpoint was run with windows in another place than now, in the batch or not."""
     begun = any(name.startswith(_BEGUN) for name in state_files(checkpoint.folder).names())
     return not begun and checkpoint.epoch is not None if in_batch else begun
+
+
+def end_all(files: StateFiles) -> None:
+    """Say that a changed definition has no windows in the batch any more; what they held stays, for they may come back."""
+    if _ENDED not in files.names():
+        files.write(_ENDED, b"")
+    for name in files.names():
+        if name.startswith(_BEGUN):
+            files.remove(name)
+
+
+def has_ended(files: StateFiles) -> bool:
+    """Check whether the windows that ran here were ended by a changed definition."""
+    return _ENDED in files.names()
+
+
+def waiting_in(files: StateFiles, ref: StateRef) -> int:
+    """Return how many events of a state wait for the clock.
+
+    Raises:
+        WindowStateError: it cannot be had.
+    """
+    pending = _read(files, ref).tables.get(_part(_PENDING, 0))
+    return 0 if pending is None else pending.num_rows
 
 
 def check_files(files: StateFiles, ref: StateRef) -> None:

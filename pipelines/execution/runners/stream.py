@@ -25,7 +25,7 @@ from pipelines.errors import (
     StateBehindError,
     TrideltaError,
 )
-from pipelines.execution.batch.driver_windows import DriverWindows, check_place
+from pipelines.execution.batch.driver_windows import DriverWindows, check_place, end_windows
 from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.batch.position import Position
@@ -78,6 +78,9 @@ class StreamOptions:
         hooks: called per stage of each batch.
         attempts: makes of the checkpoint's own attempts where they are kept; None: there alone.
         admission: of the application's batches; None: each begins when Spark says so.
+        changed_windows: whether someone says that windows were changed on purpose: those of other operations begin empty.
+        version: of the flow's definition, as its author counts: with another one than that of the windows' state they were
+            changed on purpose; None: not known.
     """
 
     listeners: tuple[Listener, ...] = ()
@@ -87,6 +90,8 @@ class StreamOptions:
     hooks: tuple[Hook, ...] = ()
     attempts: Callable[[AttemptStore], AttemptStore] | None = None
     admission: Admission | None = None
+    changed_windows: bool = False
+    version: str | None = None
 
 
 class StreamRunner:
@@ -111,7 +116,11 @@ class StreamRunner:
         self._counters = Counters(group.spark, f"{group.topology.name}/{group.name}/")
         self._stop_after: int | None = None
         self._durable: DurableBatches | None = None
-        self._windows = DriverWindows(group, checkpoint.folder) if group.windows else None
+        self._windows = DriverWindows(group, checkpoint.folder, options.version) if group.windows else None
+        self.windows_anew: tuple[str, ...] = ()
+        """The windows that began empty with the start, for their operation was changed."""
+        self.events_wait = 0
+        """How many events wait for the clock in windows that a changed definition has no more."""
         self.draining = threading.Event()
         self._turns = options.admission.query(self.draining.is_set) if options.admission else None
         self.reports: list[BatchReport] = []
@@ -146,6 +155,7 @@ class StreamRunner:
         if self._windows:
             read_to_the_end(self._group, self._checkpoint, self._options)
             self._windows.take_over(self._checkpoint, self._wait)
+        self._change_windows()
         check_place(self._group, self._checkpoint)
         self._epoch = self._open_epoch(on_fresh)
         self._left_over = self._poison.kept()
@@ -171,6 +181,16 @@ class StreamRunner:
         if trigger_seconds is None:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{trigger_seconds} seconds").start()
+
+    def _change_windows(self) -> None:
+        """Go on with a changed definition of windows that run in the batch, where it was changed on purpose."""
+        options, where = self._options, {"flow": self._group.topology.name, "group": self._group.name}
+        if self._windows:
+            self.windows_anew = self._windows.change(self._checkpoint, self._wait, on_purpose=options.changed_windows)
+            if self.windows_anew:
+                logger.warning("windows begin empty", windows=list(self.windows_anew), **where)
+        elif options.changed_windows or options.version is not None:
+            self.events_wait = end_windows(self._group, self._checkpoint, self._wait)
 
     def _check_fields(self) -> None:
         taken, held = {**self._group.entrance.prelude.taken}, self._checkpoint.has_state

@@ -25,7 +25,7 @@ from pipelines import logs
 from pipelines.bounds import PORT
 from pipelines.catalog.flow import FlowSettings
 from pipelines.errors import TrideltaError
-from pipelines.execution.checkpoint.engine_files import write_json
+from pipelines.execution.checkpoint.engine_files import REFUSE, write_json
 from pipelines.nimbus.deployed import plan_digest, source_digest
 from pipelines.nimbus.errors import HandedOverError, OtherCodeError, WorkerBusyError
 from pipelines.nimbus.handover.loopback import KeyedServer, hang_up
@@ -279,6 +279,7 @@ def _catch_up(
     report = runtime.catch_up(
         topology,
         on_fresh_checkpoint=asked["on_fresh_checkpoint"],
+        changed_windows=asked.get("changed_windows", REFUSE),
         max_batches=asked["max_batches"],
         progress=told,
     )

@@ -65,6 +65,7 @@ class WarmRuntime:
         topology: TridentTopology,
         *,
         on_fresh_checkpoint: str = REFUSE,
+        changed_windows: str = REFUSE,
         max_batches: int | None = None,
         progress: Callable[[BatchReport], None] | None = None,
     ) -> RunReport:
@@ -74,7 +75,11 @@ class WarmRuntime:
             NobodyWarmError: No worker takes it; nothing was begun.
             HandedOverError: What failed there.
         """
-        asked: dict[str, Any] = {"on_fresh_checkpoint": on_fresh_checkpoint, "max_batches": max_batches}
+        asked: dict[str, Any] = {
+            "on_fresh_checkpoint": on_fresh_checkpoint,
+            "changed_windows": changed_windows,
+            "max_batches": max_batches,
+        }
         try:
             answer = self._ask("catch_up", topology, asked, BatchReport, progress)
         except NobodyWarmError as error:

@@ -65,6 +65,11 @@ def anew_reason(query: str) -> str:
     return f"windows of {query} start anew: their number, or the channels that it reads, have changed"
 
 
+def waiting_reason(query: str, count: int) -> str:
+    """Say that events wait in windows that are gone."""
+    return f"{count} event(s) wait for the clock in the windows of {query}, which the flow has no more"
+
+
 @dataclass(frozen=True)
 class Application:
     """The things that the tasks of a worker share.
@@ -197,6 +202,10 @@ class Task(threading.Thread):
                     with self._application.preparing:
                         self._streaming = streaming = runner.start(on_fresh=on_fresh, trigger_seconds=self._trigger)
                     self.ran = True
+                    if runner.windows_anew:
+                        self._windows_anew(
+                            f"windows of {self.query.group} begin empty: {', '.join(runner.windows_anew)}"
+                        )
                     self.figures.started(self._failures > 0)
                     self._told("running", None)
                     self._watch(runner, streaming, checkpoint.spark)
@@ -248,9 +257,21 @@ class Task(threading.Thread):
             changeover.check()
             on_fresh, anew = changeover.make(_LOCK_WAIT_SECONDS, only=self.query.group)
         if anew:
-            self._told("windows anew", anew_reason(self.query.group))
-            self._application.registry.tell(self.flow, WINDOWS_ANEW, {"reason": anew_reason(self.query.group)})
+            self._windows_anew(anew_reason(self.query.group))
         return CONTINUE if on_fresh == CONTINUE else str(self.flow.settings.get("on_fresh_checkpoint", on_fresh))
+
+    def _changed(self, runner: StreamRunner) -> None:
+        """Tell what a changed definition has made of windows in the batch."""
+        if runner.windows_anew:
+            self._windows_anew(f"windows of {self.query.group} begin empty: {', '.join(runner.windows_anew)}")
+        if runner.events_wait:
+            reason = waiting_reason(self.query.group, runner.events_wait)
+            logger.warning("events wait", reason=reason)
+            self._application.registry.tell(self.flow, EVENTS_WAIT, {"reason": reason})
+
+    def _windows_anew(self, reason: str) -> None:
+        self._told("windows anew", reason)
+        self._application.registry.tell(self.flow, WINDOWS_ANEW, {"reason": reason})
 
     def _repartition(self, checkpoint: Checkpoint, on_fresh: str) -> None:
         """Change the number of partitions, if the flow's parallelism asks for another than the checkpoint has."""
@@ -329,6 +350,7 @@ class Task(threading.Thread):
             on_batch=self._came_through,
             admission=self._application.admission,
             attempts=lambda own: FencedAttempts(own, registry, f"{self.flow.name}/"),
+            version=f"{self.flow.id}/{self.flow.version.number}",
         )
         return StreamRunner(group, checkpoint, options)
 

@@ -30,7 +30,7 @@ from pipelines.nimbus.handover.other_hosts import watch_registry
 from pipelines.nimbus.handover.serving import Server
 from pipelines.nimbus.processes.life import Life, holder_of
 from pipelines.nimbus.processes.standby import MASTER, Order, wait_for_order, warm_up
-from pipelines.nimbus.processes.task import EVENTS_WAIT, Application, Task
+from pipelines.nimbus.processes.task import EVENTS_WAIT, Application, Task, waiting_reason
 from pipelines.nimbus.registry.placements import Beat, Places
 from pipelines.nimbus.registry.records import DeployedFlow
 from pipelines.nimbus.registry.registry import Registry
@@ -250,7 +250,7 @@ class WorkerProcess:
             logger.error("former version not read to its end", flow=flow.name, reason=str(error))
             return
         for query, count in waiting.items():
-            reason = f"{count} event(s) wait for the clock in the windows of {query}, which the flow has no more"
+            reason = waiting_reason(query, count)
             logger.warning("events wait", flow=flow.name, reason=reason)
             self._registry.tell(flow, EVENTS_WAIT, {"reason": reason})
 

@@ -1,0 +1,179 @@
+"""Changed windows in the batch: what stays the same goes on, what is new begins empty, no event is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipelines import Lake, Runtime
+from pipelines.errors import ChangeoverError, TrideltaError
+from pipelines.execution.checkpoint.engine_files import Checkpoint
+from pipelines.execution.checkpoint.window_files import Begun, WindowFiles, WindowPlaceError, WindowStateError
+from pipelines.execution.verify import verify
+from pipelines.flowmix import Count, Flow, Max, Policy, Sum
+from pipelines.flowmix.compile import topology_of
+from pipelines.sources import FixedBatches
+
+SCHEMA = "k string, v bigint, timestamp bigint"
+
+
+def at(second: int, *values: Any) -> list[tuple[str, Any, int]]:
+    return [("a", value, 1000 * (second + number)) for number, value in enumerate(values)]
+
+
+# The watermark is five seconds behind: the 10 waits for it, and then the 4 and the 5.
+BATCHES = [at(0, 1, 2, 3), at(10, 10), at(11, 4, 5), at(30, 100)]
+
+
+def flow(seen: int, *, running: bool = True, latest: int | None = None, schema: str = SCHEMA) -> Flow:
+    """Return a flow over the first batches: running sums of a key, and the newest of so many of them; or none of both."""
+    stream: Any = Flow("changed", windows="batch").stream("s", FixedBatches(schema, BATCHES[:seen]), delay=5)
+    if running:
+        sums = (Sum("v", "v"), Count(output="n"))
+        stream = stream.partition("k").aggregate(*sums, trigger=Policy.count(1), evict=Policy.count(1000))
+    elif latest is None:
+        stream = stream.compute({"k string": "k", "v bigint": "v", "n bigint": "0"})
+    if latest is not None:
+        newest = (Max("v", "v"), Max("n", "n")) if running else (Max("v", "v"), Count(output="n"))
+        stream = stream.partition("k").aggregate(
+            *newest, trigger=Policy.count(latest), evict=Policy.count(1000), clear_on_trigger=True
+        )
+    return stream.persist("sums").output().build()
+
+
+def rows(lake: Lake, table: str = "sums") -> list[tuple[int, int]]:
+    found = sorted(lake.state(table).scan().to_pylist(), key=lambda row: (row["event_time"], row["n"]))
+    return [(row["v"], row["n"]) for row in found]
+
+
+def changed(spark: SparkSession, lake: Lake, to: Flow) -> None:
+    Runtime(spark, lake).catch_up(to, changed_windows="begin")
+    assert not list(verify(spark, lake, topology_of(to)).faults)
+
+
+def test_what_stays_goes_on_and_what_is_other_begins_empty(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    runtime = Runtime(spark, lake)
+    runtime.catch_up(flow(2, latest=2))
+    assert rows(lake) == [(3, 2)]
+    with pytest.raises(WindowStateError, match="another operation") as refused:
+        runtime.catch_up(flow(4, latest=3))
+    assert 'changed_windows="begin"' in str(refused.value)
+
+    changed(spark, lake, flow(4, latest=3))
+    # The sums go on at 6; what waits for three of them has forgotten the one of before.
+    assert rows(lake) == rows(lake, "changed_s") == [(3, 2), (25, 6)]
+    # Nothing is changed any more.
+    epoch = checkpoint(lake).epoch
+    changed(spark, lake, flow(4, latest=3))
+    assert checkpoint(lake).epoch == epoch
+
+
+def checkpoint(lake: Lake) -> Checkpoint:
+    return Checkpoint("changed", lake.checkpoint_path("changed", "s"))
+
+
+@pytest.mark.slow
+def test_windows_are_added_behind_and_removed_in_front(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    Runtime(spark, lake).catch_up(flow(2))
+    changed(spark, lake, flow(3, latest=1))
+    assert rows(lake) == [(1, 1), (3, 2), (6, 3)]
+    # The 10, the 4 and the 5 have been in no window yet.
+    changed(spark, lake, flow(4, running=False, latest=3))
+    assert rows(lake) == [(1, 1), (3, 2), (6, 3), (10, 3)]
+
+
+@pytest.mark.slow
+def test_windows_go_and_come_back_with_what_waited(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    runtime = Runtime(spark, lake)
+    runtime.catch_up(flow(2))
+    with pytest.raises(WindowPlaceError, match="none there now"):
+        runtime.catch_up(flow(3, running=False))
+    changed(spark, lake, flow(3, running=False))
+    passed = [(1, 1), (3, 2), (6, 3), (4, 0), (5, 0)]
+    assert sorted(rows(lake)) == sorted(passed)
+    with pytest.raises(WindowPlaceError, match="would begin empty"):
+        runtime.catch_up(flow(4))
+    changed(spark, lake, flow(4))
+    assert sorted(rows(lake)) == sorted([*passed, (16, 4)])
+
+
+@pytest.mark.slow
+def test_a_flow_gets_its_first_windows(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    Runtime(spark, lake).catch_up(flow(1, running=False))
+    with pytest.raises(WindowPlaceError, match="would begin empty"):
+        Runtime(spark, lake).catch_up(flow(4))
+    Runtime(spark, lake).catch_up(flow(4), changed_windows="begin", on_fresh_checkpoint="continue")
+    # The first batch has passed without them.
+    assert rows(lake)[3:] == [(10, 1), (14, 2), (19, 3)]
+
+
+MOMENTS = {"epoch": (Checkpoint, "begin"), "state": (WindowFiles, "begin"), "begun": (Begun, "write")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("then", [2, 3])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_cut_off_at_any_moment_both_definitions_can_go_on(
+    moment: str, then: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(tmp_path)
+    Runtime(spark, lake).catch_up(flow(2, latest=2))
+    owner, method = MOMENTS[moment]
+    original = getattr(owner, method)
+
+    def cut(*args: Any, **more: Any) -> None:
+        original(*args, **more)
+        raise TrideltaError("cut off")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, method, cut)
+        with pytest.raises(TrideltaError, match="cut off"):
+            Runtime(spark, lake).catch_up(flow(4, latest=3), changed_windows="begin")
+    if moment == "begun" and then == 2:
+        # That was the switch.
+        with pytest.raises(WindowStateError, match="another operation"):
+            Runtime(spark, lake).catch_up(flow(4, latest=2))
+        return
+    changed(spark, lake, flow(4, latest=then))
+    assert rows(lake) == {2: [(3, 2), (16, 4), (25, 6)], 3: [(3, 2), (25, 6)]}[then]
+
+
+@pytest.mark.slow
+def test_an_unfinished_batch_comes_first(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+
+    def fail(moment: str, state: str, txid: int) -> None:
+        if (moment, state, txid) == ("committing", "changed_s", 1):
+            raise RuntimeError("cut off")
+
+    with pytest.raises(Exception, match="cut off"):
+        Runtime(spark, lake, listeners=[fail], max_attempts=1).catch_up(flow(2, latest=1))
+    assert rows(lake) != rows(lake, "changed_s")
+    with pytest.raises(ChangeoverError, match="is in some of its tables and not in all"):
+        Runtime(spark, lake).catch_up(flow(2, latest=2), changed_windows="begin")
+    Runtime(spark, lake).catch_up(flow(2, latest=1))
+    changed(spark, lake, flow(4, latest=3))
+    assert rows(lake) == rows(lake, "changed_s") == [(1, 1), (3, 2), (6, 3), (25, 6)]
+
+
+@pytest.mark.slow
+def test_what_waits_and_does_not_fit_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+
+    def counted(value: str, kind: str) -> Flow:
+        source = FixedBatches("k string, v string, timestamp bigint", [at(0, "x"), at(10, "y")])
+        stream: Any = Flow("changed", windows="batch").stream("s", source, delay=5)
+        stream = stream.compute({"k string": "k", f"v {kind}": value, "timestamp bigint": "timestamp"}).partition("k")
+        stream = stream.aggregate(Count("v", field="v"), trigger=Policy.count(1), evict=Policy.count(9))
+        return stream.persist("sums").output().build()
+
+    Runtime(spark, lake).catch_up(counted("v", "string"))
+    with pytest.raises(ChangeoverError, match=r"1 event\(s\) that wait for the watermark do not fit"):
+        Runtime(spark, lake).catch_up(counted("length(v)", "int"), changed_windows="begin")
