@@ -33,9 +33,9 @@ class Flow:
         description: one sentence for people.
         clock: `"event"`: windows go by the events' own timestamps, so a bounded run and a stream give the same result;
             `"processing"`: by their arrival, as in the original.
-        windows: `"channels"`: windows read a channel, in a query of their own; `"batch"`: the windows of a stream's own
-            source run within its batch where they can (docs/adr/0054), the others as with `"channels"`. A flow that has run
-            may go over to it, and not back.
+        windows: `"batch"`: the windows of a stream's own source run within its batch, in the driver, where they can
+            (docs/adr/0054); the others read a channel, in a query of their own. `"channels"`: all of them do, with their state
+            spread over the executors. A flow that has run may go over to `"batch"`, with what its windows hold, and not back.
 
     Attributes:
         streams: the streams by name, in the order of their definition (of a built flow).
@@ -45,7 +45,7 @@ class Flow:
         FlowError: without a name, for another clock, or another place of windows.
     """
 
-    def __init__(self, name: str = "", description: str = "", *, clock: str = "event", windows: str = CHANNELS) -> None:
+    def __init__(self, name: str = "", description: str = "", *, clock: str = "event", windows: str = BATCH) -> None:
         if name is None or name == "":
             raise FlowError("", "A flow needs to have an id", at=CodeLocation.of_caller(), hint='Flow("my_flow")')
         self.name = checked_name("flow", name)

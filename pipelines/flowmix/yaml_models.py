@@ -268,7 +268,7 @@ class FlowForm(Form):
     flow: Name
     description: str = ""
     clock: Literal["event", "processing"] = "event"
-    windows: Literal["channels", "batch"] = "channels"
+    windows: Literal["channels", "batch"] = "batch"
     streams: Annotated[list[StreamForm], Field(min_length=1)]
 
 

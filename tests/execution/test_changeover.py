@@ -11,9 +11,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from pipelines import Lake
 from pipelines.errors import ChangeoverError
+from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.changeover import Changeover
-from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE
-from pipelines.execution.checkpoint.window_files import WindowPlaceError
+from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, Checkpoint, Epoch
+from pipelines.execution.checkpoint.window_files import WindowPlaceError, state_files
 from pipelines.flowmix import Count, Flow, Policy, Sum
 from pipelines.flowmix.compile import as_topology
 from pipelines.places.location import Place
@@ -101,23 +102,48 @@ def test_a_lost_checkpoint_is_not_taken_for_a_fresh_one(lake_root: str) -> None:
     assert two_windows(lake).make()[0] == REFUSE
 
 
-@pytest.mark.parametrize("before", ["channels", "batch"])
-def test_windows_do_not_go_over_to_another_place(lake_root: str, before: str) -> None:
+def placed(lake: Lake, windows: str) -> Changeover:
+    stream = Flow("f", windows=windows).stream("s", FixedBatches("k string, v bigint, timestamp bigint", []))
+    return Changeover(lake, as_topology(stream.partition("k").aggregate(Sum("v", "sum"), **ONCE).persist("t").build()))
+
+
+def test_windows_do_not_go_over_from_the_batch_to_a_channel(lake_root: str) -> None:
     lake = Lake(lake_root)
-
-    def placed(windows: str) -> Changeover:
-        stream = Flow("f", windows=windows).stream("s", FixedBatches("k string, v bigint, timestamp bigint", []))
-        return Changeover(
-            lake, as_topology(stream.partition("k").aggregate(Sum("v", "sum"), **ONCE).persist("t").build())
-        )
-
-    placed("batch").check()
+    placed(lake, "batch").check()
     folder = _checkpoint(lake, "s", [{"logOffset": 0}])
-    if before == "batch":
-        (folder / "windows").mkdir()
-        (folder / "windows" / "begun-0").write_bytes(b"")
-    placed(before).check()
-    now = {"channels": "batch", "batch": "channels"}[before]
+    state_files(folder).write("begun-0", b"")
+    placed(lake, "batch").check()
     with pytest.raises(WindowPlaceError, match="would begin empty") as refused:
-        placed(now).check()
-    assert (refused.value.flow, refused.value.query, refused.value.in_batch) == ("f", "s", now == "batch")
+        placed(lake, "channels").check()
+    assert (refused.value.flow, refused.value.query, refused.value.in_batch) == ("f", "s", False)
+
+
+def test_first_windows_may_begin_and_a_lost_folder_is_no_beginning(lake_root: str) -> None:
+    lake = Lake(lake_root)
+    folder = _checkpoint(lake, "s", [{"logOffset": 0}])
+    placed(lake, "batch").check()
+    named = BatchRecord(kind=BATCH, flow="f", epoch=1, txid=0, windows={"file": "000000000000-1-aa", "hash": ""})
+    _append(str(lake.state_path("t")), pa.table({"n": [1]}), named)
+    with pytest.raises(WindowPlaceError, match="would begin empty"):
+        placed(lake, "batch").check()
+    # Where a changed definition had none for a while, that is no longer needed.
+    state_files(folder).write("ended", b"")
+    placed(lake, "batch").check()
+
+
+def test_a_table_of_another_query_is_not_taken_for_this_ones(lake_root: str) -> None:
+    """Both count their epochs from one: what the other has written was not planned by this checkpoint."""
+    lake = Lake(lake_root)
+    folder = _checkpoint(lake, "s", [{"logOffset": 0}, {"logOffset": 1}, {"logOffset": 2}])
+    checkpoint = Checkpoint("f", folder)
+    stream: Any = Flow("f").stream("s", FixedBatches("k string, v bigint, timestamp bigint", []))
+    now = Changeover(lake, as_topology(stream.persist("own").persist("t").build()))
+    for table, txid in (("own", 2), ("t", 1)):
+        _append(
+            str(lake.state_path(table)), pa.table({"n": [1]}), BatchRecord(kind=BATCH, flow="f", epoch=1, txid=txid)
+        )
+    Belonging(checkpoint, lake).note([lake.state("own")])
+    now.make()
+    assert checkpoint.epoch == Epoch(2, 0, 3)
+    now.make()
+    assert checkpoint.epoch == Epoch(2, 0, 3)

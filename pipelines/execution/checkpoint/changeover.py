@@ -262,10 +262,16 @@ class Changeover:
         """Let the query's txids go on behind those of another query that has written one of its tables."""
         checkpoint, epoch, last = query.checkpoint, query.checkpoint.epoch, query.last_txid
         done = checkpoint.finished_batches()
-        if epoch is None or last is None or checkpoint.last_batch() >= done or last < epoch.txid(done):
+        if epoch is None or last is None or checkpoint.last_batch() >= done:
             return
-        number = max(commit.epoch or 0 for table in query.sinks if table.exists() for commit in table.history()) + 1
-        checkpoint.begin(Epoch(number, last + 1 - done, done), same_tables=True)
+        belonging, highest, others = Belonging(checkpoint, self._lake), epoch.number, -1
+        for table in (table for table in query.sinks if table.exists()):
+            number = max((commit.epoch or 0 for commit in table.history()), default=0)
+            highest, others = max(highest, number), max(others, -1 if belonging.knows(table) else number)
+        # Each query counts its epochs by itself: what another has written under this one's number would seem to be of this.
+        if last >= epoch.txid(done) or others >= epoch.number:
+            first = max(last + 1, epoch.txid(done))
+            checkpoint.begin(Epoch(highest + 1, first - done, done), same_tables=True)
 
     # --- Spark's offset log -----------------------------------------------------------------------------------------
 
