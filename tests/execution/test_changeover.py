@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pipelines import Lake
-from pipelines.errors import ChangeoverError
+from pipelines.errors import ChangeoverError, StateSchemaError
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.changeover import Changeover
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, Checkpoint, Epoch
@@ -128,7 +128,8 @@ def test_first_windows_may_begin_and_a_lost_folder_is_no_beginning(lake_root: st
         placed(lake, "batch").check()
     # Where a changed definition had none for a while, that is no longer needed.
     state_files(folder).write("ended", b"")
-    placed(lake, "batch").check()
+    with pytest.raises(StateSchemaError):
+        placed(lake, "batch").check()
 
 
 def test_a_table_of_another_query_is_not_taken_for_this_ones(lake_root: str) -> None:
