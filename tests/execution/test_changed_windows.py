@@ -28,9 +28,13 @@ def at(second: int, *values: Any) -> list[tuple[str, Any, int]]:
 BATCHES = [at(0, 1, 2, 3), at(10, 10), at(11, 4, 5), at(30, 100)]
 
 
-def flow(seen: int, *, running: bool = True, latest: int | None = None, schema: str = SCHEMA) -> Flow:
-    """Return a flow over the first batches: running sums of a key, and the newest of so many of them; or none of both."""
-    stream: Any = Flow("changed", windows="batch").stream("s", FixedBatches(schema, BATCHES[:seen]), delay=5)
+def flow(seen: int, *, running: bool = True, latest: int | None = None, table: str = "") -> Flow:
+    """Return a flow over the first batches: running sums of a key, and the newest of so many of them; or none of both.
+
+    Args:
+        table: the one that it writes; none: `sums`, and that of its output.
+    """
+    stream: Any = Flow("changed", windows="batch").stream("s", FixedBatches(SCHEMA, BATCHES[:seen]), delay=5)
     if running:
         sums = (Sum("v", "v"), Count(output="n"))
         stream = stream.partition("k").aggregate(*sums, trigger=Policy.count(1), evict=Policy.count(1000))
@@ -41,7 +45,7 @@ def flow(seen: int, *, running: bool = True, latest: int | None = None, schema: 
         stream = stream.partition("k").aggregate(
             *newest, trigger=Policy.count(latest), evict=Policy.count(1000), clear_on_trigger=True
         )
-    return stream.persist("sums").output().build()
+    return stream.persist(table).build() if table else stream.persist("sums").output().build()
 
 
 def rows(lake: Lake, table: str = "sums") -> list[tuple[int, int]]:
@@ -112,6 +116,23 @@ def test_a_flow_gets_its_first_windows(spark: SparkSession, tmp_path: Path) -> N
     Runtime(spark, lake).catch_up(flow(4), changed_windows="begin", on_fresh_checkpoint="continue")
     # The first batch has passed without them.
     assert rows(lake)[3:] == [(10, 1), (14, 2), (19, 3)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on_the_way", [False, True])
+def test_into_another_table_they_go_on(on_the_way: bool, spark: SparkSession, tmp_path: Path) -> None:
+    """Records of the former table name their state, and nobody looks into it any more."""
+    lake = Lake(tmp_path)
+    runtime = Runtime(spark, lake)
+    runtime.catch_up(flow(2, table="one"))
+    if on_the_way:
+        changed = flow(3, running=False, table="passing")
+        runtime.catch_up(changed, changed_windows="begin", on_fresh_checkpoint="continue")
+        assert rows(lake, "passing") == [(4, 0), (5, 0)]
+    runtime.catch_up(flow(4, table="two"), changed_windows="begin", on_fresh_checkpoint="continue")
+    assert rows(lake, "one") == [(1, 1), (3, 2), (6, 3)]
+    assert rows(lake, "two") == ([(16, 4)] if on_the_way else [(16, 4), (20, 5), (25, 6)])
+    assert not list(verify(spark, lake, topology_of(flow(4, table="two"))).faults)
 
 
 MOMENTS = {"epoch": (Checkpoint, "begin"), "state": (WindowFiles, "begin"), "begun": (Begun, "write")}

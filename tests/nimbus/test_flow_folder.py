@@ -187,7 +187,7 @@ def test_windows_that_are_added_begin_anew_where_the_query_stopped(place: Place)
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("place", ["channels"], indirect=True)
 def test_windows_go_over_into_the_batch_with_all_that_they_hold(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    sums = RUNNING_SUM + "      - persist: sums\n"
+    sums, before = RUNNING_SUM + "      - persist: sums\n", len(place.here.log())
     place.events([1, 2, 3], 0)
     place.events([10], 10)
     assert place.write(sums, delay=5) == [("started", "f")]
@@ -199,7 +199,9 @@ def test_windows_go_over_into_the_batch_with_all_that_they_hold(place: Place, ca
     place.events([100], 30)
     place.await_rows("sums", [(1, 1), (3, 2), (6, 3), (16, 4), (20, 5), (25, 6)], "v", "n")
     assert [one.name for one in (place.lake.root / "replaced" / "f").iterdir()] == ["s__1.0.replaced"]
-    failed = [line for line in place.here.log() if line.get("flow") == "f" and line["level"] in ("error", "warning")]
+    failed = [
+        line for line in place.here.log()[before:] if line.get("flow") == "f" and line["level"] in ("error", "warning")
+    ]
     assert not failed
     assert place.write(sums, delay=5) == [("refused", "f")]
 
@@ -223,7 +225,7 @@ def test_each_event_comes_once_through_any_changes(place: Place) -> None:
         place.events([10 * number + 2, 10 * number + 3], 100 * number + 10)
         expected += [10 * number + n for n in range(4)]
         place.await_rows("all", expected, "v")
-    assert len(place.rows("between", "v")) in (2, 4)
+    assert len(place.rows("between", "v")) in (2, 4, 6)
 
 
 @pytest.mark.exhaustive
@@ -249,12 +251,12 @@ def test_what_waits_in_windows_that_a_flow_has_no_more_is_told(place: Place, cap
     place.write(RUNNING_SUM + "      - persist: sums\n", delay=1)
     place.await_rows("sums", [1, 3], "v")
     place.write("      - select: [k, v]\n      - persist: others\n", delay=1)
-    query = {"batch": "s", "channels": "s__1"}[place.windows]
-    told = "".join(json.dumps(line) for line in place.here.log()) if place.windows == "batch" else caplog.text
-    assert f"1 event(s) wait for the clock in the windows of {query}" in told
     assert "others" in place.lake.states()
     place.events([4], 10)
     place.await_rows("others", [4], "v")
+    query = {"batch": "s", "channels": "s__1"}[place.windows]
+    told = "".join(json.dumps(line) for line in place.here.log()) if place.windows == "batch" else caplog.text
+    assert f"1 event(s) wait for the clock in the windows of {query}" in told
     # The windows are back, and with them the third event; the fourth went by while they were away.
     assert place.write(RUNNING_SUM + "      - persist: sums\n", delay=1) == place.changed(anew=False)
     place.events([5, 6], 20)

@@ -6,12 +6,11 @@ stands in the plan in the window's place, and the file with the state behind it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
-from heapq import merge
-from itertools import groupby, islice, pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -24,7 +23,8 @@ from pipelines.execution.batch.group_sources import clock_of
 from pipelines.execution.batch.window_conversion import ChannelWindows, channel_is_empty
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.changeover import windows_on_channels
-from pipelines.execution.checkpoint.engine_files import Epoch
+from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
+from pipelines.execution.checkpoint.named_windows import Named, keep_named, named_by
 from pipelines.execution.checkpoint.window_files import (
     Begun,
     Definition,
@@ -36,7 +36,7 @@ from pipelines.execution.checkpoint.window_files import (
     WindowPlaceError,
     WindowStateError,
     end_all,
-    has_ended,
+    ended_in,
     is_elsewhere,
     state_files,
     waiting_in,
@@ -60,24 +60,13 @@ if TYPE_CHECKING:
     from pipelines.execution.batch.group import BatchGroup
     from pipelines.execution.batch.plan_run import PlanRun
     from pipelines.execution.batch.position import Position
-    from pipelines.execution.checkpoint.engine_files import Checkpoint
     from pipelines.execution.protocol.coordinator import Batch
     from pipelines.places.location import Place
-    from pipelines.state.table import StateTable
 
 # Up to so many rows of a key, some numbers, a clock and an order travel at once (some 50 MB).
 ROWS_AT_ONCE = 1_000_000
 # As objects of Python each takes some 600 bytes.
 EVENTS_AT_ONCE = 250_000
-
-
-@dataclass(frozen=True)
-class Named:
-    """What the records of a batch say of its windows: the state behind it, and the watermark of each origin, in ms."""
-
-    txid: int
-    state: StateRef
-    clocks: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -141,11 +130,23 @@ class DriverWindows:
         self._node = self._stages[0].node
         arrays = [stage.arrays for stage in self._stages]
         self._version = version
-        self._states = WindowFiles(self._files, arrays, _definition(self._stages, version))
+        self._states = WindowFiles(self._files, arrays, self._definition(checkpoint))
         self._begun = Begun(0)
         self.hold = False
         """Whether the windows held anything when `check` saw them."""
         self._rows_a_byte: float | None = None
+
+    def _definition(self, checkpoint: Place) -> Definition:
+        stages, group = self._stages, self._group
+        forms = [
+            f"{stage.form}: {', '.join(f'{name} {kind}' for name, kind in stage.read.items())}" for stage in stages
+        ]
+        operations = [stage.node.operation for stage in stages]
+        keys = [stage.node.context.partition for stage in stages]
+        each = tuple(map(signature, operations, keys, forms))
+        own = each[0] if len(stages) == 1 else signature((operations, keys), (), " | ".join(forms))
+        belonging = Belonging(Checkpoint(group.topology.name, checkpoint), group.lake)
+        return Definition(own, each, self._version, belonging.paths(sink.table for sink in group.sinks))
 
     @property
     def whole_events(self) -> dict[str, dict[str, str]]:
@@ -186,7 +187,7 @@ class DriverWindows:
             LockedError: another process holds one of the locks.
         """
         epoch = checkpoint.epoch
-        if epoch is None:
+        if epoch is None or ended_in(self._files):
             return
         former = ChannelWindows.of(self._group)
         if former is None:
@@ -230,14 +231,17 @@ class DriverWindows:
         """
         if checkpoint.epoch is None:
             return ()
-        begun, ended = Begun.of(self._files), has_ended(self._files)
-        self._begun = begun or Begun(0)
-        named = next(named_by([sink.table for sink in self._group.sinks], None, begun), None)
+        sinks = [sink.table for sink in self._group.sinks]
+        keep_named(checkpoint, self._group.lake, sinks)
+        begun, ended = Begun.of(self._files), ended_in(self._files)
+        named = next(named_by(sinks, None, begun or ended), None)
+        self._begun = begun or ended or Begun(0)
         state = self._state_of(named)
         kept = self._states.kept_of(state) if state is not None and (begun or ended) else None
         # Where a record names a state, and nobody has ended the windows, their folder is lost.
         is_lost = begun is None and named is not None and not ended
-        is_new = begun is None and not ChannelWindows.of(self._group) and (on_purpose or self._version is not None)
+        is_left = not ended and ChannelWindows.of(self._group) is not None
+        is_new = begun is None and not is_left and (on_purpose or self._version is not None)
         if is_lost or not (is_new or self._is_changed(kept, on_purpose)):
             return ()
         states = kept.states if kept else (State(),) * len(self._stages)
@@ -405,15 +409,6 @@ class DriverWindows:
         return size is not None and self._rows_a_byte is not None and size * self._rows_a_byte <= self._most
 
 
-def _definition(stages: Sequence[_Stage], version: str | None) -> Definition:
-    forms = [f"{stage.form}: {', '.join(f'{name} {kind}' for name, kind in stage.read.items())}" for stage in stages]
-    operations = [stage.node.operation for stage in stages]
-    keys = [stage.node.context.partition for stage in stages]
-    each = tuple(map(signature, operations, keys, forms))
-    own = each[0] if len(stages) == 1 else signature((operations, keys), (), " | ".join(forms))
-    return Definition(own, each, version)
-
-
 def end_windows(group: BatchGroup, checkpoint: Checkpoint, wait_seconds: float) -> int:
     """End the windows that ran in a query's batch and that its changed definition has no more.
 
@@ -426,18 +421,21 @@ def end_windows(group: BatchGroup, checkpoint: Checkpoint, wait_seconds: float) 
     Raises:
         ChangeoverError: a batch of the former definition is in some of the tables and not in all.
     """
-    files = state_files(checkpoint.folder)
-    begun = Begun.of(files)
-    if begun is None or windows_on_channels(group.topology, group.name):
+    files, sinks = state_files(checkpoint.folder), [sink.table for sink in group.sinks]
+    if Begun.of(files) is None or windows_on_channels(group.topology, group.name):
         return 0
     with checkpoint.committing(wait_seconds):
         _refuse_unfinished(group, checkpoint)
-        named = next(named_by([sink.table for sink in group.sinks], None, begun), None)
+        keep_named(checkpoint, group.lake, sinks)
+        begun = Begun.of(files)
+        assert begun is not None
+        named = next(named_by(sinks, None, begun), None)
+        last = None if named is None or named.txid < begun.first else Begun(named.txid + 1, named.state, named.clocks)
         waiting = 0
-        if named is not None and named.txid >= begun.first:
+        if last is not None and last.state is not None:
             with suppress(WindowStateError):
-                waiting = waiting_in(files, named.state)
-        end_all(files)
+                waiting = waiting_in(files, last.state)
+        end_all(files, last)
     return waiting
 
 
@@ -459,7 +457,7 @@ def check_place(group: BatchGroup, checkpoint: Checkpoint) -> None:
     """
     in_batch = bool(group.windows)
     # A folder that the records name is lost, which the check of the states says.
-    is_lost = in_batch and next(_named_of(group), None) and not has_ended(state_files(checkpoint.folder))
+    is_lost = in_batch and next(_named_of(group), None) and ended_in(state_files(checkpoint.folder)) is None
     if is_elsewhere(checkpoint, in_batch) and not is_lost:
         raise WindowPlaceError(group.topology.name, group.name, in_batch=in_batch)
 
@@ -492,30 +490,5 @@ class _Rows:
         self._frame.unpersist()
 
 
-def named_by(tables: Iterable[StateTable], below: int | None = None, begun: Begun | None = None) -> Iterator[Named]:
-    """Yield what the records of a query's outputs name, newest batch first.
-
-    Args:
-        below: only batches before this txid; None: all.
-        begun: where the windows began; what they took over there comes behind the last batch before.
-    """
-    named = [_of_table(table, below) for table in tables]
-    if begun is not None and begun.state is not None and (below is None or begun.first < below):
-        named.append(iter([Named(begun.first, begun.state, begun.clocks)]))
-    for _, same in groupby(merge(*named, key=_txid, reverse=True), key=_txid):
-        yield next(same)
-
-
 def _named_of(group: BatchGroup, below: int | None = None) -> Iterator[Named]:
     return named_by([sink.table for sink in group.sinks], below)
-
-
-def _of_table(table: StateTable, below: int | None) -> Iterator[Named]:
-    for commit in reversed(table.commits.batches()):
-        record = commit.record
-        if record is not None and record.windows is not None and (below is None or record.txid < below):
-            yield Named(record.txid, StateRef.of_json(record.windows), record.clocks or {})
-
-
-def _txid(named: Named) -> int:
-    return named.txid

@@ -104,6 +104,11 @@ class Belonging:
         """Return the noted tables by their path in the lake; none before the first start."""
         return self._noted() or {}
 
+    def tables(self, more: Iterable[str] = ()) -> list[StateTable]:
+        """Return the noted tables, but for quarantine, and `more` by their path in the lake."""
+        names = dict.fromkeys((*more, *self.known()))
+        return [self._named(name) for name in names if not name.startswith(QUARANTINE)]
+
     def _noted(self) -> dict[str, Known] | None:
         """Return the same; None where nothing was ever noted, which is less than that the query writes none of them."""
         return read_own(self._checkpoint.flow, self._checkpoint.folder / TABLES, _parsed)
@@ -149,6 +154,10 @@ class Belonging:
             return epoch.txid(epoch.first_batch)
         closed = self._checkpoint.committed_txid()
         return epoch.txid(self._checkpoint.finished_batches()) if closed is None else closed + 1
+
+    def paths(self, tables: Iterable[StateTable]) -> tuple[str, ...]:
+        """Return the paths of tables in the lake; those elsewhere are left out."""
+        return tuple(name for table in tables if (name := self._name(table)) is not None)
 
     def _name(self, table: StateTable) -> str | None:
         """Return the table's path in the lake; None for one elsewhere (a bounded run has channels of its own)."""

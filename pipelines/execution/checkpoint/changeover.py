@@ -21,7 +21,8 @@ from pipelines.errors import ChangeoverError, StateSchemaError
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.copy import recover
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, Checkpoint, Epoch
-from pipelines.execution.checkpoint.window_files import WindowPlaceError, has_ended, is_elsewhere, state_files
+from pipelines.execution.checkpoint.named_windows import keep_named
+from pipelines.execution.checkpoint.window_files import WindowPlaceError, ended_in, is_elsewhere, state_files
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.graph import events, nodes
 from pipelines.planner.changes import plan_changes
@@ -121,7 +122,11 @@ class Changeover:
             return not windows_on_channels(self._topology, query.name)
         # Where a record names a state, the folder that had it is lost.
         named = any(record.windows for table in query.sinks if table.exists() for record in _records(table))
-        return not named or has_ended(state_files(query.checkpoint.folder)) or self._reader_left(query) is not None
+        return (
+            not named
+            or ended_in(state_files(query.checkpoint.folder)) is not None
+            or self._reader_left(query) is not None
+        )
 
     def _reader_left(self, query: Query) -> Checkpoint | None:
         return left_reader(self._lake, self._topology, query.name)
@@ -194,6 +199,8 @@ class Changeover:
         own = [table for table in query.sinks if belonging.knows(table) or not known]
         if own:
             belonging.check(own)
+        # What those name that it no longer writes is said before they are forgotten.
+        keep_named(query.checkpoint, self._lake, query.sinks)
         belonging.keep(own)
 
     def _differs(self, query: Query) -> bool:

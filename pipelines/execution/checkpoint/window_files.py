@@ -203,11 +203,15 @@ class Begun:
         """Return the txid of the first batch behind which they hold anything: what they took over is of the batch before."""
         return self.txid if self.state is None else self.txid - 1
 
+    def to_bytes(self) -> bytes:
+        """Return the bytes of its file; none where nothing was held."""
+        taken = {"txid": self.txid, "state": self.state.to_json(), "clocks": dict(self.clocks)} if self.state else None
+        return json.dumps(taken).encode() if taken else b""
+
     def write(self, files: StateFiles) -> None:
         """Write it down: from then on the windows run in the batch."""
-        taken = {"state": self.state.to_json(), "clocks": dict(self.clocks)} if self.state else None
         own = f"{_BEGUN}{self.txid}"
-        files.write(own, json.dumps(taken).encode() if taken else b"")
+        files.write(own, self.to_bytes())
         for name in files.names():
             if name == _ENDED or (name.startswith(_BEGUN) and name != own):
                 files.remove(name)
@@ -217,18 +221,28 @@ class Begun:
         """Return what was written; None: the windows of this checkpoint never ran in its batch."""
         # Two of them: whoever wrote the later one was cut off before it could remove the other.
         names = [name for name in files.names() if name.startswith(_BEGUN)]
-        if not names:
-            return None
-        name = max(names, key=lambda name: int(name.removeprefix(_BEGUN)))
-        txid, data = int(name.removeprefix(_BEGUN)), files.read(name)
+        return cls.read(files, max(names, key=_begun_txid)) if names else None
+
+    @classmethod
+    def read(cls, files: StateFiles, name: str) -> Begun:
+        """Read one of its files.
+
+        Raises:
+            WindowStateError: it is damaged.
+        """
+        data, txid = files.read(name), _begun_txid(name)
         if not data:
             return cls(txid)
         try:
             taken = json.loads(data)
             clocks = {str(origin): int(clock) for origin, clock in taken["clocks"].items()}
-            return cls(txid, StateRef.of_json(taken["state"]), clocks)
+            return cls(int(taken.get("txid", txid)), StateRef.of_json(taken["state"]), clocks)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise WindowStateError(name, "is damaged: it does not name the state that the windows began with") from None
+
+
+def _begun_txid(name: str) -> int:
+    return int(name.removeprefix(_BEGUN)) if name.startswith(_BEGUN) else 0
 
 
 @dataclass(frozen=True)
@@ -258,11 +272,13 @@ class Definition:
         signature: of the operations and their keys (`pipelines.windows.signature`): windows of others are refused.
         each: the same of each window: one that stays the same keeps what it holds when others change.
         version: of the flow's definition, as its author counts; None: not known.
+        outputs: the tables whose records name the states, by their path in the lake.
     """
 
     signature: bytes
     each: tuple[bytes, ...]
     version: str | None = None
+    outputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -355,6 +371,7 @@ class WindowFiles:
             "signature": self._definition.signature.hex(),
             "each": [each.hex() for each in self._definition.each],
             "version": self._definition.version,
+            "outputs": list(self._definition.outputs),
             "txid": txid,
             "clock": states[0].clock,
             "keys": sum(state.keys for state in states),
@@ -516,18 +533,31 @@ def is_elsewhere(checkpoint: Checkpoint, in_batch: bool) -> bool:
     return not begun and checkpoint.epoch is not None if in_batch else begun
 
 
-def end_all(files: StateFiles) -> None:
-    """Say that a changed definition has no windows in the batch any more; what they held stays, for they may come back."""
+def end_all(files: StateFiles, last: Begun | None) -> None:
+    """Say that a changed definition has no windows in the batch any more; what they held stays, for they may come back.
+
+    Args:
+        last: names the state behind their last batch; None: they held nothing.
+    """
     if _ENDED not in files.names():
-        files.write(_ENDED, b"")
+        files.write(_ENDED, (last or Begun(0)).to_bytes())
     for name in files.names():
         if name.startswith(_BEGUN):
             files.remove(name)
 
 
-def has_ended(files: StateFiles) -> bool:
-    """Check whether the windows that ran here were ended by a changed definition."""
-    return _ENDED in files.names()
+def ended_in(files: StateFiles) -> Begun | None:
+    """Return with what the windows that ran here were ended by a changed definition; None: they were not."""
+    return Begun.read(files, _ENDED) if _ENDED in files.names() else None
+
+
+def outputs_in(files: StateFiles) -> tuple[str, ...]:
+    """Return the tables whose records name the states, as the newest file says it; none where an earlier release wrote it."""
+    names = [(txid, name) for name in files.names() if (txid := _txid(name)) is not None and not name.startswith(".")]
+    if not names:
+        return ()
+    data = files.read(max(names)[1])
+    return tuple(json.loads(data[8 : 8 + int.from_bytes(data[:8], "big")]).get("outputs", ()))
 
 
 def waiting_in(files: StateFiles, ref: StateRef) -> int:

@@ -11,7 +11,7 @@ from pipelines.execution.batch.group import BatchGroup
 from pipelines.execution.batch.window_conversion import ChannelWindows, channel_is_empty
 from pipelines.execution.checkpoint.copy import recover
 from pipelines.execution.checkpoint.engine_files import CONTINUE, Checkpoint
-from pipelines.execution.checkpoint.window_files import WindowPlaceError, is_elsewhere
+from pipelines.execution.checkpoint.window_files import WindowPlaceError, ended_in, is_elsewhere, state_files
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.execution.runners.partitioned_session import own_session
 
@@ -34,7 +34,12 @@ def read_to_the_end(group: BatchGroup, checkpoint: Checkpoint, options: StreamOp
         WindowPlaceError: windows of the flow cannot go over; none has, then.
         TrideltaError: what stops a query.
     """
-    if group.topology.on_channels is None or not is_elsewhere(checkpoint, True):
+    if (
+        group.topology.on_channels is None
+        or not is_elsewhere(checkpoint, True)
+        or ended_in(state_files(checkpoint.folder))
+    ):
+        # Windows that have ended ran in the batch: a query behind a channel was that of others.
         return
     before = group.topology.on_channels()
     # A flow with some windows here and some there could not run at all.

@@ -202,10 +202,7 @@ class Task(threading.Thread):
                     with self._application.preparing:
                         self._streaming = streaming = runner.start(on_fresh=on_fresh, trigger_seconds=self._trigger)
                     self.ran = True
-                    if runner.windows_anew:
-                        self._windows_anew(
-                            f"windows of {self.query.group} begin empty: {', '.join(runner.windows_anew)}"
-                        )
+                    self._changed(runner)
                     self.figures.started(self._failures > 0)
                     self._told("running", None)
                     self._watch(runner, streaming, checkpoint.spark)
