@@ -18,6 +18,7 @@ from pipelines.execution.checkpoint.window_files import (
     StateRef,
     WindowFiles,
     WindowStateError,
+    outputs_in,
 )
 from pipelines.graph import events as ev
 from pipelines.windows.event import Event
@@ -37,10 +38,14 @@ START = -(10**9)
 Row = tuple[str, int, int, str]
 
 
-def files(folder: Path, operation: AggregateWindow = COUNTED, signature: bytes = SIGNATURE) -> WindowFiles:
-    return WindowFiles(
-        StateFolder(folder), [ArrayWindows(operation, context("k"), MADE)], Definition(signature, (signature,))
-    )
+def files(
+    folder: Path,
+    operation: AggregateWindow = COUNTED,
+    signature: bytes = SIGNATURE,
+    version: str | None = None,
+) -> WindowFiles:
+    definition = Definition(signature, (signature,), version, ("states/t",))
+    return WindowFiles(StateFolder(folder), [ArrayWindows(operation, context("k"), MADE)], definition)
 
 
 def table(rows: list[Row]) -> pa.Table:
@@ -232,6 +237,21 @@ def test_a_named_file_that_is_gone_or_damaged_is_refused(tmp_path: Path) -> None
         files(tmp_path, signature=b"another sixteen.").run(1, 0, ref, [(rows, 29)])
     (results,), _ = files(tmp_path).run(1, 0, ref, [(rows, 29)])
     assert results.num_rows
+
+
+def test_a_state_is_of_the_last_version_that_somebody_knew(tmp_path: Path) -> None:
+    """Of another definition nothing is kept but what has been in no window."""
+    other, before = b"another sixteen.", None
+    for txid, version in enumerate([None, "one", None, "two", None]):
+        _, before = files(tmp_path, version=version).run(txid, 0, before, [(table(rows_of(txid, txid + 1)), txid)])
+        kept = files(tmp_path, signature=other).kept_of(before)
+        assert (kept.version, kept.empty, kept.is_own) == ([None, "one", "one", "two", "two"][txid], (0,), False)
+        own = files(tmp_path).kept_of(before)
+        assert (own.empty, own.is_own, own.states[0].keys) == ((), True, txid + 1)
+    _, ahead = files(tmp_path).run(5, 0, before, [(table(rows_of(5, 9)), 6)])
+    (state,) = files(tmp_path, signature=other).kept_of(ahead).states
+    assert (state.keys, state.clock, state.pending and state.pending.num_rows) == (0, 6, 2)
+    assert outputs_in(StateFolder(tmp_path)) == ("states/t",)
 
 
 def test_what_a_writer_left_in_the_middle_goes_and_what_is_later_stays(tmp_path: Path) -> None:

@@ -309,6 +309,8 @@ class WindowFiles:
 
     def __init__(self, files: StateFiles, windows: Sequence[Arrays], definition: Definition) -> None:
         self._files, self._windows, self._definition = files, windows, definition
+        # Who runs the flow by itself knows of no version: what it leaves is still of the last one that was deployed.
+        self._version = definition.version
         self._empty: States = (EMPTY,) * len(windows)
         # What the last batch has left need not be read again. Of a state: the files below, and the bytes of all.
         self._last: tuple[StateRef, States] | None = None
@@ -370,7 +372,7 @@ class WindowFiles:
             "format": FORMAT,
             "signature": self._definition.signature.hex(),
             "each": [each.hex() for each in self._definition.each],
-            "version": self._definition.version,
+            "version": self._version,
             "outputs": list(self._definition.outputs),
             "txid": txid,
             "clock": states[0].clock,
@@ -448,6 +450,7 @@ class WindowFiles:
 
     def _loaded(self, ref: StateRef) -> States:
         last = self._read(ref)
+        self._version = self._version or last.head.get("version")
         parts = [*(self._read(file) for file in last.below), last]
         self._stands(ref, last.below, sum(_bytes_of_windows(part.head["parts"]) for part in parts))
         return tuple(_state_in(parts, number, arrays) for number, arrays in enumerate(self._windows))
