@@ -18,7 +18,7 @@ from rich.table import Table
 
 from benchmarks.measure import Ratio, paired, scratch, seconds
 from pipelines import Lake, Runtime
-from pipelines.flowmix import Count, Flow, Policy, Sum
+from pipelines.flowmix import Count, Flow, Policy, Sum, WindowAggregator
 from pipelines.sources import ParquetFiles
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ BATCH, SMALLER_BATCH, TINY_BATCH = 200_000, 100_000, 1_000
 ONE_BY_ONE_EVENTS = 1_200_000
 SLIDING_EVENTS = 1_000_000
 TINY_EVENTS = 40_000
+KIND_EVENTS = 600_000
+KINDS = ("sort", "switch", "collect", "the user's own aggregator")
 GROWTH = (1_000, 10_000, 100_000, 1_000_000)
 # What the original did on a machine of two cores: 53,000 to 92,000 events a second, in memory alone.
 ORIGINAL = 92_000
@@ -53,6 +55,7 @@ def measure(spark: SparkSession) -> list[Ratio]:
         found = [
             *beside_one_by_one(spark, folder, few),
             in_batch_beside_channels(spark, folder),
+            *other_kinds_beside_channels(spark, folder),
             beside_sparks_windows(spark, folder),
             with_many_keys(spark, folder),
             on_tiny_batches(spark, folder),
@@ -175,6 +178,55 @@ def in_batch_beside_channels(spark: SparkSession, folder: Path, rounds: int = RO
         lambda: pace(spark, many, fresh(folder)), lambda: pace(spark, many, fresh(folder), "channels"), rounds
     )
     return Ratio(f"{WHAT} 200 k", "the same windows on a channel", ours, theirs, "us/event", 1.5, "higher")
+
+
+class Spread(WindowAggregator):
+    """The greatest less the least value."""
+
+    outputs = "spread bigint"
+
+    def __init__(self) -> None:
+        self.values: list[int] = []
+
+    def added(self, event: Any) -> None:
+        self.values.append(event["v"])
+
+    def evicted(self, event: Any) -> None:
+        self.values.remove(event["v"])
+
+    def aggregate(self) -> int | None:
+        return max(self.values) - min(self.values) if self.values else None
+
+
+def kind_flow(kind: str, folder: Path, place: str) -> Flow:
+    """Return a flow of a window that is worked one event at a time."""
+    events: Any = Flow("kinds", windows=place).stream("events", source(folder)).partition("k")
+    each = Policy.count(COUNT)
+    made = {
+        "sort": lambda: events.sort("v desc", top_n=10, trigger=each, flush=True),
+        "switch": lambda: events.switch(open=Policy.count(COUNT // 2), evict=each, close=Policy.count(COUNT // 2)),
+        "collect": lambda: events.collect(trigger=each, evict=each, clear_on_trigger=True),
+        "the user's own aggregator": lambda: events.aggregate(Spread(), trigger=each, evict=each),
+    }[kind]()
+    return made.persist("made").build()
+
+
+def other_kinds_beside_channels(spark: SparkSession, folder: Path, rounds: int = 2) -> list[Ratio]:
+    """Windows one by one, in the batch of their source and on a channel, where they are spread over the cores."""
+    few = folder / "kinds"
+    generate(few, KIND_EVENTS, KEYS)
+
+    def took(kind: str, place: str) -> float:
+        flow = kind_flow(kind, few, place)
+        return seconds(lambda: Runtime(spark, Lake(fresh(folder))).catch_up(flow)) / KIND_EVENTS * 1e6
+
+    found = []
+    for kind in KINDS:
+        for place in ("batch", "channels"):
+            took(kind, place)
+        ours, theirs = paired(lambda k=kind: took(k, "batch"), lambda k=kind: took(k, "channels"), rounds)
+        found.append(Ratio(f"{kind}, 10 k keys", "the same on a channel", ours, theirs, "us/event", 1.0, "higher"))
+    return found
 
 
 def one_by_one(spark: SparkSession, folder: Path, out: Path) -> float:
