@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -20,7 +21,18 @@ from pipelines.sources.base import Source
 
 CLOCKS = ("event", "processing")
 CHANNELS, BATCH = "channels", "batch"
+_PLACE: ContextVar[str] = ContextVar("place of windows", default=BATCH)
 _NO_TIMES = ("string", "varchar", "char", "boolean", "binary", "array", "map", "struct")
+
+
+@contextmanager
+def default_windows(place: str) -> Iterator[None]:
+    """Give flows that do not say where their windows run this place: a version that was deployed stays what it was."""
+    token = _PLACE.set(place)
+    try:
+        yield
+    finally:
+        _PLACE.reset(token)
 
 
 class Flow:
@@ -36,6 +48,7 @@ class Flow:
         windows: `"batch"`: the windows of a stream's own source run within its batch, in the driver, where they can
             (docs/adr/0054); the others read a channel, in a query of their own. `"channels"`: all of them do, with their state
             spread over the executors. A flow that has run may go over to `"batch"`, with what its windows hold, and not back.
+            None: `"batch"`.
 
     Attributes:
         streams: the streams by name, in the order of their definition (of a built flow).
@@ -45,10 +58,13 @@ class Flow:
         FlowError: without a name, for another clock, or another place of windows.
     """
 
-    def __init__(self, name: str = "", description: str = "", *, clock: str = "event", windows: str = BATCH) -> None:
+    def __init__(
+        self, name: str = "", description: str = "", *, clock: str = "event", windows: str | None = None
+    ) -> None:
         if name is None or name == "":
             raise FlowError("", "A flow needs to have an id", at=CodeLocation.of_caller(), hint='Flow("my_flow")')
         self.name = checked_name("flow", name)
+        windows = _PLACE.get() if windows is None else windows
         for what, given, known in (("clock", clock, CLOCKS), ("place of windows", windows, (CHANNELS, BATCH))):
             if given not in known:
                 at = CodeLocation.of_caller()

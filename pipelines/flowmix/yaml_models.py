@@ -268,7 +268,7 @@ class FlowForm(Form):
     flow: Name
     description: str = ""
     clock: Literal["event", "processing"] = "event"
-    windows: Literal["channels", "batch"] = "batch"
+    windows: Literal["channels", "batch"] | None = None
     streams: Annotated[list[StreamForm], Field(min_length=1)]
 
 

@@ -77,6 +77,8 @@ def content_of(
         RebalanceError: A query with windows is to have more partitions than windows have buckets.
         DeployError: The flow has no stream with a source.
     """
+    from pipelines.flowmix.flow import BATCH
+
     name, chosen = topology.name, dict(settings or {})
     check_settings(name, chosen)
     check_asked_columns(topology, chosen)
@@ -98,6 +100,7 @@ def content_of(
             "explicit": explicit,
             "asked": dict(parallelism or {}),
             "plan": plan_digest(topology),
+            "windows": BATCH,
         },
         components={component: explicit.get(component, default_parallelism) for component in known},
         workers=1 if workers is None else workers,
@@ -223,12 +226,16 @@ def load(flow: DeployedFlow, folder: Path) -> TridentTopology:
         DeployError: The code is no longer what was deployed.
         TrideltaError: The flow cannot be built.
     """
+    from pipelines.flowmix.flow import CHANNELS, default_windows
+
     definition = flow.version.content.definition
-    topology = (
-        _from_yaml(flow.name, definition, folder / f"{flow.id}-{flow.version.number}")
-        if definition["kind"] == YAML
-        else catalog.flow(definition["name"]).topology(FlowSettings(Path(definition["home"]), definition["lake"]))
-    )
+    # A release before said nothing, and windows read a channel.
+    with default_windows(definition.get("windows", CHANNELS)):
+        topology = (
+            _from_yaml(flow.name, definition, folder / f"{flow.id}-{flow.version.number}")
+            if definition["kind"] == YAML
+            else catalog.flow(definition["name"]).topology(FlowSettings(Path(definition["home"]), definition["lake"]))
+        )
     seen = plan_digest(topology)
     if seen != definition["plan"]:
         raise DeployError(

@@ -29,7 +29,7 @@ FIELDS = "line string, n bigint, at bigint"
 def spec(name: str = "counts", folder: str = "rides") -> FlowSpec:
     def build(settings: FlowSettings) -> Flow:
         return (
-            Flow(name)
+            Flow(name, windows="channels")
             .stream("rides", JsonFiles(settings.data / folder, FIELDS), timestamp="at")
                 .gate(drop("column_values_to_not_be_null", column="line"), name="known")
                 .partition("line")

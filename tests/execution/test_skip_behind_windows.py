@@ -48,7 +48,7 @@ class Faulty(WindowAggregator):
 def in_the_window(mended: Path) -> Callable[[int], Any]:
     """Fails in the window at the second batch."""
     return lambda count: (
-        Flow("inside")
+        Flow("inside", windows="channels")
         .stream("events", FixedBatches(SCHEMA, BATCHES[:count]))
         .partition("k")
         .aggregate(Faulty(str(mended)), trigger=Policy.count(1), evict=Policy.count(99))
@@ -66,7 +66,7 @@ def unlucky(event: Any) -> Any:
 def behind_the_window(count: int) -> Any:
     """Fails behind the window at the second batch."""
     return (
-        Flow("behind")
+        Flow("behind", windows="channels")
         .stream("events", FixedBatches(SCHEMA, BATCHES[:count]))
         .partition("k")
         .aggregate(Sum("v", "sum"), trigger=Policy.count(1), evict=Policy.count(99))

@@ -38,7 +38,7 @@ def arrived(folder: Path, *batches: list[dict[str, Any]]) -> Path:
 def sums(schema: str, folder: Path, first: type = Sum) -> Any:
     """Windows in arrays with the key among their values, and windows over their results. The last events wait."""
     return (
-        Flow("fields")
+        Flow("fields", windows="channels")
         .stream("events", JsonFiles(folder, schema), delay=1)
         .partition("k")
         .aggregate(Sum("k", "keys"), first("v", "sum"), trigger=Policy.count(2), evict=Policy.count(4))

@@ -36,7 +36,11 @@ class Spread(WindowAggregator):
 
 
 def begun(name: str = "f") -> FlowStream:
-    return Flow(name).stream("s", FixedBatches(SCHEMA, []), id="concat(k, v)", timestamp="at").partition("k")
+    return (
+        Flow(name, windows="channels")
+        .stream("s", FixedBatches(SCHEMA, []), id="concat(k, v)", timestamp="at")
+        .partition("k")
+    )
 
 
 def plan_of(stream: FlowStream) -> TopologyPlan:

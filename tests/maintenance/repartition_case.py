@@ -37,7 +37,7 @@ def batch(number: int) -> list[tuple[str, int, int, str]]:
 def flow(batches: int = BATCHES) -> Flow:
     """Count windows, and behind them time windows, each in a query of its own."""
     return (
-        Flow("scaled")
+        Flow("scaled", windows="channels")
         .stream("readings", FixedBatches(SCHEMA, [batch(n) for n in range(batches)]))
         .partition("k")
         .aggregate(Sum("v", "sum"), Count(output="n"), trigger=Policy.count(4), evict=Policy.count(6))

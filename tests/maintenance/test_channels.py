@@ -40,7 +40,7 @@ class Trips:
     def topology(self) -> TridentTopology:
         source = JsonFiles(self.source, "line string, n bigint, at bigint", max_files_per_batch=1)
         return topology_of(
-            Flow("trips")
+            Flow("trips", windows="channels")
             .stream("rides", source, timestamp="at")
                 .partition("line")
                 .aggregate(Count("trips"), Sum("n", "total"), trigger=Policy.count(3), evict=Policy.count(4))

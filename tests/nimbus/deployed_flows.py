@@ -49,7 +49,7 @@ def guarded(settings: FlowSettings) -> TridentTopology:
 def readings(settings: FlowSettings) -> Flow:
     """Windows by count and by time, one behind the other."""
     return (
-        Flow("readings")
+        Flow("readings", windows="channels")
         .stream("readings", JsonFiles(settings.data / "readings", SCHEMA, max_files_per_batch=4))
         .filter(not_eq("v", 5))
         .partition("k")

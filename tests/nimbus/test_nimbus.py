@@ -13,8 +13,11 @@ import pytest
 
 from pipelines import Lake
 from pipelines.errors import FlowFileError, UnknownFlowError
+from pipelines.flowmix.compile import as_topology
+from pipelines.flowmix.flow import default_windows
+from pipelines.flowmix.yaml_form import load_flow
 from pipelines.nimbus import Nimbus, NimbusSettings
-from pipelines.nimbus.deployed import application_of, load, queries_of
+from pipelines.nimbus.deployed import application_of, load, plan_digest, queries_of
 from pipelines.nimbus.errors import (
     AlreadyAliveError,
     DeployError,
@@ -176,6 +179,23 @@ def test_code_that_is_not_what_was_deployed_is_not_run(nimbus: Nimbus, tmp_path:
     other = replace(content, definition={**content.definition, "plan": "0123456789ab"})
     with pytest.raises(DeployError, match="was deployed from plan 0123456789ab"):
         load(replace(flow, version=replace(flow.version, content=other)), tmp_path)
+
+
+def test_a_version_of_a_release_before_keeps_its_windows_on_channels(
+    nimbus: Nimbus, file: Path, tmp_path: Path
+) -> None:
+    nimbus.submit(file=file)
+    flow = nimbus.registry.flow("delays")
+    assert [spout.name for spout in load(flow, tmp_path).spouts] == ["departures"]
+    content = flow.version.content
+    definition = {name: value for name, value in content.definition.items() if name != "windows"}
+    with default_windows("channels"):
+        definition["plan"] = plan_digest(as_topology(load_flow(file)))
+    before = replace(flow, version=replace(flow.version, content=replace(content, definition=definition)))
+    assert [spout.name for spout in load(before, tmp_path).spouts] == ["departures", "departures__1"]
+    # Until it is updated.
+    nimbus.update("delays", max_attempts=5)
+    assert len(load(nimbus.registry.flow("delays"), tmp_path).spouts) == 1
 
 
 def test_an_unknown_flow_is_said_with_those_that_are_there(nimbus: Nimbus) -> None:
