@@ -9,11 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
-from pipelines.errors import ChangeoverError, TrideltaError
+from pipelines.errors import ChangeoverError, PoisonBatchError, TrideltaError
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.checkpoint.window_files import Begun, WindowFiles, WindowPlaceError, WindowStateError
 from pipelines.execution.verify import verify
-from pipelines.flowmix import Count, Flow, Max, Policy, Sum
+from pipelines.flowmix import Count, Flow, Max, Policy, Sum, WindowAggregator
 from pipelines.flowmix.compile import topology_of
 from pipelines.sources import FixedBatches
 
@@ -182,6 +182,43 @@ def test_an_unfinished_batch_comes_first(spark: SparkSession, tmp_path: Path) ->
     Runtime(spark, lake).catch_up(flow(2, latest=1))
     changed(spark, lake, flow(4, latest=3))
     assert rows(lake) == rows(lake, "changed_s") == [(1, 1), (3, 2), (6, 3), (25, 6)]
+
+
+class Tens(WindowAggregator):
+    """How often a value goes into a hundred; of those that it `takes`."""
+
+    outputs = "v bigint, n bigint"
+
+    def __init__(self, takes: str) -> None:
+        self.takes, self.made = takes, 0
+
+    def added(self, event: Any) -> None:
+        self.made += 0 if self.takes == "all" and event["v"] == 0 else 100 // event["v"]
+
+    def evicted(self, event: Any) -> None:
+        pass
+
+    def aggregate(self) -> dict[str, int]:
+        return {"v": self.made, "n": 0}
+
+
+@pytest.mark.slow
+def test_a_batch_on_which_the_former_windows_failed_comes_again(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    each = Policy.count(1)
+
+    def tens(takes: str) -> Flow:
+        source = FixedBatches(SCHEMA, [at(0, 10), at(10, 0, 5), at(40, 1)])
+        stream: Any = Flow("changed", windows="batch").stream("s", source, delay=5).partition("k")
+        return stream.aggregate(Tens(takes), trigger=each, evict=Policy.count(9)).persist("sums").output().build()
+
+    with pytest.raises(PoisonBatchError):
+        Runtime(spark, lake, max_attempts=1).catch_up(tens("others"))
+    assert lake.quarantine("changed").frame(spark).count() == 1
+    changed(spark, lake, tens("all"))
+    # The ten had been in a window that forgets it; what waited for the clock when it failed is in the new one.
+    assert sorted(row["v"] for row in lake.state("sums").scan().to_pylist()) == [0, 10, 20]
+    assert lake.quarantine("changed").frame(spark).count() == 0
 
 
 @pytest.mark.slow

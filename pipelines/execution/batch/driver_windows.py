@@ -20,6 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pipelines.errors import BatchError, ChangeoverError, DefinitionError
 from pipelines.execution.batch.channels import clocks_after
 from pipelines.execution.batch.group_sources import clock_of
+from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.batch.window_conversion import ChannelWindows, channel_is_empty
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.changeover import windows_on_channels
@@ -247,7 +248,7 @@ class DriverWindows:
         states = kept.states if kept else (State(),) * len(self._stages)
         self._check_waiting(states[0])
         with checkpoint.committing(wait_seconds):
-            _refuse_unfinished(self._group, checkpoint)
+            _release_pending(self._group, checkpoint)
             epoch = checkpoint.begin(self._next_epoch(checkpoint, behind=1), same_tables=True)
             txid = epoch.txid(epoch.first_batch)
             clocks = dict(named.clocks) if named else {}
@@ -425,7 +426,7 @@ def end_windows(group: BatchGroup, checkpoint: Checkpoint, wait_seconds: float) 
     if Begun.of(files) is None or windows_on_channels(group.topology, group.name):
         return 0
     with checkpoint.committing(wait_seconds):
-        _refuse_unfinished(group, checkpoint)
+        _release_pending(group, checkpoint)
         keep_named(checkpoint, group.lake, sinks)
         begun = Begun.of(files)
         assert begun is not None
@@ -439,14 +440,20 @@ def end_windows(group: BatchGroup, checkpoint: Checkpoint, wait_seconds: float) 
     return waiting
 
 
-def _refuse_unfinished(group: BatchGroup, checkpoint: Checkpoint) -> None:
-    done = checkpoint.finished_batches()
+def _release_pending(group: BatchGroup, checkpoint: Checkpoint) -> None:
+    """Let the batch that Spark has planned and not finished come again in the next epoch, whole, under another txid.
+
+    Raises:
+        ChangeoverError: it is in some of the tables already.
+    """
+    epoch, done = checkpoint.epoch, checkpoint.finished_batches()
+    if epoch is None or checkpoint.last_batch() < done:
+        return
     if Belonging(checkpoint, group.lake).holds((sink.table for sink in group.sinks), done):
-        raise ChangeoverError(
-            group.topology.name,
-            group.name,
-            f"batch {done} of the former definition is in some of its tables and not in all",
-        )
+        problem = f"batch {done} of the former definition is in some of its tables and not in all"
+        raise ChangeoverError(group.topology.name, group.name, problem)
+    # What a poison batch has left in quarantine would count twice, were it replayed.
+    PoisonRows(group).forget(epoch.txid(done))
 
 
 def check_place(group: BatchGroup, checkpoint: Checkpoint) -> None:
