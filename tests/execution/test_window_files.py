@@ -244,10 +244,12 @@ def test_a_state_is_of_the_last_version_that_somebody_knew(tmp_path: Path) -> No
     other, before = b"another sixteen.", None
     for txid, version in enumerate([None, "one", None, "two", None]):
         _, before = files(tmp_path, version=version).run(txid, 0, before, [(table(rows_of(txid, txid + 1)), txid)])
-        kept = files(tmp_path, signature=other).kept_of(before)
-        assert (kept.version, kept.empty, kept.is_own) == ([None, "one", "one", "two", "two"][txid], (0,), False)
+        known = [None, "one", "one", "two", "two"][txid]
+        assert files(tmp_path, signature=other).left_by(before) == (False, known)
+        assert files(tmp_path, signature=other).kept_of(before).empty == (0,)
+        assert files(tmp_path).left_by(before) == (True, known)
         own = files(tmp_path).kept_of(before)
-        assert (own.empty, own.is_own, own.states[0].keys) == ((), True, txid + 1)
+        assert (own.empty, own.states[0].keys) == ((), txid + 1)
     _, ahead = files(tmp_path).run(5, 0, before, [(table(rows_of(5, 9)), 6)])
     (state,) = files(tmp_path, signature=other).kept_of(ahead).states
     assert (state.keys, state.clock, state.pending and state.pending.num_rows) == (0, 6, 2)

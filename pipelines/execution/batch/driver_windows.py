@@ -29,7 +29,6 @@ from pipelines.execution.checkpoint.named_windows import Named, keep_named, name
 from pipelines.execution.checkpoint.window_files import (
     Begun,
     Definition,
-    Kept,
     StateFiles,
     StateRef,
     WindowFailure,
@@ -237,14 +236,14 @@ class DriverWindows:
         begun, ended = Begun.of(self._files), ended_in(self._files)
         named = next(named_by(sinks, None, begun or ended), None)
         self._begun = begun or ended or Begun(0)
-        state = self._state_of(named)
-        kept = self._states.kept_of(state) if state is not None and (begun or ended) else None
+        state = self._state_of(named) if begun or ended else None
         # Where a record names a state, and nobody has ended the windows, their folder is lost.
         is_lost = begun is None and named is not None and not ended
         is_left = not ended and ChannelWindows.of(self._group) is not None
         is_new = begun is None and not is_left and (on_purpose or self._version is not None)
-        if is_lost or not (is_new or self._is_changed(kept, on_purpose)):
+        if is_lost or not (is_new or self._is_changed(state, on_purpose)):
             return ()
+        kept = self._states.kept_of(state) if state else None
         states = kept.states if kept else (State(),) * len(self._stages)
         self._check_waiting(states[0])
         with checkpoint.committing(wait_seconds):
@@ -256,10 +255,13 @@ class DriverWindows:
         empty = kept.empty if kept else range(len(self._stages))
         return tuple(self._stages[number].node.label for number in empty)
 
-    def _is_changed(self, kept: Kept | None, on_purpose: bool) -> bool:
-        if kept is None or kept.is_own:
+    def _is_changed(self, state: StateRef | None, on_purpose: bool) -> bool:
+        """Return whether another definition has left a state, and was changed on purpose."""
+        if state is None:
             return False
-        return on_purpose or (None not in (self._version, kept.version) and self._version != kept.version)
+        is_own, version = self._states.left_by(state)
+        is_other = None not in (self._version, version) and self._version != version
+        return not is_own and (on_purpose or is_other)
 
     def _check_waiting(self, state: State) -> None:
         if state.pending is None:

@@ -288,14 +288,10 @@ class Kept:
     Attributes:
         states: of each window, in the order of the query.
         empty: the numbers of those that begin empty.
-        is_own: whether this definition has left it, and not another.
-        version: of the former definition, as of `Definition`.
     """
 
     states: States
     empty: tuple[int, ...]
-    is_own: bool
-    version: str | None = None
 
 
 class WindowFiles:
@@ -455,6 +451,15 @@ class WindowFiles:
         self._stands(ref, last.below, sum(_bytes_of_windows(part.head["parts"]) for part in parts))
         return tuple(_state_in(parts, number, arrays) for number, arrays in enumerate(self._windows))
 
+    def left_by(self, ref: StateRef) -> tuple[bool, str | None]:
+        """Return whether this definition has left a state, and the version of the one that has.
+
+        Raises:
+            WindowStateError: it cannot be had.
+        """
+        head, _ = _opened(self._files, ref)
+        return head["signature"] == self._definition.signature.hex(), head.get("version")
+
     def kept_of(self, ref: StateRef) -> Kept:
         """Return what the windows keep of a state that this definition or another has left.
 
@@ -479,8 +484,7 @@ class WindowFiles:
                 empty.append(number)
             states.append(state)
         states[0] = replace(states[0], pending=last.tables.get(_part(_PENDING, 0)))
-        is_own = last.head["signature"] == self._definition.signature.hex()
-        return Kept(tuple(states), tuple(empty), is_own, last.head.get("version"))
+        return Kept(tuple(states), tuple(empty))
 
     def _stands(self, ref: StateRef, below: list[StateRef], size: int) -> None:
         """Keep on which files a state stands; of the last few, for a file may go two batches later."""
