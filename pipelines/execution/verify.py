@@ -142,7 +142,9 @@ def _window_damages(
     tables = [lake.written_by(node) for node in topology.persists if node.id in reach]
     files = state_files(checkpoint.folder)
     try:
-        newest = next(named_by((table for table in tables if table.exists()), None, Begun.of(files)), None)
+        newest = next(
+            named_by(checkpoint.folder.name, (table for table in tables if table.exists()), None, Begun.of(files)), None
+        )
         if newest is not None:
             check_files(files, newest.state)
     except WindowStateError as error:

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
 from pipelines.errors import ChangeoverError, PoisonBatchError, TrideltaError
+from pipelines.execution.checkpoint.changeover import Changeover
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.checkpoint.window_files import Begun, WindowFiles, WindowPlaceError, WindowStateError
 from pipelines.execution.verify import verify
@@ -133,6 +134,29 @@ def test_into_another_table_they_go_on(on_the_way: bool, spark: SparkSession, tm
     assert rows(lake, "one") == [(1, 1), (3, 2), (6, 3)]
     assert rows(lake, "two") == ([(16, 4)] if on_the_way else [(16, 4), (20, 5), (25, 6)])
     assert not list(verify(spark, lake, topology_of(flow(4, table="two"))).faults)
+
+
+@pytest.mark.slow
+def test_a_table_of_another_streams_windows_names_none_of_these(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+
+    def two(seen: int, first: str, second: str) -> Flow:
+        built: Any = Flow("changed", windows="batch")
+        for name, table in (("s", first), ("r", second)):
+            stream = built.stream(name, FixedBatches(SCHEMA, BATCHES[:seen]), delay=5).partition("k")
+            sums = (Sum("v", "v"), Count(output="n"))
+            stream.aggregate(*sums, trigger=Policy.count(1), evict=Policy.count(1000)).persist(table)
+        return built.build()
+
+    runtime = Runtime(spark, lake)
+    runtime.catch_up(two(2, "one", "two"))
+    # Both tables go to the other stream: each begins under it with a state that it does not know.
+    swapped = two(4, "two", "one")
+    Changeover(lake, topology_of(swapped)).make()
+    runtime.catch_up(swapped, on_fresh_checkpoint="continue")
+    six = [(1, 1), (3, 2), (6, 3), (16, 4), (20, 5), (25, 6)]
+    assert rows(lake, "one") == rows(lake, "two") == six
+    assert not list(verify(spark, lake, topology_of(swapped)).faults)
 
 
 MOMENTS = {"epoch": (Checkpoint, "begin"), "state": (WindowFiles, "begin"), "begun": (Begun, "write")}

@@ -234,7 +234,7 @@ class DriverWindows:
         sinks = [sink.table for sink in self._group.sinks]
         keep_named(checkpoint, self._group.lake, sinks)
         begun, ended = Begun.of(self._files), ended_in(self._files)
-        named = next(named_by(sinks, None, begun or ended), None)
+        named = next(named_by(self._group.name, sinks, None, begun or ended), None)
         self._begun = begun or ended or Begun(0)
         state = self._state_of(named) if begun or ended else None
         # Where a record names a state, and nobody has ended the windows, their folder is lost.
@@ -339,7 +339,7 @@ class DriverWindows:
     # --- what the records name --------------------------------------------------------------------------------------
 
     def _named(self, below: int | None) -> Iterator[Named]:
-        return named_by([sink.table for sink in self._group.sinks], below, self._begun)
+        return named_by(self._group.name, [sink.table for sink in self._group.sinks], below, self._begun)
 
     def _state_of(self, named: Named | None) -> StateRef | None:
         """Return the state behind a batch; None: the windows are empty, for they began behind it."""
@@ -432,7 +432,7 @@ def end_windows(group: BatchGroup, checkpoint: Checkpoint, wait_seconds: float) 
         keep_named(checkpoint, group.lake, sinks)
         begun = Begun.of(files)
         assert begun is not None
-        named = next(named_by(sinks, None, begun), None)
+        named = next(named_by(group.name, sinks, None, begun), None)
         last = None if named is None or named.txid < begun.first else Begun(named.txid + 1, named.state, named.clocks)
         waiting = 0
         if last is not None and last.state is not None:
@@ -500,4 +500,4 @@ class _Rows:
 
 
 def _named_of(group: BatchGroup, below: int | None = None) -> Iterator[Named]:
-    return named_by([sink.table for sink in group.sinks], below)
+    return named_by(group.name, [sink.table for sink in group.sinks], below)

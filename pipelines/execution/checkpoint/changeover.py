@@ -21,7 +21,7 @@ from pipelines.errors import ChangeoverError, StateSchemaError
 from pipelines.execution.checkpoint.belonging import Belonging
 from pipelines.execution.checkpoint.copy import recover
 from pipelines.execution.checkpoint.engine_files import CONTINUE, REFUSE, Checkpoint, Epoch
-from pipelines.execution.checkpoint.named_windows import keep_named
+from pipelines.execution.checkpoint.named_windows import is_of, keep_named
 from pipelines.execution.checkpoint.window_files import WindowPlaceError, ended_in, is_elsewhere, state_files
 from pipelines.execution.protocol.groups import group_name, spout_groups
 from pipelines.graph import events, nodes
@@ -34,7 +34,6 @@ from pipelines.windows.bucket import NEVER
 if TYPE_CHECKING:
     from pipelines.places.location import Place
     from pipelines.state.lake import Lake
-    from pipelines.state.record import BatchRecord
     from pipelines.state.table import StateTable
     from pipelines.trident.topology import TridentTopology
 
@@ -121,7 +120,8 @@ class Changeover:
         if not query.in_batch:
             return not windows_on_channels(self._topology, query.name)
         # Where a record names a state, the folder that had it is lost.
-        named = any(record.windows for table in query.sinks if table.exists() for record in _records(table))
+        tables = (table for table in query.sinks if table.exists())
+        named = any(is_of(query.name, commit.record) for table in tables for commit in table.commits.batches())
         return (
             not named
             or ended_in(state_files(query.checkpoint.folder)) is not None
@@ -325,10 +325,6 @@ def windows_on_channels(topology: TridentTopology, query: str) -> bool:
     own = (spouts for spouts in spout_groups(topology) if re.fullmatch(rf"{re.escape(query)}__\d+", group_name(spouts)))
     readers = (spout for spouts in own for spout in spouts if isinstance(spout, nodes.ChannelSpoutNode))
     return any(isinstance(node, nodes.WindowNode) for spout in readers for node in spout.steps)
-
-
-def _records(table: StateTable) -> Iterator[BatchRecord]:
-    return (commit.record for commit in table.commits.batches() if commit.record is not None)
 
 
 def _last(table: StateTable) -> int | None:

@@ -15,6 +15,7 @@ from pipelines.execution.checkpoint.window_files import Begun, StateRef, outputs
 if TYPE_CHECKING:
     from pipelines.execution.checkpoint.engine_files import Checkpoint
     from pipelines.state.lake import Lake
+    from pipelines.state.record import BatchRecord
     from pipelines.state.table import StateTable
 
 
@@ -27,14 +28,17 @@ class Named:
     clocks: Mapping[str, int]
 
 
-def named_by(tables: Iterable[StateTable], below: int | None = None, begun: Begun | None = None) -> Iterator[Named]:
+def named_by(
+    query: str, tables: Iterable[StateTable], below: int | None = None, begun: Begun | None = None
+) -> Iterator[Named]:
     """Yield what the records of a query's outputs name, newest batch first.
 
     Args:
+        query: whose windows; another one may have written a table before.
         below: only batches before this txid; None: all.
         begun: where the windows began; what they took over there comes behind the last batch before.
     """
-    named = [_of_table(table, below) for table in tables]
+    named = [_of_table(query, table, below) for table in tables]
     if begun is not None and begun.state is not None and (below is None or begun.first < below):
         named.append(iter([Named(begun.first, begun.state, begun.clocks)]))
     for _, same in groupby(merge(*named, key=_txid, reverse=True), key=_txid):
@@ -57,24 +61,28 @@ def keep_named(checkpoint: Checkpoint, lake: Lake, sinks: Sequence[StateTable]) 
         return
     belonging = Belonging(checkpoint, lake)
     former = [table for table in belonging.tables(outputs_in(files)) if table.exists()]
-    newest = next(named_by(former, None, begun), None)
-    present = next(named_by([table for table in sinks if table.exists()], None, begun), None)
+    query, epoch = checkpoint.folder.name, checkpoint.epoch
+    newest = next(named_by(query, former, None, begun), None)
+    present = next(named_by(query, [table for table in sinks if table.exists()], None, begun), None)
     if newest is None or newest.txid < begun.first or newest.state == begun.state:
         return
     if present is not None and present.txid >= newest.txid:
         return
     done = checkpoint.finished_batches()
-    if belonging.holds(former, done):
-        raise ChangeoverError(
-            checkpoint.flow, checkpoint.folder.name, f"batch {done} is in tables that it writes no longer"
-        )
+    if epoch is not None and newest.txid >= epoch.txid(done):
+        raise ChangeoverError(checkpoint.flow, query, f"batch {done} is in tables that it writes no longer")
     Begun(newest.txid + 1, newest.state, newest.clocks).write(files)
 
 
-def _of_table(table: StateTable, below: int | None) -> Iterator[Named]:
+def is_of(query: str, record: BatchRecord | None) -> bool:
+    """Return whether a record names a state of a query's windows; those of earlier releases do not say whose it is."""
+    return record is not None and record.windows is not None and record.windows.get("query", query) == query
+
+
+def _of_table(query: str, table: StateTable, below: int | None) -> Iterator[Named]:
     for commit in reversed(table.commits.batches()):
         record = commit.record
-        if record is not None and record.windows is not None and (below is None or record.txid < below):
+        if record is not None and record.windows and is_of(query, record) and (below is None or record.txid < below):
             yield Named(record.txid, StateRef.of_json(record.windows), record.clocks or {})
 
 
