@@ -324,17 +324,8 @@ def _reason(error: Exception) -> str:
 
 
 def _shown(report: RepartitionReport) -> dict[str, Any]:
-    return {
-        "flow": report.flow,
-        "group": report.group,
-        "before": report.before,
-        "after": report.after,
-        "wanted": report.wanted,
-        "batch": report.batch,
-        "rows": sum(report.rows.values()),
-        "bytes": report.bytes,
-        "seconds": report.seconds,
-    }
+    shown = ("flow", "group", "before", "after", "wanted", "batch", "bytes", "seconds")
+    return {name: getattr(report, name) for name in shown} | {"rows": sum(report.rows.values())}
 
 
 class RepartitionRefusedError(TrideltaError):

@@ -77,7 +77,7 @@ class Values:
     def sums(self, start: Array, end: Array, *, squares: bool = False) -> list[Any]:
         """Return the exact sum of each range, of floats rounded once; or of ints the sum of squares."""
         if not self.whole:
-            return [_float_sum(values) for values in self.lists(start, end)]
+            return [float_sum(values) for values in self.lists(start, end)]
         most = max(-int(self.numbers.min(initial=0)), int(self.numbers.max(initial=0)))
         if most ** (2 if squares else 1) * max(len(self.numbers), 1) >= _SAFE:
             return [sum(v * v for v in values) if squares else sum(values) for values in self.lists(start, end)]
@@ -86,7 +86,8 @@ class Values:
         return (total[end] - total[start]).tolist()
 
 
-def _float_sum(values: list[float]) -> float:
+def float_sum(values: list[float]) -> float:
+    """Return the exact sum of floats, rounded once; NaN of both infinities."""
     try:
         return fsum(values)
     except ValueError:  # inf and -inf

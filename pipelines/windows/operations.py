@@ -410,17 +410,6 @@ class TaskWindow:
         return f"window of {self.size}{unit} every {self.slide}{unit}"
 
 
-WindowOperation = (
-    AggregateWindow
-    | CollectWindow
-    | AlignedWindow
-    | SessionWindow
-    | SortWindow
-    | SwitchWindow
-    | JoinWindow
-    | TaskWindow
-)
-
 Grouping = AggregateWindow | CollectWindow | SpanWindow
 """Operations whose results are new events: of the partition fields and their own outputs."""
 

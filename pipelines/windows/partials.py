@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.aggregators import Average, Count, EventAggregator, Max, Min, Sum
-from pipelines.aggregators.exact import fsum, shortened
-from pipelines.windows.array_values import Values
+from pipelines.aggregators.exact import shortened
+from pipelines.windows.array_values import Values, float_sum
 from pipelines.windows.arrays import Ints
 from pipelines.windows.blob import dumps, loads
 from pipelines.windows.event import Event
@@ -183,7 +182,7 @@ class _FloatsAdded(Partial):
         return made
 
     def values(self, spans: pa.Table) -> Any:
-        sums = [_float_sum(parts) for parts in spans[self._name].to_pylist()]
+        sums = [float_sum(parts) for parts in spans[self._name].to_pylist()]
         if not isinstance(self._aggregator, Average):
             return sums
         counts = spans[f"{self._name}_count"].to_pylist()
@@ -197,13 +196,6 @@ def few(values: list[float]) -> list[float]:
     finite = [value for value in values if value - value == 0.0]
     others = {str(value): value for value in values if value - value != 0.0} if len(finite) < len(values) else {}
     return [*shortened(finite), *others.values()]
-
-
-def _float_sum(values: list[float]) -> float:
-    try:
-        return fsum(values)
-    except ValueError:  # inf and -inf
-        return math.nan
 
 
 class _Extreme(Partial):
@@ -278,11 +270,6 @@ class _Kept(Partial):
 def partial_of(name: str, aggregator: EventAggregator, types: pa.Schema) -> Partial:
     """Return the columns of an aggregator over fields of some types."""
     return _form_of(aggregator, types)(name, aggregator)
-
-
-def is_kept(aggregator: EventAggregator, types: pa.Schema) -> bool:
-    """Check whether an aggregator takes its events one by one."""
-    return _form_of(aggregator, types) is _Kept
 
 
 def _form_of(aggregator: EventAggregator, types: pa.Schema) -> type[Partial]:
