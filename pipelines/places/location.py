@@ -7,7 +7,9 @@ something else (an encoded one, a pattern) are refused in the name of a folder t
 
 from __future__ import annotations
 
+import os
 import re
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -294,15 +296,23 @@ def on_disk(place: Place, what: str = "what was asked for") -> Path:
     return place.path if isinstance(place, Location) else place
 
 
-def put_whole(place: Place, data: bytes) -> None:
-    """Put a small file in the place of the one that is there: cut off in between, that one stays."""
+def put_whole(place: Place, data: bytes, *, mode: int = 0o666) -> None:
+    """Put a small file in the place of the one that is there, so that a crash leaves the old or the new one, whole.
+
+    Args:
+        mode: what the file allows on a disk, less the umask.
+    """
     if isinstance(place, Location):
         place.write_bytes(data)
         return
     place.parent.mkdir(parents=True, exist_ok=True)
-    draft = place.with_suffix(".tmp")
-    draft.write_bytes(data)
-    draft.rename(place)
+    # Another thread or process may put the same file.
+    draft = place.with_name(f".{place.name}.{threading.get_native_id()}.tmp")
+    with os.fdopen(os.open(draft, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, mode), "wb") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
+    draft.replace(place)
 
 
 def path_below(place: Place, root: Place) -> Path | None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import PlanFileError
-from pipelines.places.location import Location, Place, by_name
+from pipelines.places.location import Place, by_name, put_whole
 from pipelines.planner.plan import PLAN_FORMAT, TopologyPlan
 
 if TYPE_CHECKING:
@@ -37,18 +36,12 @@ def save_plan(topology: HasGraph, folder: Place) -> Place:
         The file.
     """
     file = folder / PLAN_FILE
-    folder.mkdir(parents=True, exist_ok=True)
     stored = {
         "format": PLAN_FORMAT,
         "saved_at": datetime.now(UTC).isoformat(),
         "plan": TopologyPlan.of(topology).to_json(),
     }
-    if isinstance(file, Location):
-        file.write_bytes(json.dumps(stored, indent=1).encode())
-        return file
-    draft = file.with_suffix(f".{os.getpid()}.tmp")
-    draft.write_text(json.dumps(stored, indent=1), encoding="utf-8")
-    draft.replace(file)
+    put_whole(file, json.dumps(stored, indent=1).encode())
     return file
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
@@ -18,7 +17,7 @@ from pipelines.execution.checkpoint.damage import read_own
 from pipelines.execution.checkpoint.ownership import claim
 from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
 from pipelines.places.lease import Lease, LeaseLostError, held
-from pipelines.places.location import Location, Place, on_disk
+from pipelines.places.location import Location, Place, on_disk, put_whole
 from pipelines.sources.channels import Start
 from pipelines.state.turns import LateWriterError
 from pipelines.surroundings import told
@@ -370,13 +369,4 @@ def _since_committed(records: dict[str, Any]) -> dict[str, Any]:
 
 def write_json(file: Place, value: Any, *, mode: int = 0o666) -> None:
     """Write a small file so that a crash leaves the old or the new one, whole; with what `mode` and the umask allow."""
-    if isinstance(file, Location):
-        file.write_bytes(json.dumps(value).encode())
-        return
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    with os.fdopen(os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, mode), "w", encoding="utf-8") as out:
-        json.dump(value, out)
-        out.flush()
-        os.fsync(out.fileno())
-    temporary.replace(file)
+    put_whole(file, json.dumps(value).encode(), mode=mode)

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pipelines.execution.checkpoint.engine_files import write_json
 from pipelines.execution.replays.selection import Lot
 from pipelines.execution.report import Report, StateCommit
-from pipelines.places.location import Location, Place
+from pipelines.places.location import Place, put_whole
 
 
 @dataclass(frozen=True)
@@ -72,16 +72,9 @@ class Records:
 
     def begin(self, record: Record, lot: Lot) -> None:
         """Write a replay down: its rows first, so that a record without rows is never there."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        file = self._rows(record.number)
-        if isinstance(file, Location):
-            written = io.BytesIO()
-            pq.write_table(lot.rows, written)
-            file.write_bytes(written.getvalue())
-        else:
-            temporary = file.with_name(f".{file.name}.tmp")
-            pq.write_table(lot.rows, temporary)
-            temporary.replace(file)
+        written = io.BytesIO()
+        pq.write_table(lot.rows, written)
+        put_whole(self._rows(record.number), written.getvalue())
         write_json(self.folder / f"{record.number}.json", record.to_json())
 
     def finish(self, record: Record, landed: int, refused: Mapping[str, int]) -> None:
