@@ -59,6 +59,11 @@ class Arrays(ABC):
     def __init__(self, context: WindowContext, schema: pa.Schema) -> None:
         self._context, self._schema = context, schema
 
+    @property
+    def depth(self) -> int:
+        """Return how many stateful operations lie before it (`WindowContext.depth`)."""
+        return self._context.depth
+
     def feed(self, state: State, rows: pa.Table, clock: int) -> tuple[pa.Table, State]:
         """Run rows up to `clock`, then the ticks up to `clock` for all windows.
 
@@ -95,12 +100,13 @@ class Arrays(ABC):
         """
 
     @abstractmethod
-    def laid_over(self, windows: list[pa.Table], clock: int | None) -> pa.Table | None:
+    def laid_over(self, windows: list[pa.Table], clock: int | None, depth: int | None = None) -> pa.Table | None:
         """Return the windows of a state of which later ones hold only what had changed: of each window the last row.
 
         Args:
             windows: the whole one, and what has changed since, oldest first.
             clock: of the last one; what had ended by then is left out.
+            depth: of the windows that left them (`WindowContext.depth`); None: as of these.
         """
 
     def joined(self, states: Iterable[State], rows: pa.Schema, clock: int) -> State:

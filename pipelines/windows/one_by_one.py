@@ -79,7 +79,7 @@ class OneByOne(Arrays):
         blobs = [dumps([window.key, window.save()]) for window in kept]
         return pa.table([[window.text for window in kept], wakes, blobs], schema=_STATE)
 
-    def laid_over(self, windows: list[pa.Table], clock: int | None) -> pa.Table | None:
+    def laid_over(self, windows: list[pa.Table], clock: int | None, depth: int | None = None) -> pa.Table | None:
         rows = self._last_of(windows, (TEXT,))
         return None if rows is None else rows.filter(pc.is_valid(rows[WINDOW]))
 

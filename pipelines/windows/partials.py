@@ -127,6 +127,19 @@ def counted(groups: Groups, column: pa.ChunkedArray | None) -> Ints:
     return np.bincount(of, minlength=groups.number).astype(np.int64)
 
 
+class TotalError(ArithmeticError):
+    """The total of a span does not fit bigint. The batch that brings it there fails, not the one that ends the span.
+
+    Attributes:
+        field: that is summed.
+        span: its number among those of the batch.
+    """
+
+    def __init__(self, field: str, span: int) -> None:
+        self.field, self.span = field, span
+        super().__init__(f'the sum of "{field}" does not fit bigint')
+
+
 class _Added(Partial):
     """A sum of ints, or their average."""
 
@@ -145,6 +158,10 @@ class _Added(Partial):
         made[high], made[low] = made[high] + (made[low] >> _LOW_BITS), made[low] & _LOW
         if isinstance(self._aggregator, Average):
             made[count] = self._plus(counted(groups, batch.table[self._field]), groups, state, count)
+            return made
+        beyond = np.flatnonzero(made[high] != (made[high] << _LOW_BITS) >> _LOW_BITS)
+        if len(beyond):
+            raise TotalError(str(self._field), int(beyond[0]))
         return made
 
     def values(self, spans: pa.Table) -> Any:
@@ -213,7 +230,8 @@ class _Extreme(Partial):
             there = column.is_valid().to_numpy()[at]
             of, at = of[there], at[there]
         rank = ranks(column)[at]
-        order = np.lexsort((-rank if isinstance(self._aggregator, Max) else rank, of))
+        # The least int has no negative.
+        order = np.lexsort((~rank if isinstance(self._aggregator, Max) else rank, of))
         first = np.ones(len(order), bool)
         first[1:] = of[order[1:]] != of[order[:-1]]
         best = np.full(groups.number, -1)

@@ -18,7 +18,7 @@ from pipelines.windows.arrays import Arrays, Ints, numbered
 from pipelines.windows.buffer import SECOND, WindowContext
 from pipelines.windows.event_rows import as_lists
 from pipelines.windows.operations import BOUNDS, DAY, AlignedWindow, SessionWindow, SpanWindow
-from pipelines.windows.partials import BatchRows, Groups, Partial, partial_of
+from pipelines.windows.partials import BatchRows, Groups, Partial, TotalError, partial_of
 
 START, END = "_start", "_end"
 """Columns of a state: the bounds of an open span, in ms, the end exclusive."""
@@ -39,10 +39,13 @@ class _Spans:
 class _Kind(ABC):
     """Where spans lie."""
 
-    patience: int
-    """How many ms behind its end a span is emitted."""
     per_key: bool
     """Whether a key has one open span at most."""
+
+    def patience(self, depth: int) -> int:
+        """Return how many ms behind its end a span is emitted, of a window with so many before it."""
+        # What windows upstream made of a span that ends with this one comes behind the ticks of that clock.
+        return depth
 
     @abstractmethod
     def spans(self, rows: pa.Table, keys: Ints, state: pa.Table | None, state_keys: Ints) -> _Spans:
@@ -53,9 +56,7 @@ class _Aligned(_Kind):
     per_key = False
 
     def __init__(self, places: FixedPlaces | DayPlaces, depth: int) -> None:
-        self._places = places
-        # What windows upstream made of a span that ends with this one comes behind the ticks of that clock.
-        self.patience = depth
+        self._places, self._depth = places, depth
 
     def spans(self, rows: pa.Table, keys: Ints, state: pa.Table | None, state_keys: Ints) -> _Spans:
         row, start, end = (
@@ -80,11 +81,11 @@ class _Aligned(_Kind):
 
     def _times(self, rows: pa.Table) -> Ints:
         clocks = rows[events.CLOCK].to_numpy()
-        if not self.patience or events.TIME not in rows.column_names:
+        if not self._depth or events.TIME not in rows.column_names:
             return clocks
         # Results of windows upstream are of the last ms of their span, and come a little later than that.
         times = rows[events.TIME].fill_null(np.iinfo(np.int64).min).to_numpy()
-        return np.where((times >= clocks - self.patience) & (times <= clocks), times, clocks)
+        return np.where((times >= clocks - self._depth) & (times <= clocks), times, clocks)
 
 
 def fixed(places: FixedPlaces, at: Ints) -> tuple[Ints, Ints, Ints]:
@@ -120,11 +121,13 @@ def by_days(places: DayPlaces, at: Ints) -> tuple[Ints, Ints, Ints]:
 
 class _Sessions(_Kind):
     per_key = True
-    # An event at the very end belongs to it.
-    patience = 1
 
     def __init__(self, gap: int) -> None:
         self._gap = gap
+
+    def patience(self, depth: int) -> int:
+        # An event at the very end belongs to it.
+        return 1
 
     def spans(self, rows: pa.Table, keys: Ints, state: pa.Table | None, state_keys: Ints) -> _Spans:
         row = np.argsort(keys, kind="stable")
@@ -216,17 +219,30 @@ class SpanArrays(Arrays):
         source = pa.array(np.where(groups.old >= 0, groups.old, known + first))
         made: dict[str, Any] = {name: names[name].take(source) for name in self._context.partition}
         made |= {START: spans.start, END: spans.end}
-        for partial in partials:
-            made |= partial.merged(groups, batch, state)
+        try:
+            for partial in partials:
+                made |= partial.merged(groups, batch, state)
+        except TotalError as error:
+            raise ArithmeticError(f"{error} in the window {self._named(pa.table(made), error.span)}") from error
         if state is None:
             return pa.table(made), None
         untouched = np.ones(known, bool)
         untouched[groups.old[groups.known]] = False
         return pa.table(made), state.filter(pa.array(untouched))
 
-    def _closes(self, spans: pa.Table) -> Ints:
-        """Return the first clock at which no event of a span can come any more."""
-        found: Ints = spans[END].to_numpy() + self._kind.patience
+    def _named(self, spans: pa.Table, number: int) -> str:
+        """Return the text of a span for messages."""
+        span = spans.slice(number, 1).to_pylist()[0]
+        bounds = " to ".join(f"{np.datetime64(span[bound], 'ms')}Z" for bound in (START, END))
+        return ", ".join([bounds, *(f"{name} {span[name]!r}" for name in self._context.partition)])
+
+    def _closes(self, spans: pa.Table, depth: int | None = None) -> Ints:
+        """Return the first clock at which no event of a span can come any more.
+
+        Args:
+            depth: that the window has; None: its own.
+        """
+        found: Ints = spans[END].to_numpy() + self._kind.patience(self._context.depth if depth is None else depth)
         return found
 
     def _results(self, spans: pa.Table, partials: list[Partial]) -> pa.Table:
@@ -265,10 +281,13 @@ class SpanArrays(Arrays):
         kinds = {field.name: field.type for field in self._schema}
         return number, of, {name: as_lists([row.get(name) for row in flat], kinds[name]) for name in outputs}
 
-    def laid_over(self, windows: list[pa.Table], clock: int | None) -> pa.Table | None:
+    def laid_over(self, windows: list[pa.Table], clock: int | None, depth: int | None = None) -> pa.Table | None:
         key = self._context.partition
         rows = self._last_of(windows, key if self._kind.per_key else (*key, START))
-        return rows if rows is None or clock is None else rows.filter(pa.array(self._closes(rows) > clock))
+        # A whole state alone holds none that has ended, but where the window has fewer before it than when it was left.
+        if rows is None or clock is None or len(windows) == 1:
+            return rows
+        return rows.filter(pa.array(self._closes(rows, depth) > clock))
 
     def _due(self, windows: pa.Table) -> int:
         return int(self._closes(windows).min())

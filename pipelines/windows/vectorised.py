@@ -131,7 +131,7 @@ class ArrayWindows(Arrays):
         # Of a window that fires before it is full only what came since counts.
         self._since_fired = self._clear or 0 < self._keep <= self._events
 
-    def laid_over(self, windows: list[pa.Table], clock: int | None) -> pa.Table | None:
+    def laid_over(self, windows: list[pa.Table], clock: int | None, depth: int | None = None) -> pa.Table | None:
         rows = self._last_of(windows, self._context.partition)
         return rows if rows is None or clock is None else rows.filter(pc.greater(rows[WRITTEN], clock - self._lifetime))
 

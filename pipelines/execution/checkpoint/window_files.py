@@ -368,6 +368,7 @@ class WindowFiles:
             "format": FORMAT,
             "signature": self._definition.signature.hex(),
             "each": [each.hex() for each in self._definition.each],
+            "depths": [windows.depth for windows in self._windows],
             "version": self._version,
             "outputs": list(self._definition.outputs),
             "txid": txid,
@@ -522,7 +523,10 @@ def _state_in(parts: Sequence[_Read], number: int, arrays: Arrays) -> State:
     last, name = parts[-1], _part(_WINDOWS, number)
     clock = last.head["clock"]
     windows = [part.tables[name] for part in parts if name in part.tables]
-    return State(arrays.laid_over(windows, clock), last.tables.get(_part(_PENDING, number)), clock)
+    # When a window ends may depend on how many were before it: who left it knew. Files of an earlier release do not say it.
+    depths: list[int] = last.head.get("depths", [])
+    depth = depths[number] if depths else None
+    return State(arrays.laid_over(windows, clock, depth), last.tables.get(_part(_PENDING, number)), clock)
 
 
 def _part(name: str, number: int) -> str:
