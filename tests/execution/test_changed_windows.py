@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from pipelines import Lake, Runtime
-from pipelines.errors import ChangeoverError, PoisonBatchError, TrideltaError
+from pipelines.errors import ChangeoverError, PoisonBatchError, StateBehindError, TrideltaError
+from pipelines.execution.batch.driver_windows import DriverWindows
+from pipelines.execution.batch.poison import PoisonRows, skip
+from pipelines.execution.checkpoint.belonging import CheckpointBehindError, TableBehindError
 from pipelines.execution.checkpoint.changeover import Changeover
 from pipelines.execution.checkpoint.engine_files import Checkpoint
 from pipelines.execution.checkpoint.window_files import Begun, WindowFiles, WindowPlaceError, WindowStateError
@@ -29,13 +34,15 @@ def at(second: int, *values: Any) -> list[tuple[str, Any, int]]:
 BATCHES = [at(0, 1, 2, 3), at(10, 10), at(11, 4, 5), at(30, 100)]
 
 
-def flow(seen: int, *, running: bool = True, latest: int | None = None, table: str = "") -> Flow:
+def flow(
+    seen: int, *, running: bool = True, latest: int | None = None, table: str = "", batches: Any = BATCHES
+) -> Flow:
     """Return a flow over the first batches: running sums of a key, and the newest of so many of them; or none of both.
 
     Args:
         table: the one that it writes; none: `sums`, and that of its output.
     """
-    stream: Any = Flow("changed", windows="batch").stream("s", FixedBatches(SCHEMA, BATCHES[:seen]), delay=5)
+    stream: Any = Flow("changed", windows="batch").stream("s", FixedBatches(SCHEMA, batches[:seen]), delay=5)
     if running:
         sums = (Sum("v", "v"), Count(output="n"))
         stream = stream.partition("k").aggregate(*sums, trigger=Policy.count(1), evict=Policy.count(1000))
@@ -185,7 +192,7 @@ def test_cut_off_at_any_moment_both_definitions_can_go_on(
         # That was the switch.
         with pytest.raises(WindowStateError, match="another operation"):
             Runtime(spark, lake).catch_up(flow(4, latest=2))
-        return
+    # Behind the switch, too, the former windows come back with what they held, for no batch has come.
     changed(spark, lake, flow(4, latest=then))
     assert rows(lake) == {2: [(3, 2), (16, 4), (25, 6)], 3: [(3, 2), (25, 6)]}[then]
 
@@ -226,16 +233,19 @@ class Tens(WindowAggregator):
         return {"v": self.made, "n": 0}
 
 
+def tens(takes: str) -> Flow:
+    source = FixedBatches(SCHEMA, [at(0, 10), at(10, 0, 5), at(40, 1)])
+    stream: Any = Flow("changed", windows="batch").stream("s", source, delay=5)
+    if takes == "nothing":
+        stream = stream.compute({"k string": "k", "v bigint": "v", "n bigint": "0"})
+    else:
+        stream = stream.partition("k").aggregate(Tens(takes), trigger=Policy.count(1), evict=Policy.count(9))
+    return stream.persist("sums").output().build()
+
+
 @pytest.mark.slow
 def test_a_batch_on_which_the_former_windows_failed_comes_again(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    each = Policy.count(1)
-
-    def tens(takes: str) -> Flow:
-        source = FixedBatches(SCHEMA, [at(0, 10), at(10, 0, 5), at(40, 1)])
-        stream: Any = Flow("changed", windows="batch").stream("s", source, delay=5).partition("k")
-        return stream.aggregate(Tens(takes), trigger=each, evict=Policy.count(9)).persist("sums").output().build()
-
     with pytest.raises(PoisonBatchError):
         Runtime(spark, lake, max_attempts=1).catch_up(tens("others"))
     assert lake.quarantine("changed").frame(spark).count() == 1
@@ -259,3 +269,114 @@ def test_what_waits_and_does_not_fit_is_refused(spark: SparkSession, tmp_path: P
     Runtime(spark, lake).catch_up(counted("v", "string"))
     with pytest.raises(ChangeoverError, match=r"1 event\(s\) that wait for the watermark do not fit"):
         Runtime(spark, lake).catch_up(counted("length(v)", "int"), changed_windows="begin")
+
+
+@pytest.mark.slow
+def test_a_skipped_batch_is_left_out_before_windows_change(spark: SparkSession, tmp_path: Path) -> None:
+    """Its rows stay in quarantine, whatever is changed: the changed windows would take it in again, or lose it."""
+    lake = Lake(tmp_path)
+    with pytest.raises(PoisonBatchError) as poison:
+        Runtime(spark, lake, max_attempts=1).catch_up(tens("others"))
+    skip(lake, topology_of(tens("others")), poison.value.txid)
+    for other in (tens("all"), tens("nothing")):
+        with pytest.raises(ChangeoverError, match="was skipped, and the former definition has not gone on behind it"):
+            Runtime(spark, lake).catch_up(other, changed_windows="begin")
+    Runtime(spark, lake).catch_up(tens("others"))
+    changed(spark, lake, tens("all"))
+    assert lake.quarantine("changed").frame(spark).count() == 1
+
+
+@pytest.mark.slow
+def test_windows_that_fail_in_their_first_batch_give_the_former_ones_back(spark: SparkSession, tmp_path: Path) -> None:
+    # Each batch has an event that is in time.
+    lake, soon = Lake(tmp_path), [*BATCHES[:2], [*at(20, 100), *at(40, 1)]]
+    Runtime(spark, lake).catch_up(flow(2))
+
+    def broken() -> Flow:
+        stream: Any = Flow("changed", windows="batch").stream("s", FixedBatches(SCHEMA, soon), delay=5)
+        stream = stream.partition("k").aggregate(Broken(), trigger=Policy.count(1), evict=Policy.count(9))
+        return stream.persist("sums").output().build()
+
+    for _ in range(2):
+        with pytest.raises(PoisonBatchError):
+            Runtime(spark, lake, max_attempts=1).catch_up(broken(), changed_windows="begin")
+    changed(spark, lake, flow(3, batches=soon))
+    assert rows(lake) == [(1, 1), (3, 2), (6, 3), (16, 4), (116, 5)]
+    assert lake.quarantine("changed").frame(spark).count() == 0
+
+
+class Broken(Tens):
+    """Takes no event."""
+
+    def __init__(self) -> None:
+        super().__init__("none")
+
+    def added(self, event: Any) -> None:
+        raise ValueError("broken")
+
+
+def counts(seen: int, more: Any) -> Flow:
+    """Return a flow that counts the events of a key, and makes `v` of them."""
+    stream: Any = Flow("changed", windows="batch").stream("s", FixedBatches(SCHEMA, BATCHES[:seen]), delay=5)
+    stream = stream.partition("k").aggregate(Count(output="n"), more, trigger=Policy.count(1), evict=Policy.count(99))
+    return stream.persist("sums").output().build()
+
+
+def waiting(spark: SparkSession, lake: Lake) -> list[tuple[str, str]]:
+    return [(row["rule"], row["row"]) for row in lake.quarantine("changed").frame(spark).collect()]
+
+
+@pytest.mark.slow
+def test_what_waits_without_a_field_goes_into_quarantine(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The count has kept nothing of the events that wait but their key and their time."""
+    lake = Lake(tmp_path)
+    Runtime(spark, lake).catch_up(counts(2, Count(output="v")))
+    summed = counts(4, Sum("v", "v"))
+
+    def cut(*_: Any) -> None:
+        raise TrideltaError("cut off")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PoisonRows, "keep_waiting", cut)
+        with pytest.raises(TrideltaError, match="cut off"):
+            Runtime(spark, lake).catch_up(summed, changed_windows="begin")
+    # Until a batch has come the former windows go on with all that they held, what has waited included.
+    with monkeypatch.context() as patched:
+        patched.setattr(DriverWindows, "clear", cut)
+        with pytest.raises(TrideltaError, match="cut off"):
+            Runtime(spark, lake).catch_up(summed)
+    assert waiting(spark, lake) == [("waiting", '{"k":"a","_event_clock":10000}')]
+    changed(spark, lake, counts(4, Count(output="v")))
+    assert waiting(spark, lake) == []
+    assert sorted(row["n"] for row in lake.state("sums").scan().to_pylist()) == [1, 2, 3, 4, 5, 6]
+    changed(spark, lake, summed)
+    assert waiting(spark, lake) == [("waiting", '{"k":"a","_event_clock":30000}')]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("former", ["windows", "none"])
+def test_what_does_not_belong_together_is_refused_before_windows_change(
+    former: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The new epoch would hide it."""
+    lake, whole = Lake(tmp_path / "lake"), {"running": former == "windows"}
+    Runtime(spark, lake).catch_up(flow(2, **whole))
+    folder = lake.checkpoint_path("changed", "s")
+    shutil.copytree(folder / "spark", tmp_path / "older")
+    Runtime(spark, lake).catch_up(flow(3, **whole))
+    other = flow(4, latest=1)
+
+    with pytest.raises(StateBehindError, match="third"):
+        Runtime(spark, lake).catch_up(flow(4, latest=1, table="third"), changed_windows="begin")
+    shutil.move(folder / "spark", tmp_path / "newer")
+    shutil.copytree(tmp_path / "older", folder / "spark")
+    with pytest.raises(CheckpointBehindError):
+        Runtime(spark, lake).catch_up(other, changed_windows="begin")
+    shutil.rmtree(folder / "spark")
+    shutil.move(tmp_path / "newer", folder / "spark")
+    table = DeltaTable(str(lake.state("sums").path))
+    table.restore(table.version() - 1)
+    with pytest.raises(TableBehindError):
+        Runtime(spark, lake).catch_up(other, changed_windows="begin")

@@ -6,9 +6,9 @@ stands in the plan in the window's place, and the file with the state behind it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING
@@ -29,6 +29,7 @@ from pipelines.execution.checkpoint.named_windows import Named, keep_named, name
 from pipelines.execution.checkpoint.window_files import (
     Begun,
     Definition,
+    Kept,
     StateFiles,
     StateRef,
     WindowFailure,
@@ -42,6 +43,7 @@ from pipelines.execution.checkpoint.window_files import (
     waiting_in,
 )
 from pipelines.execution.checkpoint.window_state import check_fields
+from pipelines.execution.protocol.coordinator import BatchState
 from pipelines.execution.protocol.failures import reason_of
 from pipelines.graph import events, nodes
 from pipelines.graph.dialects import SPARK
@@ -172,7 +174,7 @@ class DriverWindows:
             self._files.remove(name)
         Begun(txid).write(self._files)
 
-    def take_over(self, checkpoint: Checkpoint, wait_seconds: float) -> None:
+    def take_over(self, checkpoint: Checkpoint, wait_seconds: float, check: Callable[[], None]) -> None:
         """Take over what the windows hold that ran on a channel until now, as the state that the next batch begins with.
 
         A fresh epoch begins, for the outputs hold the txids of another query. Cut off before the last file, the windows are
@@ -180,6 +182,7 @@ class DriverWindows:
 
         Args:
             wait_seconds: how long to wait for another process that runs that query, or replaces slices.
+            check: raises where the checkpoint and its tables do not belong together, which the new epoch would hide.
 
         Raises:
             WindowPlaceError: what they hold cannot be taken over; nothing was changed.
@@ -198,6 +201,8 @@ class DriverWindows:
             return
         with former.checkpoint.running(wait_seconds), checkpoint.committing(wait_seconds):
             if is_elsewhere(checkpoint, True):
+                check()
+                former.check_tables()
                 self._refuse_claims()
                 # What they hold of a field has the type that it had on the channel.
                 check_fields(former.checkpoint, self._group.name, self._taken(self._stages), held=True)
@@ -209,23 +214,27 @@ class DriverWindows:
                 Begun(txid, self._states.begin(txid - 1, taken.states), taken.clocks).write(self._files)
             former.put_aside()
 
-    def change(self, checkpoint: Checkpoint, wait_seconds: float, *, on_purpose: bool) -> tuple[str, ...]:
+    def change(
+        self, checkpoint: Checkpoint, wait_seconds: float, check: Callable[[], None], *, on_purpose: bool
+    ) -> tuple[str, ...]:
         """Go on with windows of a changed definition, where the query stands.
 
-        Windows of the same operation keep what they hold, the others begin empty; what waits for the clock goes into the first.
-        A fresh epoch begins: its first state stands behind all that records name. Cut off before the last file, the former
-        definition could still go on.
+        Windows of the same operation keep what they hold, the others begin empty; what waits for the clock goes into the first,
+        or, where it was kept without a field that the first one takes, into quarantine (`check`). A fresh epoch begins: its
+        first state stands behind all that records name. Cut off before the last file, the former definition could still go on,
+        and it can come back with what it held for as long as no batch has come behind the change.
 
         Args:
             wait_seconds: how long to wait for another process that replaces slices.
+            check: raises where the checkpoint and its tables do not belong together, which the new epoch would hide.
             on_purpose: someone says that it was changed; else another version of the flow than that of the state says it.
 
         Returns:
             The windows that begin empty.
 
         Raises:
-            ChangeoverError: a batch of the former definition is in some of the tables and not in all, or what waits for the clock
-                does not fit this one.
+            ChangeoverError: a batch of the former definition is in some of the tables and not in all, or is to be left out, or
+                what waits for the clock does not fit this one.
             WindowStateError: the state cannot be had.
             LockedError: another process holds the lock.
         """
@@ -243,17 +252,34 @@ class DriverWindows:
         is_new = begun is None and not is_left and (on_purpose or self._version is not None)
         if is_lost or not (is_new or self._is_changed(state, on_purpose)):
             return ()
-        kept = self._states.kept_of(state) if state else None
+        # No batch has come since they began: what they began with may be had from the definition before, too.
+        former = self._begun.former if state is not None and state == self._begun.state else None
+        kept = self._most_of(state, former) if state else None
         states = kept.states if kept else (State(),) * len(self._stages)
-        self._check_waiting(states[0])
+        states, left = self._fitting(states)
         with checkpoint.committing(wait_seconds):
-            _release_pending(self._group, checkpoint)
+            check()
+            if _is_pending(self._group, checkpoint):
+                # It comes again under another txid: what a poison batch has left in quarantine would count twice.
+                PoisonRows(self._group).forget(checkpoint.epoch.txid(checkpoint.finished_batches()))
+            if former is not None:
+                # What was left out here waits in the state of the definition before.
+                PoisonRows(self._group).forget(self._begun.first)
             epoch = checkpoint.begin(self._next_epoch(checkpoint, behind=1), same_tables=True)
             txid = epoch.txid(epoch.first_batch)
             clocks = dict(named.clocks) if named else {}
-            Begun(txid, self._states.begin(txid - 1, states), clocks).write(self._files)
+            begun = Begun(txid, self._states.begin(txid - 1, states, left), clocks, former or state)
+            begun.write(self._files)
         empty = kept.empty if kept else range(len(self._stages))
         return tuple(self._stages[number].node.label for number in empty)
+
+    def _most_of(self, state: StateRef, former: StateRef | None) -> Kept:
+        """Return what the windows keep of a state, or of the one of the definition before if that is more."""
+        kept = self._states.kept_of(state)
+        with suppress(WindowStateError):
+            of_former = self._states.kept_of(former) if former is not None else kept
+            return min(kept, of_former, key=lambda one: len(one.empty))
+        return kept
 
     def _is_changed(self, state: StateRef | None, on_purpose: bool) -> bool:
         """Return whether another definition has left a state, and was changed on purpose."""
@@ -263,14 +289,26 @@ class DriverWindows:
         is_other = None not in (self._version, version) and self._version != version
         return not is_own and (on_purpose or is_other)
 
-    def _check_waiting(self, state: State) -> None:
-        if state.pending is None:
-            return
+    def _fitting(self, states: tuple[State, ...]) -> tuple[tuple[State, ...], pa.Table | None]:
+        """Return states without what waits for the clock and lacks a field that the first window takes, and that.
+
+        Windows keep of an event what they take of it. Where they keep it whole, a field that is not there is new in the source,
+        and null.
+
+        Raises:
+            ChangeoverError: a field has another type.
+        """
+        pending, schema = states[0].pending, self._stages[0].row_schema
+        if pending is None:
+            return states, None
+        if events.ID not in pending.column_names and not {*schema.names} <= {*pending.column_names}:
+            return (replace(states[0], pending=None), *states[1:]), pending
         try:
-            conformed(state.pending, self._stages[0].row_schema)
+            conformed(pending, schema)
         except pa.ArrowException as error:
-            problem = f"{state.pending.num_rows} event(s) that wait for the watermark do not fit its windows: {error}"
+            problem = f"{pending.num_rows} event(s) that wait for the watermark do not fit its windows: {error}"
             raise ChangeoverError(self._group.topology.name, self._group.name, problem) from error
+        return states, None
 
     def check_forms(self, former: ChannelWindows) -> None:
         """Check that what the windows hold on their channel could be taken over.
@@ -311,10 +349,25 @@ class DriverWindows:
         self.hold = newest is not None
         if newest is not None:
             self._states.check(newest)
+            if newest == begun.state:
+                self._keep_left(begun, checkpoint.epoch)
         elif checkpoint.committed_txid() is not None:
             raise WindowStateError(
                 f"of the stream {self._group.name}", "is named by no record of the batches behind it"
             )
+
+    def _keep_left(self, begun: Begun, epoch: Epoch | None) -> None:
+        """Put into quarantine what waited for the clock and did not fit the windows that have begun: each start, until a batch."""
+        assert begun.state is not None
+        left = self._states.left_out(begun.state)
+        if left is None or epoch is None:
+            return
+        there = {*left.column_names}
+        lacks = ", ".join(name for name in self._stages[0].fields if name not in there)
+        reason = (
+            f"it waited for the watermark when the windows were changed, and was kept without what they take: {lacks}"
+        )
+        PoisonRows(self._group).keep_waiting(epoch, begun.first, left, self._node.context.stream, reason)
 
     def _refuse_claims(self) -> None:
         filled = [sink.name for sink in self._group.sinks if sink.table.commits.claims()]
@@ -412,50 +465,57 @@ class DriverWindows:
         return size is not None and self._rows_a_byte is not None and size * self._rows_a_byte <= self._most
 
 
-def end_windows(group: BatchGroup, checkpoint: Checkpoint, wait_seconds: float) -> int:
+def end_windows(group: BatchGroup, checkpoint: Checkpoint, wait_seconds: float, check: Callable[[], None]) -> int:
     """End the windows that ran in a query's batch and that its changed definition has no more.
 
     Args:
         wait_seconds: how long to wait for another process that replaces slices.
+        check: raises where the checkpoint and its tables do not belong together.
 
     Returns:
         How many events wait for the clock in them, and come if the windows come back.
 
     Raises:
-        ChangeoverError: a batch of the former definition is in some of the tables and not in all.
+        ChangeoverError: a batch of the former definition is in some of the tables and not in all, or is to be left out.
     """
     files, sinks = state_files(checkpoint.folder), [sink.table for sink in group.sinks]
     if Begun.of(files) is None or windows_on_channels(group.topology, group.name):
         return 0
     with checkpoint.committing(wait_seconds):
-        _release_pending(group, checkpoint)
+        check()
+        # A poison batch keeps its txid: it leaves quarantine when it has come through.
+        _is_pending(group, checkpoint)
         keep_named(checkpoint, group.lake, sinks)
         begun = Begun.of(files)
         assert begun is not None
         named = next(named_by(group.name, sinks, None, begun), None)
-        last = None if named is None or named.txid < begun.first else Begun(named.txid + 1, named.state, named.clocks)
-        waiting = 0
-        if last is not None and last.state is not None:
+        last, waiting = None, 0
+        if named is not None and named.txid >= begun.first:
+            former = begun.former if named.state == begun.state else None
+            last = Begun(named.txid + 1, named.state, named.clocks, former)
             with suppress(WindowStateError):
-                waiting = waiting_in(files, last.state)
+                waiting = waiting_in(files, named.state)
         end_all(files, last)
     return waiting
 
 
-def _release_pending(group: BatchGroup, checkpoint: Checkpoint) -> None:
-    """Let the batch that Spark has planned and not finished come again in the next epoch, whole, under another txid.
+def _is_pending(group: BatchGroup, checkpoint: Checkpoint) -> bool:
+    """Return whether Spark has planned a batch and not finished it: under a changed definition it comes again, whole.
 
     Raises:
-        ChangeoverError: it is in some of the tables already.
+        ChangeoverError: it is in some of the tables already, or it was skipped, which only the former definition knows.
     """
     epoch, done = checkpoint.epoch, checkpoint.finished_batches()
     if epoch is None or checkpoint.last_batch() < done:
-        return
+        return False
     if Belonging(checkpoint, group.lake).holds((sink.table for sink in group.sinks), done):
         problem = f"batch {done} of the former definition is in some of its tables and not in all"
         raise ChangeoverError(group.topology.name, group.name, problem)
-    # What a poison batch has left in quarantine would count twice, were it replayed.
-    PoisonRows(group).forget(epoch.txid(done))
+    record = checkpoint.attempts().get(f"{group.name}/{epoch.number}").get(epoch.txid(done))
+    if record is not None and record.state is BatchState.SKIPPED:
+        problem = f"batch {epoch.txid(done)} was skipped, and the former definition has not gone on behind it"
+        raise ChangeoverError(group.topology.name, group.name, problem)
+    return True
 
 
 def check_place(group: BatchGroup, checkpoint: Checkpoint) -> None:

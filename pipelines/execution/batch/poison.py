@@ -7,23 +7,28 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from pipelines import logs
 from pipelines.errors import TrideltaError
-from pipelines.execution.batch.quarantine import of_group, poison_rows, refused_batch, table_columns
+from pipelines.execution.batch.quarantine import WAITING, of_group, poison_rows, refused_batch, table_columns
 from pipelines.execution.checkpoint.engine_files import Checkpoint
-from pipelines.execution.protocol.coordinator import BatchState, Coordinator
+from pipelines.execution.protocol.coordinator import Batch, BatchState, Coordinator
 from pipelines.execution.protocol.failures import reason_of
 from pipelines.execution.protocol.groups import group_name, spout_groups
+from pipelines.graph import events
 from pipelines.sources.base import CORRUPT, FILE
+from pipelines.spark.arrow_frame import arrow_frame
 from pipelines.state.record import BatchRecord
 from pipelines.state.schema import TXID
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from pipelines.execution.batch.group import BatchGroup
     from pipelines.execution.batch.group_sources import Frames
     from pipelines.execution.checkpoint.engine_files import Epoch
-    from pipelines.execution.protocol.coordinator import AttemptRecord, Batch
+    from pipelines.execution.protocol.coordinator import AttemptRecord
     from pipelines.state.lake import Lake
     from pipelines.trident.topology import TridentTopology
 
@@ -52,22 +57,41 @@ class PoisonRows:
                 refused_batch(sources[spout.id], _fields_of(sources[spout.id]), spout.stream, reason)
                 for spout in group.spouts
             )
-            rows = of_group(reduce(DataFrame.unionByName, parts).toArrow(), group.name)
-            writer.prepare(table_columns())
-            record = BatchRecord(
-                kind="poison",
-                flow=group.topology.name,
-                epoch=epoch.number,
-                txid=batch.txid,
-                attempt=batch.attempt,
-                received=rows.num_rows,
-                group=group.name,
-            )
-            writer.replace_rows(rows, record, poison_rows(group.refused, batch.txid))
+            self._put(epoch, batch, reduce(DataFrame.unionByName, parts))
         except Exception as error:
             logger.warning("poison batch not kept", txid=batch.txid, reason=reason_of(error))
             return f"the source {group.entrance!r} (they could not be read)"
         return str(writer.table.path)
+
+    def keep_waiting(self, epoch: Epoch, txid: int, rows: pa.Table, stream: str, reason: str) -> None:
+        """Put events that waited for the watermark into quarantine, once: no window takes them any more.
+
+        Args:
+            txid: of no batch.
+            rows: with the fields that the windows before took, and the event's clock in ms.
+        """
+        frame = arrow_frame(self._group.spark, rows)
+        frame = frame.withColumns({name: F.lit(None).cast("string") for name in (CORRUPT, FILE)})
+        fields = [name for name in rows.column_names if name not in events.COLUMNS or name == events.CLOCK]
+        refused = refused_batch(frame, fields, stream, reason).withColumn("rule", F.lit(WAITING))
+        self._put(epoch, Batch(self._group.name, txid, 0), refused)
+        logger.warning("waiting events in quarantine", txid=txid, rows=rows.num_rows, reason=reason)
+
+    def _put(self, epoch: Epoch, batch: Batch, refused: DataFrame) -> None:
+        """Put rows in the place of those that quarantine holds of the batch."""
+        group, writer = self._group, self._group.quarantine
+        rows = of_group(refused.toArrow(), group.name)
+        writer.prepare(table_columns())
+        record = BatchRecord(
+            kind="poison",
+            flow=group.topology.name,
+            epoch=epoch.number,
+            txid=batch.txid,
+            attempt=batch.attempt,
+            received=rows.num_rows,
+            group=group.name,
+        )
+        writer.replace_rows(rows, record, poison_rows(group.refused, batch.txid))
 
     def kept(self) -> set[int]:
         """Return the txids whose rows are in quarantine: of this life of the checkpoint and of earlier ones."""

@@ -48,7 +48,8 @@ JSON = {
 }
 """How a row is written, and read back."""
 SOURCE, BATCH = "source", "batch"
-MALFORMED, NO_TIME, WITHOUT_SLICE, BAD_SLICE, POISON = "malformed", "no_time", "no_slice", "bad_slice", "poison"
+MALFORMED, NO_TIME, WITHOUT_SLICE, BAD_SLICE = "malformed", "no_time", "no_slice", "bad_slice"
+POISON, WAITING = "poison", "waiting"
 NAMED_OTHERWISE = "other_fields"
 NAME = "quarantine"
 

@@ -81,6 +81,16 @@ class ChannelWindows:
         # Else a stream that the flow has no more, with a name like that.
         return left if left._changeover.read_by(checkpoint) == (group.windows[0].channel,) else None
 
+    def check_tables(self) -> None:
+        """Check that the channel's query and what it has written belong together.
+
+        Raises:
+            NotTogetherError
+        """
+        belonging = Belonging(self.checkpoint, self._group.lake)
+        if own := [table for table in self._tables_of(self.checkpoint) if belonging.knows(table)]:
+            belonging.check(own)
+
     def read(self, stages: Sequence[Stage]) -> Taken:
         """Read what the windows hold, behind all that is in the channel.
 

@@ -36,6 +36,7 @@ _BEGUN: Final = "begun-"
 _ENDED: Final = "ended"
 """The file that says that a changed definition has no windows here any more: what records name is no longer needed."""
 _WINDOWS, _PENDING, _RESULTS = "windows", "pending", "results"
+_LEFT: Final = "left"
 # So many bytes may be read beside the whole state: below, the files of small batches would each be whole ones.
 _BESIDE: Final = 4_000_000
 _MOST_FILES: Final = 32
@@ -192,11 +193,13 @@ class Begun:
         txid: of the first batch; batches below it are of an earlier checkpoint.
         state: the state that they took over from a channel; None: they began empty.
         clocks: with it the watermark of each origin, in ms.
+        former: the state of the definition before, while no batch has come behind this one: it may come back.
     """
 
     txid: int
     state: StateRef | None = None
     clocks: Mapping[str, int] = field(default_factory=dict)
+    former: StateRef | None = None
 
     @property
     def first(self) -> int:
@@ -205,8 +208,12 @@ class Begun:
 
     def to_bytes(self) -> bytes:
         """Return the bytes of its file; none where nothing was held."""
-        taken = {"txid": self.txid, "state": self.state.to_json(), "clocks": dict(self.clocks)} if self.state else None
-        return json.dumps(taken).encode() if taken else b""
+        if self.state is None:
+            return b""
+        taken = {"txid": self.txid, "state": self.state.to_json(), "clocks": dict(self.clocks)}
+        if self.former is not None:
+            taken["former"] = self.former.to_json()
+        return json.dumps(taken).encode()
 
     def write(self, files: StateFiles) -> None:
         """Write it down: from then on the windows run in the batch."""
@@ -236,7 +243,8 @@ class Begun:
         try:
             taken = json.loads(data)
             clocks = {str(origin): int(clock) for origin, clock in taken["clocks"].items()}
-            return cls(int(taken.get("txid", txid)), StateRef.of_json(taken["state"]), clocks)
+            former = StateRef.of_json(taken["former"]) if "former" in taken else None
+            return cls(int(taken.get("txid", txid)), StateRef.of_json(taken["state"]), clocks, former)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise WindowStateError(name, "is damaged: it does not name the state that the windows began with") from None
 
@@ -342,14 +350,23 @@ class WindowFiles:
         self._stands(ref, below, size)
         return results, ref
 
-    def begin(self, txid: int, states: States) -> StateRef:
+    def begin(self, txid: int, states: States, left: pa.Table | None = None) -> StateRef:
         """Write the states that the windows begin with, whole.
 
         Args:
             txid: of the last batch whose rows they hold.
+            left: rows that waited for the clock in the windows before and do not fit these.
         """
-        ref, _ = self._write(txid, 0, states, [], [None] * len(states))
+        ref, _ = self._write(txid, 0, states, [], [None] * len(states), left)
         return ref
+
+    def left_out(self, ref: StateRef) -> pa.Table | None:
+        """Return the rows that did not fit the windows that began with a state (`begin`).
+
+        Raises:
+            WindowStateError
+        """
+        return self._read(ref).tables.get(_LEFT)
 
     def _write(
         self,
@@ -358,8 +375,9 @@ class WindowFiles:
         states: States,
         below: list[StateRef],
         results: Sequence[pa.Table | None],
+        left: pa.Table | None = None,
     ) -> tuple[StateRef, Mapping[str, int]]:
-        blobs: dict[str, bytes] = {}
+        blobs: dict[str, bytes] = {} if left is None else {_LEFT: to_ipc(left, "lz4")}
         for number, (made, state) in enumerate(zip(results, states, strict=True)):
             windows = state.windows if not below else state.changed
             tables = {_WINDOWS: windows, _PENDING: state.pending, _RESULTS: made}

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -154,8 +155,8 @@ class StreamRunner:
         self._make_whole()
         if self._windows:
             read_to_the_end(self._group, self._checkpoint, self._options)
-            self._windows.take_over(self._checkpoint, self._wait)
-        self._change_windows()
+            self._windows.take_over(self._checkpoint, self._wait, self._belonging.check)
+        self._change_windows(partial(self._check_before, on_fresh))
         check_place(self._group, self._checkpoint)
         self._epoch = self._open_epoch(on_fresh)
         self._left_over = self._poison.kept()
@@ -182,15 +183,25 @@ class StreamRunner:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{trigger_seconds} seconds").start()
 
-    def _change_windows(self) -> None:
+    def _check_before(self, on_fresh: str) -> None:
+        """Refuse what the epoch of changed windows would hide; tables that only another query has written are not asked."""
+        own = [table for table in self._tables() if self._belonging.knows(table) or not self._belonging.known()]
+        if own:
+            self._belonging.check(own)
+        if on_fresh == REFUSE:
+            self._refuse_newcomers()
+
+    def _change_windows(self, check: Callable[[], None]) -> None:
         """Go on with a changed definition of windows that run in the batch, where it was changed on purpose."""
         options, where = self._options, {"flow": self._group.topology.name, "group": self._group.name}
         if self._windows:
-            self.windows_anew = self._windows.change(self._checkpoint, self._wait, on_purpose=options.changed_windows)
+            self.windows_anew = self._windows.change(
+                self._checkpoint, self._wait, check, on_purpose=options.changed_windows
+            )
             if self.windows_anew:
                 logger.warning("windows begin empty", windows=list(self.windows_anew), **where)
         elif options.changed_windows or options.version is not None:
-            self.events_wait = end_windows(self._group, self._checkpoint, self._wait)
+            self.events_wait = end_windows(self._group, self._checkpoint, self._wait, check)
 
     def _check_fields(self) -> None:
         taken, held = {**self._group.entrance.prelude.taken}, self._checkpoint.has_state
@@ -324,7 +335,8 @@ class StreamRunner:
         if self._checkpoint.committed_txid() is None:
             return
         for sink in self._group.sinks:
-            if not is_filled(sink.table) and not self._belonging.knows(sink.table):
+            # Of windows that begin nothing was late before.
+            if not (sink.is_late or is_filled(sink.table) or self._belonging.knows(sink.table)):
                 raise StateBehindError(self._group.topology.name, sink.name, self._checkpoint.finished_batches())
 
     def _is_taken(self, txid: int) -> bool:
