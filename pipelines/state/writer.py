@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import StructType as DeltaStruct
@@ -98,14 +98,21 @@ class StateWriter(TableKeeper):
             return
         self.table.path.parent.mkdir(parents=True, exist_ok=True)
         chosen = _CONFIGURATION | (_ON_STORES if isinstance(self.table.path, Location) else {})
-        DeltaTable.create(
-            str(self.table.path),
-            wanted,
-            mode="ignore",
-            partition_by=None if self.declared.layout == MAP else [SLICE_COLUMN, GEN],
-            configuration={PROPERTY: self.declared.dump(), **chosen, **PLAIN_NAMES, **_statistics(wanted)},
-            raise_if_key_not_exists=False,
-        )
+        try:
+            DeltaTable.create(
+                str(self.table.path),
+                wanted,
+                mode="ignore",
+                partition_by=None if self.declared.layout == MAP else [SLICE_COLUMN, GEN],
+                configuration={PROPERTY: self.declared.dump(), **chosen, **PLAIN_NAMES, **_statistics(wanted)},
+                raise_if_key_not_exists=False,
+                # Tried again, a table that another process has made meanwhile would be made anew by its version 1.
+                commit_properties=CommitProperties(max_commit_retries=0),
+            )
+        except CommitFailedError:
+            if not self.table.exists():
+                raise
+            self.prepare(columns)
 
     def _add_columns(self, wanted: DeltaSchema) -> None:
         """Add what `wanted` has beyond the table's columns, then have the table say what the flow declares.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pipelines.errors import StateSchemaError
 from pipelines.state.kinds import LOG, MAP, OPAQUE, ROWS, TRANSACTIONAL
 from pipelines.state.lake import Lake
 from pipelines.state.schema import ValueColumn
+from tests.lakes import lake_place
 from tests.state.small_kinds import APP, COLUMNS, WIDER, SmallTable, declared, record
 
 REORDERED = StructType(
@@ -151,3 +153,23 @@ def test_a_table_that_does_not_say_how_it_is_cut_is_taken_as_it_is(tmp_path: Pat
     with pytest.raises(StateSchemaError):
         SmallTable(tmp_path, ROWS, TRANSACTIONAL, sliced=True, slice_by=DAY)
     assert state.table.last_txid() == 1
+
+
+def test_of_two_that_make_a_table_at_once_one_makes_it(tmp_path: Path) -> None:
+    """Several queries of a flow share its quarantine, whose id each of them notes with its checkpoint."""
+    for number in range(40):
+        root, both = tmp_path / str(number), threading.Barrier(2)
+        ids: list[str] = []
+
+        def make(root: Path = root, both: threading.Barrier = both, ids: list[str] = ids) -> None:
+            both.wait()
+            ids.append(SmallTable(root, ROWS, OPAQUE).table.id)
+
+        threads = [threading.Thread(target=make) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        table = Lake(lake_place(root)).state("counts")
+        assert ids == [table.id] * 2
+        assert table.version() == 0
