@@ -21,9 +21,12 @@ from pipelines.execution.checkpoint.window_files import (
     outputs_in,
 )
 from pipelines.graph import events as ev
+from pipelines.windows.array_kinds import windows_of
+from pipelines.windows.arrays import Arrays
+from pipelines.windows.buffer import WindowContext
 from pipelines.windows.event import Event
 from pipelines.windows.keyed import KeyedWindows
-from pipelines.windows.operations import AggregateWindow
+from pipelines.windows.operations import BOUNDS, AggregateWindow, AlignedWindow
 from pipelines.windows.policy import Policy
 from pipelines.windows.vectorised import ArrayWindows
 from tests.windows.window_runs import context
@@ -34,6 +37,7 @@ TAKEN = pa.schema([("k", pa.string()), ("v", pa.int64()), (ev.CLOCK, pa.int64())
 MADE = pa.schema([("k", pa.string()), *OUTPUTS, *OWN])
 COUNTED = AggregateWindow((agg.Sum("v"), agg.Count()), Policy.count(2), Policy.count(3))
 SIGNATURE = b"sixteen bytes of"
+BOUND = pa.timestamp("us", "UTC")
 START = -(10**9)
 Row = tuple[str, int, int, str]
 
@@ -284,3 +288,50 @@ def test_a_disk_that_is_full_leaves_the_state_before(tmp_path: Path, monkeypatch
             own.run(1, 0, ref, [(table(rows_of(20, 30)), 29)])
     (results,), _ = own.run(1, 1, ref, [(table(rows_of(20, 30)), 29)])
     assert shown(results) == shown(files(tmp_path).run(1, 2, ref, [(table(rows_of(20, 30)), 29)])[0][0])
+
+
+def hopping(depth: int, size: int) -> Arrays:
+    """Return sums by key of windows of `size` seconds, every minute, with so many windows before them."""
+    made = pa.schema([("k", pa.string()), *((name, BOUND) for name in BOUNDS), ("sum", pa.int64()), *OWN])
+    where = WindowContext("flow", "stream", depth + 1, ("k",), depth)
+    return windows_of(
+        AlignedWindow((agg.Sum("v"),), 60, size), where, TAKEN.append(pa.field(ev.TIME, pa.int64())), made
+    )
+
+
+def at(second: int, *keys: str) -> pa.Table:
+    made = table([(key, 1, second * 1000, f"{number}") for number, key in enumerate(keys)])
+    return made.append_column(ev.TIME, made[ev.CLOCK])
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 0), (0, 1)])
+@pytest.mark.parametrize("size", [60, 120])
+def test_aligned_windows_that_get_other_windows_before_them_give_each_span_once(
+    before: int, after: int, size: int, tmp_path: Path
+) -> None:
+    """The clock stands at the end of a span, which ends a little later where windows are before it."""
+    first = ArrayWindows(COUNTED, context("k"), MADE)
+
+    def one(depth: int) -> WindowFiles:
+        chain = [first, hopping(depth, size)][1 - depth :]
+        each = (b"first", b"second")[1 - depth :]
+        return WindowFiles(StateFolder(tmp_path), chain, Definition(b"%d" % depth, each, None, ()))
+
+    def run(
+        windows: WindowFiles, txid: int, ref: StateRef | None, rows: pa.Table, clock: int
+    ) -> tuple[pa.Table, StateRef]:
+        results, ref = windows.run(txid, 0, ref, [(rows, clock * 1000)], lambda _, made: rows)
+        return results[-1], ref
+
+    keys = [f"k{number}" for number in range(50)]
+    former = one(before)
+    found, ref = run(former, 0, None, at(59, *keys), 59)
+    more, ref = run(former, 1, ref, at(60, "k0"), 60)
+    windows = one(after)
+    states = windows.kept_of(ref)
+    assert states.empty == ((0,) if after else ())
+    last, ref = run(windows, 3, windows.begin(2, states.states), at(300, "k0"), 300)
+    spans = [(row["k"], row["window_start"], row["sum"]) for part in (found, more, last) for row in part.to_pylist()]
+    assert sorted(key for key, start, _ in spans if start.minute == 0 and start.hour == 0) == sorted(keys)
+    assert len(spans) == len({span[:2] for span in spans})
+    assert sum(total for *_, total in spans) == 51 * size // 60
