@@ -86,6 +86,17 @@ class FormSettingError(NimbusError):
         )
 
 
+class UnknownFormSettingError(NimbusError):
+    """A form asks for a setting that no flow has; its own fields stand beside the settings."""
+
+    def __init__(self, flow: str, setting: str, known: Sequence[str]) -> None:
+        self.flow, self.setting, self.known = flow, setting, tuple(known)
+        super().__init__(
+            f'flow "{flow}": a form has no setting {setting!r}{nearest(setting, known)}',
+            hint=f"settings are {', '.join(sorted(known))}",
+        )
+
+
 class RebalanceError(NimbusError):
     """A rebalance asks for what the flow cannot have (Nimbus rules 1.3)."""
 
