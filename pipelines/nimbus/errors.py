@@ -105,6 +105,17 @@ class RebalanceError(NimbusError):
         super().__init__(problem)
 
 
+class FormerVersionError(NimbusError):
+    """The version before of a changed flow was to read its channels to their end, and was stopped before."""
+
+    def __init__(self, flow: str, query: str, version: int) -> None:
+        self.flow, self.query, self.version = flow, query, version
+        super().__init__(
+            f'flow "{flow}": the query {query} of version {version} was stopped before it had read to its end',
+            hint=f"if the flow cannot go on from there, bring that version back first: tridelta rollback {flow}",
+        )
+
+
 class VersionError(NimbusError):
     """A version of a flow is not there, or is no longer the current one."""
 
