@@ -94,13 +94,13 @@ def deploy(
     from pipelines.nimbus.flow_settings import check_form
 
     check_form(flow, config.settings)
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "trigger_seconds": config.trigger_seconds,
         "workers": config.workers,
         "parallelism": config.parallelism or None,
-        **config.settings,
     }
-    asked = {name: value for name, value in given.items() if value is not None}
+    # A field of the form goes before a setting of its name.
+    asked = {name: value for given in (config.settings, fields) for name, value in given.items() if value is not None}
     seen, done = nimbus.deploy(flow, inactive=config.inactive, **asked)
     context.log.info(f"{flow} is {done}: version {seen.version}, {seen.status}")
     context.log.info(f"supervisor {nimbus.ensure_supervisor()} is alive")

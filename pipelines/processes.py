@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +80,32 @@ class ProcessIdentity:
         """Return whether the process exists and is not stopped."""
         return self._found(_ENDED + _STOPPED) is not None
 
+    def left_behind(self, seen: float) -> list[psutil.Process]:
+        """Return what this process, the leader of a session, has left in it at its end; nothing where that is not sure.
+
+        The kernel gives its number to no other process while the session has one. So all of them are its own if one is: one that
+        began while it was alive, or all if its zombie is still there. Of a session whose processes all began later nobody can
+        say: the number may be another's meanwhile, which has left something too, as a daemon does.
+
+        Args:
+            seen: When it was seen alive for the last time, in seconds since 1970; 0: not known.
+        """
+        if not self.boot or boot_id() != self.boot:
+            return []
+        leader = _fields(self.pid)
+        if leader is not None and _ticks(leader) != self.ticks:
+            return []
+        members = {pid: stat for pid in psutil.pids() if (stat := _fields(pid)) and int(stat[_SESSION]) == self.pid}
+        until = _ticks_at(seen)
+        if leader is None and not any(self.ticks <= _ticks(stat) < until for stat in members.values()):
+            return []
+        found = []
+        for pid, stat in members.items():
+            with suppress(psutil.Error):
+                if stat[0] not in _ENDED:
+                    found.append(psutil.Process(pid))
+        return found
+
     def _found(self, unless: str) -> psutil.Process | None:
         try:
             if self.boot:
@@ -109,10 +137,31 @@ def boot_id() -> str:
 
 def _stat(pid: int) -> tuple[str, int] | None:
     """Return a process' state and when it began, in ticks since the boot; None if it is gone, or there is no `/proc`."""
+    fields = _fields(pid)
+    return None if fields is None else (fields[0], _ticks(fields))
+
+
+# Of the fields behind a process' name.
+_SESSION, _BEGAN = 3, 19
+
+
+def _fields(pid: int) -> list[str] | None:
+    """Return what the kernel tells of a process, behind its name; None if it is gone, or there is no `/proc`."""
     try:
         text = (PROC / str(pid) / "stat").read_text("utf-8", errors="replace")
         # The second field is its name in brackets, which may hold anything. The state is the first field after it.
         fields = text[text.rindex(")") + 1 :].split()
-        return fields[0], int(fields[19])
+        return fields if fields[_BEGAN].isdecimal() and fields[_SESSION].isdecimal() else None
     except (OSError, ValueError, IndexError):
         return None
+
+
+def _ticks(fields: list[str]) -> int:
+    return int(fields[_BEGAN])
+
+
+def _ticks_at(moment: float) -> float:
+    """Return a time of the host's clock, in seconds since 1970, as ticks since the boot; 0 for one that is yet to come."""
+    ago = time.time() - moment
+    # If the clock was set back meanwhile, nobody knows when that moment was.
+    return (time.clock_gettime(time.CLOCK_BOOTTIME) - ago) * os.sysconf("SC_CLK_TCK") if ago >= 0 else 0.0

@@ -8,7 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +22,7 @@ import pytest
 from ops.launcher import run_launcher
 from pipelines import processes
 from pipelines.nimbus.handover.serving import Endpoint
-from pipelines.nimbus.processes.life import Life
+from pipelines.nimbus.processes.life import Life, LifeRecord
 from pipelines.nimbus.settings import NimbusSettings
 from pipelines.processes import ProcessIdentity
 
@@ -107,6 +109,114 @@ def test_a_zombie_and_a_process_that_is_gone_are_not_there(child: subprocess.Pop
     child.wait()
     assert identity.process() is None
     assert ProcessIdentity.of(child.pid).process() is None
+
+
+# A session as a worker's: its leader, a child in its group, and one in a group of its own, as Spark's Python daemon is.
+_SESSION = """
+import subprocess, sys, time
+sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+print(subprocess.Popen(sleep).pid, subprocess.Popen(sleep, process_group=0).pid, flush=True)
+time.sleep(600)
+"""
+
+
+class Session:
+    """A session with its leader's record.
+
+    Attributes:
+        leader: The leader.
+        children: What it has started.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.settings = NimbusSettings(folder)
+        command = [sys.executable, "-c", _SESSION]
+        self.leader = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+        assert self.leader.stdout is not None
+        with self.leader.stdout as told:
+            self.children = [psutil.Process(int(pid)) for pid in told.readline().split()]
+        self.identities = [ProcessIdentity.of(child.pid) for child in self.children]
+        self._file = self.settings.supervisor_folder("s1") / "6900.json"
+        self._file.parent.mkdir(parents=True)
+        self.write()
+
+    def write(self, **other: Any) -> None:
+        """Record the leader, with other fields than it has."""
+        self._file.write_text(json.dumps({"life": "x", **ProcessIdentity.of(self.leader.pid).to_json(), **other}))
+
+    def touched(self, at: float) -> None:
+        """Have the leader seen for the last time then, in seconds since 1970."""
+        os.utime(self._file, (at, at))
+
+    def record(self) -> LifeRecord:
+        found = Life(self.settings, "s1", 6900).read()
+        assert found is not None
+        return found
+
+    def end_leader(self) -> None:
+        self.leader.kill()
+        self.leader.wait()
+
+    def left(self) -> int:
+        """Return how many children are alive once they have had the time to end."""
+        until = time.monotonic() + 1.0
+        # A container's first process need not take what ends away: their zombies may stay.
+        while (alive := sum(child.process() is not None for child in self.identities)) and time.monotonic() < until:
+            time.sleep(0.02)
+        return alive
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    made = Session(tmp_path)
+    yield made
+    made.end_leader()
+    for child in made.children:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
+
+
+def test_what_a_leader_that_is_gone_has_left_is_killed(session: Session) -> None:
+    session.end_leader()
+    record = session.record()
+    assert record.process() is None
+    assert session.left() == 2
+    record.kill()
+    assert session.left() == 0
+
+
+def test_the_zombie_of_a_leader_says_whose_its_session_is(session: Session) -> None:
+    record = LifeRecord("x", ProcessIdentity.of(session.leader.pid))
+    session.leader.kill()
+    os.waitid(os.P_PID, session.leader.pid, os.WEXITED | os.WNOWAIT)
+    record.kill()
+    assert session.left() == 0
+
+
+def test_a_session_that_may_be_of_another_with_the_same_number_is_left_alone(session: Session) -> None:
+    """Its leader has daemonized: it began after the worker was seen for the last time, and is gone as the worker is."""
+    identity = session.record().identity
+    session.end_leader()
+    session.write(**identity.to_json())
+    for at in (min(child.create_time() for child in session.children) - 1, time.time() + 3600):
+        # The second: the clock was set back, and nobody knows when that was.
+        session.touched(at)
+        session.record().kill()
+    session.write(**replace(identity, boot="another boot").to_json())
+    session.record().kill()
+    session.write(**replace(identity, ticks=identity.ticks + 100_000).to_json())
+    session.record().kill()
+    session.write(**replace(identity, boot="", ticks=0).to_json())
+    session.record().kill()
+    assert session.left() == 2
+
+
+def test_a_session_whose_leader_is_another_process_is_left_alone(session: Session) -> None:
+    identity = session.record().identity
+    session.write(**replace(identity, ticks=identity.ticks - 500).to_json())
+    session.record().kill()
+    assert session.leader.poll() is None
+    assert session.left() == 2
 
 
 def test_a_name_with_brackets_and_blanks_is_read_past(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def _update(
     name = config.flow.value
     check_form(name, config.settings)
     given = {} if config.trigger_seconds is None else {"trigger_seconds": config.trigger_seconds}
-    seen = nimbus.update(name, **given, **config.settings)
+    seen = nimbus.update(name, **{**config.settings, **given})
     return _renewed(context, _again(nimbus, seen, config.wait_at_most), views[name].plan.digest())
 
 

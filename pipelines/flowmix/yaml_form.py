@@ -36,8 +36,8 @@ def load_flow(
 
     Args:
         path: the file.
-        functions: what `each`, `python` and own aggregators may name; beside these `module.function` names what stands in
-            a module of `pipelines.catalog`.
+        functions: what `each`, `python` and own aggregators may name; beside these `module.function` names what a module of
+            `pipelines.catalog` defines and lists: `FUNCTIONS = (function, ...)`.
         beside: the folder that relative paths count from; by default the file's.
         runs: whether the flow is to run. False: functions and aggregators are looked up by name in the text of their modules;
             none is imported or called, and the flow is only there to be looked at.

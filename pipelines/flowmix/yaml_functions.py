@@ -1,4 +1,8 @@
-"""The Python that a YAML file may name: what the caller gives, and what stands in a module of the catalog. Nothing else."""
+"""The Python that a YAML file may name: what the caller gives, and what a module of the catalog lists for it. Nothing else.
+
+A module of the catalog lists its functions and aggregators as it lists its flows: `FUNCTIONS = (doubled, large, Newest)`. What it
+does not list is not the file's to call, whatever it is: the engine's own helpers stand in the catalog too.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,9 @@ from pipelines.errors import FunctionError, nearest
 from pipelines.flowmix.criteria import Python
 
 CATALOG = "pipelines.catalog"
+
+LISTED = "FUNCTIONS"
+"""What a module of the catalog calls the list of what files may name."""
 
 _NAME = re.compile(r"([a-z][a-z0-9_]*)\.([A-Za-z][A-Za-z0-9_]*)")
 
@@ -35,7 +42,7 @@ class Functions:
 
         Args:
             operation: for messages.
-            name: one that was given, or `module.name` for what a module of the catalog defines itself.
+            name: one that was given, or `module.name` for what a module of the catalog defines itself and lists.
 
         Raises:
             FunctionError: if there is none.
@@ -47,20 +54,26 @@ class Functions:
             raise FunctionError(
                 operation,
                 f'no function "{name}"; given are: {", ".join(self._given) or "none"}{nearest(name, self._given)}',
-                hint=f"name it module.function, of a module of {CATALOG}, or pass functions={{...}} to load_flow",
+                hint=f"name it module.function, of a module of {CATALOG} that lists it, or pass functions={{...}} to load_flow",
             )
         return self._named(operation, name, parts[1], parts[2])
 
     def _named(self, operation: str, name: str, own: str, function: str) -> Any:
         module = f"{CATALOG}.{own}"
         try:
-            member = getattr(importlib.import_module(module), function, None)
+            found = importlib.import_module(module)
         except ModuleNotFoundError as error:
             raise FunctionError(operation, f'no function "{name}": {error}') from None
+        member = getattr(found, function, None)
         home = member.call.__module__ if isinstance(member, Python) else getattr(member, "__module__", None)
         # What a module only imports (os, subprocess, ...) is not the file's to call.
         if not callable(member) or home != module:
             raise FunctionError(operation, f'no function "{name}": {module} does not define {function}')
+        listed = getattr(found, LISTED, ())
+        if not isinstance(listed, tuple | list):
+            raise FunctionError(operation, f'no function "{name}": {LISTED} of {module} is no tuple or list')
+        if not any(member is one for one in listed):
+            raise _not_listed(operation, name, module, function)
         return member
 
 
@@ -77,11 +90,13 @@ class NamedFunctions(Functions):
         if not file.is_file():
             raise FunctionError(operation, f'no function "{name}": there is no module {CATALOG}.{own}')
         try:
-            defined = set(_defined(ast.parse(file.read_text("utf-8"))))
+            module = ast.parse(file.read_text("utf-8"))
         except (OSError, ValueError, SyntaxError) as error:
             raise FunctionError(operation, f'no function "{name}": {file} cannot be read: {error}') from None
-        if function not in defined:
+        if function not in set(_defined(module)):
             raise FunctionError(operation, f'no function "{name}": {CATALOG}.{own} does not define {function}')
+        if function not in set(_listed(module)):
+            raise _not_listed(operation, name, f"{CATALOG}.{own}", function)
 
         def stands_for(*_: Any, **__: Any) -> Any:
             raise FunctionError(operation, f"{name} was looked up, not loaded")
@@ -90,12 +105,30 @@ class NamedFunctions(Functions):
         return stands_for
 
 
+def _not_listed(operation: str, name: str, module: str, function: str) -> FunctionError:
+    return FunctionError(
+        operation,
+        f'no function "{name}": {module} does not list {function} for files',
+        hint=f"if files may call it, list it there: {LISTED} = ({function}, ...)",
+    )
+
+
 def _defined(module: ast.Module) -> Iterator[str]:
-    """List what a module defines itself: functions, classes, assignments."""
+    """Iterate over what a module defines itself: functions, classes, assignments."""
     for part in module.body:
         if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield part.name
-        targets = (
-            part.targets if isinstance(part, ast.Assign) else [part.target] if isinstance(part, ast.AnnAssign) else []
-        )
-        yield from (target.id for target in targets if isinstance(target, ast.Name))
+        yield from _assigned(part)
+
+
+def _listed(module: ast.Module) -> Iterator[str]:
+    """Iterate over the names in a module's list for files."""
+    for part in module.body:
+        if LISTED in _assigned(part) and isinstance(part, ast.Assign | ast.AnnAssign) and part.value is not None:
+            yield from (one.id for one in ast.walk(part.value) if isinstance(one, ast.Name))
+
+
+def _assigned(part: ast.stmt) -> list[str]:
+    """Return the names to which a statement assigns."""
+    targets = part.targets if isinstance(part, ast.Assign) else [part.target] if isinstance(part, ast.AnnAssign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]

@@ -125,10 +125,12 @@ def _aggregator(form: str | AggregatorForm, functions: Functions) -> EventAggreg
     name, value = form.part
     if name == "own":
         own = functions.find("aggregate", value.name)
-        made = own(**value.arguments)
-        if not isinstance(made, EventAggregator):
-            raise FunctionError("aggregate", f"{value.name} is no WindowAggregator")
-        return made
+        # Before it is called: the arguments are the file's.
+        if not (isinstance(own, type) and issubclass(own, EventAggregator)):
+            raise FunctionError(
+                "aggregate", f"{value.name} is no WindowAggregator", hint="name a class that derives from it"
+            )
+        return own(**value.arguments)
     arguments = {"field": value} if isinstance(value, str) else dict(value)
     return _AGGREGATORS[name](*arguments.pop("fields", ()), **arguments)
 

@@ -86,12 +86,34 @@ class FormSettingError(NimbusError):
         )
 
 
+class UnknownFormSettingError(NimbusError):
+    """A form asks for a setting that no flow has; its own fields stand beside the settings."""
+
+    def __init__(self, flow: str, setting: str, known: Sequence[str]) -> None:
+        self.flow, self.setting, self.known = flow, setting, tuple(known)
+        super().__init__(
+            f'flow "{flow}": a form has no setting {setting!r}{nearest(setting, known)}',
+            hint=f"settings are {', '.join(sorted(known))}",
+        )
+
+
 class RebalanceError(NimbusError):
     """A rebalance asks for what the flow cannot have (Nimbus rules 1.3)."""
 
     def __init__(self, flow: str, problem: str, *, component: str | None = None, value: object = None) -> None:
         self.flow, self.problem, self.component, self.value = flow, problem, component, value
         super().__init__(problem)
+
+
+class FormerVersionError(NimbusError):
+    """The version before of a changed flow was to read its channels to their end, and was stopped before."""
+
+    def __init__(self, flow: str, query: str, version: int) -> None:
+        self.flow, self.query, self.version = flow, query, version
+        super().__init__(
+            f'flow "{flow}": the query {query} of version {version} was stopped before it had read to its end',
+            hint=f"if the flow cannot go on from there, bring that version back first: tridelta rollback {flow}",
+        )
 
 
 class VersionError(NimbusError):

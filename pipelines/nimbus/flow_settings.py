@@ -12,7 +12,7 @@ from pipelines import bounds
 from pipelines.bounds import shown
 from pipelines.errors import nearest
 from pipelines.flowmix.yaml_parts import Form
-from pipelines.nimbus.errors import FormSettingError, SubmitError
+from pipelines.nimbus.errors import FormSettingError, SubmitError, UnknownFormSettingError
 from pipelines.spark.spark_settings import SPARK_SETTINGS
 from pipelines.thresholds import Thresholds
 
@@ -167,15 +167,20 @@ _MASTER = re.compile(r"local(\[(\*|[0-9]{1,4})\])?")
 
 
 def check_form(flow: str, settings: Mapping[str, Any]) -> None:
-    """Refuse what would run code or lead elsewhere: `spark.plugins`, `spark.jars.packages`, another master.
+    """Refuse what is no setting (`file`), and what would run code or lead elsewhere: `spark.plugins`, another master.
+
+    To be called before the settings are expanded into arguments: else a key of theirs may be any argument.
 
     Args:
         flow: The flow, for the error.
         settings: As a form has given them, not checked yet.
 
     Raises:
-        FormSettingError
+        UnknownFormSettingError, FormSettingError
     """
+    for name in settings:
+        if name not in SETTINGS:
+            raise UnknownFormSettingError(flow, str(name)[:100], SETTINGS)
     master = settings.get("master")
     if master is not None and not (isinstance(master, str) and _MASTER.fullmatch(master)):
         raise FormSettingError(flow, "master")

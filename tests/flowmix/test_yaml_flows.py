@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import jsonschema
@@ -362,6 +364,93 @@ def test_errors_have_line_and_path(tmp_path: Path, text: str, line: int, path: s
     assert (at, where) == (line, path), problem
     assert said in problem
     assert f"line {line}" in str(caught.value)
+
+
+CATALOG = """
+from pipelines.flowmix import Event, WindowAggregator, python
+from pipelines.catalog.own_code import imported
+
+CALLS = []
+
+def doubled(event): return {"w": event["v"] * 2}
+def large(event): return event["v"] > 1
+def helper(**arguments): CALLS.append(arguments)
+def hidden(event): CALLS.append(event)
+small = python(lambda event: event["v"] < 1)
+
+class Newest(WindowAggregator):
+    outputs = "newest bigint"
+    def __init__(self, field): self.field, self.value = field, None
+    def added(self, event): self.value = event[self.field]
+    def evicted(self, event): pass
+    def aggregate(self): return self.value
+
+class Other:
+    def __init__(self, **arguments): CALLS.append(arguments)
+
+FUNCTIONS = (doubled, large, helper, small, Newest, Other, imported)
+"""
+
+
+@pytest.fixture
+def catalog(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module of the catalog, as a user writes it."""
+    made = ModuleType("pipelines.catalog.shop")
+    exec(CATALOG, vars(made))
+    monkeypatch.setitem(sys.modules, made.__name__, made)
+    return made
+
+
+def using(operation: str) -> str:
+    return f"{HEAD}      - {operation}\n      - output\n"
+
+
+def aggregated(name: str, arguments: str) -> str:
+    own = f"{{own: {{name: {name}, arguments: {arguments}}}}}"
+    return using(f"aggregate: {{aggregators: [{own}], trigger: {{count: 1}}, evict: {{count: 9}}}}")
+
+
+def test_a_file_names_what_a_module_of_the_catalog_lists(tmp_path: Path, catalog: ModuleType) -> None:
+    script = {"s": [{"k": "a", "v": v} for v in (0, 2)]}
+    found = {
+        "each: {function: shop.doubled, schema: w bigint}": [{"w": 0}, {"w": 4}],
+        "filter: {python: shop.large}": [{"k": "a", "v": 2}],
+        "filter: {python: shop.small}": [{"k": "a", "v": 0}],
+    }
+    for operation, events in found.items():
+        assert run_flow(load_flow(written(tmp_path, using(operation))), script) == {"s": events}
+    flow = load_flow(written(tmp_path, aggregated("shop.Newest", "{field: v}")))
+    assert run_flow(flow, script) == {"s": [{"newest": 0}, {"newest": 2}]}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["own_code.imported", "own_code.own_code", "package.flows_of", "flow.FlowSpec", "flow.DailySlices", "flow.as_topology",
+     "flights_data.lay_out", "flights_expected.expected", "flights_flows.late_departures", "flights.build", "shop.hidden",
+     "shop.imported", "shop.CALLS", "shop.FUNCTIONS"],
+)  # fmt: skip
+def test_a_file_names_nothing_else_of_the_catalog(tmp_path: Path, catalog: ModuleType, name: str) -> None:
+    laid = tmp_path / "laid"
+    arguments = f"{{module: marker_mod, named: x, package: marker_mod, folder: {laid}, days: 2}}"
+    for text in (using(f"each: {name}"), using(f"filter: {{python: {name}}}"), aggregated(name, arguments)):
+        with pytest.raises(FlowFileError, match="no function"):
+            load_flow(written(tmp_path, text))
+    assert not laid.exists()
+    assert catalog.CALLS == []
+
+
+@pytest.mark.parametrize("name", ["shop.helper", "shop.Other", "shop.small", "given", "Given"])
+def test_what_is_no_aggregator_is_not_called_to_find_out(tmp_path: Path, catalog: ModuleType, name: str) -> None:
+    functions = {"given": catalog.helper, "Given": catalog.Other}
+    with pytest.raises(FlowFileError, match=f"{name} is no WindowAggregator"):
+        load_flow(written(tmp_path, aggregated(name, "{a: 1}")), functions)
+    assert catalog.CALLS == []
+
+
+def test_a_list_of_functions_is_a_list(tmp_path: Path, catalog: ModuleType) -> None:
+    catalog.FUNCTIONS = catalog.doubled
+    with pytest.raises(FlowFileError, match=r"FUNCTIONS of pipelines\.catalog\.shop is no tuple or list"):
+        load_flow(written(tmp_path, using("each: shop.doubled")))
 
 
 def test_all_faults_of_a_form_are_told_at_once(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pipelines.nimbus.errors import FormSettingError
-from pipelines.nimbus.flow_settings import check_form
+from pipelines.nimbus.errors import FormSettingError, UnknownFormSettingError
+from pipelines.nimbus.flow_settings import SETTINGS, check_form
 from pipelines.spark.spark_settings import SPARK_SETTINGS
 
 
@@ -64,6 +64,28 @@ def test_a_value_is_a_number_a_size_or_a_switch(value: Any) -> None:
 def test_a_form_names_no_other_master(master: Any) -> None:
     with pytest.raises(FormSettingError):
         check_form("flights", {"master": master})
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("file", None),
+        ("inactive", None),
+        ("flow", None),
+        ("workers", "user_workers"),
+        ("parallelism", None),
+        ("max_atempts", "max_attempts"),
+        ("Isolated", "isolated"),
+        ("", None),
+    ],
+)
+def test_a_form_takes_settings_alone(name: str, meant: str | None) -> None:
+    """What is none would be another argument of `Nimbus.update`: a file that is read and built as the operator."""
+    with pytest.raises(UnknownFormSettingError) as refused:
+        check_form("flights", {"max_attempts": 5, name: "/tmp/x.yaml"})
+    assert (refused.value.flow, refused.value.setting, refused.value.known) == ("flights", name, SETTINGS)
+    assert "max_attempts" in refused.value.hint
+    assert meant is None or f'did you mean "{meant}"?' in str(refused.value)
 
 
 def test_the_rest_passes() -> None:

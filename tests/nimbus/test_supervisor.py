@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 # A worker in all that its supervisor sees of it: its file, its slot's lease, its end.
 _WORKER = """
-import os, sys, time
+import os, subprocess, sys, time
 from pipelines.nimbus.processes.life import Life, holder_of
 from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.registry import Registry
@@ -43,6 +43,8 @@ settings = NimbusSettings.from_environment()
 Life(settings, supervisor, port).begun(life)
 if manner == "dies":
     sys.exit(1)
+if manner == "starts another":
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "started by a worker"])
 store = Store(registry_url())
 lease = Registry(store).leases.take(f"slot:{supervisor}:{port}", holder_of(supervisor, port, life), settings.lease_seconds)
 while manner == "stays" or Places(store).in_slot(supervisor, port):
@@ -118,7 +120,8 @@ def host(tmp_path: Path, settings: NimbusSettings) -> Iterator[Host]:
     made.supervisor.take_name()
     yield made
     for process in psutil.process_iter(["cmdline"]):
-        if _WORKER in (process.info["cmdline"] or ()) and str(tmp_path) in str(process.environ()):
+        started = {_WORKER, "started by a worker"} & {*(process.info["cmdline"] or ())}
+        if started and str(tmp_path) in str(process.environ()):
             process.kill()
     store.close()
 
@@ -169,6 +172,28 @@ def test_a_worker_that_dies_at_each_start_is_started_less_and_less_often(
     host.until(lambda: max(slot.failures for slot in slots.values()) == 3)
     said = [getattr(line, logs.FIELDS, {}) for line in caplog.records]
     assert [facts["again_in_seconds"] for facts in said if facts.get("event") == "worker died"] == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("found", [False, True], ids=["by its supervisor", "by the next one"])
+def test_what_a_dead_worker_has_left_is_killed(host: Host, found: bool) -> None:
+    """As its JVM, where that does not see at once that it is alone."""
+    host.restart("starts another")
+    host.submit()
+    host.until(host.works)
+    record = host.worker()
+    assert record is not None
+    worker = record.process()
+    assert worker is not None
+    (left,) = worker.children()
+    # It has beaten since.
+    first = Life(host.settings, "s1", 1).touched()
+    host.until(lambda: Life(host.settings, "s1", 1).touched() > first)
+    worker.kill()
+    worker.wait(30)
+    assert left.is_running()
+    if found:
+        host.restart()
+    host.until(lambda: not left.is_running() or left.status() == psutil.STATUS_ZOMBIE)
 
 
 @pytest.mark.exhaustive

@@ -199,6 +199,24 @@ def test_a_form_takes_no_setting_that_runs_code(nimbus: FakeNimbus, verb: str, s
     assert nimbus.asked == []
 
 
+@pytest.mark.parametrize("verb", ["deploy", "update"])
+@pytest.mark.parametrize(
+    "settings", [{"file": "/tmp/x.yaml"}, {"inactive": True}, {"flow": "late_departures"}, {"workers": 9}]
+)
+def test_a_form_takes_settings_and_no_other_arguments(nimbus: FakeNimbus, verb: str, settings: dict[str, Any]) -> None:
+    said = refusal(run(verb, {"flow": "flights", "settings": settings}), verb)
+    assert f"a form has no setting '{next(iter(settings))}'" in said
+    assert nimbus.asked == []
+
+
+@pytest.mark.parametrize("verb", ["deploy", "update"])
+def test_a_field_of_the_form_goes_before_a_setting_of_its_name(nimbus: FakeNimbus, verb: str) -> None:
+    nimbus.flows["flights"] = flow("flights", RUNNING)
+    given = {"flow": "flights", "trigger_seconds": 2.0, "settings": {"trigger_seconds": 9.0}, "wait_at_most": 0}
+    assert run(verb, given).success
+    assert next(one for one in nimbus.asked if one[0] == "update")[2]["trigger_seconds"] == 2.0
+
+
 def test_a_run_names_no_other_registry(nimbus: FakeNimbus) -> None:
     refused = {"resources": {"nimbus": {"config": {"store_url": "sqlite:////elsewhere.db"}}}}
     config = {"ops": {"activate_flow": {"config": {"flow": "flights"}}}, **refused}

@@ -87,17 +87,22 @@ def test_nothing_that_a_file_names_is_imported_or_called(tmp_path: Path) -> None
     module.write_text(
         f"import os\nopen({str(trace)!r}, 'w').close()\n"
         "def passes(event): ...\ndef made(event): ...\nclass Mine:\n    def __init__(self, path): raise SystemExit(path)\n"
+        "def unlisted(event): ...\nFUNCTIONS = (passes, made, Mine)\n"
     )
     file = tmp_path / "own.yaml"
     try:
         file.write_text(OWN.replace("NAME", module.stem))
         done = runner.invoke(app, ["validate", str(file)])
         assert done.exit_code == 0, done.output
-        for name in ("os", "nothing"):
+        for name, said in (
+            ("os", "does not define os"),
+            ("nothing", "does not define"),
+            ("unlisted", "does not list unlisted"),
+        ):
             file.write_text(OWN.replace("NAME.made", f"{module.stem}.{name}").replace("NAME", module.stem))
             done = runner.invoke(app, ["validate", str(file), "--json"])
             (error,) = json.loads(done.stdout)["errors"]
-            assert (done.exit_code, f"does not define {name}" in error["problem"]) == (1, True)
+            assert (done.exit_code, said in error["problem"]) == (1, True)
     finally:
         module.unlink()
     assert not trace.exists()
@@ -106,7 +111,15 @@ def test_nothing_that_a_file_names_is_imported_or_called(tmp_path: Path) -> None
 
 def test_a_file_that_names_other_modules_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "own.yaml"
-    for name in ("os.system", "nowhere.made", "__init__.flows", "../x.made", "a.b.c"):
+    for name in (
+        "own_code.imported",
+        "package.flows_of",
+        "os.system",
+        "nowhere.made",
+        "__init__.flows",
+        "../x.made",
+        "a.b.c",
+    ):
         file.write_text(OWN.replace("NAME.made", name).replace("NAME.passes", name).replace("NAME.Mine", name))
         done = runner.invoke(app, ["validate", str(file), "--json"])
         assert done.exit_code == 1

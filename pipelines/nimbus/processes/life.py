@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import psutil
 
@@ -28,10 +28,12 @@ class LifeRecord:
     Attributes:
         life: What tells it from the slot's other processes.
         identity: The process; a number alone may be another process' by now.
+        seen: When it beat last, in seconds since 1970; 0: not known.
     """
 
     life: str
     identity: ProcessIdentity
+    seen: float = field(default=0.0, compare=False)
 
     @property
     def pid(self) -> int:
@@ -43,13 +45,14 @@ class LifeRecord:
         return self.identity.process()
 
     def kill(self) -> None:
-        """Kill it, its JVM and all that it has started (SIGKILL)."""
+        """Kill it, its JVM and all that it has started (SIGKILL); if it has ended, what it has left, as far as that is sure."""
         process = self.process()
-        if process is None:
+        family = [process] if process is not None else self.identity.left_behind(self.seen)
+        if not family:
             return
-        family = [process]
-        with contextlib.suppress(psutil.Error):
-            family += process.children(recursive=True)
+        if process is not None:
+            with contextlib.suppress(psutil.Error):
+                family += process.children(recursive=True)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         for member in family:
@@ -76,8 +79,10 @@ class Life:
     def read(self) -> LifeRecord | None:
         """Return the last process that had the slot; None if none had, or the file was lost."""
         try:
-            written = json.loads(self._file.read_text("utf-8"))
-            return LifeRecord(str(written["life"]), ProcessIdentity.read(written))
+            with self._file.open(encoding="utf-8") as file:
+                # Of the same file: the next process of the slot puts another in its place.
+                written, seen = json.load(file), os.fstat(file.fileno()).st_mtime
+            return LifeRecord(str(written["life"]), ProcessIdentity.read(written), seen)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             return None
 

@@ -361,7 +361,7 @@ class SupervisorProcess:
 
     def _buried(self, slot: Slot) -> None:
         assert slot.record is not None
-        # Its JVM may have outlived it for a moment.
+        # Its JVM may have outlived it, for a moment or, frozen, for ever.
         slot.record.kill()
         self._registry.leases.release_all(holder_of(self.name, slot.port, slot.record.life))
         Life(self._settings, self.name, slot.port).forget()

@@ -111,8 +111,9 @@ class Task(threading.Thread):
         self._application, self.flow, self.query, self._topology = application, flow, query, topology
         definition, settings = flow.version.content.definition, flow.settings
         self._lake_root = str(definition["lake"])
-        self._trigger = float(settings.get("trigger_seconds", 5.0))
-        self.figures = TaskFigures(query.group, self._trigger)
+        trigger = float(settings.get("trigger_seconds", 5.0))
+        self._trigger: float | None = trigger
+        self.figures = TaskFigures(query.group, trigger)
         self.lease: Lease | None = None
         self._wanted, self._unwanted, self._leaving = threading.Event(), threading.Event(), threading.Event()
         self._failures = 0
@@ -255,7 +256,11 @@ class Task(threading.Thread):
             on_fresh, anew = changeover.make(_LOCK_WAIT_SECONDS, only=self.query.group)
         if anew:
             self._windows_anew(anew_reason(self.query.group))
-        return CONTINUE if on_fresh == CONTINUE else str(self.flow.settings.get("on_fresh_checkpoint", on_fresh))
+        return on_fresh if on_fresh == CONTINUE else self._on_fresh(on_fresh)
+
+    def _on_fresh(self, otherwise: str) -> str:
+        """Return what to do with a fresh checkpoint whose start would bring rows again."""
+        return str(self.flow.settings.get("on_fresh_checkpoint", otherwise))
 
     def _changed(self, runner: StreamRunner) -> None:
         """Tell what a changed definition has made of windows in the batch."""

@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING
 from pipelines import logs
 from pipelines.catalog.flow import FlowSettings
 from pipelines.errors import TrideltaError
-from pipelines.execution.checkpoint.engine_files import CONTINUE
-from pipelines.execution.checkpoint.ownership import leased
 from pipelines.execution.runners.admission import Admission
 from pipelines.nimbus import deployed
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, NimbusError, NotAliveError, RegistryError
 from pipelines.nimbus.handover.other_hosts import watch_registry
 from pipelines.nimbus.handover.serving import Server
+from pipelines.nimbus.processes.former import FormerVersion
 from pipelines.nimbus.processes.life import Life, holder_of
 from pipelines.nimbus.processes.standby import MASTER, Order, wait_for_order, warm_up
 from pipelines.nimbus.processes.task import EVENTS_WAIT, Application, Task, waiting_reason
@@ -84,9 +83,11 @@ class WorkerProcess:
         self._registry, self._places = Registry(store), Places(store)
         self._slot, self._holder = (supervisor, port), holder_of(supervisor, port, life)
         self._tasks: dict[Key, Task] = {}
-        self._loaded: dict[int, tuple[int, TridentTopology | TrideltaError]] = {}
+        self._loaded: dict[int, tuple[DeployedFlow, TridentTopology | TrideltaError]] = {}
         self._ran: set[int] = set()
         """Flows whose loaded version has run here."""
+        self._former: dict[int, FormerVersion] = {}
+        """By flow the version before, which has yet to read to its end."""
         self._renewed_at = 0.0
         self._supervised_at = time.monotonic()
         self._revisions: dict[int, int] = {}
@@ -170,7 +171,7 @@ class WorkerProcess:
         here = {flow.serial: flow for flow in flows.values()}
         for flow in here.values():
             loaded = self._loaded.get(flow.serial)
-            other = loaded is not None and loaded[0] != flow.version.number
+            other = loaded is not None and loaded[0].version.number != flow.version.number
             if other and not deployed.changes_in_place(flow) and not self.ending.is_set():
                 # Python code that was imported stays as it was: another version needs another process.
                 logger.info("worker restarts for a new version", flow=flow.name, version=flow.version.number)
@@ -186,6 +187,9 @@ class WorkerProcess:
         if not self.ending.is_set():
             for key in flows.keys() - self._tasks.keys():
                 self._begin(key, flows[key])
+            for serial in [serial for serial in self._former if serial in here]:
+                self._read_to_the_end(here[serial])
+            self._former.clear()
 
     def _steer(self, task: Task, flow: DeployedFlow) -> None:
         """Tell a task what its flow's status means for it."""
@@ -210,49 +214,56 @@ class WorkerProcess:
             return
         task = Task(self._application, flow, query, topology)
         task.revision = self._revisions[flow.serial]
-        task.want(flow.standing.accepting)
+        # Until the version before has read to its end, it holds its lease, beats, and stands still.
+        task.want(flow.standing.accepting and flow.serial not in self._former)
         self._tasks[key] = task
         task.start()
 
     def _load(self, flow: DeployedFlow) -> TridentTopology | TrideltaError:
         """Return the flow's topology; why there is none is reported once per version."""
         loaded = self._loaded.get(flow.serial)
-        if loaded is None or loaded[0] != flow.version.number:
+        if loaded is None or loaded[0].version.number != flow.version.number:
             made: TridentTopology | TrideltaError
             try:
                 deployed.check_deployed(flow)
                 made = deployed.load(flow, self._settings.home / "flows")
                 if loaded is not None and flow.serial in self._ran and not isinstance(loaded[1], TrideltaError):
-                    self._read_to_the_end(flow, loaded[1], made)
+                    self._former[flow.serial] = FormerVersion(self._application, loaded[0], loaded[1])
             except TrideltaError as error:
                 logger.error("flow not loaded", flow=flow.name, reason=str(error))
                 self._registry.problem(flow, str(error))
                 made = error
-            self._loaded[flow.serial] = loaded = (flow.version.number, made)
+            self._loaded[flow.serial] = loaded = (flow, made)
             self._ran.discard(flow.serial)
         return loaded[1]
 
-    def _read_to_the_end(self, flow: DeployedFlow, old: TridentTopology, new: TridentTopology) -> None:
+    # --- the version before -----------------------------------------------------------------------------------------
+
+    def _read_to_the_end(self, flow: DeployedFlow) -> None:
         """Let the queries of the version before read what is in their channels, where others will read on behind it."""
-        from pipelines import Lake, Runtime
+        from pipelines import Lake
         from pipelines.execution.checkpoint.changeover import Changeover
 
+        former, new = self._former[flow.serial], self._loaded[flow.serial][1]
+        tasks = {task.query.group: task for key, task in self._tasks.items() if key[0] == flow.serial}
         lake = Lake(flow.version.content.definition["lake"])
-        former, changeover = Changeover(lake, old), Changeover(lake, new)
-        if not changeover.moves(former):
-            return
+        waiting: dict[str, int] = {}
         try:
-            with leased():
-                Runtime(self._application.spark, lake).catch_up(old, on_fresh_checkpoint=CONTINUE)
-            waiting = former.left_waiting(changeover)
+            if not isinstance(new, TrideltaError):
+                before, changeover = Changeover(lake, former.topology), Changeover(lake, new)
+                if changeover.moves(before):
+                    former.read(tasks, self.ending.is_set)
+                    waiting = before.left_waiting(changeover)
+            for query, count in waiting.items():
+                reason = waiting_reason(query, count)
+                logger.warning("events wait", flow=flow.name, reason=reason)
+                self._registry.tell(flow, EVENTS_WAIT, {"reason": reason})
         except Exception as error:
             # Perhaps the change is what mends it. Each query finds out when it starts whether it can go on from there.
             logger.error("former version not read to its end", flow=flow.name, reason=str(error))
-            return
-        for query, count in waiting.items():
-            reason = waiting_reason(query, count)
-            logger.warning("events wait", flow=flow.name, reason=reason)
-            self._registry.tell(flow, EVENTS_WAIT, {"reason": reason})
+        for task in tasks.values():
+            if task.is_alive() and not self.ending.is_set():
+                task.want(flow.standing.accepting)
 
     def _collect(self, key: Key) -> None:
         task = self._tasks.pop(key)
@@ -277,6 +288,8 @@ class WorkerProcess:
             self._slot_lease = self._registry.leases.renew(self._slot_lease, self._settings.lease_seconds)
             self._renewed_at = time.monotonic()
             self._beat_for([task for task in list(self._tasks.values()) if task.lease is not None], memory)
+            for former in list(self._former.values()):
+                former.renew()
         except LeaseLostError as error:
             if not self._ended.is_set():
                 self._end_now(LEASE_LOST, str(error))

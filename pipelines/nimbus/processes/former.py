@@ -1,0 +1,156 @@
+"""The version before of a flow: its queries read what is in their channels, before others read on behind it. Then it is gone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from pipelines import logs
+from pipelines.execution.checkpoint.ownership import leased
+from pipelines.nimbus import deployed
+from pipelines.nimbus.errors import FormerVersionError, LeaseHeldError, LeaseLostError
+from pipelines.nimbus.processes.task import Application, Task
+from pipelines.nimbus.registry.leases import Lease
+
+if TYPE_CHECKING:
+    from pipelines.nimbus.registry.records import DeployedFlow
+    from pipelines.trident.topology import TridentTopology
+
+logger = logs.logger(__name__)
+
+_POLL_SECONDS = 0.1
+
+
+class FormerQuery(Task):
+    """A task that reads its sources to their end, once, and does not try again.
+
+    Args:
+        application: What it runs in.
+        former: The flow, in the version before.
+        query: Which of its queries.
+        topology: The topology of that version.
+        lease: Of the query. Whoever gives it keeps it renewed, and gives it back.
+    """
+
+    def __init__(
+        self,
+        application: Application,
+        former: DeployedFlow,
+        query: deployed.DeployedQuery,
+        topology: TridentTopology,
+        lease: Lease,
+    ) -> None:
+        # It stays in the partitions that it has: it is in no assignment any more.
+        super().__init__(application, former, replace(query, partitions=None), topology)
+        self.lease = lease
+        self._trigger = None
+        self.error: Exception | None = None
+        """What has stopped it."""
+        self.want(wanted=True)
+
+    @property
+    def left(self) -> bool:
+        """Whether it was told to leave: it may not have come to the end."""
+        return self._leaving.is_set()
+
+    def run(self) -> None:
+        """Read to the end. Never raises: what has stopped it is in `error`."""
+        with structlog.contextvars.bound_contextvars(flow=self.flow.name, group=self.query.group):
+            try:
+                # The lease says who owns the checkpoint: whichever host had it before.
+                with leased():
+                    self._live()
+            except Exception as error:
+                self.error = error
+
+    def _on_fresh(self, otherwise: str) -> str:
+        """Refuse: with a checkpoint that was lost it would read its source from the start."""
+        return otherwise
+
+
+class FormerVersion:
+    """The version before of a flow that changes in place.
+
+    Args:
+        application: What it ran in, and reads to its end in.
+        flow: The flow, in that version.
+        topology: Its topology.
+    """
+
+    def __init__(self, application: Application, flow: DeployedFlow, topology: TridentTopology) -> None:
+        self.flow, self.topology = flow, topology
+        self._application, self._borrowed = application, list[Lease]()
+
+    def read(self, tasks: Mapping[str, Task], ends: Callable[[], bool]) -> None:
+        """Let each query read to the end, one behind the other, under leases that are all held before the first begins.
+
+        Args:
+            tasks: Those of the new version, by query. Each has the lease of its query, and beats; it does not run yet.
+            ends: Whether to stop between two batches.
+
+        Raises:
+            LeaseHeldError: Another worker has one of the queries.
+            FormerVersionError: It was stopped.
+            TrideltaError: What has stopped a query.
+        """
+        from pipelines.execution.protocol.groups import group_name, spout_groups
+
+        queries = {query.group: query for query in deployed.queries_of(self.flow)}
+        groups = [group_name(spouts) for spouts in spout_groups(self.topology)]
+        try:
+            leases = {group: self._lease_of(group, tasks.get(group)) for group in groups}
+            for group in groups:
+                query = FormerQuery(self._application, self.flow, queries[group], self.topology, leases[group])
+                query.start()
+                while query.is_alive():
+                    query.join(_POLL_SECONDS)
+                    # A task of a flow that was removed has left.
+                    if not query.left and (ends() or not all(task.is_alive() for task in tasks.values())):
+                        query.leave()
+                if query.error is not None:
+                    raise query.error
+                if query.left:
+                    raise FormerVersionError(self.flow.name, group, self.flow.version.number)
+        finally:
+            borrowed, self._borrowed = self._borrowed, []
+            for lease in borrowed:
+                self._application.registry.leases.release(lease)
+
+    def renew(self) -> None:
+        """Renew the leases that no task has, while it reads.
+
+        Raises:
+            LeaseLostError
+        """
+        for lease in list(self._borrowed):
+            try:
+                self._application.registry.leases.renew(lease, self._application.lease_seconds)
+            except LeaseLostError:
+                # It may have been given back in this moment, by the thread that reads.
+                if lease in self._borrowed:
+                    raise
+
+    def _lease_of(self, group: str, task: Task | None) -> Lease:
+        """Return the lease of a query: that of its task, or one of its own where the new version has no such query.
+
+        Raises:
+            LeaseHeldError: Another worker has it.
+        """
+        application = self._application
+        name = f"task:{deployed.component_id(self.flow.name, group)}"
+        if task is None:
+            lease = application.registry.leases.take(name, application.holder, application.lease_seconds)
+            self._borrowed.append(lease)
+            return lease
+        # It takes it in a thread of its own, and perhaps not at once.
+        until = time.monotonic() + application.lease_seconds
+        while (held := task.lease) is None:
+            if time.monotonic() > until or not task.is_alive():
+                other = application.registry.leases.holder(name)
+                raise LeaseHeldError(name, application.holder, other.holder if other else "nobody", 0.0)
+            time.sleep(_POLL_SECONDS)
+        return held

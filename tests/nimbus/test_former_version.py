@@ -1,0 +1,201 @@
+"""The version before of a watched flow reads to its end under leases, while the new one's tasks beat. Needs no Spark."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines import Lake
+from pipelines.execution.checkpoint import changeover
+from pipelines.execution.checkpoint.ownership import _LEASED
+from pipelines.nimbus.deployed import WATCHED
+from pipelines.nimbus.errors import LeaseLostError
+from pipelines.nimbus.nimbus import Nimbus
+from pipelines.nimbus.processes.former import FormerQuery
+from pipelines.nimbus.processes.task import Application, Task
+from pipelines.nimbus.processes.worker import WorkerProcess
+from pipelines.nimbus.registry.placements import Placing
+from pipelines.nimbus.registry.store import Store
+from pipelines.nimbus.settings import NimbusSettings
+
+FLOW = """
+flow: f
+windows: WINDOWS
+streams:
+  - name: s
+    source: {json_files: {path: in, schema: "k string, v bigint"}}
+    operations:
+      - partition: k
+      - aggregate: {aggregators: [{sum: v}], trigger: {count: 1}, evict: {count: 9}}
+      - persist: sums
+"""
+LEASE = 1.0
+
+
+class Worker:
+    """A worker process' parts in this one; what its tasks do is written down, not done.
+
+    Attributes:
+        ran: What has run: whether of the version before, its query and its version.
+        reads: What a query of the version before does.
+    """
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        url, self._file, self._patch = f"sqlite:///{folder}/registry.db", folder / "f.yaml", patch
+        self.store, self.nimbus = Store(url), Nimbus(url, Lake(folder / "lake"))
+        self.settings = NimbusSettings(folder, lease_seconds=LEASE, beat_seconds=0.1)
+        self.process = WorkerProcess(self.store, self.settings, "s1", 1, "x")
+        self.leases = self.process._registry.leases
+        self.process._slot_lease = self.leases.take("slot:s1:1", self.process._holder, LEASE)
+        self.process._application = Application(
+            None, self.store, self.process._registry, self.process._holder, LEASE, folder, threading.Lock(), None
+        )  # type: ignore[arg-type]
+        self.ran: list[tuple[bool, str, int]] = []
+        self.reads: Callable[[FormerQuery], None] = lambda query: None
+        patch.setattr(Task, "_live", lambda task: self._live(task))  # noqa: PLW0108 - a method would be bound
+        patch.setattr(changeover.Changeover, "moves", lambda *_: True)
+        self._beats = threading.Thread(target=self.process._beats, daemon=True)
+        self._beats.start()
+        self.write("channels")
+        flow = self.process._registry.flows()[0]
+        self.process._places.assign_all([Placing(flow, {("s1", 1): [1, 2]}, "NEW")])
+        self.round()
+        self.until(lambda: len(self.ran) == 2)
+
+    def _live(self, task: Task) -> None:
+        self.ran.append((isinstance(task, FormerQuery), task.query.group, task.flow.version.number))
+        assert _LEASED.get()
+        if isinstance(task, FormerQuery):
+            self.reads(task)
+            return
+        task.ran = True
+        while task._wanted.is_set():
+            task._unwanted.wait(0.1)
+
+    def write(self, windows: str, **settings: Any) -> int:
+        """Deploy the flow. Returns its version."""
+        self._file.write_text(FLOW.replace("WINDOWS", windows))
+        seen, _ = self.nimbus.deploy(file=self._file, application=WATCHED, **settings)
+        return seen.version
+
+    def round(self) -> None:
+        self.process._follow(self.process._flows())
+        for key in [key for key, task in self.process._tasks.items() if not task.is_alive()]:
+            self.process._collect(key)
+
+    def change(self) -> None:
+        """Have the windows in the batch from now on: the query s__1 is no more."""
+        version = self.write("batch")
+        flow = self.process._registry.flows()[0]
+        self.process._places.assign_all([Placing(flow, {("s1", 1): [1]}, "MONITOR")])
+        self.until(lambda: (False, "s", version) in self.ran)
+
+    def until(self, reached: Callable[[], Any]) -> None:
+        """Look what is to run, again and again."""
+        end = time.monotonic() + 30
+        while not reached():
+            assert time.monotonic() < end
+            self.round()
+            time.sleep(0.02)
+
+    def end(self) -> None:
+        self.process.ending.set()
+        for task in self.process._tasks.values():
+            task.leave()
+            task.join(10)
+        self.process._ended.set()
+        self._beats.join(10)
+        self.nimbus.close()
+        self.store.close()
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+    (tmp_path / "supervisors" / "s1").mkdir(parents=True)
+    made = Worker(tmp_path, monkeypatch)
+    yield made
+    made.end()
+
+
+def held(worker: Worker, *names: str) -> list[str | None]:
+    leases = [worker.leases.holder(f"task:{name}") for name in names]
+    return [lease.holder if lease else None for lease in leases]
+
+
+def test_it_reads_under_leases_that_are_renewed_and_the_new_tasks_beat(worker: Worker) -> None:
+    names, beaten = [], []
+
+    def reads(query: FormerQuery) -> None:
+        names.append(held(worker, "f/s", "f/s__1"))
+        flow = worker.process._registry.flows()[0]
+        begun = worker.process._places.beats(flow)[1].beat_at
+        time.sleep(2 * LEASE)
+        beat = worker.process._places.beats(flow)[1]
+        beaten.append((beat.beat_at > begun + LEASE, beat.figures["version"]))
+        names.append(held(worker, "f/s", "f/s__1"))
+        query._guard("committing", "sums", 1)
+
+    worker.reads = reads
+    worker.change()
+    assert worker.ran == [(False, "s", 1), (False, "s__1", 1), (True, "s", 1), (True, "s__1", 1), (False, "s", 2)]
+    assert names == [[worker.process._holder] * 2] * 4
+    assert beaten == [(True, 2)] * 2
+    # Of what the new version has no more.
+    assert held(worker, "f/s__1") == [None]
+
+
+def test_a_query_that_has_lost_its_lease_commits_nothing(worker: Worker) -> None:
+    found = []
+
+    def reads(query: FormerQuery) -> None:
+        assert query.lease is not None
+        # As after the lease has run out, and another worker has taken it and given it back.
+        worker.process._former.clear()
+        worker.leases.release(query.lease)
+        with pytest.raises(LeaseLostError) as lost:
+            query._guard("committing", "sums", 1)
+        found.append(query.query.group)
+        raise lost.value
+
+    gone: list[int] = []
+    worker._patch.setattr(worker.process, "_end_now", lambda code, why: gone.append(code))
+    worker.reads = reads
+    worker.change()
+    assert found == ["s"]
+    assert (True, "s__1", 1) not in worker.ran
+
+
+def test_another_worker_that_has_a_query_keeps_it(worker: Worker) -> None:
+    worker.write("batch")
+    worker.until(lambda: (False, "s", 2) in worker.ran or not worker.process._tasks)
+    lease = worker.leases.take("task:f/s__1", "another", 60.0)
+    worker.change()
+    assert not any(former for former, *_ in worker.ran)
+    worker.leases.check(lease)
+
+
+def test_a_worker_that_is_to_end_does_not_read_on(worker: Worker) -> None:
+    def reads(query: FormerQuery) -> None:
+        worker.process.ending.set()
+        while query._wanted.is_set():
+            query._unwanted.wait(0.1)
+
+    worker.reads = reads
+    worker.write("batch")
+    worker.until(lambda: (True, "s", 1) in worker.ran)
+    worker.round()
+    assert worker.ran == [(False, "s", 1), (False, "s__1", 1), (True, "s", 1)]
+
+
+def test_a_checkpoint_that_was_lost_is_not_read_from_its_start(worker: Worker) -> None:
+    version = worker.write("channels", on_fresh_checkpoint="continue")
+    worker.until(lambda: (False, "s", version) in worker.ran)
+    found = []
+    worker.reads = lambda query: found.append((query._on_fresh("refuse"), query._trigger, query.query.partitions))
+    worker.change()
+    assert found == [("refuse", None, None)] * 2
