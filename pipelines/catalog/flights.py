@@ -10,6 +10,8 @@ from pipelines.quality import Check, drop, fail, warn
 from pipelines.sources import JsonFiles
 from pipelines.trident import Average, Count, DeltaState, MapGet, Max, Split, Sum, TridentTopology
 
+FUNCTIONS = ()
+
 AIRPORTS = ("EWR", "JFK", "LGA")
 CARRIERS = "9E AA AS B6 DL EV F9 FL HA MQ OO UA US VX WN YV"
 # A batch of nine days is some 8,000 flights: the year is 41 batches, each long enough that the work in it outweighs the

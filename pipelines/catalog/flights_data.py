@@ -21,6 +21,8 @@ from pipelines.errors import TrideltaError
 if TYPE_CHECKING:
     import pandas as pd
 
+FUNCTIONS = ()
+
 FLIGHTS_SCHEMA = (
     "date string, year int, month int, day int, dep_time int, sched_dep_time int, dep_delay int, arr_time int, "
     "sched_arr_time int, arr_delay int, carrier string, flight int, tailnum string, origin string, dest string, "

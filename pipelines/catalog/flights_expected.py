@@ -18,6 +18,8 @@ from pipelines.catalog.flights_data import published
 if TYPE_CHECKING:
     from pipelines.state.lake import Lake
 
+FUNCTIONS = ()
+
 
 @dataclass(frozen=True)
 class Comparison:

@@ -21,6 +21,8 @@ from pipelines.quality import Check
 from pipelines.surroundings import FileAccessError, any_folder, local_folder
 from pipelines.trident import TridentTopology
 
+FUNCTIONS = ()
+
 PROJECT = Path(__file__).resolve().parent.parent.parent
 
 LAKE = "TRIDELTA_LAKE"

@@ -10,6 +10,8 @@ from types import ModuleType
 from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.graph.location import CodeLocation
 
+FUNCTIONS = ()
+
 
 class FlowCodeError(DefinitionError):
     """Code of a flow's author raised an error of Python's while the flow was loaded; `at` is the line, where one is known."""

@@ -7,6 +7,8 @@ import pkgutil
 
 from pipelines.catalog.flow import FlowSpec
 
+FUNCTIONS = ()
+
 
 def flows_of(package: str) -> tuple[FlowSpec, ...]:
     """Return the flows that the modules of a package make, in the order of the modules' names.

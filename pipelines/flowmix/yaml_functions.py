@@ -1,7 +1,7 @@
-"""The Python that a YAML file may name: what the caller gives, and what a module of the catalog lists for it. Nothing else.
+"""The Python that a YAML file may name: what the caller gives, and what a module of the catalog offers. Nothing else.
 
-A module of the catalog lists its functions and aggregators as it lists its flows: `FUNCTIONS = (doubled, large, Newest)`. What it
-does not list is not the file's to call, whatever it is: the engine's own helpers stand in the catalog too.
+A module of the catalog may list the functions and aggregators that files may name, as it lists its flows: `FUNCTIONS = (doubled,
+Newest)`. Without a list they are all that it defines itself. The engine's own modules, which stand in the catalog too, list none.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Functions:
 
         Args:
             operation: for messages.
-            name: one that was given, or `module.name` for what a module of the catalog defines itself and lists.
+            name: one that was given, or `module.name` for what a module of the catalog defines itself and offers.
 
         Raises:
             FunctionError: if there is none.
@@ -54,7 +54,7 @@ class Functions:
             raise FunctionError(
                 operation,
                 f'no function "{name}"; given are: {", ".join(self._given) or "none"}{nearest(name, self._given)}',
-                hint=f"name it module.function, of a module of {CATALOG} that lists it, or pass functions={{...}} to load_flow",
+                hint=f"name it module.function, of a module of {CATALOG}, or pass functions={{...}} to load_flow",
             )
         return self._named(operation, name, parts[1], parts[2])
 
@@ -69,7 +69,9 @@ class Functions:
         # What a module only imports (os, subprocess, ...) is not the file's to call.
         if not callable(member) or home != module:
             raise FunctionError(operation, f'no function "{name}": {module} does not define {function}')
-        listed = getattr(found, LISTED, ())
+        listed = getattr(found, LISTED, None)
+        if listed is None:
+            return member
         if not isinstance(listed, tuple | list):
             raise FunctionError(operation, f'no function "{name}": {LISTED} of {module} is no tuple or list')
         if not any(member is one for one in listed):
@@ -95,7 +97,8 @@ class NamedFunctions(Functions):
             raise FunctionError(operation, f'no function "{name}": {file} cannot be read: {error}') from None
         if function not in set(_defined(module)):
             raise FunctionError(operation, f'no function "{name}": {CATALOG}.{own} does not define {function}')
-        if function not in set(_listed(module)):
+        listed = _listed(module)
+        if listed is not None and function not in listed:
             raise _not_listed(operation, name, f"{CATALOG}.{own}", function)
 
         def stands_for(*_: Any, **__: Any) -> Any:
@@ -121,11 +124,14 @@ def _defined(module: ast.Module) -> Iterator[str]:
         yield from _assigned(part)
 
 
-def _listed(module: ast.Module) -> Iterator[str]:
-    """Iterate over the names in a module's list for files."""
-    for part in module.body:
-        if LISTED in _assigned(part) and isinstance(part, ast.Assign | ast.AnnAssign) and part.value is not None:
-            yield from (one.id for one in ast.walk(part.value) if isinstance(one, ast.Name))
+def _listed(module: ast.Module) -> set[str] | None:
+    """Return the names in a module's list for files; None: it has none."""
+    lists = [
+        part.value
+        for part in module.body
+        if LISTED in _assigned(part) and isinstance(part, ast.Assign | ast.AnnAssign) and part.value is not None
+    ]
+    return {one.id for value in lists for one in ast.walk(value) if isinstance(one, ast.Name)} if lists else None
 
 
 def _assigned(part: ast.stmt) -> list[str]:

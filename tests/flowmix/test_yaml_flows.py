@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import pkgutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +15,7 @@ import jsonschema
 import pytest
 import yaml
 
+from pipelines import catalog as shipped
 from pipelines.errors import FlowError, FlowFileError
 from pipelines.flowmix import (
     AssocCount,
@@ -445,6 +448,24 @@ def test_what_is_no_aggregator_is_not_called_to_find_out(tmp_path: Path, catalog
     with pytest.raises(FlowFileError, match=f"{name} is no WindowAggregator"):
         load_flow(written(tmp_path, aggregated(name, "{a: 1}")), functions)
     assert catalog.CALLS == []
+
+
+def test_a_module_without_a_list_offers_what_it_defines(tmp_path: Path, catalog: ModuleType) -> None:
+    del catalog.FUNCTIONS
+    script = {"s": [{"k": "a", "v": 2}]}
+    flow = load_flow(written(tmp_path, using("each: {function: shop.doubled, schema: w bigint}")))
+    assert run_flow(flow, script) == {"s": [{"w": 4}]}
+    with pytest.raises(FlowFileError, match="does not define imported"):
+        load_flow(written(tmp_path, using("each: shop.imported")))
+    for name in ("shop.helper", "shop.Other"):
+        with pytest.raises(FlowFileError, match="is no WindowAggregator"):
+            load_flow(written(tmp_path, aggregated(name, "{a: 1}")))
+    assert catalog.CALLS == []
+
+
+def test_the_engines_own_modules_list_none() -> None:
+    for own in pkgutil.iter_modules(shipped.__path__):
+        assert importlib.import_module(f"pipelines.catalog.{own.name}").FUNCTIONS == ()
 
 
 def test_a_list_of_functions_is_a_list(tmp_path: Path, catalog: ModuleType) -> None:

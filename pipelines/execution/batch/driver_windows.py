@@ -357,7 +357,7 @@ class DriverWindows:
             )
 
     def _keep_left(self, begun: Begun, epoch: Epoch | None) -> None:
-        """Put into quarantine what waited for the clock and did not fit the windows that have begun: each start, until a batch."""
+        """Put into quarantine what waited and did not fit the windows that have begun: each start, until a batch has come."""
         assert begun.state is not None
         left = self._states.left_out(begun.state)
         if left is None or epoch is None:

@@ -54,7 +54,7 @@ class FormerQuery(Task):
 
     @property
     def left(self) -> bool:
-        """Whether it was told to leave: it may not have come to the end."""
+        """Return whether it was told to leave: it may not have come to the end."""
         return self._leaving.is_set()
 
     def run(self) -> None:
