@@ -59,7 +59,7 @@ class Thrown:
         return self._cause
 
 
-class OfSpark(Exception):
+class OfSparkError(Exception):
     """An error of Spark's, whose own text holds those of all its causes."""
 
     def __init__(self, *chain: tuple[str, str | None]) -> None:
@@ -69,14 +69,14 @@ class OfSpark(Exception):
         super().__init__("\nCaused by: ".join(f"{kind}: {text}" for kind, text in chain))
 
 
-def in_worker(error: BaseException, *, simplified: bool = True) -> OfSpark:
+def in_worker(error: BaseException, *, simplified: bool = True) -> OfSparkError:
     """Return an exception of a Python worker's as Spark tells it."""
     try:
         raise error
     except BaseException as raised:
         kept = traceback.format_exception(type(raised), raised, raised.__traceback__, chain=not simplified)
     text = f"[PYTHON_EXCEPTION] An exception was thrown from the Python worker: {''.join(kept)} SQLSTATE: 38000"
-    return OfSpark(("org.apache.spark.SparkException", f"Job aborted: {text}"), (PYTHON_WORKER, text))
+    return OfSparkError(("org.apache.spark.SparkException", f"Job aborted: {text}"), (PYTHON_WORKER, text))
 
 
 def of_function(row: tuple[Any, ...], error: Exception) -> RuntimeError:
@@ -101,9 +101,9 @@ def test_a_text_of_a_record_changes_nothing(tmp_path: Path, text: str, simplifie
         in_worker(of_function((text,), ValueError(f"not a number: {text}")), simplified=simplified),
         in_worker(of_function((text,), ModuleNotFoundError(text)), simplified=simplified),
         in_worker(ValueError(text), simplified=simplified),  # of a function of the user's own for Spark
-        OfSpark(("org.apache.spark.SparkNumberFormatException", f"The value '{text}' cannot be cast")),
-        OfSpark(("org.apache.spark.SparkRuntimeException", text)),  # raise_error(...) in SQL
-        OfSpark(("com.fasterxml.jackson.core.JsonParseException", text)),
+        OfSparkError(("org.apache.spark.SparkNumberFormatException", f"The value '{text}' cannot be cast")),
+        OfSparkError(("org.apache.spark.SparkRuntimeException", text)),  # raise_error(...) in SQL
+        OfSparkError(("com.fasterxml.jackson.core.JsonParseException", text)),
         DeltaError(f"Cast error: Cannot cast string '{text}' to value of Int64 type"),
         ValueError(text),
     )
@@ -116,14 +116,14 @@ def test_a_full_disk_is_known_by_its_type(tmp_path: Path) -> None:
         OSError(errno.ENOSPC, "what the system says"),
         DeltaError(f"{full}{DISK} (os error 28)"),
         OSError(f"Generic LocalFileSystem error: {DISK} (os error 28)"),
-        OfSpark(
+        OfSparkError(
             ("org.apache.spark.SparkException", "[TASK_WRITE_FAILED] Task failed while writing rows"),
             ("org.apache.hadoop.fs.FSError", f"java.io.IOException: {DISK}"),
             ("java.io.IOException", DISK),
         ),
-        OfSpark(("java.io.FileNotFoundException", f"/tmp/spark/x ({DISK})")),
-        OfSpark(("java.nio.file.FileSystemException", f"/tmp/x: {DISK}")),
-        OfSpark(("org.rocksdb.RocksDBException", f"While appending to file: /tmp/1.log: {DISK}")),
+        OfSparkError(("java.io.FileNotFoundException", f"/tmp/spark/x ({DISK})")),
+        OfSparkError(("java.nio.file.FileSystemException", f"/tmp/x: {DISK}")),
+        OfSparkError(("org.rocksdb.RocksDBException", f"While appending to file: /tmp/1.log: {DISK}")),
     ):
         assert isinstance(disk_full(error, str(tmp_path), "it was written"), DiskFullError), error
         behind = RuntimeError("the batch failed")
@@ -136,10 +136,10 @@ def test_what_another_jvm_alone_knows_is_known_by_spark_s_words_about_the_task(t
         "Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times, most recent failure: "
         "Lost task 0.3 in stage 3.0 (TID 9) (10.0.0.7 executor 1): "
     )
-    full = OfSpark(("org.apache.spark.SparkException", f"{said}java.io.IOException: {DISK}\n\tat java.base/x"))
+    full = OfSparkError(("org.apache.spark.SparkException", f"{said}java.io.IOException: {DISK}\n\tat java.base/x"))
     assert disk_full(full, str(tmp_path), "x")
     hostile = f"{said}{PYTHON_WORKER}: Traceback\n{said}java.io.IOException: {DISK}"
-    assert not seen_outside(OfSpark(("org.apache.spark.SparkException", hostile)), tmp_path)
+    assert not seen_outside(OfSparkError(("org.apache.spark.SparkException", hostile)), tmp_path)
     assert lost_task(f"x {said}java.io.IOException: {DISK}") is None
 
 
@@ -159,24 +159,20 @@ def test_a_missing_module_is_known_by_its_type() -> None:
 
 
 def test_a_function_that_goes_on_without_a_module_fails_by_its_own_error(tmp_path: Path) -> None:
-    try:
-        try:
-            raise ModuleNotFoundError("No module named 'json5'", name="json5")
-        except ModuleNotFoundError:
-            int("a")
-    except ValueError as error:
-        for simplified in (True, False):
-            assert not seen_outside(in_worker(error, simplified=simplified), tmp_path)
-            assert not seen_outside(in_worker(of_function(("a",), error), simplified=simplified), tmp_path)
+    error = ValueError("not a number: a")
+    error.__context__ = ModuleNotFoundError("No module named 'json5'", name="json5")
+    for simplified in (True, False):
+        assert not seen_outside(in_worker(error, simplified=simplified), tmp_path)
+        assert not seen_outside(in_worker(of_function(("a",), error), simplified=simplified), tmp_path)
 
 
 def test_what_the_broker_lost_is_known_by_its_type() -> None:
     source, sparks = Kafka("h:1", "t", "v string"), "org.apache.spark.sql.kafka010.KafkaIllegalStateException"
-    lost = source.fault("s", OfSpark(("org.apache.spark.SparkException", "x"), (KAFKA, "offsets {t-0=5}")))
+    lost = source.fault("s", OfSparkError(("org.apache.spark.SparkException", "x"), (KAFKA, "offsets {t-0=5}")))
     assert lost is not None
     assert lost.lost == "offsets {t-0=5}"
     told = "[KAFKA_DATA_LOSS.START_OFFSET_RESET] t-0's offset changed. Some data may have been lost because ..."
-    lost = source.fault("s", OfSpark((sparks, told)))
+    lost = source.fault("s", OfSparkError((sparks, told)))
     assert lost is not None
     assert lost.lost == "t-0's offset changed."
 
