@@ -10,6 +10,7 @@ from assets.events import markdown, table_metadata
 from assets.events.reporting import plain_failures
 from assets.view import FlowView, state_key
 from pipelines.catalog import QueryAsset, Ranking
+from pipelines.state.far_times import rank, shown_rows
 from resources import LakeResource, SparkResource
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def ranked(rows: Sequence[dict[str, Any]], ranking: Ranking | None) -> list[dict
     if ranking is None:
         return list(rows)
     known = [row for row in rows if row.get(ranking.by) is not None]
-    known.sort(key=lambda row: row[ranking.by], reverse=not ranking.ascending)
+    known.sort(key=lambda row: rank(row[ranking.by]), reverse=not ranking.ascending)
     return (known + [row for row in rows if row.get(ranking.by) is None])[: ranking.rows]
 
 
@@ -46,7 +47,7 @@ def ask(view: FlowView, question: QueryAsset, lake: LakeResource, spark: SparkRe
     opened: Lake = lake.lake()
     versions = {state: opened.state(state).version() for state in question.reads}
     if question.query is None:
-        rows = opened.state(question.reads[0]).scan().to_pylist()
+        rows = shown_rows(opened.state(question.reads[0]).scan())
     else:
         rows = lake.runtime(spark).query(view.topology, question.query, list(question.args))
     return StoredAnswer(ranked(rows, question.ranking), versions)

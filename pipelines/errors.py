@@ -7,7 +7,7 @@ the class and the fields, never at the text alone.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -436,6 +436,21 @@ class PoisonBatchError(BatchError):
             f'flow "{flow}" stopped: batch {txid} failed {attempts} time{"s" * (attempts != 1)}, last with: {reason}; '
             f"its rows are kept in {quarantine}",
             hint=f"correct the flow or the data and run it again, or leave the batch out with: tridelta skip {flow} {txid}",
+        )
+
+
+class FarTimeError(TrideltaError):
+    """A table holds, or is to hold, a date or time of a year that Python or delta-rs does not have."""
+
+    def __init__(
+        self, table: str, column: str, value: str, key: Mapping[str, object] | None = None, *, written: bool = False
+    ) -> None:
+        self.table, self.column, self.value, self.key = table, column, value, dict(key or {})
+        at = f" of {', '.join(f'{name}={given}' for name, given in self.key.items())}" if self.key else ""
+        what = "cannot be written" if written else "cannot be read as a value"
+        super().__init__(
+            f'"{table}": column {column}{at} holds {value}, which {what}: years 1 to 9999 can',
+            hint="let the flow compute no such date or time, or keep it as a text or a number",
         )
 
 

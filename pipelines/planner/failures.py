@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,15 @@ from pipelines.graph import nodes
 
 # A row may hold whole documents; the message is one line that a person reads.
 _SHOWN = 500
+_MODULE = re.compile(r"[\w.]+")
+
+
+class LackingModuleError(RuntimeError):
+    """User code could not import a module where it ran: by its class it is told apart from what a record says."""
+
+    def __init__(self, module: str, failure: str) -> None:
+        self.module = module
+        super().__init__(f"{module}: {failure}")
 
 
 @dataclass(frozen=True)
@@ -40,10 +50,15 @@ class Where:
         return self.error(f"gave {shown(row)}, which does not fit its output fields", error)
 
     def error(self, what: str, error: BaseException | str) -> RuntimeError:
-        if isinstance(error, RuntimeError) and str(error).startswith(f"{self.label} (defined at"):
+        known = isinstance(error, RuntimeError) and str(error).startswith(f"{self.label} (defined at")
+        if isinstance(error, RuntimeError) and (known or isinstance(error, LackingModuleError)):
             return error
         reason = error if isinstance(error, str) else repr(error)
-        return RuntimeError(f"{self.label} (defined at {self.at}) {what}: {' '.join(reason.split())}")
+        failure = f"{self.label} (defined at {self.at}) {what}: {' '.join(reason.split())}"
+        # Python's import names the module; an error that user code makes up from a text does not.
+        if isinstance(error, ModuleNotFoundError) and _MODULE.fullmatch(error.name or ""):
+            return LackingModuleError(str(error.name), failure)
+        return RuntimeError(failure)
 
 
 def shown(row: Any) -> str:

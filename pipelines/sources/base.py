@@ -23,6 +23,14 @@ CORRUPT = "_corrupt"
 FILE = "_file"
 """string: the position unit that a row came from (a file's address). Every source frame has it."""
 
+ROW_JSON = {
+    "ignoreNullFields": "false",
+    # To the microsecond, as Spark keeps them: the row can be read back as it was.
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""How quarantine keeps a row that was read: as JSON by these options, and reads it back by them."""
+
 
 class Source(ABC):
     """Where tuples enter.

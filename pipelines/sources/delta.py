@@ -11,9 +11,10 @@ from urllib.parse import quote
 
 from deltalake import DeltaTable
 
+from pipelines.causes import causes
 from pipelines.errors import LostRowsError, MissingPathError, SourceError, SourceSchemaError
 from pipelines.places.location import Location, Place, put_whole
-from pipelines.sources.base import StoredSource, file_key, place_of, shown
+from pipelines.sources.base import StoredSource, file_key, place_of
 from pipelines.sources.offsets import offset_files, offset_of, read_offset
 from pipelines.state.delta_log import adds, commit_file
 from pipelines.state.kinds import LOG
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _CLEANED = "DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE"
+_DELTAS = "org.apache.spark.sql.delta."
 
 
 class DeltaTableSource(StoredSource):
@@ -124,11 +126,18 @@ class DeltaTableSource(StoredSource):
 
     def fault(self, name: str, error: BaseException) -> LostRowsError | None:
         """Data files (VACUUM) or versions of the log (its retention) that are gone before the stream has read them."""
-        if _CLEANED in shown(error) and not commit_file(self._place, 0).exists():
-            return LostRowsError(name, "the table's log no longer has the versions that the stream has yet to read")
-        match = re.search(r"(?:File|file) (\S+) does not exist|FileNotFoundException: (?:File )?(\S+)", shown(error))
-        gone = file_key((match[1] or match[2]).strip("'\".,")) if match else ""
-        return LostRowsError(name, f"the data file {gone} is gone") if gone.startswith(file_key(self.folder)) else None
+        for cause in causes(error):
+            if cause.type.startswith(_DELTAS) and cause.text.startswith(f"[{_CLEANED}]"):
+                if not commit_file(self._place, 0).exists():
+                    return LostRowsError(
+                        name, "the table's log no longer has the versions that the stream has yet to read"
+                    )
+            elif cause.type.endswith("FileNotFoundException"):
+                match = re.search(r"(?:File|file) (\S+) does not exist|^(?:File )?(\S+)", cause.text)
+                gone = file_key((match[1] or match[2]).strip("'\".,")) if match else ""
+                if gone.startswith(file_key(self.folder)):
+                    return LostRowsError(name, f"the data file {gone} is gone")
+        return None
 
     def _up_to(self, checkpoint: Place, batch: int, index: int) -> frozenset[str]:
         """Return the data files that the batches up to `batch` read: the starting snapshot's, then each later commit's.

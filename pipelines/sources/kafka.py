@@ -9,12 +9,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pipelines import bounds
+from pipelines.causes import causes
 from pipelines.errors import DefinitionError, LostRowsError, SourceError
 from pipelines.graph.fields import added, parse_ddl
 from pipelines.graph.lineage_names import Dataset
 from pipelines.places.location import Place, put_whole
 from pipelines.private import resolved
-from pipelines.sources.base import CORRUPT, Source, shown
+from pipelines.sources.base import CORRUPT, Source
 from pipelines.sources.offsets import offset_of
 
 if TYPE_CHECKING:
@@ -31,6 +32,13 @@ RECORD_FIELDS = {
 }
 """What `with_fields` may name, with its type."""
 _ANSWER_SECONDS = 15
+# Spark's own errors about Kafka, and the broker's about what is not there: none holds a record's text.
+_SPARKS = "org.apache.spark.sql.kafka010."
+_GONE = {
+    "org.apache.kafka.clients.consumer.OffsetOutOfRangeException",
+    "org.apache.kafka.common.errors.OffsetOutOfRangeException",
+    "org.apache.kafka.common.errors.UnknownTopicOrPartitionException",
+}
 
 
 class Kafka(Source):
@@ -254,12 +262,13 @@ class Kafka(Source):
 
     def fault(self, name: str, error: BaseException) -> LostRowsError | None:
         """Recognise offsets that the broker no longer has."""
-        text = shown(error)
-        match = re.search(r"\[KAFKA_DATA_LOSS\.(\w+)\]\s*(.*)", text)
-        if match:
-            return LostRowsError(name, _first_sentences(match[2]) or match[1].lower().replace("_", " "))
-        match = re.search(r"(?:OffsetOutOfRangeException|UnknownTopicOrPartitionException): (.*)", text)
-        return LostRowsError(name, match[1]) if match else None
+        for cause in causes(error):
+            lost = re.match(r"\[KAFKA_DATA_LOSS\.(\w+)\]\s*(.*)", cause.text)
+            if lost and cause.type.startswith(_SPARKS):
+                return LostRowsError(name, _first_sentences(lost[2]) or lost[1].lower().replace("_", " "))
+            if cause.type in _GONE:
+                return LostRowsError(name, cause.text.partition("\n")[0])
+        return None
 
 
 def _first_sentences(text: str) -> str:

@@ -104,7 +104,7 @@ class PointReads:
             self._hold(reader)
         stored = reader.stored(list(keys.values()), also=self._below) if self._below != "false" else []
         if self._held is not None:
-            stored += matching(self._held, reader.keys, keys)
+            stored += matching(self._held, reader.keys, keys, reader.name)
         rows = reader.partials(stored)
         self._known.update({key: (rows.get(key), 0) for key in keys})
 
@@ -118,7 +118,7 @@ class PointReads:
             behind.setdefault(self._known[key][1], []).append(key)
         for start, some in behind.items():
             if start < end:
-                new_rows = matching(self._appended.slice(start), reader.keys, some)
+                new_rows = matching(self._appended.slice(start), reader.keys, some, reader.name)
                 onto = {key: row for key in some if (row := self._known[key][0]) is not None}
                 rows = reader.partials(new_rows, onto)
                 self._known.update({key: (rows.get(key), end) for key in some})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.errors import DefinitionError
 from pipelines.graph.fields import checked_name
+from pipelines.state.far_times import shown_rows
 
 if TYPE_CHECKING:
     from pipelines.state.lake import Lake
@@ -37,11 +38,11 @@ def look_up(
 
     Raises:
         DefinitionError: A value is not of its column's type.
+        FarTimeError: The row of the key holds a date or time that Python does not have; without a key it is shown as text.
     """
     if key:
         return table.get([typed_key(table, key)], txid=txid)[:most]
-    rows: list[dict[str, Any]] = table.scan(txid=txid).slice(0, most).to_pylist()
-    return rows
+    return shown_rows(table.scan(txid=txid).slice(0, most))
 
 
 def typed_key(table: StateTable, key: Mapping[str, str]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pipelines import spark_functions as F
 from pipelines.aggregators import ColumnAggregator
 from pipelines.graph.dialects import DATAFUSION
 from pipelines.places.location import Place
+from pipelines.state.far_times import plain_rows
 from pipelines.state.kinds import LOG, MAP, OPAQUE
 from pipelines.state.literals import (
     canonical,
@@ -91,10 +92,10 @@ class Reader:
         condition = (keys_condition if named else range_condition)(keys, self.keys, self.snapshot.types)
         sql = f"SELECT {self._columns} FROM {self.source} WHERE {condition} AND {also}"
         if named:
-            return self._completed(self.snapshot.query(sql)).to_pylist()
+            return plain_rows(self._completed(self.snapshot.query(sql)), self.name, self.keys)
         wanted = dict.fromkeys(self.normal(keys))
         parts = self.snapshot.stream(sql)
-        return [row for part in parts for row in matching(self._completed(part), self.keys, wanted)]
+        return [row for part in parts for row in matching(self._completed(part), self.keys, wanted, self.name)]
 
     def partials(self, stored: Sequence[Row], onto: Mapping[Key, Row] | None = None) -> dict[Key, Row]:
         """Fold stored rows to one row per key, in plain Python: a read of a few keys has few rows.
@@ -226,8 +227,15 @@ def finished(partials: Mapping[Key, Row], reader: Reader) -> dict[Key, Row]:
     }
 
 
-def matching(rows: pa.Table, names: Sequence[str], keys: Mapping[Key, Any] | Sequence[Key]) -> list[Row]:
-    """Return the rows of some keys (as `Reader.normal` gives them)."""
+def matching(rows: pa.Table, names: Sequence[str], keys: Mapping[Key, Any] | Sequence[Key], table: str) -> list[Row]:
+    """Return the rows of some keys (as `Reader.normal` gives them).
+
+    Args:
+        table: the state's name, for an error.
+
+    Raises:
+        FarTimeError: a row holds a date or time that Python does not have.
+    """
     if names:
         masks = [
             pc.is_in(
@@ -241,7 +249,8 @@ def matching(rows: pa.Table, names: Sequence[str], keys: Mapping[Key, Any] | Seq
             mask = pc.and_(mask, other)
         rows = rows.filter(mask)
     wanted = set(keys)
-    return [row for row in rows.to_pylist() if tuple(canonical(row[name]) for name in names) in wanted]
+    found = plain_rows(rows, table, names)
+    return [row for row in found if tuple(canonical(row[name]) for name in names) in wanted]
 
 
 def _or_zero(value: Any, aggregator: ColumnAggregator) -> Any:

@@ -15,6 +15,7 @@ from pipelines.places.location import Place
 from pipelines.spark.arrow_frame import arrow_frame
 from pipelines.state.damage import DamagedTableError, check_log, check_version, opened
 from pipelines.state.delta_log import commit_file, has_log
+from pipelines.state.far_times import shown_rows
 from pipelines.state.history import History
 from pipelines.state.key_cache import PointReads
 from pipelines.state.kinds import ROWS
@@ -154,7 +155,7 @@ class StateTable:
     def _matching(self, keys: Sequence[Mapping[str, Any]], reader: Reader) -> list[dict[str, Any]]:
         types = reader.snapshot.types
         conditions = [keys_condition([key], tuple(key), types) for key in keys if _known(key, types)] or ["true"]
-        return reader.scan(" OR ".join(conditions)).to_pylist()
+        return shown_rows(reader.scan(" OR ".join(conditions)))
 
     def _reader(self, snapshot: Snapshot, before: int | None = None) -> Reader:
         return Reader(snapshot, self.declared, before)

@@ -23,6 +23,7 @@ from deltalake.schema import StructType as DeltaStruct
 from pipelines.errors import StateSchemaError
 from pipelines.places.location import Location
 from pipelines.state.commits import HOOKS, properties
+from pipelines.state.far_times import dates_named
 from pipelines.state.kinds import MAP, OPAQUE, TRANSACTIONAL
 from pipelines.state.literals import is_wide, literal
 from pipelines.state.maintenance_commits import PLAIN_NAMES, TableKeeper
@@ -263,7 +264,9 @@ class StateWriter(TableKeeper):
 
         def merge(table: DeltaTable, carried: Transactions) -> None:
             before = table.version()
-            merge_arrow(table, rows, self.declared, record.txid, properties(record, carried), replayed=replaces)
+            said = properties(record, carried)
+            with dates_named(self.table.name, rows):
+                merge_arrow(table, rows, self.declared, record.txid, said, replayed=replaces)
             if table.version() == before:
                 # A MERGE that changes nothing is no commit to delta-rs; the batch is to be known all the same.
                 self._note(table, record, carried)
@@ -484,16 +487,17 @@ class StateWriter(TableKeeper):
             given = rows(table)
             bounds = checked_bounds(table, self.table, self.declared, given, where)
             said = record.model_copy(update={"rows": given.num_rows, "bounds": bounds})
-            write_deltalake(  # type: ignore[call-overload]  # its overloads want the mode as a literal
-                table,
-                given,
-                mode="overwrite" if where else "append",
-                predicate=where,
-                # A batch is one file per partition: readers of a channel take it whole.
-                target_file_size=_ONE_FILE if record.kind == BATCH else None,
-                commit_properties=properties(said, carried),
-                post_commithook_properties=HOOKS,
-            )
+            with dates_named(self.table.name, given):
+                write_deltalake(  # type: ignore[call-overload]  # its overloads want the mode as a literal
+                    table,
+                    given,
+                    mode="overwrite" if where else "append",
+                    predicate=where,
+                    # A batch is one file per partition: readers of a channel take it whole.
+                    target_file_size=_ONE_FILE if record.kind == BATCH else None,
+                    commit_properties=properties(said, carried),
+                    post_commithook_properties=HOOKS,
+                )
 
         return self._commit(write, judge, tries)
 

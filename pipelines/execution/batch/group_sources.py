@@ -22,6 +22,7 @@ from pipelines.places.location import Place
 from pipelines.planner.compile import Compiler
 from pipelines.planner.windows import StreamContext
 from pipelines.sources.base import CORRUPT, FILE
+from pipelines.sources.far_times import marked
 from pipelines.state.schema import LONGEST_SLICE, NO_SLICE, RESERVED, SLICE_COLUMN, struct_of
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Entrance:
         self.spouts = spouts
         self._schemas: dict[int, StructType] = {}
         self._slices: dict[str, Column] = {}
+        self._corrupt: dict[int, Column | None] = {}
         self.prelude = StreamContext()
 
     @property
@@ -74,7 +76,11 @@ class Entrance:
         return any(isinstance(node, nodes.WindowNode) for spout in self.channels for node in spout.steps)
 
     def with_slice(self, spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:
-        """Return a source's rows with `_slice`, `?` for those without one; of a flow without slices the rows as they are."""
+        """Return a source's rows with `_slice`, `?` for those without one; of a flow without slices without it.
+
+        A row with a date or time that is too far is marked in `_corrupt`.
+        """
+        source = self._marked(spout, source)
         if spout.slice_by is None:
             return source
         if spout.slice_by not in self._slices:
@@ -83,6 +89,14 @@ class Entrance:
             slice_ = F.when(F.col(CORRUPT).isNull() & is_legal(value), value)
             self._slices[spout.slice_by] = F.coalesce(slice_, F.lit(NO_SLICE))
         return source.withColumn(SLICE_COLUMN, self._slices[spout.slice_by])
+
+    def _marked(self, spout: nodes.SpoutNode, source: DataFrame) -> DataFrame:
+        """Mark rows that no state could hold; what comes from a channel has been looked at when it came in."""
+        if spout.id not in self._corrupt:
+            plain = isinstance(spout, nodes.ChannelSpoutNode)
+            self._corrupt[spout.id] = None if plain else marked(self.schema(spout))
+        corrupt = self._corrupt[spout.id]
+        return source if corrupt is None else source.withColumn(CORRUPT, corrupt)
 
     def prepare(self, spark: SparkSession, lake: Lake, flow: str) -> None:
         """Make each source ready and refuse what cannot be read.

@@ -12,8 +12,9 @@ from pyspark.sql.types import StructType
 from pipelines.execution.batch.group_sources import said
 from pipelines.graph import nodes
 from pipelines.quality.compiled import FAILED
-from pipelines.sources.base import CORRUPT, FILE
+from pipelines.sources.base import CORRUPT, FILE, ROW_JSON
 from pipelines.sources.events import WITHOUT_TIME
+from pipelines.sources.far_times import FAR_TIME
 from pipelines.sources.layouts import OTHER_FIELDS
 from pipelines.state.lake import Lake
 from pipelines.state.literals import literal
@@ -40,17 +41,10 @@ COLUMNS = tuple((name, "string") for name in ("stage", "rule", "reason", "row", 
 """stage: `source`, a gate's name, or `batch`; rule: what refused it; row: the row as JSON, or the raw text; file: its origin;
 stream: of a source or a batch the stream that it came in by; batch_group: which of the batch groups refused it, for each has
 txids and slices of its own. In rows of earlier releases the last two may be null (`rows_of`)."""
-JSON = {
-    "ignoreNullFields": "false",
-    # To the microsecond, as Spark keeps them: the row can be read back as it was.
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
-"""How a row is written, and read back."""
 SOURCE, BATCH = "source", "batch"
 MALFORMED, NO_TIME, WITHOUT_SLICE, BAD_SLICE = "malformed", "no_time", "no_slice", "bad_slice"
+NAMED_OTHERWISE, TOO_FAR = "other_fields", "far_time"
 POISON, WAITING = "poison", "waiting"
-NAMED_OTHERWISE = "other_fields"
 NAME = "quarantine"
 
 
@@ -103,24 +97,27 @@ def table_columns() -> StructType:
 
 def as_json(fields: Sequence[str]) -> Column:
     """Return a row's fields as text."""
-    return F.to_json(F.struct(*(F.col(f"`{name}`") for name in fields)), JSON)
+    return F.to_json(F.struct(*(F.col(f"`{name}`") for name in fields)), ROW_JSON)
 
 
 def refused_by_source(marked: DataFrame, spout: nodes.SpoutNode, also: Sequence[str] = ()) -> DataFrame:
-    """Return malformed records with their text, events without a time, and rows whose slice is none, or cannot be one.
+    """Return malformed records with their text, events without a time, rows with a date or time that is too far, and rows whose
+    slice is none, or cannot be one.
 
     Args:
         also: further columns to keep.
     """
     untimed, malformed = F.col(CORRUPT).startswith(WITHOUT_TIME), F.col(CORRUPT).isNotNull()
     otherwise = F.col(CORRUPT).startswith(OTHER_FIELDS)
-    seen = F.substring_index(_after(OTHER_FIELDS), "\0", 1)
+    far = F.col(CORRUPT).startswith(FAR_TIME)
+    seen, names = (F.substring_index(_after(mark), "\0", 1) for mark in (OTHER_FIELDS, FAR_TIME))
     value = said(spout.slice_by) if spout.slice_by else F.lit(None).cast("string")
     unfit = value.isNotNull() & ~value.isin(*RESERVED)
     return marked.select(
         F.lit(SOURCE).alias("stage"),
         F.when(untimed, NO_TIME)
         .when(otherwise, NAMED_OTHERWISE)
+        .when(far, TOO_FAR)
         .when(malformed, MALFORMED)
         .when(unfit, BAD_SLICE)
         .otherwise(WITHOUT_SLICE)
@@ -129,6 +126,7 @@ def refused_by_source(marked: DataFrame, spout: nodes.SpoutNode, also: Sequence[
             untimed, "the event has no time: what its stream's timestamp= says is null, or not of the years 100 to 9899"
         )
         .when(otherwise, F.concat(F.lit("the file's fields are others than the schema's: "), seen))
+        .when(far, F.concat(F.lit("a date or time outside the years 1 to 9999, in: "), names))
         .when(malformed, "the record does not parse as the declared schema")
         .when(
             unfit,
@@ -152,10 +150,15 @@ def _after(mark: str) -> Column:
 
 def _text() -> Column:
     """Return a refused record's own text, without the engine's marks; null for what was read."""
-    rest = _after(OTHER_FIELDS)
-    line = rest.substr(F.length(F.substring_index(rest, "\0", 1)) + 2, F.length(rest))
     untimed = F.when(F.col(CORRUPT).startswith(WITHOUT_TIME), _after(WITHOUT_TIME))
-    return F.coalesce(untimed, F.when(F.col(CORRUPT).startswith(OTHER_FIELDS), line), F.col(CORRUPT))
+    return F.coalesce(untimed, _behind(OTHER_FIELDS), _behind(FAR_TIME), F.col(CORRUPT))
+
+
+def _behind(mark: str) -> Column:
+    """Return what follows a mark and its names; null where there is no such mark."""
+    rest = _after(mark)
+    line = rest.substr(F.length(F.substring_index(rest, "\0", 1)) + 2, F.length(rest))
+    return F.when(F.col(CORRUPT).startswith(mark), line)
 
 
 def refused_by_gate(

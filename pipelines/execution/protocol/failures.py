@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import errno
 import re
 
 import tenacity
 
+from pipelines.causes import PYTHON_WORKER, Cause, causes, raised_in_worker
 from pipelines.errors import DiskFullError, TrideltaError
 
-_NO_MODULE = re.compile(r"""ModuleNotFoundError(?:: |\(")No module named '([^']+)'""")
+# The class of `pipelines.planner.failures`, as a traceback names it: what user code could not import.
+_LACKING = "pipelines.planner.failures.LackingModuleError"
+_NO_MODULE = re.compile(r"No module named '([\w.]+)'(?:; [^\n]*)?")
+_LACKED = re.compile(r"([\w.]+): ")
+_OF_WORKER = re.compile(rf"(?:RuntimeError|{re.escape(_LACKING)}): ")
+
+# Classes that say of the operating system's error no more than that and a path; none has a text of a record's.
+_JAVA_DISK = {
+    "java.io.IOException",
+    "java.io.FileNotFoundException",
+    "java.nio.file.FileSystemException",
+    "org.apache.hadoop.fs.FSError",
+    "org.apache.hadoop.util.DiskChecker$DiskOutOfSpaceException",
+    "org.apache.spark.memory.SparkOutOfMemoryError",
+    "org.rocksdb.RocksDBException",
+}
+_JAVA_FULL = re.compile(r"(?:^|[:(] ?)No space left on device\)?\.?(?: SQLSTATE: \w+)?$")
+# delta-rs has one class for most that fails in it, and quotes what a row says; the system's error it gives last, as it is.
+_RUST_DISK = re.compile(r"(?:_internal|deltalake)\b.*|builtins\.OSError")
+_RUST_FULL = re.compile(r"(?:^|: )No space left on device \(os error 28\)$")
 
 # Attempts wait 0.5, 1, 2 ... seconds, at most 30: long enough for a passing fault, short beside a batch's trigger.
 _BACK_OFF = tenacity.wait_exponential(multiplier=0.5, max=30)
@@ -25,8 +46,9 @@ def reason_of(error: BaseException) -> str:
     """Return one line of an error: for Python errors in a worker the user's own, for Spark's the first line."""
     text = str(error) or repr(error)
     for line in text.splitlines():
-        if line.startswith("RuntimeError: "):
-            return line.removeprefix("RuntimeError: ").strip()
+        of_worker = _OF_WORKER.match(line)
+        if of_worker:
+            return line[of_worker.end() :].strip()
     return re.sub(r"\s*SQLSTATE: \w+.*$", "", text.strip().splitlines()[0])
 
 
@@ -49,15 +71,36 @@ class MissingModuleError(TrideltaError):
 
 def missing_module(error: BaseException, flow: str) -> MissingModuleError | None:
     """Return a MissingModuleError if that is what the error comes from."""
-    found = _NO_MODULE.search(str(error))
-    return MissingModuleError(flow, found[1]) if found else None
+    for cause in causes(error):
+        raised = raised_in_worker(cause.text) if cause.type == PYTHON_WORKER else None
+        module = _missing(raised) if raised else None
+        if module is not None:
+            return MissingModuleError(flow, module)
+    return None
+
+
+def _missing(raised: Cause) -> str | None:
+    """Return the module that a Python worker lacks."""
+    if raised.type == _LACKING:
+        lacked = _LACKED.match(raised.text)
+        return lacked[1] if lacked else None
+    if raised.type != ModuleNotFoundError.__name__:
+        return None
+    # Where user code tried to import something and went on, another error comes last.
+    alone = _NO_MODULE.fullmatch(raised.text)
+    *_, last = raised.text.splitlines() or [""]
+    behind = _LACKED.match(last.removeprefix(f"{_LACKING}: ")) if last.startswith(_LACKING) else None
+    return alone[1] if alone else behind[1] if behind else None
 
 
 def disk_full(error: BaseException, path: str, doing: str) -> DiskFullError | None:
     """Return a DiskFullError if that is what the error comes from."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if getattr(seen, "errno", None) == 28 or "No space left on device" in str(seen) or "os error 28" in str(seen):
-            return DiskFullError(path, doing)
-        seen = seen.__cause__ or seen.__context__
-    return None
+    return DiskFullError(path, doing) if any(_is_full(cause) for cause in causes(error)) else None
+
+
+def _is_full(cause: Cause) -> bool:
+    if cause.errno == errno.ENOSPC:
+        return True
+    if cause.type in _JAVA_DISK:
+        return _JAVA_FULL.search(cause.text) is not None
+    return _RUST_DISK.fullmatch(cause.type) is not None and _RUST_FULL.search(cause.text) is not None

@@ -23,14 +23,14 @@ from pyspark.sql.types import (
 )
 
 from pipelines.execution.batch.plan_run import PlanRun, Reads
-from pipelines.execution.batch.quarantine import JSON, MALFORMED, POISON, refused_by_gate, refused_by_source
+from pipelines.execution.batch.quarantine import MALFORMED, POISON, refused_by_gate, refused_by_source
 from pipelines.execution.replays.entry import instead
 from pipelines.execution.replays.selection import NUMBER, ReplayError
 from pipelines.graph import nodes
 from pipelines.planner.compile import Compiler
 from pipelines.planner.step import REPLAYED
 from pipelines.quality.compiled import compile_gate
-from pipelines.sources.base import CORRUPT, FILE
+from pipelines.sources.base import CORRUPT, FILE, ROW_JSON
 from pipelines.spark.arrow_frame import arrow_frame, empty_frame
 from pipelines.state.schema import SLICE_COLUMN
 
@@ -202,12 +202,12 @@ def _texts(spark: SparkSession, lot: Lot) -> DataFrame:
 
 
 def _value(schema: StructType) -> Column:
-    return F.from_json(F.col("row"), schema, {**JSON, "mode": "PERMISSIVE"})
+    return F.from_json(F.col("row"), schema, {**ROW_JSON, "mode": "PERMISSIVE"})
 
 
 def _written(schema: StructType) -> Column:
     """Return what the value would be written as."""
-    return F.to_json(F.struct(*_fields(_VALUE, schema)), JSON)
+    return F.to_json(F.struct(*_fields(_VALUE, schema)), ROW_JSON)
 
 
 def _fields(struct: str, schema: StructType) -> list[Column]:

@@ -1,0 +1,208 @@
+"""What the failure of a batch comes from is told by types: no text of a record's changes what becomes of its batch."""
+
+from __future__ import annotations
+
+import errno
+import json
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake.exceptions import DeltaError
+from pyspark.sql import SparkSession
+
+from pipelines import Lake, Runtime
+from pipelines.causes import PYTHON_WORKER, causes, lost_task
+from pipelines.errors import DiskFullError, PoisonBatchError
+from pipelines.execution.protocol.failures import disk_full, missing_module, reason_of
+from pipelines.planner.failures import Where
+from pipelines.sources import DeltaTableSource, JsonFiles, Kafka
+from pipelines.trident import DeltaState, TridentTopology
+
+DISK = "No space left on device"
+MODULE = "ModuleNotFoundError: No module named 'json5'"
+OFFSETS = "org.apache.kafka.clients.consumer.OffsetOutOfRangeException: offsets {t-0=5}"
+HOSTILE = (
+    DISK,
+    f"IOException: {DISK}",
+    f"x: {DISK} (os error 28)",
+    MODULE,
+    f"x\n{MODULE}",
+    f"x\n\nTraceback (most recent call last):\n{MODULE}",
+    "x\npipelines.planner.failures.LackingModuleError: json5: y",
+    OFFSETS,
+    f"x\nCaused by: {OFFSETS}",
+    "[KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] gone",
+    "x\nCaused by: java.io.FileNotFoundException: File /lake/t/1.parquet does not exist",
+)
+KAFKA = "org.apache.kafka.clients.consumer.OffsetOutOfRangeException"
+
+
+class Thrown:
+    """A Java exception as py4j shows it."""
+
+    def __init__(self, kind: str, text: str | None, cause: Thrown | None = None) -> None:
+        self._kind, self._text, self._cause = kind, text, cause
+
+    def getClass(self) -> Thrown:  # noqa: N802
+        return self
+
+    def getName(self) -> str:  # noqa: N802
+        return self._kind
+
+    def getMessage(self) -> str | None:  # noqa: N802
+        return self._text
+
+    def getCause(self) -> Thrown | None:  # noqa: N802
+        return self._cause
+
+
+class OfSparkError(Exception):
+    """An error of Spark's, whose own text holds those of all its causes."""
+
+    def __init__(self, *chain: tuple[str, str | None]) -> None:
+        self._origin: Thrown | None = None
+        for kind, text in reversed(chain):
+            self._origin = Thrown(kind, text, self._origin)
+        super().__init__("\nCaused by: ".join(f"{kind}: {text}" for kind, text in chain))
+
+
+def in_worker(error: BaseException, *, simplified: bool = True) -> OfSparkError:
+    """Return an exception of a Python worker's as Spark tells it."""
+    try:
+        raise error
+    except BaseException as raised:
+        kept = traceback.format_exception(type(raised), raised, raised.__traceback__, chain=not simplified)
+    text = f"[PYTHON_EXCEPTION] An exception was thrown from the Python worker: {''.join(kept)} SQLSTATE: 38000"
+    return OfSparkError(("org.apache.spark.SparkException", f"Job aborted: {text}"), (PYTHON_WORKER, text))
+
+
+def of_function(row: tuple[Any, ...], error: Exception) -> RuntimeError:
+    """Return what a worker raises for an error of a user's function."""
+    try:
+        raise Where("each f -> s", "flows.py:7").failed(row, error) from error
+    except RuntimeError as raised:
+        return raised
+
+
+def seen_outside(error: BaseException, folder: Path) -> list[object]:
+    """Return what the failure would be taken for, beside a fault of its batch."""
+    sources = (Kafka("h:1", "t", "v string"), DeltaTableSource("/lake/t", "v string"))
+    known = [disk_full(error, str(folder), "x"), missing_module(error, "f"), *(s.fault("s", error) for s in sources)]
+    return [fault for fault in known if fault]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("simplified", [True, False])
+def test_a_text_of_a_record_changes_nothing(tmp_path: Path, text: str, simplified: bool) -> None:
+    errors = (
+        in_worker(of_function((text,), ValueError(f"not a number: {text}")), simplified=simplified),
+        in_worker(of_function((text,), ModuleNotFoundError(text)), simplified=simplified),
+        in_worker(ValueError(text), simplified=simplified),  # of a function of the user's own for Spark
+        OfSparkError(("org.apache.spark.SparkNumberFormatException", f"The value '{text}' cannot be cast")),
+        OfSparkError(("org.apache.spark.SparkRuntimeException", text)),  # raise_error(...) in SQL
+        OfSparkError(("com.fasterxml.jackson.core.JsonParseException", text)),
+        DeltaError(f"Cast error: Cannot cast string '{text}' to value of Int64 type"),
+        ValueError(text),
+    )
+    assert [seen_outside(error, tmp_path) for error in errors] == [[]] * len(errors)
+
+
+def test_a_full_disk_is_known_by_its_type(tmp_path: Path) -> None:
+    full = "Failed to parse parquet: External: Generic LocalFileSystem error: Unable to copy data to file: "
+    for error in (
+        OSError(errno.ENOSPC, "what the system says"),
+        DeltaError(f"{full}{DISK} (os error 28)"),
+        OSError(f"Generic LocalFileSystem error: {DISK} (os error 28)"),
+        OfSparkError(
+            ("org.apache.spark.SparkException", "[TASK_WRITE_FAILED] Task failed while writing rows"),
+            ("org.apache.hadoop.fs.FSError", f"java.io.IOException: {DISK}"),
+            ("java.io.IOException", DISK),
+        ),
+        OfSparkError(("java.io.FileNotFoundException", f"/tmp/spark/x ({DISK})")),
+        OfSparkError(("java.nio.file.FileSystemException", f"/tmp/x: {DISK}")),
+        OfSparkError(("org.rocksdb.RocksDBException", f"While appending to file: /tmp/1.log: {DISK}")),
+    ):
+        assert isinstance(disk_full(error, str(tmp_path), "it was written"), DiskFullError), error
+        behind = RuntimeError("the batch failed")
+        behind.__cause__ = error
+        assert disk_full(behind, str(tmp_path), "it was written")
+
+
+def test_what_another_jvm_alone_knows_is_known_by_spark_s_words_about_the_task(tmp_path: Path) -> None:
+    said = (
+        "Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times, most recent failure: "
+        "Lost task 0.3 in stage 3.0 (TID 9) (10.0.0.7 executor 1): "
+    )
+    full = OfSparkError(("org.apache.spark.SparkException", f"{said}java.io.IOException: {DISK}\n\tat java.base/x"))
+    assert disk_full(full, str(tmp_path), "x")
+    hostile = f"{said}{PYTHON_WORKER}: Traceback\n{said}java.io.IOException: {DISK}"
+    assert not seen_outside(OfSparkError(("org.apache.spark.SparkException", hostile)), tmp_path)
+    assert lost_task(f"x {said}java.io.IOException: {DISK}") is None
+
+
+def test_a_missing_module_is_known_by_its_type() -> None:
+    lacking = ModuleNotFoundError("No module named 'json5'", name="json5")
+    of_a_function = of_function(("a",), lacking)
+    for error in (
+        in_worker(lacking),
+        in_worker(of_a_function),
+        in_worker(of_a_function, simplified=False),
+        in_worker(ModuleNotFoundError("No module named 'json5'; 'x' is not a package", name="json5")),
+    ):
+        known = missing_module(error, "f")
+        assert known is not None
+        assert known.module == "json5"
+    assert reason_of(in_worker(of_a_function)).startswith("json5: each f -> s (defined at flows.py:7) failed on ('a',)")
+
+
+def test_a_function_that_goes_on_without_a_module_fails_by_its_own_error(tmp_path: Path) -> None:
+    error = ValueError("not a number: a")
+    error.__context__ = ModuleNotFoundError("No module named 'json5'", name="json5")
+    for simplified in (True, False):
+        assert not seen_outside(in_worker(error, simplified=simplified), tmp_path)
+        assert not seen_outside(in_worker(of_function(("a",), error), simplified=simplified), tmp_path)
+
+
+def test_what_the_broker_lost_is_known_by_its_type() -> None:
+    source, sparks = Kafka("h:1", "t", "v string"), "org.apache.spark.sql.kafka010.KafkaIllegalStateException"
+    lost = source.fault("s", OfSparkError(("org.apache.spark.SparkException", "x"), (KAFKA, "offsets {t-0=5}")))
+    assert lost is not None
+    assert lost.lost == "offsets {t-0=5}"
+    told = "[KAFKA_DATA_LOSS.START_OFFSET_RESET] t-0's offset changed. Some data may have been lost because ..."
+    lost = source.fault("s", OfSparkError((sparks, told)))
+    assert lost is not None
+    assert lost.lost == "t-0's offset changed."
+
+
+def test_the_causes_of_an_error_without_end() -> None:
+    first, second = ValueError("a"), ValueError("b")
+    first.__cause__, second.__cause__ = second, first
+    assert {cause.text for cause in causes(first)} == {"a", "b"}
+
+
+@pytest.mark.slow
+def test_a_batch_whose_records_talk_of_faults_is_poison(spark: SparkSession, tmp_path: Path) -> None:
+    """Its rows are in quarantine behind its attempts, and it can be skipped."""
+    (tmp_path / "in").mkdir()
+    lake = Lake(tmp_path / "lake")
+
+    def number(v: str) -> Iterator[int]:
+        yield int(v)
+
+    topology = TridentTopology("talk")
+    stream = topology.new_stream("said", JsonFiles(tmp_path / "in", "v string", max_files_per_batch=1))
+    stream.each(["v"], number, "n bigint").partition_persist(DeltaState("numbers"))
+    for txid, text in enumerate((DISK, MODULE, OFFSETS)):
+        (tmp_path / "in" / f"{txid}.json").write_text(f"{json.dumps({'v': text})}\n")
+        with pytest.raises(PoisonBatchError) as caught:
+            Runtime(spark, lake, max_attempts=2).catch_up(topology)
+        assert (caught.value.txid, caught.value.attempts) == (txid, 2)
+        Runtime(spark, lake).skip(topology, txid)
+    (tmp_path / "in" / "9.json").write_text('{"v":"7"}\n')
+    Runtime(spark, lake).catch_up(topology)
+    assert lake.state("numbers").scan()["n"].to_pylist() == [7]
+    kept = [json.loads(row)["v"] for row in lake.quarantine("talk").scan()["row"].to_pylist()]
+    assert sorted(kept) == sorted((DISK, MODULE, OFFSETS))
