@@ -10,7 +10,6 @@ from assets.events import markdown, table_metadata
 from assets.events.reporting import plain_failures
 from assets.view import FlowView, state_key
 from pipelines.catalog import QueryAsset, Ranking
-from pipelines.state.far_times import rank, shown_rows
 from resources import LakeResource, SparkResource
 
 if TYPE_CHECKING:
@@ -31,6 +30,8 @@ class StoredAnswer:
 
 def ranked(rows: Sequence[dict[str, Any]], ranking: Ranking | None) -> list[dict[str, Any]]:
     """Sort rows by the ranking and cut them to its number; rows without the value come last."""
+    from pipelines.state.far_times import rank
+
     if ranking is None:
         return list(rows)
     known = [row for row in rows if row.get(ranking.by) is not None]
@@ -44,6 +45,8 @@ def ask(view: FlowView, question: QueryAsset, lake: LakeResource, spark: SparkRe
     Raises:
         UnknownStateError: the flow has not run yet.
     """
+    from pipelines.state.far_times import shown_rows
+
     opened: Lake = lake.lake()
     versions = {state: opened.state(state).version() for state in question.reads}
     if question.query is None:
