@@ -348,6 +348,12 @@ def test_what_waits_without_a_field_goes_into_quarantine(
         with pytest.raises(TrideltaError, match="cut off"):
             Runtime(spark, lake).catch_up(summed)
     assert waiting(spark, lake) == [("waiting", '{"k":"a","_event_clock":10000}')]
+    # A third definition lacks it, too, and has not lost it.
+    with monkeypatch.context() as patched:
+        patched.setattr(DriverWindows, "clear", cut)
+        with pytest.raises(TrideltaError, match="cut off"):
+            Runtime(spark, lake).catch_up(counts(4, Max("v", "v")), changed_windows="begin")
+    assert waiting(spark, lake) == [("waiting", '{"k":"a","_event_clock":10000}')]
     changed(spark, lake, counts(4, Count(output="v")))
     assert waiting(spark, lake) == []
     assert sorted(row["n"] for row in lake.state("sums").scan().to_pylist()) == [1, 2, 3, 4, 5, 6]

@@ -252,9 +252,12 @@ class DriverWindows:
         is_new = begun is None and not is_left and (on_purpose or self._version is not None)
         if is_lost or not (is_new or self._is_changed(state, on_purpose)):
             return ()
-        # No batch has come since they began: what they began with may be had from the definition before, too.
+        # No batch has come since they began: the state of the definition before has all of theirs, and what they left out.
         former = self._begun.former if state is not None and state == self._begun.state else None
-        kept = self._most_of(state, former) if state else None
+        kept = self._kept_of(former) if former is not None else None
+        if kept is None:
+            former = None
+            kept = self._states.kept_of(state) if state else None
         states = kept.states if kept else (State(),) * len(self._stages)
         states, left = self._fitting(states)
         with checkpoint.committing(wait_seconds):
@@ -273,13 +276,11 @@ class DriverWindows:
         empty = kept.empty if kept else range(len(self._stages))
         return tuple(self._stages[number].node.label for number in empty)
 
-    def _most_of(self, state: StateRef, former: StateRef | None) -> Kept:
-        """Return what the windows keep of a state, or of the one of the definition before if that is more."""
-        kept = self._states.kept_of(state)
+    def _kept_of(self, former: StateRef) -> Kept | None:
+        """Return what the windows keep of the state of the definition before; None: it is gone."""
         with suppress(WindowStateError):
-            of_former = self._states.kept_of(former) if former is not None else kept
-            return min(kept, of_former, key=lambda one: len(one.empty))
-        return kept
+            return self._states.kept_of(former)
+        return None
 
     def _is_changed(self, state: StateRef | None, on_purpose: bool) -> bool:
         """Return whether another definition has left a state, and was changed on purpose."""
