@@ -74,8 +74,10 @@ def stored_values(step: Step) -> DataFrame | None:
 def _partials_in_spark(step: Step, keys: list[str]) -> DataFrame:
     node = step.node
     # Not a stream-wide agg(): an empty batch has no partial value to store, only a reader sees the zero.
-    by = [*columns(node.group), *(columns(keys) or [F.lit(0).alias("_all")])]
-    return step.frame.groupBy(*by).agg(*partials(node.aggregations)).drop("_all")
+    by = columns([*node.group, *keys])
+    if by:
+        return step.frame.groupBy(*by).agg(*partials(node.aggregations))
+    return step.frame.groupBy(F.lit(0).alias("_all")).agg(*partials(node.aggregations)).drop("_all")
 
 
 # --- map states -----------------------------------------------------------------------------------------------------

@@ -1,22 +1,51 @@
-"""Frames of Arrow tables, and frames without rows.
+"""Frames of Arrow tables, Arrow tables of frames, and frames without rows.
 
 Spark reads a table chunk by chunk, and of what follows an empty one it sees nothing; a column of lists or structs that has no
-chunk it refuses.
+chunk it refuses. On the way back PySpark fails at a null struct whose fields cannot be null (`struct(1 AS a)` is one such).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+
+from pipelines.graph.dialects import SPARK
+
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 
 def arrow_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
     """Return a table as a frame, all of its rows, however it was put together."""
     return spark.createDataFrame(table.combine_chunks() if table.num_rows else table.schema.empty_table())
+
+
+def to_arrow(frame: DataFrame) -> pa.Table:
+    """Return a frame's rows as an Arrow table."""
+    if not any(field.dataType != all_nullable(field.dataType) for field in frame.schema):
+        return frame.toArrow()
+    return frame.select(*(nullable_within(field) for field in frame.schema)).toArrow()
+
+
+def nullable_within(field: StructField) -> Column:
+    """Return a column of a frame whose values may be null at any depth."""
+    column = F.col(SPARK.name(field.name))
+    loose = all_nullable(field.dataType)
+    return column if loose == field.dataType else column.cast(loose).alias(field.name)
+
+
+def all_nullable(kind: DataType) -> DataType:
+    """Return a type whose fields, elements and values may be null."""
+    if isinstance(kind, StructType):
+        return StructType(
+            [StructField(field.name, all_nullable(field.dataType), metadata=field.metadata) for field in kind]
+        )
+    if isinstance(kind, ArrayType):
+        return ArrayType(all_nullable(kind.elementType))
+    return MapType(all_nullable(kind.keyType), all_nullable(kind.valueType)) if isinstance(kind, MapType) else kind
 
 
 def empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:

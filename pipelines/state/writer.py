@@ -185,7 +185,9 @@ class StateWriter(TableKeeper):
             if not merges and not replaces:
                 return self._append_files(self.table.path, rows, record, judge)
             # A MERGE, and what takes the place of rows, is delta-rs' own work: the rows travel to it.
-            rows = rows.toArrow()
+            from pipelines.spark.arrow_frame import to_arrow
+
+            rows = to_arrow(rows)
         if isinstance(rows, pa.Table):
             return (self._merge_arrow if merges else self._append_arrow)(rows, record, judge, replaces)
         return (self._merge_spark if merges else self._append_spark)(rows, record, judge, replaces)

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType
 
-from pipelines.execution.batch.accounts import HASH, taken_off
+from pipelines.execution.batch.accounts import HASH, row_hash, taken_off
 from pipelines.execution.checkpoint.durable import sync_table
 from pipelines.planner.updaters import EMIT, OP, REMOVE
+from pipelines.spark.arrow_frame import all_nullable, nullable_within, to_arrow
 from pipelines.state.schema import REMOVED
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column
 
     from pipelines.execution.events.hooks import Listener
     from pipelines.graph import nodes
     from pipelines.state.lake import Lake
     from pipelines.state.writer import StateWriter
+
+_OF = "_of"
+"""int: the frame that a row is of, while several are computed together."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +74,48 @@ def changes_and_emitted(rows: pa.Table, node: nodes.PersistNode) -> tuple[pa.Tab
 def computed(frame: DataFrame) -> tuple[pa.Table, float]:
     """Compute a frame. Return its rows and the seconds that it took."""
     started = time.monotonic()
-    return frame.toArrow(), time.monotonic() - started
+    return to_arrow(frame), time.monotonic() - started
+
+
+def computed_together(frames: Mapping[str, DataFrame], hashed: Container[str]) -> tuple[dict[str, pa.Table], float]:
+    """Compute several frames in one Spark job. Return the rows of each, and the seconds that all took.
+
+    To plan, schedule and collect a job costs more than a small result. Columns of one type share their place in the rows, and
+    are null in the rows of frames that have fewer of it.
+
+    Args:
+        hashed: the frames whose rows get their hash beside them.
+    """
+    started = time.monotonic()
+    places = {name: _in_places(frame, with_hash=name in hashed) for name, frame in frames.items()}
+    wanted = sorted({place for of_frame in places.values() for place in of_frame})
+    parts = [
+        frame.select(F.lit(number).alias(_OF), *(places[name].get(place, (F.lit(None), ""))[0] for place in wanted))
+        for number, (name, frame) in enumerate(frames.items())
+    ]
+    rows = reduce(DataFrame.union, parts).toArrow()
+    # A union keeps the order of its parts.
+    ends = np.searchsorted(rows[_OF].to_numpy(), np.arange(len(frames) + 1))
+    results = {}
+    for number, name in enumerate(frames):
+        own = rows.slice(ends[number], ends[number + 1] - ends[number])
+        columns = {column: own[1 + wanted.index(place)] for place, (_, column) in places[name].items()}
+        results[name] = pa.table(columns)
+    return results, time.monotonic() - started
+
+
+def _in_places(frame: DataFrame, *, with_hash: bool) -> dict[tuple[str, int], tuple[Column, str]]:
+    """Return per type, and number among the columns of that type, a column and its name."""
+    schema = frame.schema
+    columns = [(all_nullable(field.dataType).json(), nullable_within(field), field.name) for field in schema]
+    if with_hash:
+        columns.append((LongType().json(), F.expr(row_hash(schema)), HASH))
+    seen: Counter[str] = Counter()
+    found = {}
+    for kind, column, name in columns:
+        found[kind, seen[kind]] = (column, name)
+        seen[kind] += 1
+    return found
 
 
 class Announced:

@@ -49,7 +49,7 @@ from pipelines.graph import events, nodes
 from pipelines.graph.dialects import SPARK
 from pipelines.planner.step import column, struct
 from pipelines.planner.windows import numbered
-from pipelines.spark.arrow_frame import arrow_frame
+from pipelines.spark.arrow_frame import arrow_frame, to_arrow
 from pipelines.windows.array_kinds import EVENT_COLUMNS, wanted_columns, windows_of
 from pipelines.windows.arrays import State, conformed
 from pipelines.windows.bucket import NEVER
@@ -448,7 +448,7 @@ class DriverWindows:
         stage = self._stages[number + 1]
         given[self._stages[number].node.id] = arrow_frame(self._group.spark, results)
         parent = stage.node.parents[0]
-        return stage.rows(run.frames([parent], {}, given)[parent]).toArrow()
+        return to_arrow(stage.rows(run.frames([parent], {}, given)[parent]))
 
     def _frames(self, results: Iterable[pa.Table]) -> dict[int, DataFrame]:
         return {
@@ -537,7 +537,7 @@ class _Rows:
 
     def __init__(self, frame: DataFrame, most: int, at_once: bool) -> None:
         self._most = most
-        self._table = frame.toArrow() if at_once else None
+        self._table = to_arrow(frame) if at_once else None
         self._frame = frame if at_once else frame.persist()
         self.number = self._frame.count() if self._table is None else self._table.num_rows
 
@@ -545,7 +545,7 @@ class _Rows:
         """Yield rows, and the clock up to which they are all there; with the last the later ones, which wait."""
         number = -(-self.number // self._most)
         if number <= 1:
-            yield self._frame.toArrow() if self._table is None else self._table, clock
+            yield to_arrow(self._frame) if self._table is None else self._table, clock
             return
         at = column(events.CLOCK)
         parts = F.percentile_approx(at, [n / number for n in range(1, number)], 10 * number)
@@ -553,7 +553,7 @@ class _Rows:
         ends = [*sorted({cut for cut in cuts if cut < clock}), clock]
         for start, end in pairwise([NEVER, *ends]):
             own = at > F.lit(start) if start > NEVER else F.lit(True)
-            yield self._frame.where(own & (at <= F.lit(end)) if end < clock else own).toArrow(), end
+            yield to_arrow(self._frame.where(own & (at <= F.lit(end)) if end < clock else own)), end
 
     def close(self) -> None:
         """Give the rows back."""

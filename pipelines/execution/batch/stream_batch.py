@@ -16,7 +16,7 @@ from pyspark.util import inheritable_thread_target
 
 from pipelines.execution.batch.accounts import HASH, with_hash
 from pipelines.execution.batch.channels import LATE, clocks_after, frame_with_clock, now, with_clock
-from pipelines.execution.batch.commits import Announced, computed, prepared
+from pipelines.execution.batch.commits import Announced, computed, computed_together, prepared
 from pipelines.execution.batch.group import BatchGroup, Sink
 from pipelines.execution.batch.group_sources import clock_of
 from pipelines.execution.batch.plan_run import RECEIVED, REFUSED, XOR, Base, PlanRun, Reads, observed
@@ -46,6 +46,10 @@ if TYPE_CHECKING:
 DRIVER_ROWS = 500_000
 # A first batch has no earlier one to judge by: above so many bytes of input assume that the result is large.
 DRIVER_BYTES = 128 * 1024 * 1024
+# The results of several states come by one job while they have no more rows than this altogether: each row has the columns of
+# all states on its way. Beyond it the rows take longer than the jobs.
+JOINT_ROWS = 100_000
+JOINT_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -260,9 +264,7 @@ class StreamBatch:
         with self._counters.collected():
             frames = self._frames(attempt, run, [sink.node.id for sink in in_time], claimed)
         small = [sink for sink in in_time if self._is_small(sink, attempt.position)]
-        # A channel is accounted for by count, so its rows need no hash.
-        hashed = {s.name: frames[s.node.id] if s.is_channel else with_hash(frames[s.node.id]) for s in small}
-        results = self._compute(run, hashed)
+        results = self._compute(run, small, frames, attempt.position)
         # All is computed before the first commit; the commits follow one another in topological order.
         done = []
         for sink in in_time:
@@ -299,20 +301,35 @@ class StreamBatch:
             with self._counters.collected():
                 attempt.windowed = self._windows.run(attempt.batch, run, attempt.position)
 
-    def _compute(self, run: PlanRun, frames: Mapping[str, DataFrame]) -> dict[str, tuple[pa.Table, float]]:
-        """Compute the small results, in parallel where that is safe.
+    def _compute(
+        self, run: PlanRun, sinks: list[Sink], frames: Mapping[int, DataFrame], position: Position
+    ) -> dict[str, tuple[pa.Table, float]]:
+        """Compute the small results: in one job where they are so small that its fixed costs weigh, else in parallel where
+        that is safe.
 
         Counts are observed below a frame that is kept for several consumers: only the job that fills it may run then, or
         a second one would finish on blocks whose counts have not arrived yet. So the first result comes alone, and the
         others together if that has filled all there is to fill.
         """
-        names = list(frames)
+        # A channel is accounted for by count, so its rows need no hash.
+        hashed = {sink.name for sink in sinks if not sink.is_channel}
+        by_name = {sink.name: frames[sink.node.id] for sink in sinks}
+        names = list(by_name)
+        if len(names) > 1 and self._are_tiny(names, position):
+            results, seconds = computed_together(by_name, hashed)
+            return {name: (rows, seconds) for name, rows in results.items()}
+        by_name |= {name: with_hash(by_name[name]) for name in hashed}
         alone = names if run.kept_frames > 1 else names[:1]
-        results = {name: computed(frames[name]) for name in alone}
+        done = {name: computed(by_name[name]) for name in alone}
         with ThreadPoolExecutor(max_workers=2) as pool:
             target = inheritable_thread_target(self._group.spark)(computed)
-            jobs = {name: pool.submit(target, frames[name]) for name in names[len(alone) :]}
-            return results | {name: job.result() for name, job in jobs.items()}
+            jobs = {name: pool.submit(target, by_name[name]) for name in names[len(alone) :]}
+            return done | {name: job.result() for name, job in jobs.items()}
+
+    def _are_tiny(self, names: list[str], position: Position) -> bool:
+        if all(name in self._sizes for name in names):
+            return sum(self._sizes[name] for name in names) <= JOINT_ROWS
+        return position.bytes is not None and position.bytes <= JOINT_BYTES
 
     def _is_small(self, sink: Sink, position: Position) -> bool:
         if sink.node.updater is not None:

@@ -34,6 +34,7 @@ from pipelines.execution.runners.bounded_inputs import refused, versions_read
 from pipelines.execution.runners.claims import check_unread
 from pipelines.graph import nodes
 from pipelines.sources.base import file_key
+from pipelines.spark.arrow_frame import to_arrow
 from pipelines.state.kinds import MAP, OPAQUE
 from pipelines.state.literals import literal
 from pipelines.state.record import SLICE, BatchRecord
@@ -283,7 +284,7 @@ class BoundedRunner:
             counts = run.slice_counts()
             # The last wave passes all gates, so that what they refuse is replaced in quarantine once and whole.
             frames = run.frames([sink.node.id for sink in (self._group.sinks if last else wave)], {})
-            results = {sink.name: _by_slice(with_hash(frames[sink.node.id]).toArrow()) for sink in wave}
+            results = {sink.name: _by_slice(to_arrow(with_hash(frames[sink.node.id]))) for sink in wave}
             refused = run.quarantine({}) if last else None
             refused_rows = _by_slice(refused.toArrow()) if refused else {}
             return _Pass(slices, positions, results, refused_rows, counts, run, clocks, tuple(kept.values()), read)
