@@ -5,6 +5,7 @@ The content is plain data. Whoever plans reads the queries from it and loads no 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from pipelines.nimbus.errors import DeployError, RebalanceError, SubmitError
 from pipelines.nimbus.flow_settings import SETTINGS, check_asked_columns, check_settings, check_user_workers
 from pipelines.nimbus.placement.model import Component, Demand, UserWorker
 from pipelines.nimbus.registry.records import Content, DeployedFlow, Version
+from pipelines.places.location import put_whole
 from pipelines.private import refuse_secrets
 
 if TYPE_CHECKING:
@@ -291,7 +293,7 @@ def source_digest(name: str, *, loaded: bool = False) -> str:
         name: The flow.
         loaded: take the file as it was when this process first asked, which is as good as when it was imported; else as it is.
     """
-    file = inspect.getsourcefile(catalog.flow(name).build)
+    file = _source_of(catalog.flow(name).build)
     if file is None:
         return ""
     digest = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
@@ -301,23 +303,41 @@ def source_digest(name: str, *, loaded: bool = False) -> str:
 _SOURCES: dict[str, str] = {}
 
 
+def _source_of(build: Any) -> str | None:
+    """Return the file that a callable is written in; None if it is in none."""
+    while isinstance(build, functools.partial):
+        build = build.func
+    try:
+        return inspect.getsourcefile(inspect.unwrap(build) if inspect.isroutine(build) else type(build))
+    except TypeError:  # built in
+        return None
+
+
 def _from_yaml(name: str, definition: Mapping[str, Any], folder: Path) -> TridentTopology:
     from pipelines.flowmix.compile import as_topology
     from pipelines.flowmix.yaml_form import load_flow
 
     there = Path(definition["file"])
-    if there.is_file() and there.read_text("utf-8") == definition["text"]:
+    if _text_of(there) == definition["text"]:
         return as_topology(load_flow(there))
     # The file has changed since: the version's own text counts, read as if it stood where the file stood.
-    folder.mkdir(parents=True, exist_ok=True)
     kept = folder / there.name
-    kept.write_text(definition["text"], "utf-8")
     try:
+        # Two workers may do so at once.
+        put_whole(kept, definition["text"].encode())
         return as_topology(load_flow(kept, beside=there.parent))
     except TrideltaError:
         raise
     except OSError as error:
         raise DeployError(name, f"its YAML cannot be read: {error}") from error
+
+
+def _text_of(file: Path) -> str | None:
+    """Return what a file holds; None if it cannot be read, or is no text."""
+    try:
+        return file.read_text("utf-8")
+    except (OSError, ValueError):
+        return None
 
 
 def _queries(topology: TridentTopology) -> list[dict[str, Any]]:

@@ -193,11 +193,12 @@ class OtherCodeError(NimbusError):
 
 
 class WorkerBusyError(NimbusError):
-    """A worker has as many requests under way as it takes."""
+    """A worker has as many requests under way as it takes; 0: it ends, and takes none."""
 
     def __init__(self, flow: str, limit: int) -> None:
         self.flow, self.limit = flow, limit
-        super().__init__(f'flow "{flow}": {limit} requests are under way in the worker, and it takes no more')
+        why = f"{limit} requests are under way in the worker, and it takes no more" if limit else "the worker ends soon"
+        super().__init__(f'flow "{flow}": {why}')
 
 
 class NobodyWarmError(NimbusError):

@@ -13,16 +13,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import tenacity
+
 from pipelines.catalog.flow import FlowSettings
 from pipelines.execution.runners.on_stores import refuse_sources_on_stores
 from pipelines.nimbus import deployed, flow_settings
 from pipelines.nimbus.cluster import Cluster
-from pipelines.nimbus.errors import NotAliveError, RegistryError, WaitError
+from pipelines.nimbus.errors import NotAliveError, RegistryError, VersionError, WaitError
 from pipelines.nimbus.processes import supervisor
 from pipelines.nimbus.registry.lifecycle import Request, Status
 from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.records import (
     Content,
+    DeployedFlow,
     Happened,
     SubmitOptions,
     Version,
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 _SUPERVISOR_SECONDS = 20.0
 _POLL_SECONDS = 0.2
 _TRIGGER_SECONDS = 5.0
+_TRIES = 5
 
 
 class Nimbus:
@@ -126,8 +130,8 @@ class Nimbus:
             NotAliveError, NoTransitionError: It is not deployed; it is being killed or rebalanced.
             SubmitError: As `submit`.
         """
-        content, name = self._next(_Asked(flow, file, workers, parallelism, _chosen(trigger_seconds, settings)))
-        return self._cluster.status(self.registry.update(name, content))
+        asked = _Asked(flow, file, workers, parallelism, _chosen(trigger_seconds, settings))
+        return self._cluster.status(self._update(asked)[0])
 
     def deploy(
         self,
@@ -153,10 +157,8 @@ class Nimbus:
         if name not in alive:
             new = replace(asked, settings={"trigger_seconds": _TRIGGER_SECONDS, **asked.settings})
             return self._submit(new, inactive), "submitted"
-        content, _ = self._next(asked)
-        if content == alive[name].version.content:
-            return self._cluster.status(alive[name]), "unchanged"
-        return self._cluster.status(self.registry.update(name, content)), "updated"
+        updated, done = self._update(asked, if_it_differs=True)
+        return self._cluster.status(updated), done
 
     def roll_back(self, flow: str, to: int | None = None) -> FlowStatus:
         """Bring an earlier version back, as a new one; without `to` the one before.
@@ -332,21 +334,32 @@ class Nimbus:
         )
         return content, topology.name
 
-    def _next(self, asked: _Asked) -> tuple[Content, str]:
-        """Return the content of a flow's next version: what is asked for on top of the current one."""
-        name = asked.name()
-        current = self.registry.flow(name).version.content
+    def _update(self, asked: _Asked, *, if_it_differs: bool = False) -> tuple[DeployedFlow, str]:
+        """Give a flow its next version: what is asked for on top of the current one, also where others update it now."""
+        for attempt in tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(VersionError), stop=tenacity.stop_after_attempt(_TRIES), reraise=True
+        ):
+            with attempt:
+                current = self.registry.flow(asked.name())
+                content = self._next(asked, current.version.content)
+                if if_it_differs and content == current.version.content:
+                    return current, "unchanged"
+                return self.registry.update(current.name, content, seen=current), "updated"
+        raise AssertionError("it returns or raises")
+
+    def _next(self, asked: _Asked, current: Content) -> Content:
+        """Return the content of a flow's next version."""
         file = asked.file
         if file is None and current.definition["kind"] == deployed.YAML:
             file = Path(current.definition["file"])
         merged = _Asked(
-            name,
+            asked.name(),
             file,
             current.workers if asked.workers is None else asked.workers,
             {**current.definition.get("asked", {}), **(asked.parallelism or {})},
             {**current.settings, **asked.settings},
         )
-        return self._content(merged)
+        return self._content(merged)[0]
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
-
+from pipelines import spark_functions as F
 from pipelines.graph.dialects import SPARK
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructField, StructType
 
 
 def arrow_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
@@ -39,6 +38,8 @@ def nullable_within(field: StructField) -> Column:
 
 def all_nullable(kind: DataType) -> DataType:
     """Return a type whose fields, elements and values may be null."""
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
     if isinstance(kind, StructType):
         return StructType(
             [StructField(field.name, all_nullable(field.dataType), metadata=field.metadata) for field in kind]

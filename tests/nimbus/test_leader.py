@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pipelines.nimbus.errors import RegistryError
 from pipelines.nimbus.placement.model import Assignment, Demand
 from pipelines.nimbus.placement.planner import plan_assignment
 from pipelines.nimbus.processes.leader import Leader
@@ -47,6 +49,10 @@ class Cluster:
         components = {f"q{n}": 1 for n in range(queries)}
         definition = {"kind": "catalog", "name": name, "queries": groups, "explicit": {}}
         return self.registry.submit(name, Content(definition, components, workers, settings))
+
+    def update(self, name: str, **settings: object) -> None:
+        content = self.registry.flow(name).version.content
+        self.registry.update(name, replace(content, settings=settings))
 
     def beat(self, flow: DeployedFlow, state: str = "running") -> None:
         """All tasks of a flow beat now."""
@@ -106,6 +112,67 @@ def test_a_flow_that_joins_an_application_moves_nobody(cluster: Cluster) -> None
     cluster.look()
     assert cluster.places.assignment(cluster.registry.flow("a")) == before
     assert cluster.places_of("b").keys() == cluster.places_of("a").keys()
+
+
+def test_a_version_with_an_application_of_its_own_leaves_the_shared_one(cluster: Cluster) -> None:
+    cluster.supervisors(s1=[1, 2], s2=[1])
+    for name in ("a", "b"):
+        cluster.submit(name)
+    cluster.look()
+    (shared,) = cluster.places_of("b")
+    cluster.update("a", hosts=["s2"])
+    cluster.look()
+    assert cluster.places_of("a") == {("s2", 1): (1,)}
+    assert cluster.places_of("b") == {shared: (1,)}
+    cluster.update("a", master="spark://h:7077")
+    cluster.look()
+    (own,) = cluster.places_of("a")
+    assert own != shared
+    cluster.update("a")
+    cluster.look()
+    assert cluster.places_of("a") == cluster.places_of("b") == {shared: (1,)}
+
+
+def test_a_version_with_other_queries_gets_places_for_all(cluster: Cluster) -> None:
+    cluster.supervisors(s1=[1, 2])
+    cluster.submit("a", queries=1)
+    cluster.look()
+    (slot,) = cluster.places_of("a")
+    content = cluster.registry.flow("a").version.content
+    groups = [{"group": f"q{n}", "components": [f"q{n}"], "inputs": [], "stateful": False} for n in range(2)]
+    # The same streams and states, in two queries in place of one.
+    cluster.registry.update("a", replace(content, definition={**content.definition, "queries": groups}))
+    cluster.look()
+    assert cluster.places_of("a") == {slot: (1, 2)}
+
+
+def test_what_was_placed_in_a_round_that_was_broken_off_is_not_written_later(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.supervisors(s1=[1])
+    first, second = cluster.submit("a", isolated=True), cluster.submit("b", isolated=True)
+
+    def fails(leader: Leader, application: str, members: list[DeployedFlow], *rest: Any) -> None:
+        if members[0].serial == second.serial:
+            raise RegistryError("sqlite://", "does not answer")
+        place(leader, application, members, *rest)
+
+    place = Leader._place
+    with monkeypatch.context() as patched:
+        patched.setattr(Leader, "_place", fails)
+        with pytest.raises(RegistryError):
+            cluster.look(0)
+    cluster.leader.resign()
+    other = cluster.another("two")
+    cluster.clock.now += 60
+    cluster.supervisors(s2=[1, 2])
+    other.tick()
+    assert cluster.places_of("a").keys() <= {("s2", 1), ("s2", 2)}
+    cluster.beat(first)
+    other.resign()
+    before = cluster.places_of("a")
+    cluster.leader.tick()
+    assert cluster.places_of("a") == before
 
 
 def test_queries_of_one_flow_are_spread_over_its_workers(cluster: Cluster) -> None:

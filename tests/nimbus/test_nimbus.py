@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipelines import Lake
+from pipelines.catalog.flow import FlowSettings, FlowSpec
 from pipelines.errors import FlowFileError, UnknownFlowError
 from pipelines.flowmix.compile import as_topology
 from pipelines.flowmix.flow import default_windows
 from pipelines.flowmix.yaml_form import load_flow
 from pipelines.nimbus import Nimbus, NimbusSettings
-from pipelines.nimbus.deployed import application_of, load, plan_digest, queries_of
+from pipelines.nimbus.deployed import application_of, load, plan_digest, queries_of, source_digest
 from pipelines.nimbus.errors import (
     AlreadyAliveError,
     DeployError,
@@ -263,3 +267,45 @@ def test_looking_at_flows_loads_neither_spark_nor_dagster() -> None:
     code += "; print({'pyspark', 'dagster'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_two_updates_at_once_keep_what_both_ask_for(nimbus: Nimbus, monkeypatch: pytest.MonkeyPatch) -> None:
+    nimbus.submit("flights")
+    content_of, others = Nimbus._content, iter([["s2"]])
+
+    def interrupted(self: Nimbus, asked: Any) -> Any:
+        made = content_of(self, asked)
+        for hosts in others:
+            self.update("flights", hosts=hosts)
+        return made
+
+    monkeypatch.setattr(Nimbus, "_content", interrupted)
+    updated = nimbus.update("flights", max_attempts=9)
+    assert (updated.settings["max_attempts"], updated.settings["hosts"]) == (9, ["s2"])
+    assert len(nimbus.versions("flights")) == 3
+
+
+@pytest.mark.parametrize("now", [b"caf\xe9", None], ids=["no text", "unreadable"])
+def test_a_file_that_is_no_text_any_more_changes_nothing(nimbus: Nimbus, file: Path, now: bytes | None) -> None:
+    nimbus.submit(file=file)
+    if now is None:
+        file.unlink()
+        file.mkdir()
+    else:
+        file.write_bytes(now)
+    flow = nimbus.registry.flow("delays")
+    assert plan_digest(load(flow, nimbus.settings.home / "flows")) == flow.version.content.definition["plan"]
+
+
+def test_code_of_any_callable_has_a_digest(nimbus: Nimbus, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Made:
+        def __call__(self, settings: FlowSettings) -> Any:
+            raise AssertionError
+
+    def plain(number: int, settings: FlowSettings) -> Any:
+        raise AssertionError
+
+    for build in (functools.partial(plain, 1), functools.partial(functools.partial(plain), 1), Made()):
+        spec = FlowSpec("made", "A flow.", build)
+        monkeypatch.setattr("pipelines.catalog.flow", lambda name, spec=spec: spec)
+        assert source_digest("made") == hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]

@@ -118,7 +118,7 @@ class Server:
 
     def __init__(self, spark: SparkSession, file: Path) -> None:
         self._spark, self._file = spark, file
-        self._serving, self._ended = 0, False
+        self._serving, self._limit, self._ended = 0, REQUESTS_LIMIT, False
         self._lock = threading.Lock()
 
     @property
@@ -130,14 +130,23 @@ class Server:
         """Listen, and say where."""
         from pipelines.catalog import flows
 
-        for spec in flows():
-            source_digest(spec.name, loaded=True)
+        try:
+            for spec in flows():
+                source_digest(spec.name, loaded=True)
+        except (TrideltaError, OSError) as error:
+            # Flows of other files run; whoever hands over one of these is told what is wrong.
+            logger.error("catalog not loaded", reason=str(error))
         key = secrets.token_bytes(32)
         self._listener = KeyedServer(key, self._serve)
         endpoint = Endpoint(self._listener.port, key.hex(), ProcessIdentity.of(), waits=True)
         # Whoever knows the key can write to the lake: nobody else is to read it.
         write_json(self._file, endpoint.to_json(), mode=0o600)
         self._listener.start()
+
+    def refuse(self) -> None:
+        """Take no new request: who asks starts a Spark of its own. Those that are under way go on."""
+        with self._lock:
+            self._limit = 0
 
     def end_if_idle(self) -> bool:
         """Take no request from now on, unless one is under way. Returns whether none is."""
@@ -157,10 +166,10 @@ class Server:
         with self._lock:
             if self._ended:
                 return
-            refused = self._serving >= REQUESTS_LIMIT
+            refused = self._serving >= self._limit
             self._serving += 0 if refused else 1
         if refused:
-            _refuse(connection, WorkerBusyError(str(asked.get("flow")), REQUESTS_LIMIT))
+            _refuse(connection, WorkerBusyError(str(asked.get("flow")), self._limit))
             return
         try:
             if asked.get("waits") and not _told_to_begin(connection):

@@ -22,7 +22,7 @@ from pipelines.nimbus.registry.leases import LEASE, Lease
 from pipelines.nimbus.registry.lifecycle import Status
 from pipelines.nimbus.registry.placements import Places, Placing, dead_of
 from pipelines.nimbus.registry.pruning import prune
-from pipelines.nimbus.registry.records import AssignmentRecord, DeployedFlow, SupervisorBeat
+from pipelines.nimbus.registry.records import AssignmentRecord, DeployedFlow, SupervisorBeat, WorkerRecord
 from pipelines.nimbus.registry.registry import Registry
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.settings import NimbusSettings
@@ -95,6 +95,7 @@ class _Look:
     Attributes:
         alive: Ids of the supervisors that are alive.
         flows: By application, those that need places.
+        application: That of each flow, killed ones too.
         records: Assignments at the round's begin, by serial.
         dead: Dead tasks by serial.
         used: Slots, those that were given in this round too.
@@ -102,6 +103,7 @@ class _Look:
 
     alive: frozenset[str]
     flows: Mapping[str, list[DeployedFlow]]
+    application: Mapping[int, str]
     records: Mapping[int, AssignmentRecord]
     dead: Mapping[int, set[int]]
     used: UsedSlots
@@ -176,6 +178,8 @@ class Leader:
     # --- a round ----------------------------------------------------------------------------------------------------
 
     def _lead(self, lease: Lease) -> None:
+        # What a round that was broken off had placed may be false by now: another may have led since.
+        self._placed = []
         flows = self._registry.flows()
         for flow in flows:
             if flow.status in (Status.REBALANCING, Status.KILLED) and self._drained(flow):
@@ -238,15 +242,16 @@ class Leader:
                 if beat.supervisor in alive
             ]
             self._listed = self._blacklist.round(present)
-        applications: dict[str, list[DeployedFlow]] = {}
+        application = {flow.serial: application_of(flow) for flow in flows}
+        members: dict[str, list[DeployedFlow]] = {}
         for flow in flows:
             if flow.status is not Status.KILLED:
-                applications.setdefault(application_of(flow), []).append(flow)
+                members.setdefault(application[flow.serial], []).append(flow)
         records, beat_at = self._places.assignments(), self._places.all_beats()
         dead = {
             flow.serial: self._dead(records.get(flow.serial), beat_at.get(flow.serial, {}), alive) for flow in flows
         }
-        return _Look(alive, applications, records, dead, UsedSlots(supervisors, records, now))
+        return _Look(alive, members, application, records, dead, UsedSlots(supervisors, records, now))
 
     def _dead(self, record: AssignmentRecord | None, beat_at: Mapping[int, float], alive: frozenset[str]) -> set[int]:
         """Return silent tasks, to be placed again (Nimbus rules 5.1.3).
@@ -298,7 +303,7 @@ class Leader:
         if kind is None:
             return
         ids = _Ids(members)
-        old = _former(application, members, look.records, ids)
+        old = _former(application, _places_of(application, members, look), ids)
         if old is None:
             kind = "NEW"
         draining = any(flow.status is Status.REBALANCING for flow in members)
@@ -411,19 +416,42 @@ class _Ids:
         return next((name for name, key in self._by_component.items() if key == (serial, task)), None)
 
 
-def _former(
-    application: str, members: Iterable[DeployedFlow], records: Mapping[int, AssignmentRecord], ids: _Ids
-) -> Assignment | None:
+def _places_of(application: str, members: Iterable[DeployedFlow], look: _Look) -> dict[int, list[WorkerRecord]]:
+    """Return the workers of an application so far, by flow.
+
+    A flow whose new version runs in another application leaves the slots that it shared with the former one's flows, and joins
+    the others of its application where these are.
+    """
+    others = {
+        (worker.supervisor, worker.port)
+        for serial, record in look.records.items()
+        if look.application.get(serial, application) != application
+        for worker in record.workers
+    }
+    places = {
+        flow.serial: [on for on in look.records[flow.serial].workers if (on.supervisor, on.port) not in others]
+        for flow in members
+        if flow.serial in look.records
+    }
+    standing = {flow.serial for flow in members if not flow.scratch}
+    slots = {(on.supervisor, on.port) for serial in standing for on in places.get(serial, ())}
+    for flow in members:
+        own = {(on.supervisor, on.port) for on in places.get(flow.serial, ())}
+        if slots and own.isdisjoint(slots) and len(slots | own) > max(member.workers for member in members):
+            places[flow.serial] = []
+    return places
+
+
+def _former(application: str, places: Mapping[int, Iterable[WorkerRecord]], ids: _Ids) -> Assignment | None:
     """Return the application's assignment so far; None if none of its flows has one."""
     tasks: dict[tuple[str, int], list[int]] = {}
     components: dict[int, str] = {}
-    for flow in members:
-        record = records.get(flow.serial)
-        for worker in record.workers if record else ():
+    for serial, workers_of_flow in places.items():
+        for worker in workers_of_flow:
             for task in worker.tasks:
-                name = ids.component(flow.serial, task)
+                name = ids.component(serial, task)
                 if name is not None:
-                    planned = ids.planned(flow.serial, task)
+                    planned = ids.planned(serial, task)
                     components[planned] = name
                     tasks.setdefault((worker.supervisor, worker.port), []).append(planned)
     if not tasks:

@@ -23,7 +23,14 @@ from pipelines.catalog.flow import FlowSettings
 from pipelines.errors import TrideltaError
 from pipelines.execution.runners.admission import Admission
 from pipelines.nimbus import deployed
-from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, NimbusError, NotAliveError, RegistryError
+from pipelines.nimbus.errors import (
+    DeployError,
+    LeaseHeldError,
+    LeaseLostError,
+    NimbusError,
+    NotAliveError,
+    RegistryError,
+)
 from pipelines.nimbus.handover.other_hosts import watch_registry
 from pipelines.nimbus.handover.serving import Server
 from pipelines.nimbus.processes.former import FormerVersion
@@ -91,6 +98,9 @@ class WorkerProcess:
         self._renewed_at = 0.0
         self._supervised_at = time.monotonic()
         self._revisions: dict[int, int] = {}
+        self._held: dict[int, int] = {}
+        """By flow its new version, which waits for the end of requests."""
+        self._server: Server | None = None
         self.ending, self._ended = threading.Event(), threading.Event()
         self._memory: tuple[float, int] = (0.0, 0)
 
@@ -134,15 +144,18 @@ class WorkerProcess:
         """Look what is to run. True: there is nothing left to do."""
         if not _lives(spark):
             self._end_now(SPARK_GONE, "its Spark has died")
+        if self.ending.is_set() and self._server is not None:
+            # One more would keep the process, and whatever is to come in its place, waiting.
+            self._server.refuse()
         try:
             flows = self._flows()
+            self._follow(flows)
         except RegistryError as error:
             logger.warning("registry does not answer", reason=str(error))
         else:
-            self._follow(flows)
             for key in [key for key, task in self._tasks.items() if not task.is_alive()]:
                 self._collect(key)
-            if self._tasks or self._server.busy:
+            if self._tasks or (self._server is not None and self._server.busy):
                 return False
             return self.ending.is_set() or not (flows or self._is_warm())
         return False
@@ -169,16 +182,10 @@ class WorkerProcess:
     def _follow(self, flows: dict[Key, DeployedFlow]) -> None:
         """Begin, drain and drop tasks."""
         here = {flow.serial: flow for flow in flows.values()}
-        for flow in here.values():
-            loaded = self._loaded.get(flow.serial)
-            other = loaded is not None and loaded[0].version.number != flow.version.number
-            if other and not deployed.changes_in_place(flow) and not self.ending.is_set():
-                # Python code that was imported stays as it was: another version needs another process.
-                logger.info("worker restarts for a new version", flow=flow.name, version=flow.version.number)
-                self.ending.set()
+        held = self._restart_for(list(here.values()))
         for key, task in self._tasks.items():
             if key in flows:
-                self._steer(task, flows[key])
+                self._steer(task, flows[key], held)
                 continue
             task.leave()
             if key[0] not in here or not _outdated(task, here[key[0]]):
@@ -186,15 +193,47 @@ class WorkerProcess:
                 task.force()
         if not self.ending.is_set():
             for key in flows.keys() - self._tasks.keys():
-                self._begin(key, flows[key])
+                if key[0] not in held:
+                    self._begin(key, flows[key])
             for serial in [serial for serial in self._former if serial in here]:
                 self._read_to_the_end(here[serial])
             self._former.clear()
 
-    def _steer(self, task: Task, flow: DeployedFlow) -> None:
+    def _restart_for(self, flows: list[DeployedFlow]) -> set[int]:
+        """End where a flow's new version needs another process. Return the flows whose new version waits for it.
+
+        Python code that was imported stays as it was. A request that is under way is not cut off, and may take hours: until its
+        end the flows run on as they are, and no other request is taken.
+        """
+        others = []
+        for flow in flows:
+            loaded = self._loaded.get(flow.serial)
+            if (
+                loaded is not None
+                and loaded[0].version.number != flow.version.number
+                and not deployed.changes_in_place(flow)
+            ):
+                others.append(flow)
+        if not others or self.ending.is_set() or self._server is None:
+            return set()
+        self._server.refuse()
+        new = {flow.serial: flow.version.number for flow in others}
+        if self._server.busy:
+            if new != self._held:
+                names = [flow.name for flow in others]
+                logger.warning("new version waits for requests that are under way", flows=names)
+            self._held = new
+            return set(new)
+        for flow in others:
+            logger.info("worker restarts for a new version", flow=flow.name, version=flow.version.number)
+        self.ending.set()
+        return set()
+
+    def _steer(self, task: Task, flow: DeployedFlow, held: set[int]) -> None:
         """Tell a task what its flow's status means for it."""
         query = next((own for own in deployed.queries_of(flow) if own.task == task.query.task), None)
-        if self.ending.is_set() or query is None or flow.scale != task.flow.scale or _outdated(task, flow):
+        outdated = _outdated(task, flow) and flow.serial not in held
+        if self.ending.is_set() or query is None or flow.scale != task.flow.scale or outdated:
             # It comes again, with another number of partitions, in another process or in another version.
             task.leave()
         else:
@@ -229,10 +268,12 @@ class WorkerProcess:
                 made = deployed.load(flow, self._settings.home / "flows")
                 if loaded is not None and flow.serial in self._ran and not isinstance(loaded[1], TrideltaError):
                     self._former[flow.serial] = FormerVersion(self._application, loaded[0], loaded[1])
-            except TrideltaError as error:
-                logger.error("flow not loaded", flow=flow.name, reason=str(error))
-                self._registry.problem(flow, str(error))
-                made = error
+            except (Exception, SystemExit) as error:
+                # Whatever its code and files bring about is this flow's: the others of the process go on.
+                problem = f"cannot be loaded: {type(error).__name__}: {str(error)[:200]}"
+                made = error if isinstance(error, TrideltaError) else DeployError(flow.name, problem)
+                logger.error("flow not loaded", flow=flow.name, reason=str(made))
+                self._registry.problem(flow, str(made))
             self._loaded[flow.serial] = loaded = (flow, made)
             self._ran.discard(flow.serial)
         return loaded[1]
@@ -370,7 +411,12 @@ def spark_of(
     for root in {own, *lakes, *(flow.version.content.definition["lake"] for flow in here)} - {""}:
         any_folder(root, "the lake")
     wanted = [query.partitions or 0 for flow in here for query in deployed.queries_of(flow)]
-    chosen = [flow.settings["master"] for flow in here if flow.settings.get("master")]
+    if len({deployed.application_of(flow) for flow in here}) > 1:
+        # A flow that has just got Spark settings of its own is still here: it leaves for a slot of its own.
+        own_settings = [flow for flow in here if not (flow.settings.get("master") or flow.settings.get("spark"))]
+    else:
+        own_settings = here
+    chosen = [flow.settings["master"] for flow in own_settings if flow.settings.get("master")]
     master = chosen[0] if chosen else os.environ.get(MASTER, "local[*]")
     most = max(wanted, default=0)
     if is_local(master) and most > cores(master):
@@ -384,7 +430,7 @@ def spark_of(
     }
     if most and not is_local(master):
         conf |= {"spark.cores.max": str(most)}
-    for flow in here:
+    for flow in own_settings:
         conf |= spark_values(flow.settings.get("spark", {}))
     return spark_session(f"tridelta {name}", master=master, conf=conf)
 

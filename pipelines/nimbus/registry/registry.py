@@ -37,6 +37,9 @@ from pipelines.nimbus.registry.records import (
 from pipelines.nimbus.registry.store import Store
 from pipelines.nimbus.registry.tables import beats, events, flows, versions
 
+PLACING_SETTINGS = ("application", "isolated", "master", "spark", "hosts", "user_workers", "use_old_assignment")
+"""The settings that decide where a flow's tasks run."""
+
 _ACTIVE = SubmitOptions()
 
 
@@ -85,16 +88,25 @@ class Registry:
             # Another process has submitted it between the look and the insert (PostgreSQL).
             raise AlreadyAliveError(name, Status.ACTIVE) from error
 
-    def update(self, name: str, content: Content) -> DeployedFlow:
+    def update(self, name: str, content: Content, *, seen: DeployedFlow | None = None) -> DeployedFlow:
         """Give a flow a new version; what rebalances have set stays, but for components that are gone.
+
+        Args:
+            name: The flow.
+            content: Its content from now on.
+            seen: The flow whose version the content goes on from; None: it goes on from none.
 
         Raises:
             NotAliveError: No flow of this name is deployed.
             SubmitError: The content is not possible.
             NoTransitionError: It is REBALANCING or KILLED.
+            VersionError: Another version, or another submission of the name, has come since it was seen.
         """
         with self._store.write() as connection:
             row = self._changeable(connection, name, "UPDATE")
+            if seen is not None and (row.serial, row.version) != (seen.serial, seen.version.number):
+                problem = "another has taken its place" if row.serial == seen.serial else "the flow was submitted anew"
+                raise VersionError(name, seen.version.number, problem, row.version)
             self._check(name, content)
             return self._new_version(connection, row, content, "UPDATE", before=row.version)
 
@@ -326,15 +338,11 @@ class Registry:
         self._insert_version(connection, row.serial, highest + 1, content, before=before, copy_of=copy_of)
         scale = Request.from_json(row.scale)
         known = {c: n for c, n in scale.parallelism.items() if c in content.components or c.startswith("__")}
-        seen = self._read(connection, row)
-        resized = (seen.version.content.components, seen.version.content.workers) != (
-            content.components,
-            content.workers,
-        )
+        placed_by = _placed_by(self._read(connection, row).version.content)
         changes = {
             "version": highest + 1,
             "scale": replace(scale, parallelism=known).to_json(),
-            "scratch": row.scratch or resized,
+            "scratch": row.scratch or placed_by != _placed_by(content),
         }
         connection.execute(update(flows).where(flows.c.serial == row.serial).values(**changes))
         flow = self._again(connection, row.serial)
@@ -406,6 +414,12 @@ def _flow_of(row: Row[Any], version: Version) -> DeployedFlow:
         row.removed_at,
         row.problem,
     )
+
+
+def _placed_by(content: Content) -> object:
+    """Return the parts of a content that its flow's assignment follows from."""
+    settings = {name: content.settings.get(name) for name in PLACING_SETTINGS}
+    return content.components, content.workers, content.definition.get("queries"), settings
 
 
 def _status(value: str | None) -> Status | None:
