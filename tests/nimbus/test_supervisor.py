@@ -248,6 +248,39 @@ def test_a_second_supervisor_of_a_name_is_refused(host: Host) -> None:
         host.another().take_name()
 
 
+def test_one_that_stood_still_while_another_took_its_name_touches_no_slot(host: Host) -> None:
+    host.submit()
+    host.until(host.works)
+    first, before = host.supervisor, host.worker()
+    assert before is not None
+    host.restart()
+    before.kill()
+    host.until(lambda: host.works() and host.worker() != before)
+    first.look()
+    assert first.ending.is_set()
+    assert host.works()
+    assert host.worker() != before
+
+
+def test_a_worker_that_got_up_late_is_found(host: Host) -> None:
+    """Its supervisor ended before it had written its file; the next one starts a worker, which finds the slot taken."""
+    host.submit()
+    host.until(host.works)
+    late = host.worker()
+    assert late is not None
+    file = host.settings.supervisor_folder("s1") / f"{_port(host)}.json"
+    written, _ = file.read_text(), file.unlink()
+    host.restart()
+    host.until(lambda: host.worker() is not None)
+    file.write_text(written)
+    host.until(lambda: host.worker() == late and host.works())
+    assert late.process() is not None
+
+
+def _port(host: Host) -> int:
+    return next(port for port in (1, 2) if Life(host.settings, "s1", port).read())
+
+
 def test_workers_are_drained_with_their_supervisor_if_it_is_told_so(host: Host) -> None:
     host.submit()
     host.until(host.works)

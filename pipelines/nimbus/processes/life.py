@@ -98,9 +98,11 @@ class Life:
         except OSError:
             return 0
 
-    def forget(self) -> None:
-        """Free the slot."""
-        self._file.unlink(missing_ok=True)
+    def forget(self, life: str | None = None) -> None:
+        """Free the slot; of one process alone, if no other has it by now."""
+        written = self.read()
+        if life is None or written is None or written.life == life:
+            self._file.unlink(missing_ok=True)
 
 
 def holder_of(supervisor: str, port: int, life: str) -> str:

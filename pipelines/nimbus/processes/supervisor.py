@@ -185,7 +185,9 @@ class SupervisorProcess:
             # First, and without the registry: a frozen worker may be what keeps it locked.
             self._watch(slot)
         try:
-            self._renew_own()
+            if not self._renew_own():
+                # Its slots are the other's: what it knows of them is old.
+                return
             self._places.beat_supervisor(self.name, host_name(), tuple(self._slots), started_at=self._started_at)
             self._alone(self._leader.tick, "leading")
             for slot in self._kept:
@@ -228,7 +230,8 @@ class SupervisorProcess:
         record = Life(self._settings, self.name, "supervisor").read()
         return record is None or record.life != holder or record.process() is not None
 
-    def _renew_own(self) -> None:
+    def _renew_own(self) -> bool:
+        """Return whether the name is still its own."""
         assert self._own is not None
         try:
             self._own = self._registry.leases.renew(self._own, _OWN_LEASE_SECONDS)
@@ -239,6 +242,8 @@ class SupervisorProcess:
             except LeaseHeldError as error:
                 logger.error("another supervisor of this name runs", reason=str(error))
                 self.ending.set()
+                return False
+        return True
 
     def find_workers(self) -> None:
         """Find the workers of an earlier supervisor: live ones go on, and what dead ones held is free."""
@@ -259,9 +264,14 @@ class SupervisorProcess:
         """Bring one slot to what the registry says of it."""
         here = bool(self._places.in_slot(self.name, slot.port)) or slot.port == WARM
         written = Life(self._settings, self.name, slot.port).read()
-        if written is not None and (slot.record is None or written.life == slot.record.life):
-            slot.record = written
         alive = slot.record is not None and slot.record.process() is not None
+        if written is not None and (slot.record is None or written.life == slot.record.life):
+            slot.record, alive = written, written.process() is not None
+        elif written is not None and not alive and written.process() is not None:
+            # A worker of an earlier supervisor's got up late and has the slot: its own found it taken.
+            slot.record, alive, slot.heard_at = written, True, time.monotonic()
+            self._ring_at_end(written.pid)
+            logger.info("worker found", port=slot.port, pid=written.pid)
         if slot.record is not None and not alive:
             self._died(slot, wanted=here)
         elif alive and not here:
@@ -364,7 +374,7 @@ class SupervisorProcess:
         # Its JVM may have outlived it, for a moment or, frozen, for ever.
         slot.record.kill()
         self._registry.leases.release_all(holder_of(self.name, slot.port, slot.record.life))
-        Life(self._settings, self.name, slot.port).forget()
+        Life(self._settings, self.name, slot.port).forget(slot.record.life)
         slot.record = None
 
     def _end_empty(self, slot: Slot) -> None:

@@ -88,6 +88,7 @@ class WorkerProcess:
     ) -> None:
         self._store, self._settings, self._given = store, settings, spark
         self._registry, self._places = Registry(store), Places(store)
+        self._life = life
         self._slot, self._holder = (supervisor, port), holder_of(supervisor, port, life)
         self._tasks: dict[Key, Task] = {}
         self._loaded: dict[int, tuple[DeployedFlow, TridentTopology | TrideltaError]] = {}
@@ -114,6 +115,8 @@ class WorkerProcess:
         self._slot_lease = self._registry.leases.take(
             f"slot:{self._slot[0]}:{self._slot[1]}", self._holder, self._settings.lease_seconds
         )
+        # Not before the slot is its own: who finds it taken must not hide the one that has it.
+        Life(self._settings, *self._slot).begun(self._life)
         threading.Thread(target=self._beats, name="beats", daemon=True).start()
         spark = self._given or spark_of(self._settings, f"{self._slot[0]}:{self._slot[1]}", self._flows().values())
         threading.Thread(target=self._end_with_jvm, name="jvm", daemon=True).start()
@@ -491,7 +494,6 @@ def main(arguments: list[str] | None = None) -> None:
         port, life = order.port, order.life
     _log(settings, chosen.supervisor, port)
     watch_registry()
-    Life(settings, chosen.supervisor, port).begun(life)
     store = Store(registry_url(), busy_seconds=settings.lease_seconds / 2)
     worker = WorkerProcess(store, settings, chosen.supervisor, port, life, spark)
     for number in (signal.SIGTERM, signal.SIGINT):
