@@ -32,7 +32,7 @@ def lake_place(folder: str | Place) -> Place:
 
 @contextmanager
 def fresh_lake() -> Iterator[Lake]:
-    """A lake on the store that ends with the block (`pipelines.testing.lakes.fresh_lake`)."""
+    """A lake on the store that ends with the block (`pipelines.testing.spark_step.fresh_lake`)."""
     lake = Lake(lake_place(uuid4().hex))
     try:
         yield lake

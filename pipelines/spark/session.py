@@ -24,8 +24,7 @@ from pipelines.errors import JarsError, TrideltaError
 from pipelines.places.location import HDFS, S3, asked_for
 from pipelines.spark.jars import cache_folder, jar_paths, kafka_paths
 from pipelines.spark.java import Java, find_java
-from pipelines.spark.jvm_launch import launched
-from pipelines.spark.jvm_names import keep_names
+from pipelines.spark.jvm_launch import keep_names, launched
 from pipelines.spark.s3_jars import s3_paths, s3_settings
 
 SPARK_HOME = Path(pyspark.__file__).parent

@@ -17,8 +17,7 @@ from pipelines.sources import FixedBatches
 from pipelines.sources.events import EventSource
 from pipelines.testing.flow_reference import FlowReference
 from pipelines.testing.flow_script import Item, read_script
-from pipelines.testing.lakes import fresh_lake
-from pipelines.testing.spark_step import session
+from pipelines.testing.spark_step import fresh_lake, session
 from pipelines.windows.event import Event
 
 if TYPE_CHECKING:

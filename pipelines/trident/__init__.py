@@ -15,7 +15,7 @@ from pipelines.aggregators import (
 )
 from pipelines.graph.nodes import COMPACT, PRESERVE
 from pipelines.state.kinds import LOG, MAP, NON_TRANSACTIONAL, OPAQUE, ROWS, TRANSACTIONAL
-from pipelines.trident.chained import ChainedAggregation
+from pipelines.trident.aggregation import ChainedAggregation
 from pipelines.trident.combining import INNER, OUTER, mixed
 from pipelines.trident.counters import count
 from pipelines.trident.functions import ArrowFunction, ColumnFunction, RowFunction, arrow_function, row_function

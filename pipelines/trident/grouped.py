@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pipelines.graph.fields import FieldNames
-from pipelines.trident.chained import ChainedAggregation
+from pipelines.trident.aggregation import ChainedAggregation
 from pipelines.trident.states import DeltaState, TridentState
 from pipelines.trident.windowing import windowed
 

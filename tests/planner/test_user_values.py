@@ -15,7 +15,7 @@ from pyspark.sql import types as T
 from pipelines.aggregators import Collect, DistinctCount
 from pipelines.aggregators.ordering import freeze
 from pipelines.planner.failures import Where
-from pipelines.planner.user_values import from_spark, to_spark
+from pipelines.planner.functions import from_spark, to_spark
 from pipelines.planner.values import RowsOut, plain_rows
 from pipelines.sources import FixedBatches
 from pipelines.trident import RowFunction, TridentTopology
