@@ -24,7 +24,6 @@ from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.records import (
     Content,
     Happened,
-    SubmitOptions,
     Version,
     check_wait,
 )
@@ -309,8 +308,8 @@ class Nimbus:
 
     def _submit(self, asked: _Asked, inactive: bool) -> FlowStatus:
         content, name = self._content(asked)
-        options = SubmitOptions(Status.INACTIVE if inactive else Status.ACTIVE)
-        return self._cluster.status(self.registry.submit(name, content, options=options))
+        status = Status.INACTIVE if inactive else Status.ACTIVE
+        return self._cluster.status(self.registry.submit(name, content, status=status))
 
     def _content(self, asked: _Asked) -> tuple[Content, str]:
         """Return the content of a version, and its flow's name."""

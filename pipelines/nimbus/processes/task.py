@@ -21,7 +21,7 @@ from pipelines.execution.checkpoint.ownership import leased
 from pipelines.execution.events.openlineage import STREAMING, LineageRun, told
 from pipelines.nimbus.deployed import DeployedQuery, component_id
 from pipelines.nimbus.errors import LeaseHeldError, LeaseLostError, RegistryError
-from pipelines.nimbus.registry.attempts import FencedAttempts, RegistryAttempts
+from pipelines.nimbus.registry.attempts import FencedAttempts
 from pipelines.nimbus.registry.leases import Lease
 from pipelines.nimbus.status import ASSIGNED, DRAINED, DRAINING, REPARTITIONING, STARTING
 from pipelines.nimbus.telemetry.figures import TaskFigures
@@ -344,14 +344,14 @@ class Task(threading.Thread):
         from pipelines.execution.runners.stream import StreamOptions, StreamRunner
 
         assert self.lease is not None
-        registry = RegistryAttempts(self._application.store, self._application.registry.leases, self.lease)
+        store, leases, lease = self._application.store, self._application.registry.leases, self.lease
         options = StreamOptions(
             listeners=(self._guard,),
             max_attempts=int(self.flow.settings.get("max_attempts", 3)),
             lock_wait_seconds=600.0,
             on_batch=self._came_through,
             admission=self._application.admission,
-            attempts=lambda own: FencedAttempts(own, registry, f"{self.flow.name}/"),
+            attempts=lambda own: FencedAttempts(own, store, leases, lease, f"{self.flow.name}/"),
             version=f"{self.flow.id}/{self.flow.version.number}",
         )
         return StreamRunner(group, checkpoint, options)
