@@ -10,13 +10,12 @@ from zlib import crc32
 
 import dagster as dg
 
-from assets.deployment import deployment_asset
+from assets.deployment import deployment_asset, registry_spec
 from assets.events.failed_rows import quarantine_spec
 from assets.events.liveness import liveness_check
 from assets.events.reporting import Reporter, plain_failures
 from assets.events.verdicts import check_specs
 from assets.queries import query_asset
-from assets.registry import registry_spec
 from assets.sources import source_asset
 from assets.suites import suite_checks
 from assets.upstream import Upstream

@@ -12,8 +12,7 @@ from pydantic import Field
 
 from assets.events import markdown
 from assets.events.reporting import plain_failures
-from assets.slice_status import failed_at, partitions_of, verdicts_on
-from assets.upstream import Upstream
+from assets.upstream import Upstream, failed_at, partitions_of, verdicts_on
 from assets.view import FlowView, table_key
 from ops.jobs.forms import one_step_job
 from pipelines import bounds

@@ -10,8 +10,7 @@ from pipelines.graph import nodes
 from pipelines.graph.bolts import SpoutGroup
 from pipelines.graph.types import known_types, same_type
 from pipelines.places.location import Place
-from pipelines.planner.plan import TopologyPlan
-from pipelines.planner.stored import StoredPlan, deployed_plan, load_plan, save_plan
+from pipelines.planner.plan import StoredPlan, TopologyPlan, deployed_plan, load_plan, save_plan
 
 if TYPE_CHECKING:
     from pipelines.graph.lineage import HasGraph

@@ -21,21 +21,22 @@ from pipelines.aggregators import ColumnAggregator
 from pipelines.aggregators.folds import UNSET, CombinerFold, Fold
 from pipelines.errors import FunctionError
 from pipelines.graph import nodes
-from pipelines.planner.aggregates import over_columns, partials
-from pipelines.planner.joins import same
-from pipelines.planner.passes import Chain, Groups, WholePass
-from pipelines.planner.python_aggregation import (
+from pipelines.planner.aggregates import (
     arrow,
     by_key,
     chain_of,
     combine_early,
     in_workers,
     inputs_of,
+    over_columns,
     partial_fields,
     partial_values,
+    partials,
     tuples,
     with_keys,
 )
+from pipelines.planner.joins import same
+from pipelines.planner.passes import Chain, Groups, WholePass
 from pipelines.planner.step import ORDER, TASK, Context, Step, column, columns, hidden
 from pipelines.planner.updaters import EMIT, OP, output_column, updated
 from pipelines.planner.values import Row, RowsOut, plain_rows

@@ -50,10 +50,9 @@ from pipelines.graph.dialects import SPARK
 from pipelines.planner.step import column, struct
 from pipelines.planner.windows import numbered
 from pipelines.spark.arrow_frame import arrow_frame
-from pipelines.windows.array_kinds import EVENT_COLUMNS, wanted_columns, windows_of
+from pipelines.windows.array_kinds import EVENT_COLUMNS, OneByOne, wanted_columns, windows_of
 from pipelines.windows.arrays import State, conformed
 from pipelines.windows.bucket import NEVER
-from pipelines.windows.one_by_one import OneByOne
 from pipelines.windows.signature import signature
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ import pyarrow as pa
 from pipelines.errors import DefinitionError, TrideltaError
 from pipelines.execution.checkpoint.durable import sync
 from pipelines.places.location import Location, Place
-from pipelines.windows.arrays import EMPTY, Arrays, State
-from pipelines.windows.arrow_stream import from_ipc, to_ipc
+from pipelines.windows.arrays import EMPTY, Arrays, State, from_ipc, to_ipc
 
 if TYPE_CHECKING:
     from pipelines.execution.checkpoint.engine_files import Checkpoint
