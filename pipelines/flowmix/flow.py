@@ -19,6 +19,7 @@ from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import checked_name, require
 from pipelines.graph.nodes import CodeLocation
 from pipelines.sources.base import Source
+from pipelines.windows.buffer import WindowContext
 from pipelines.windows.operations import Grouping, JoinWindow
 
 CLOCKS = ("event", "processing")
@@ -388,3 +389,27 @@ class _Check:
     ) -> NoReturn:
         at = operation.at if operation else stream.at if stream else self._at
         raise FlowError(self._flow, problem, stream=stream.name if stream else None, at=at, hint=hint)
+
+
+def window_context(flow: Flow, stream: StreamDefinition, index: int) -> WindowContext:
+    """Return the context of the stateful operation `index` of a stream, the same for every engine."""
+    operation = stream.operations[index]
+    assert isinstance(operation, Stateful)
+    before = _windows_before(stream, index)
+    return WindowContext(flow.name, stream.name, before, operation.partition, depth=entry_depth(flow, stream) + before)
+
+
+def entry_depth(flow: Flow, stream: StreamDefinition) -> int:
+    """Return how many stateful operations lie before a stream on the longest way from a source."""
+    depths: dict[str, int] = {}
+    for definition in flow.in_order:
+        ways = (
+            depths[feed.stream] + _windows_before(flow.streams[feed.stream], feed.operation)
+            for feed in definition.feeds
+        )
+        depths[definition.name] = max(ways, default=0)
+    return depths[stream.name]
+
+
+def _windows_before(stream: StreamDefinition, index: int) -> int:
+    return sum(isinstance(operation, Stateful) for operation in stream.operations[:index])

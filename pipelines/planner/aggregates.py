@@ -21,11 +21,10 @@ from pipelines.aggregators import ColumnAggregator, CombinerAggregator
 from pipelines.aggregators.calls import taking
 from pipelines.aggregators.folds import General
 from pipelines.graph.nodes import Aggregation
-from pipelines.planner.failures import Where
 from pipelines.planner.partitioning import arrival
 from pipelines.planner.passes import Chain, Groups, PartialPass, WholePass
 from pipelines.planner.step import ORDER, TASK, Step, column, columns, hidden, type_of
-from pipelines.planner.values import Row, RowsOut, plain_columns, plain_rows
+from pipelines.planner.values import Row, RowsOut, Where, plain_columns, plain_rows
 from pipelines.state.schema import SLICE_COLUMN
 from pipelines.trident.counters import counted
 

@@ -19,8 +19,8 @@ from pipelines.aggregators.calls import taking
 from pipelines.errors import FunctionError
 from pipelines.graph import nodes
 from pipelines.graph.expressions import spark_sql
-from pipelines.planner.failures import Where
 from pipelines.planner.step import column, type_of
+from pipelines.planner.values import Where
 from pipelines.trident.counters import counted
 from pipelines.trident.functions import ArrowFunction, RowFunction
 

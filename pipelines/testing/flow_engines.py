@@ -15,8 +15,7 @@ from pipelines.graph import events
 from pipelines.planner.plain import plain
 from pipelines.sources import FixedBatches
 from pipelines.sources.events import EventSource
-from pipelines.testing.flow_reference import FlowReference
-from pipelines.testing.flow_script import Item, read_script
+from pipelines.testing.flow_reference import FlowReference, Item, read_script
 from pipelines.testing.spark_step import fresh_lake, session
 from pipelines.windows.event import Event
 

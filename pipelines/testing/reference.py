@@ -24,7 +24,7 @@ from pipelines.planner.plain.queries import fixed_view
 from pipelines.planner.plan import answer_node
 from pipelines.state.kinds import LOG
 from pipelines.state.views import MapState, StateView
-from pipelines.testing.flow_script import milliseconds
+from pipelines.testing.flow_reference import milliseconds
 from pipelines.testing.spark_step import SparkStep
 from pipelines.trident.states import FixedState
 from pipelines.windows.event import Event

@@ -12,10 +12,9 @@ from pipelines.graph.fields import FieldNames, added, as_names, require, storabl
 from pipelines.state.kinds import LOG, MAP, ROWS
 from pipelines.trident.aggregation import parse_aggregations
 from pipelines.trident.functions import output_schema
-from pipelines.trident.query_functions import MapGet, QueryFunction, SnapshotGet, TupleCollectionGet
 from pipelines.trident.states import DeltaState, FixedState, TridentState, state_name
 from pipelines.trident.steps import Steps
-from pipelines.trident.user_code import StateUpdater
+from pipelines.trident.user_code import MapGet, QueryFunction, SnapshotGet, StateUpdater, TupleCollectionGet
 
 if TYPE_CHECKING:
     from pipelines.trident.stream import Stream

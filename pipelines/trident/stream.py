@@ -11,9 +11,8 @@ from pipelines.graph import nodes
 from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import FieldNames, added, require
 from pipelines.trident.aggregation import ChainedAggregation, parse_aggregations
-from pipelines.trident.functions import ColumnFunction, RowFunction, as_function, as_predicate
+from pipelines.trident.functions import ColumnFunction, Debug, RowFunction, as_function, as_predicate
 from pipelines.trident.grouped import GroupedStream
-from pipelines.trident.operations import Debug
 from pipelines.trident.persisting import Persisting
 from pipelines.trident.steps import Steps
 from pipelines.trident.user_code import Assembly

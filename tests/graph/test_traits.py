@@ -9,7 +9,7 @@ import pytest
 from pipelines import aggregators
 from pipelines.graph import nodes, traits
 from pipelines.planner.step import BUILT_IN_QUERIES
-from pipelines.trident.query_functions import QueryFunction
+from pipelines.trident.user_code import QueryFunction
 from pipelines.windows import operations
 from pipelines.windows.aggregate import AggregateBuffer
 from pipelines.windows.buffer import Window

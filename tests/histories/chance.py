@@ -25,8 +25,7 @@ from pipelines.graph import nodes
 from pipelines.maintenance import compact
 from pipelines.places.location import Place
 from pipelines.testing import engines, flow_engines, flows, run_flow, run_topology
-from pipelines.testing.flow_reference import FlowReference
-from pipelines.testing.flow_script import read_script
+from pipelines.testing.flow_reference import FlowReference, read_script
 from pipelines.trident import TridentTopology
 from tests.conformance.random_flows import FlowMaker
 from tests.conformance.random_topologies import Maker

@@ -22,10 +22,9 @@ from pipelines.execution.batch.channels import clocks_after
 from pipelines.execution.batch.group_sources import clock_of
 from pipelines.execution.batch.poison import PoisonRows
 from pipelines.execution.batch.window_conversion import ChannelWindows, channel_is_empty
-from pipelines.execution.checkpoint.belonging import Belonging
+from pipelines.execution.checkpoint.belonging import Belonging, Named, keep_named, named_by
 from pipelines.execution.checkpoint.changeover import windows_on_channels
 from pipelines.execution.checkpoint.engine_files import Checkpoint, Epoch
-from pipelines.execution.checkpoint.named_windows import Named, keep_named, named_by
 from pipelines.execution.checkpoint.window_files import (
     Begun,
     Definition,

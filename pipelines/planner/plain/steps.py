@@ -14,8 +14,7 @@ from pipelines.errors import NeedsSparkError
 from pipelines.graph import nodes
 from pipelines.graph.fields import parse_ddl
 from pipelines.planner.plain.aggregation import aggregated
-from pipelines.planner.plain.calls import call, keeps
-from pipelines.planner.plain.context import PlainContext
+from pipelines.planner.plain.context import PlainContext, call, keeps
 from pipelines.planner.plain.partitions import by_hash, entered, extreme, repartitioned
 from pipelines.planner.plain.queries import queried
 from pipelines.planner.plain.table import Row, Table
