@@ -121,25 +121,11 @@ def _of_table(node: nodes.PersistNode, table: StateTable, group: _Group) -> Stat
 
 def _declared(node: nodes.PersistNode, there: StateSchema, group: _Group) -> StateSchema:
     """Return what the flow declares; a type that it leaves open is that of the table."""
-    from pipelines.state.kinds import LOG
-    from pipelines.state.schema import StateSchema, ValueColumn
+    from pipelines.state.schema import StateSchema
 
     types, stored = known_types(group.topology.graph, node.id), dict(there.columns)
-    over_columns = node.state.layout == LOG
-    values = tuple(
-        ValueColumn(name=aggregation.output, aggregator=type(aggregation.aggregator).__name__)
-        for aggregation in node.aggregations
-    )
-    return StateSchema(
-        layout=node.state.layout,
-        kind=node.state.kind,
-        flow=group.topology.name,
-        keys=node.group,
-        values=values if over_columns else (),
-        columns=tuple((name, _type(types.get(name), stored.get(name))) for name in node.fields),
-        sliced=group.sliced,
-        slice_by=group.slice_by,
-    )
+    named = ((name, _type(types.get(name), stored.get(name))) for name in node.fields)
+    return StateSchema.of_node(node, group.topology.name, named, sliced=group.sliced, slice_by=group.slice_by)
 
 
 def _type(known: str | None, stored: str | None) -> str:

@@ -558,5 +558,5 @@ class _Rows:
         self._frame.unpersist()
 
 
-def _named_of(group: BatchGroup, below: int | None = None) -> Iterator[Named]:
-    return named_by(group.name, [sink.table for sink in group.sinks], below)
+def _named_of(group: BatchGroup) -> Iterator[Named]:
+    return named_by(group.name, [sink.table for sink in group.sinks])
