@@ -18,9 +18,9 @@ from pipelines.errors import DuplicateKeyError, UnknownQueryError, UnknownStateE
 from pipelines.graph import events, nodes
 from pipelines.graph.bolts import batch_groups, node_tasks
 from pipelines.planner.plain import PlainContext, Row, Table, freeze, in_order, plain, read, step
-from pipelines.planner.plain.aggregation import aggregate_types, running
 from pipelines.planner.plain.partitions import by_hash
 from pipelines.planner.plain.queries import fixed_view
+from pipelines.planner.plain.steps import aggregate_types, running
 from pipelines.planner.plan import answer_node
 from pipelines.state.kinds import LOG
 from pipelines.state.views import MapState, StateView

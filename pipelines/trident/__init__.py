@@ -30,9 +30,8 @@ from pipelines.trident.functions import (
     arrow_function,
     row_function,
 )
-from pipelines.trident.grouped import GroupedStream
 from pipelines.trident.states import DeltaState, FixedState, TridentState
-from pipelines.trident.stream import Stream
+from pipelines.trident.stream import GroupedStream, Stream
 from pipelines.trident.topology import TridentTopology
 from pipelines.trident.user_code import (
     Assembly,

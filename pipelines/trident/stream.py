@@ -1,4 +1,7 @@
-"""Stream, and its half that knows of tasks: the fluent half of the Trident API. Every line is checked when it is written."""
+"""Stream, its half that knows of tasks, and what `group_by` gives: the fluent half of the Trident API.
+
+Every line is checked when it is written.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from pipelines.graph.expressions import fields_of_sql
 from pipelines.graph.fields import FieldNames, added, require
 from pipelines.trident.aggregation import ChainedAggregation, parse_aggregations
 from pipelines.trident.functions import ColumnFunction, Debug, RowFunction, as_function, as_predicate
-from pipelines.trident.grouped import GroupedStream
 from pipelines.trident.persisting import Persisting
+from pipelines.trident.states import DeltaState, TridentState
 from pipelines.trident.steps import Steps
 from pipelines.trident.user_code import Assembly
 from pipelines.trident.windowing import Length, SpanConfig, WindowConfig, sliding, tumbling, windowed
@@ -281,3 +284,69 @@ class Stream(Partitioning, Persisting):
         gate.validate(self.output_fields)
         self._topology.claim_gate(gate.name)
         return self._add(nodes.GateNode, gate=gate)
+
+
+class GroupedStream:
+    """A stream whose aggregates are per group; made by `Stream.group_by`."""
+
+    def __init__(self, stream: Stream, group: tuple[str, ...]) -> None:
+        self._stream, self._group = stream, group
+
+    @property
+    def group_fields(self) -> tuple[str, ...]:
+        return self._group
+
+    @property
+    def output_fields(self) -> tuple[str, ...]:
+        return self._stream.output_fields
+
+    def name(self, name: str) -> GroupedStream:
+        """Return the same grouped stream; operations that follow carry the name."""
+        return GroupedStream(self._stream.name(name), self._group)
+
+    def to_stream(self) -> Stream:
+        """Return the stream without its grouping."""
+        return self._stream
+
+    def each(self, *args: Any) -> GroupedStream:
+        """Do as `Stream.each`; the grouping stays."""
+        return GroupedStream(self._stream.each(*args), self._group)
+
+    def aggregate(self, *args: Any) -> Stream:
+        """Aggregate each group of each batch; an empty batch gives nothing. Fields: the group's, then the outputs."""
+        return self._stream._aggregate("aggregate", self._group, args)
+
+    def partition_aggregate(self, *args: Any) -> Stream:
+        """Aggregate each group of each partition of a batch, without bringing the group together first."""
+        return self._stream._aggregate("partition_aggregate", self._group, args, partitioned=True)
+
+    def chained_agg(self) -> ChainedAggregation:
+        """Several aggregators over each group, up to `chain_end()`."""
+        return ChainedAggregation(self._stream, self._group)
+
+    def persistent_aggregate(self, state: DeltaState, *args: Any) -> TridentState:
+        """Keep an aggregate a key over all batches: `persistent_aggregate(state, [fields,] aggregator, output)`.
+
+        `persistent_aggregate(state, [Count("n"), Sum("x", "sum_x")])` keeps several values a key in one state.
+        """
+        return self._stream._persistent_aggregate(state, self._group, args)
+
+    def window(self, config: Any, *args: Any, timestamp: str | None = None, delay: int = 0) -> Stream:
+        """Aggregate the group's tuples over windows by time that reach across batches.
+
+        Fields: the group's, `window_start` and `window_end` (timestamps, the end exclusive), then the outputs.
+
+        Args:
+            config: `AlignedDurationWindow.of(every)` or `SessionDurationWindow.of(gap)`.
+            args, timestamp, delay: as of `Stream.window`.
+
+        Raises:
+            FieldError, FunctionError, PolicyError, WindowError: at this line.
+        """
+        return windowed(self._stream, config, args, timestamp, delay, self._group)
+
+    def state_query(
+        self, state: TridentState | DeltaState | str, fields: FieldNames | None, function: Any, outputs: Any
+    ) -> Stream:
+        """Query a state as `Stream.state_query` does, with the tuples brought to the partition of their key first."""
+        return self._stream._state_query(self._group, state, fields, function, outputs)

@@ -11,7 +11,7 @@ from sqlalchemy import func, insert, select, text
 
 from pipelines.execution.protocol.coordinator import AttemptRecord, BatchState
 from pipelines.maintenance import Retention, run_housekeeping
-from pipelines.nimbus.registry.attempts import FencedAttempts
+from pipelines.nimbus.processes.task import FencedAttempts
 from pipelines.nimbus.registry.leases import Leases
 from pipelines.nimbus.registry.placements import Places
 from pipelines.nimbus.registry.pruning import Pruned, prune, remove_old_records, shrink
