@@ -377,12 +377,10 @@ class _Check:
         ]
         schemas: list[Schema | None] = [union(way.schema for way in ways)]
         for operation in stream.operations:
-            require_fields(self._where(stream, operation), operation, schemas[-1])
+            where = f'flow "{self._flow}", stream "{stream.name}", at {operation.at}'
+            require_fields(where, operation, schemas[-1])
             schemas.append(after(operation, schemas[-1], by_stream(ways)))
         return replace(stream, schemas=tuple(schemas))
-
-    def _where(self, stream: StreamDefinition, operation: Operation) -> str:
-        return f'flow "{self._flow}", stream "{stream.name}", at {operation.at}'
 
     def _refuse(
         self, problem: str, stream: StreamDefinition | None = None, operation: Operation | None = None, hint: str = ""

@@ -138,7 +138,8 @@ def _digested(name: str, frame: DataFrame, partitions: int) -> DataFrame:
     contents = [column for column in frame.columns if column != PARTITION]
     hashed = F.xxhash64(*contents)
     # Keyed by Spark's own hash of the grouping columns, as its shuffle deals them; other stores have keys of their own kinds.
-    away = F.col(PARTITION) != F.pmod(F.hash("key.*"), F.lit(partitions)) if _keyed(name, frame) else F.lit(False)
+    keyed = name.count("/") == 2 and not name.endswith("/timers") and "key" in frame.columns
+    away = F.col(PARTITION) != F.pmod(F.hash("key.*"), F.lit(partitions)) if keyed else F.lit(False)
     by_partition = frame.select(PARTITION, hashed.alias("h"), away.alias("away")).groupBy(PARTITION)
     figures = by_partition.agg(
         F.count(F.lit(1)).alias("n"),
@@ -154,10 +155,6 @@ def _digested(name: str, frame: DataFrame, partitions: int) -> DataFrame:
         F.sum("misplaced").alias("misplaced"),
         F.max("n").alias("largest"),
     )
-
-
-def _keyed(name: str, frame: DataFrame) -> bool:
-    return name.count("/") == 2 and not name.endswith("/timers") and "key" in frame.columns
 
 
 __all__ = ["Recovered", "RepartitionReport", "partitions_of", "recover", "repartition"]

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pipelines.catalog.flow import FlowSettings
-from pipelines.execution.runners.on_stores import refuse_sources_on_stores
+from pipelines.execution.runners.sessions import refuse_sources_on_stores
 from pipelines.nimbus import deployed, flow_settings
 from pipelines.nimbus.cluster import Cluster
 from pipelines.nimbus.errors import NotAliveError, RegistryError, WaitError

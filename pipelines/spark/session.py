@@ -121,7 +121,9 @@ def settings(master: str, *, java: Java, cache: Path) -> dict[str, str]:
         "spark.driver.memory": f"{driver_memory() // 1024**2}m",
         "spark.driver.extraJavaOptions": java_options(java, cache),
     }
-    return chosen | (_local_settings() if is_local(master) else _cluster_settings(jars, cache))
+    if is_local(master):
+        return chosen | _local_settings()
+    return chosen | {"spark.jars": ",".join([*jars, *map(str, _kafka_jars(cache))])}
 
 
 def _local_settings() -> dict[str, str]:
@@ -137,10 +139,6 @@ def _local_settings() -> dict[str, str]:
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         ),
     }
-
-
-def _cluster_settings(jars: list[str], cache: Path) -> dict[str, str]:
-    return {"spark.jars": ",".join([*jars, *map(str, _kafka_jars(cache))])}
 
 
 def java_options(java: Java, cache: Path) -> str:

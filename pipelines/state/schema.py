@@ -14,7 +14,7 @@ from pipelines.state.kinds import LOG, MAP, OPAQUE, TRANSACTIONAL
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
 
     from pipelines.graph.nodes import PersistNode
 
@@ -204,17 +204,14 @@ def table_schema(columns: StructType, declared: StateSchema) -> StructType:
     nullable = StructType.fromJson(_nullable(columns.jsonValue()))
     fields = [f for f in nullable.fields if f.name not in HIDDEN]
     if declared.layout != MAP:
-        return StructType([*fields, *(StructField(n, k, True) for n, k in _engine(LongType(), StringType()))])
+        hidden = ((TXID, LongType()), (SLICE_COLUMN, StringType()), (GEN, LongType()))
+        return StructType([*fields, *(StructField(name, kind, True) for name, kind in hidden)])
     engine = [StructField(TXID, LongType(), True)]
     if declared.kind == OPAQUE:
         values = [f for f in fields if f.name not in declared.keys]
         engine.append(StructField(PREVIOUS, StructType([StructField("txid", LongType(), True), *values]), True))
         engine.append(StructField(REMOVED, BooleanType(), True))
     return StructType([*fields, *engine])
-
-
-def _engine(long: DataType, string: DataType) -> tuple[tuple[str, DataType], ...]:
-    return ((TXID, long), (SLICE_COLUMN, string), (GEN, long))
 
 
 def _nullable(schema: Any) -> Any:

@@ -199,12 +199,10 @@ class FlowReference:
         self._end = entries.end
         for stream in self._flow.in_order:
             items = entries.items.get(stream.name, []) + self._inbox.pop(stream.name, [])
-            self._run_stream(stream, _sorted(items))
+            items = _sorted(items)
+            for index, operation in enumerate(stream.operations):
+                items = self._run_operation(stream, index, operation, items)
         return {name: [event for event, _, _ in _sorted(items)] for name, items in self._results.items()}
-
-    def _run_stream(self, stream: StreamDefinition, items: list[Item]) -> None:
-        for index, operation in enumerate(stream.operations):
-            items = self._run_operation(stream, index, operation, items)
 
     def _run_operation(
         self, stream: StreamDefinition, index: int, operation: ops.Operation, items: list[Item]

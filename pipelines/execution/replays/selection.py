@@ -146,7 +146,8 @@ def lots(table: StateTable, selection: Selection, topology: TridentTopology) -> 
     held = completed(table.stored(selection.where()))
     if len(topology.spouts) == 1:
         held = _with_stream(held, topology.spouts[0])
-    keys = sorted({(stage, stream) for stage, stream in _pairs(held)}, key=lambda key: _order(key, topology))
+    found = zip(held["stage"].to_pylist(), held["stream"].to_pylist(), strict=True)
+    keys = sorted(set(found), key=lambda key: _order(key, topology))
     for stage, stream in keys:
         if not selection.takes(stage, stream):
             continue
@@ -167,10 +168,6 @@ def completed(rows: pa.Table) -> pa.Table:
 def stored_rows(rows: pa.Table) -> Counter[tuple[Any, ...]]:
     """Return rows as they are stored, each with how often it is there: quarantine may hold equal ones."""
     return Counter(zip(*(rows[name].to_pylist() for name in STORED if name != GEN), strict=True))
-
-
-def _pairs(rows: pa.Table) -> Iterator[tuple[str, str | None]]:
-    return zip(rows["stage"].to_pylist(), rows["stream"].to_pylist(), strict=True)
 
 
 def _with_stream(rows: pa.Table, only: nodes.SpoutNode) -> pa.Table:

@@ -378,8 +378,7 @@ class Task(threading.Thread):
 
     def _group(self, checkpoint: Checkpoint) -> BatchGroup:
         from pipelines.execution.batch.group import BatchGroup
-        from pipelines.execution.runners.on_stores import check_places
-        from pipelines.execution.runners.partitioned_session import own_session
+        from pipelines.execution.runners.sessions import check_places, own_session
 
         spark = self._application.spark
         # Batches of several queries share the cores evenly: each thread's jobs go into a pool of their own.
