@@ -78,13 +78,9 @@ def _as_aggregate(operation: CollectWindow) -> AggregateWindow:
     )
 
 
-def _collect(operation: CollectWindow, key: Key, context: WindowContext) -> Window:
-    return AggregateBuffer(_as_aggregate(operation), key, context)
-
-
 KINDS: dict[type, Callable[[Any, Key, WindowContext], Window]] = {
     AggregateWindow: AggregateBuffer,
-    CollectWindow: _collect,
+    CollectWindow: lambda operation, key, context: AggregateBuffer(_as_aggregate(operation), key, context),
     AlignedWindow: AlignedBuffer,
     SessionWindow: SessionBuffer,
     SortWindow: SortBuffer,

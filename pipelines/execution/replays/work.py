@@ -37,9 +37,8 @@ from pipelines.execution.batch.quarantine import (
     refused_by_source,
 )
 from pipelines.execution.replays.counted import Row, is_poison, replaced_since
-from pipelines.execution.replays.entry import instead
 from pipelines.execution.replays.record import LotReport
-from pipelines.execution.replays.selection import NUMBER, STORED, Lot, ReplayError, completed, stored_rows
+from pipelines.execution.replays.selection import NUMBER, STORED, Lot, ReplayError, completed, instead, stored_rows
 from pipelines.execution.report import StateCommit
 from pipelines.graph import nodes
 from pipelines.planner.compile import Compiler
@@ -56,8 +55,8 @@ if TYPE_CHECKING:
 
     from pipelines.execution.batch.group import BatchGroup, Sink
     from pipelines.execution.events.hooks import Listener
-    from pipelines.execution.replays.entry import Entry
     from pipelines.execution.replays.record import Record
+    from pipelines.execution.replays.selection import Entry
     from pipelines.quality.results import GateResult
     from pipelines.state.lake import Lake
     from pipelines.state.table import StateTable
