@@ -245,7 +245,7 @@ def _check_source(flow: Flow, name: str, source: Any, std_input: bool | None) ->
 
 
 def checked(flow: str, written: Sequence[StreamDefinition], at: CodeLocation) -> tuple[StreamDefinition, ...]:
-    """Return the streams with their feeds and schemas.
+    """Check a whole flow (Flowmix rules 2, FlowDefsBuilder). Return the streams with their feeds and schemas.
 
     Args:
         flow: the flow's name, for messages.

@@ -193,7 +193,7 @@ AggregatingForm = AggregateForm | AlignedForm | SessionForm
 
 
 def add(stream: FlowStream, form: str | OperationForm, functions: Functions) -> FlowStream:
-    """Add an operation to a stream."""
+    """Add an operation to a stream, by a call of the fluent form."""
     if isinstance(form, str):
         return stream.output() if form == "output" else stream.partition()
     name, value = form.part

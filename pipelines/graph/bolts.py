@@ -1,4 +1,4 @@
-"""Bolts, batch groups and tasks of a graph (Trident rules 3.1-3.9); operations are grouped in the original's order."""
+"""Bolts, batch groups and tasks of a graph (Trident rules 3.1-3.9)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Grouping:
 
 
 def group(expansion: Expansion) -> Grouping:
-    """Group a graph's operations: merge fully, then put identity partitions where nothing repartitions."""
+    """Group operations in the original's order (Trident rules 3.2-3.5): merge fully, then part where nothing repartitions."""
     operations = {operation.id: operation for operation in expansion.operations}
     merged = _merge_fully(operations, _initial(expansion.operations))
     growing = _GrowingGroups(operations, merged)

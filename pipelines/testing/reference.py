@@ -39,7 +39,7 @@ Rows = list[dict[str, Any]]
 
 
 class State(Protocol):
-    """A state that a batch commits into."""
+    """A state that a batch commits into: dicts and lists. A batch runs once, so a state's kind is of no account."""
 
     def commit(self, table: Table, tasks: int, batch: int) -> Table:
         """Take in a batch; gives what `new_values_stream` shows: the keys that it touched, with their new values."""

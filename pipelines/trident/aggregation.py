@@ -103,7 +103,7 @@ def _of_columns(operation: str, aggregator: ColumnAggregator, inputs: tuple[str,
 
 
 class ChainedAggregation:
-    """Made by `chained_agg()`; `chain_end()` gives the stream. Immutable: each call returns a longer chain.
+    """Made by `chained_agg()` (Trident rules 1.4); `chain_end()` gives the stream. Immutable: each call returns a longer chain.
 
     The result's fields are the group's, then those of each aggregator in turn; its rows are the cross product of what
     they gave, the last varying fastest. One that gives no row makes the product empty (the original crashed). Output

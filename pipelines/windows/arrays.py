@@ -20,7 +20,7 @@ from pipelines.windows.buffer import WindowContext, identity_of, key_text
 
 
 def to_ipc(table: pa.Table, compression: str | None = None) -> bytes:
-    """Return a table as an Arrow IPC stream."""
+    """Return a table as an Arrow IPC stream: its form on the way through the shuffle and in the state store."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
         writer.write_table(table)

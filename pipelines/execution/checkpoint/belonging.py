@@ -395,7 +395,7 @@ def lake_of(checkpoint: Checkpoint) -> Lake:
 
 @dataclass(frozen=True)
 class Named:
-    """What the records of a batch say of its windows: the state behind it, and the watermark of each origin, in ms."""
+    """What the records of a batch say of its windows (docs/adr/0054): the state behind it; by origin the watermark, in ms."""
 
     txid: int
     state: StateRef

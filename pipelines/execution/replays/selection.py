@@ -208,7 +208,7 @@ _UNIQUE = (
 
 @dataclass(frozen=True)
 class Entry:
-    """A place in the flow.
+    """The place where quarantined rows enter the flow again, and what must not follow it.
 
     Attributes:
         node: the spout or the gate before which the rows enter.

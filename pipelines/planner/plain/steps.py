@@ -1,4 +1,4 @@
-"""The steps of each node over one batch: tables in, a table out."""
+"""The steps of each node over one batch: tables in, a table out (Trident rules 1.1 to 1.4 and 8)."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _result_type(aggregator: Any, inputs: Sequence[str | None]) -> str | None:
 
 
 def merged(node: nodes.MergeNode, tables: Sequence[Table], context: PlainContext) -> Table:
-    """Return all parents' tuples, by position, the first parent's first; each stays in its task."""
+    """Return all parents' tuples, by position, the first parent's first; each stays in its task (Trident rules 1.1)."""
     types = tuple(
         next((kind for kind in kinds if kind), None) for kinds in zip(*(t.types for t in tables), strict=True)
     )
